@@ -20,8 +20,11 @@ if str(ROOT) not in sys.path:
 
 from hack import mechanisms, package_picture, tiers  # noqa: E402 (the path comes first)
 from hack.docs.cli_reference import cli_reference  # noqa: E402
+from hack.docs.conditions_page import conditions_page  # noqa: E402
+from hack.docs.events_page import events_page  # noqa: E402
 from hack.docs.failure_table import failure_table  # noqa: E402
 from hack.docs.library import library  # noqa: E402 (the path comes first)
+from hack.docs.metrics_page import metrics_page  # noqa: E402
 from hack.docs.reference import reference  # noqa: E402 (the path comes first)
 from hack.docs.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
 from hack.field_mutation import fields  # noqa: E402 (the path comes first)
@@ -97,6 +100,9 @@ def generated() -> dict[Path, str]:
         CRD: definition,
         CHART / "files" / "crd.yaml": definition,
         REFERENCE.with_name("cli.md"): cli_reference(),
+        REFERENCE.with_name("conditions.md"): conditions_page(),
+        REFERENCE.with_name("events.md"): events_page(),
+        REFERENCE.with_name("metrics.md"): metrics_page(),
         REFERENCE.with_name("failures.md"): failure_table(),
         PROJECT / "mechanisms.md": mechanisms.page(),
         PROJECT / "test-tiers.md": tiers.checked_page(ROOT),

@@ -4,12 +4,14 @@ It knows just enough of Kubernetes to run a job's life with a clock of its own; 
 by the contract suite.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.condition_reasons import OF_ACTIONS, OF_CONDITIONS
+from pstraining.api.conditions import Condition
 from pstraining.core.actions import (
     Action,
     Apply,
@@ -36,6 +38,15 @@ _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.C
 
 class StaleError(Exception):
     """The object has been written since the plan was made: 409."""
+
+
+def documented(status: Mapping[str, Any], made: Plan) -> None:
+    """Demand that the reference has every reason of a status and of a plan, as it is there."""
+    for condition in status.get("conditions", ()):
+        reasons = OF_CONDITIONS[Condition(condition["type"])]
+        known = reasons.true if condition["status"] == "True" else reasons.false
+        assert condition["reason"] in known, f"OF_CONDITIONS lacks {condition['status']} of {condition}"
+    assert not {action.reason for action in made.actions} - {*OF_ACTIONS}, made
 
 
 @dataclass
@@ -91,6 +102,7 @@ class World:
         if self.job is None:
             return made
         status = next_status(snapshot, outcomes, self.now)
+        documented(status, made)
         if status != self.job.get("status"):
             self.told.extend(events(snapshot, status))
             self.job["status"] = status

@@ -50,7 +50,9 @@ class OperatorMetrics:
         queue_depth = Gauge("pstraining_queue_depth", "Jobs that wait for a pass", registry=self.registry)
         queue_depth.set_function(depth)
         queue_age = Gauge(
-            "pstraining_queue_oldest_age_seconds", "Seconds that the oldest of them waits", registry=self.registry
+            "pstraining_queue_oldest_age_seconds",
+            "Seconds for which the oldest waiting job has waited",
+            registry=self.registry,
         )
         queue_age.set_function(oldest_age)
         leader = Gauge(
@@ -84,25 +86,25 @@ class OperatorMetrics:
         )
         self._takeover_seconds = Histogram(
             "pstraining_takeover_seconds",
-            "Seconds from what a primary's pod said (to the second) until its shard's Service pointed to a standby",
+            "Seconds from the loss of a primary, as its pod reports it, until its shard's Service pointed to a standby",
             buckets=SECONDS,
             registry=self.registry,
         )
         self._recover = Histogram(
             "pstraining_recover_seconds",
-            "Seconds that jobs stood with the condition Restarting",
+            "Seconds for which the condition Restarting of jobs was true",
             buckets=RECOVERY_SECONDS,
             registry=self.registry,
         )
         self._unreplicated = Histogram(
             "pstraining_unreplicated_seconds",
-            "Seconds that jobs stood with the condition Degraded, because a shard lacked standbys",
+            "Seconds for which the condition Degraded of jobs was true, because a shard lacked standbys",
             buckets=RECOVERY_SECONDS,
             registry=self.registry,
         )
         longest = Gauge(
             "pstraining_longest_seconds",
-            "Seconds since which the job that stands longest in a state stands there",
+            "Seconds that the job in this state has been in it, the longest of all",
             ["state"],
             registry=self.registry,
         )

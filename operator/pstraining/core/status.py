@@ -91,7 +91,7 @@ def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     """Return one event for each transition between the stored status and the new one."""
     old, new = read_status(snapshot), unpacked(PSTrainingJobStatus.model_validate(status))
     before = {c.type: c for c in old.conditions}
-    transitions = [e for c in new.conditions if (e := _transition(before.get(c.type), c)) is not None]
+    transitions = [e for c in new.conditions if (e := transition(before.get(c.type), c)) is not None]
     return (*_failures(old, new), *took_over(old, new), *transitions)
 
 
@@ -164,7 +164,8 @@ def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
         yield Event("Warning", "ReplicaFailed", f"{more} more replicas failed; see status.replicaRecords")
 
 
-def _transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:
+def transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:
+    """Return the event for a changed condition, or None if the change has none."""
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return None
     if new.type in (Condition.RESCALING, Condition.UPDATING):

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 WORKER: Final = {
     "steps": "Steps of this worker that are part of the parameters.",
-    "samples": "Samples in them.",
+    "samples": "Samples of these steps.",
     "dropped": "Steps that came too late for their round, or whose round was given up; trained again.",
     "left_out": "Gradients with NaN or infinity in them, which were not applied.",
 }
 """Counters of a worker."""
 CHIEF: Final = {
-    "restores": "How often this chief has put a checkpoint onto the parameter servers.",
-    "takeovers": "How often this chief has seen members in sync get lost, and let the others go on.",
-    "unreplicated_seconds": "Seconds in which some shard had fewer members in sync than it may have.",
+    "restores": "How often this chief has restored a checkpoint on the parameter servers.",
+    "takeovers": "Failovers to other members in sync, as this chief has seen them.",
+    "unreplicated_seconds": "Seconds in which a shard had fewer members in sync than configured.",
     "checkpoints": "Checkpoints that this chief has written.",
-    "checkpoint_failures": "Checkpoints that could not be written; training went on.",
+    "checkpoint_failures": "Checkpoints that could not be written; training continued.",
 }
 """Counters of the chief."""
 STATE: Final = {
@@ -37,10 +37,13 @@ STATE: Final = {
     "workers_present": ("workers", "Workers that take part."),
     "load_skew": ("skew", "Bytes that workers exchange with the heaviest shard, as a multiple of the mean of all."),
     "checkpoint_step": ("checkpoint_step", "Step of the last checkpoint that this chief has written."),
-    "checkpoint_seconds": ("checkpoint_seconds", "How long it took to write."),
-    "checkpoint_bytes": ("checkpoint_bytes", "Its size on disk."),
-    "checkpoint_interval_seconds": ("checkpoint_interval", "Seconds from the last one that was tried to the next."),
-    "checkpoint_timestamp_seconds": ("checkpoint_time", "When it was written, in seconds since 1970."),
+    "checkpoint_seconds": ("checkpoint_seconds", "Seconds that the last checkpoint took."),
+    "checkpoint_bytes": ("checkpoint_bytes", "Size of the last checkpoint on disk."),
+    "checkpoint_interval_seconds": (
+        "checkpoint_interval",
+        "Seconds from the last attempt at a checkpoint to the next.",
+    ),
+    "checkpoint_timestamp_seconds": ("checkpoint_time", "Time of the last checkpoint, in seconds since 1970."),
 }
 """Gauges of the chief: the field of `ChiefCounters`, and the help text."""
 
@@ -97,7 +100,7 @@ class TaskMetrics:
         yield computing
         yield CounterMetricFamily(
             "pstraining_reconnects",
-            "How often the connection to the parameter servers was mended.",
+            "How often the connection to the parameter servers was restored.",
             value=self._reconnects(),
         )
 

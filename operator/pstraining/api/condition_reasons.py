@@ -1,0 +1,105 @@
+"""Which reasons each condition may have, and which ones actions have.
+
+docs/reference/conditions.md and docs/reference/events.md are made of it; the simulation in tests/support holds every
+status and every action of the unit tests to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pstraining.api.conditions import Condition, Reason
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The reasons of one condition, by its status."""
+
+    true: tuple[Reason, ...]
+    false: tuple[Reason, ...] = ()
+
+
+PODS_WAIT: Final = (
+    Reason.UNSCHEDULABLE,
+    Reason.SCHEDULING_GATED,
+    Reason.WAITING_FOR_GANG,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.CONTAINER_CONFIG_INVALID,
+    Reason.CRASH_LOOP,
+    Reason.INIT_CONTAINER_FAILED,
+    Reason.QUOTA_EXCEEDED,
+    Reason.PODS_REFUSED,
+    Reason.NODE_LOST,
+    Reason.VOLUME_NOT_MOUNTED,
+    Reason.STILL_WAITING,
+)
+"""What keeps a pod from running; training may continue without that pod."""
+_OVER: Final = (Reason.SUSPENDED, Reason.JOB_FINISHED)
+_ENDS: Final = (Reason.NOT_FINISHED, Reason.JOB_FINISHED)
+
+OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
+    Condition.CREATED: Reasons(
+        (Reason.CHILDREN_CREATED,),
+        (Reason.CHILDREN_MISSING, Reason.WAITING_FOR_GANG, Reason.WRITE_REFUSED, Reason.GANG_NOT_INSTALLED),
+    ),
+    Condition.RUNNING: Reasons(
+        (Reason.TRAINING, *PODS_WAIT), (Reason.WAITING_FOR_PODS, *PODS_WAIT, Reason.WRITE_REFUSED, *_OVER)
+    ),
+    Condition.RESTARTING: Reasons(
+        (Reason.PS_LOST, Reason.CHIEF_REPLACED, Reason.JOB_RESTARTED, Reason.SPEC_CHANGED), (Reason.NOT_RESTARTING,)
+    ),
+    Condition.SUSPENDED: Reasons((Reason.SUSPENDED,), (Reason.NOT_SUSPENDED, Reason.STOPPING, Reason.RESUMED)),
+    Condition.SUCCEEDED: Reasons(
+        (Reason.CHIEF_SUCCEEDED, Reason.WORKER_ZERO_SUCCEEDED, Reason.ALL_WORKERS_SUCCEEDED), _ENDS
+    ),
+    Condition.FAILED: Reasons(
+        (
+            Reason.BACKOFF_LIMIT_EXCEEDED,
+            Reason.REPLICA_FAILED,
+            Reason.BAD_SETTINGS,
+            Reason.FAILURE_RULE,
+            Reason.RESTARTS_EXCEEDED,
+            Reason.TOO_FEW_WORKERS,
+            Reason.DEADLINE_EXCEEDED,
+        ),
+        _ENDS,
+    ),
+    Condition.DEGRADED: Reasons((Reason.STANDBY_MISSING,), (Reason.STANDBYS_READY, *_OVER)),
+    Condition.RESCALING: Reasons(
+        (Reason.CHECKPOINTING, Reason.RESHARDING, Reason.RESUMING), (Reason.RESCALED, Reason.JOB_FINISHED)
+    ),
+    Condition.UPDATING: Reasons((Reason.REPLACING_SERVERS,), (Reason.SERVERS_UPDATED, Reason.UPDATE_REFUSED, *_OVER)),
+    Condition.CHECKPOINT_NOT_DURABLE: Reasons(
+        (Reason.NO_CHECKPOINT_VOLUME, Reason.CHECKPOINT_VOLUME_NOT_DURABLE), (Reason.CHECKPOINT_DURABLE,)
+    ),
+    Condition.GPU_SETTINGS_INHERITED: Reasons((Reason.WORKER_TEMPLATE_COPIED,), (Reason.OWN_SETTINGS,)),
+    Condition.NAME_CONFLICT: Reasons((Reason.NAME_TAKEN,), (Reason.NAMES_FREE,)),
+    Condition.INVALID_TEMPLATE: Reasons((Reason.TEMPLATE_REFUSED,), (Reason.TEMPLATE_ACCEPTED,)),
+    Condition.STATUS_INCOMPLETE: Reasons((Reason.STATUS_TOO_LARGE, Reason.STATUS_REFUSED), (Reason.STATUS_ACCEPTED,)),
+    Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, *_OVER)),
+}
+"""In the order in which the page has them."""
+
+OF_ACTIONS: Final = (
+    Reason.DESIRED,
+    Reason.NOT_DESIRED,
+    Reason.DRIFTED,
+    Reason.CLUSTER_MAP_CHANGED,
+    Reason.NEXT_TERM,
+    Reason.NEXT_ATTEMPT,
+    Reason.OLD_TERM,
+    Reason.PROGRAM_ENDED,
+    Reason.TAKE_OVER,
+    Reason.NODE_LOST,
+    Reason.STUCK_IN_BACK_OFF,
+    Reason.FAILURE_RULE,
+    Reason.WORKER_SUCCEEDED,
+    Reason.GIVEN_UP,
+    Reason.SPEC_CHANGED,
+    Reason.JOB_RESTARTED,
+    Reason.RESHARDING,
+    Reason.SUSPENDED,
+    Reason.JOB_FINISHED,
+    Reason.TTL_EXPIRED,
+)
+"""Why the operator writes an object: in its log, behind each write."""

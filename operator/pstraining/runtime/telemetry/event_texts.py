@@ -1,0 +1,136 @@
+"""What each event in a task's log means. docs/reference/events.md is made of it, and has every event of the source.
+
+What to do about the events that `doctor` reports is in its own table, pstraining/cli/doctor/advice.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class EventText:
+    """One event."""
+
+    by: str
+    """The tasks that log it."""
+    meaning: str
+    todo: str = ""
+    """What to do; empty if nothing is to be done, or `doctor` says it."""
+
+
+_CHIEF: Final = "chief"
+_WORKER: Final = "worker"
+_ANY: Final = "chief, worker"
+
+EVENTS: Final[Mapping[str, EventText]] = {
+    # The course of training
+    "devices": EventText(_ANY, "The task has started; `compute` counts the devices that it uses, by type."),
+    "initialized": EventText(_CHIEF, "The parameter servers have the initial parameters; training starts at step 0."),
+    "restored": EventText(_CHIEF, "The parameter servers have the parameters of a checkpoint, of step `step`."),
+    "worker": EventText(
+        _WORKER, "Every few seconds: the worker's steps, its loss, the longest step and the staleness."
+    ),
+    "epoch": EventText(_CHIEF, "An epoch has ended; the fields are its logs, such as `loss` and `val_loss`."),
+    "learning_rate": EventText(_CHIEF, "A callback has set the learning rate on the parameter servers."),
+    "ended_early": EventText(_CHIEF, "A callback has ended training (`stop_training`)."),
+    "best_restored": EventText(_CHIEF, "A callback has restored the best weights, which are now the result."),
+    "worker_done": EventText(_WORKER, "Training is over for this worker; the fields are those of `worker`."),
+    "result": EventText(_CHIEF, "Training is over; the fields are the last step and the evaluation."),
+    "stopped": EventText(_CHIEF, "The chief was asked to stop, has saved the state of step `step`, and ends."),
+    # Checkpoints and the trained model
+    "no_checkpoints": EventText(
+        _CHIEF, "There is no folder for checkpoints, and the model is not saved.", "Set `spec.checkpoint`."
+    ),
+    "checkpoint": EventText(_CHIEF, "A checkpoint was written to `path`, in `seconds`."),
+    "checkpoint_interval": EventText(
+        _CHIEF, "The interval was set by the time that a checkpoint takes and by the losses of parameter servers."
+    ),
+    "checkpoint_failed": EventText(_CHIEF, "A checkpoint could not be written. Training continues, and it is retried."),
+    "checkpoint_unreadable": EventText(_CHIEF, "A checkpoint is damaged; the chief uses the previous one."),
+    "not_saved": EventText(_CHIEF, "The last state or the result could not be written, and the chief fails."),
+    "not_exported": EventText(
+        _CHIEF,
+        "Keras could not save the model as `final.keras`; the weights are saved.",
+        "Load the weights instead.",
+    ),
+    "data_begins_anew": EventText(
+        _CHIEF, "The checkpoint says nothing of the data that is trained already, so the first epoch starts again."
+    ),
+    # Data and metrics
+    "workers_changed": EventText(_WORKER, "The job was scaled; the worker created its dataset for the new number."),
+    "metrics_left_out": EventText(
+        _WORKER, "Metrics with a large state are not in the logs of training; the validation has them."
+    ),
+    "batch_hooks_not_called": EventText(
+        _CHIEF,
+        "A callback has methods for batches, which the workers train.",
+        "None, if its other methods suffice.",
+    ),
+    "metrics": EventText(_ANY, "Prometheus can scrape the task on `port`."),
+    "no_metrics": EventText(_ANY, "The task serves no metrics; training continues.", "See `reason`."),
+    "no_summaries": EventText(_CHIEF, "TensorBoard's files cannot be written; training continues.", "See `reason`."),
+    # Numbers that are wrong
+    "non_finite": EventText(_WORKER, "A gradient has NaN or infinity in it, and was not applied."),
+    "diverged": EventText(
+        _WORKER,
+        "Mode Hybrid: the parameters differ from a neighbor's; those of the lowest worker count.",
+        "None for one event. If there are many, the nodes' processors compute differently.",
+    ),
+    # The parameter servers and their load
+    "unused_servers": EventText(
+        _CHIEF,
+        "The model is so small that these servers hold nothing (`training.minShardBytes`).",
+        "Use fewer parameter servers.",
+    ),
+    "uneven_layout": EventText(
+        _CHIEF,
+        "One server holds 1.5 times the mean or more, because the optimizer needs whole tensors.",
+        "Use fewer servers, or another optimizer.",
+    ),
+    "uneven_load": EventText(
+        _CHIEF,
+        "Workers exchange 1.5 times the mean or more with one shard.",
+        "Spread the indices of the most used rows of embedding tables.",
+    ),
+    "compression": EventText(_WORKER, "Codec Auto has changed its choice; `on` says whether gradients are encoded."),
+    # Connections
+    "waiting": EventText(_ANY, "The task waits for what the field `what` names."),
+    "silent": EventText(_ANY, "A server has not answered for seconds; its connections were cut, and are made again."),
+    "cut": EventText(_ANY, "A call has taken too long, and its connections were cut."),
+    "stuck": EventText(_ANY, "A call did not return although its connections were cut; the process ends and restarts."),
+    "reconnected": EventText(_ANY, "The connections were restored, after `seconds`."),
+    "resumed": EventText(_WORKER, "The first step after an interruption; `after` names the cause."),
+    "refused": EventText(
+        _WORKER, "The servers have rejected an update of a former session, and the worker joins again."
+    ),
+    "superseded": EventText(_WORKER, "A newer process has this worker's index, and this process idles."),
+    "good_bye_failed": EventText(
+        _WORKER, "The worker ends, and could not deregister; the chief waits for its heartbeats."
+    ),
+    "workers_left_behind": EventText(_CHIEF, "Training is over, and workers have not left in time."),
+    "not_owned": EventText(
+        _CHIEF,
+        "The launchers do not know that the next chief may use the state; it would restore a checkpoint.",
+    ),
+    "state_lost": EventText(_ANY, "Mode Hybrid: no worker that is left has the newest dense parameters."),
+    "renews": EventText(_ANY, "The process runs its program again, to free memory that TensorFlow leaks."),
+    "renewed": EventText(_ANY, "The renewed process is connected, after `seconds`."),
+    "not_renewed": EventText(_ANY, "The process cannot run its program again; it keeps its memory.", "See `reason`."),
+    # Hybrid
+    "ring": EventText(_WORKER, "The worker is in a ring, with these members."),
+    "ring_left": EventText(_WORKER, "The worker has left its ring; `suspects` do not answer it."),
+    # Hot standbys
+    "view": EventText(_CHIEF, "A view is active, with these members in sync and these learners."),
+    "state_transfer": EventText(
+        _CHIEF, "A member receives the state: `whole`, in `chunks`, `complete`; or the transfer was `given_up`."
+    ),
+    "failover_ready": EventText(
+        _WORKER, "The worker is prepared for the loss of any member, without a pause to trace."
+    ),
+    "switchover": EventText(_CHIEF, "Training continues without a member on a drained node."),
+    "not_marked": EventText(
+        _CHIEF, "A member could not be marked as in sync. The drain of its node does not wait for it."
+    ),
+}
+"""By the name of the event, grouped as the comments say."""

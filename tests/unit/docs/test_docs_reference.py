@@ -1,0 +1,79 @@
+"""The pages of conditions, events and metrics have all that the source has; what is new there needs a text."""
+
+import ast
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from hack.docs import conditions_page, events_page, members
+from hack.docs.members import UndocumentedError
+from hack.docs.metrics_page import metrics_page
+from pstraining.api.condition_reasons import OF_CONDITIONS
+from pstraining.api.conditions import Condition, Reason
+from pstraining.runtime.telemetry.event_texts import EVENTS
+
+OPERATOR = Path(__file__).parents[3] / "operator" / "pstraining"
+
+
+class Half(StrEnum):
+    SAID = "Said"
+    """What it
+    means."""
+    UNSAID = "Unsaid"
+
+
+class Whole(StrEnum):
+    SAID = "Said"
+    """What it means."""
+
+
+def test_a_member_without_a_text_is_refused() -> None:
+    assert members.texts(Whole) == {Whole.SAID: "What it means."}
+    with pytest.raises(UndocumentedError, match="UNSAID of Half"):
+        members.texts(Half)
+
+
+def test_a_reason_or_condition_of_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    conditions_page.checked()
+    without = {c: own for c, own in OF_CONDITIONS.items() if c is not Condition.STALLED}
+    monkeypatch.setattr(conditions_page, "OF_CONDITIONS", without)
+    with pytest.raises(UndocumentedError, match="lacks NoStep, Stalled, Stepping"):
+        conditions_page.checked()
+
+
+def test_an_event_of_the_runtime_without_a_text_is_refused(tmp_path: Path) -> None:
+    events_page.checked()
+    names = (f"event('{name}', step=1)" for name in EVENTS if name != "stuck")
+    (tmp_path / "all.py").write_text("\n".join([*names, "event('new_one' if odd else 'stuck')"]))
+    with pytest.raises(UndocumentedError, match=r"differ: new_one$"):
+        events_page.checked(tmp_path)
+
+
+def test_the_other_events_of_a_job_are_those_of_the_source() -> None:
+    """Each event that the operator makes outside `transition` has a literal reason."""
+    found = set()
+    for path in sorted([*(OPERATOR / "core").rglob("*.py"), *(OPERATOR / "controller").rglob("*.py")]):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Event" and len(call.args) == 3:
+                reason = call.args[1]
+                if isinstance(reason, ast.Constant):
+                    found.add(str(reason.value))
+                elif isinstance(reason, ast.Attribute) and getattr(reason.value, "id", "") == "Reason":
+                    found.add(Reason[reason.attr].value)
+    assert found == {reason for _, reason in events_page.OTHERS}
+
+
+def test_every_row_of_the_events_page_has_a_text() -> None:
+    page = events_page.events_page()
+    assert "| Warning | `Unschedulable` | For 30 seconds, no node has accepted a pod." in page
+    assert "| Normal | `Succeeded` |" in page
+    assert "| Warning | `JobFinished`" not in page  # the end of a job is no warning about its pods
+
+
+def test_metrics_have_their_labels_and_alerts() -> None:
+    page = metrics_page()
+    assert "| `pstraining_writes_total` | counter | `kind`; `verb` |" in page
+    assert "| `pstraining_longest_seconds` | gauge | `state`: Pending, Restarting, Degraded |" in page
+    (standstill,) = (line for line in page.splitlines() if line.startswith("| `pstraining_global_step`"))
+    assert "[PSTrainingStandsStill](../operators/alerts.md#pstrainingstandsstill)" in standstill
