@@ -23,10 +23,12 @@ from hack.docs.cli_reference import cli_reference  # noqa: E402
 from hack.docs.conditions_page import conditions_page  # noqa: E402
 from hack.docs.events_page import events_page  # noqa: E402
 from hack.docs.failure_table import failure_table  # noqa: E402
+from hack.docs.glossary_page import glossary_page  # noqa: E402
 from hack.docs.library import library  # noqa: E402 (the path comes first)
 from hack.docs.metrics_page import metrics_page  # noqa: E402
 from hack.docs.reference import reference  # noqa: E402 (the path comes first)
 from hack.docs.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
+from hack.docs.versions_page import versions_page  # noqa: E402
 from hack.field_mutation import fields  # noqa: E402 (the path comes first)
 from tests.tfjob.converted import expected_files  # noqa: E402 (the path comes first)
 
@@ -102,12 +104,14 @@ def generated() -> dict[Path, str]:
         REFERENCE.with_name("cli.md"): cli_reference(),
         REFERENCE.with_name("conditions.md"): conditions_page(),
         REFERENCE.with_name("events.md"): events_page(),
+        REFERENCE.with_name("glossary.md"): glossary_page(),
         REFERENCE.with_name("metrics.md"): metrics_page(),
         REFERENCE.with_name("failures.md"): failure_table(),
         PROJECT / "mechanisms.md": mechanisms.page(),
         PROJECT / "test-tiers.md": tiers.checked_page(ROOT),
         REFERENCE.with_name("runtime.md"): library(yaml.safe_load(definition)),
         REFERENCE.with_name("tfjob.md"): tfjob_table(),
+        REFERENCE.with_name("versions.md"): versions_page(),
         PICTURE: package_picture.picture((ROOT / "pyproject.toml").read_text(encoding="utf-8")),
         REFERENCE: reference(yaml.safe_load(definition)),
         PROJECT / "fields.md": fields.page(yaml.safe_load(definition)),

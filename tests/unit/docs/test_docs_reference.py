@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.docs import conditions_page, events_page, members
+from hack.docs import conditions_page, events_page, glossary_page, members, versions_page
 from hack.docs.members import UndocumentedError
 from hack.docs.metrics_page import metrics_page
 from pstraining.api.condition_reasons import OF_CONDITIONS
@@ -77,3 +77,27 @@ def test_metrics_have_their_labels_and_alerts() -> None:
     assert "| `pstraining_longest_seconds` | gauge | `state`: Pending, Restarting, Degraded |" in page
     (standstill,) = (line for line in page.splitlines() if line.startswith("| `pstraining_global_step`"))
     assert "[PSTrainingStandsStill](../operators/alerts.md#pstrainingstandsstill)" in standstill
+
+
+def test_the_glossary_has_the_words_of_the_package_and_each_once() -> None:
+    doc = "Glossary:\n\n- *shard*: a part\n  of it\n- *in sync*: as new\n"
+    assert glossary_page.of_replication(doc) == {"shard": "a part of it", "in sync": "as new"}
+    assert "| learner | a member that applies every step while it receives older state" in glossary_page.glossary_page()
+    with pytest.raises(glossary_page.GlossaryError, match="twice: shard"):
+        glossary_page.page({"A job": {"shard": "else"}, glossary_page.LAST: {}}, {"shard": "a part"})
+    with pytest.raises(glossary_page.GlossaryError, match="defines no word"):
+        glossary_page.of_replication("Nothing.")
+
+
+def test_a_rule_on_versions_names_a_test_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "| standbys | Kubernetes | >=1.31 |" in versions_page.versions_page()
+    gone = versions_page.Skew("plugin, CRD", "yes", "", "tests/unit/cli/test_doctor.py::test_that_is_gone")
+    monkeypatch.setattr(versions_page, "SKEWS", (gone,))
+    with pytest.raises(versions_page.VersionsError, match="test_that_is_gone, which shows plugin, CRD"):
+        versions_page.versions_page()
+
+
+def test_upgrades_are_from_one_version_of_the_changelog_to_the_next() -> None:
+    rows = [*versions_page._upgrades("# Changes\n\n## [0.2.0] - 2026-01-02\n\ntext\n\n## [0.1.0]\n")]
+    assert rows[0] == "| 0.1.0 | 0.2.0 | [changes](../../CHANGELOG.md#020---2026-01-02) |"
+    assert rows[1] == "| a commit | 0.1.0 | [changes](../../CHANGELOG.md#010) |"

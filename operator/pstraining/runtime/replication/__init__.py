@@ -1,4 +1,28 @@
 """Hot standbys: views of the members, their changes and the transfer of state; imports no chief and no worker.
 
-`replication.view` has the glossary; docs/reference/glossary.md has the words of the whole project.
+Glossary, which docs/reference/glossary.md repeats:
+
+- *shard*: the part of the parameters that one parameter-server index holds
+- *member*: one process that holds a copy of a shard: the primary or a standby
+- *primary*: the first member in sync of a shard
+- *standby*: another member; `Warm` standbys hold no state before a failover, `Hot` standbys apply every update
+- *in sync*: has applied every acknowledged step (Sync, Hybrid) or update (Async)
+- *acknowledged*: applied, and the worker has the reply
+- *ballot*: (term, epoch), totally ordered; the chief raises the epoch for each view change
+- *promise*: a process's word not to follow a lower ballot
+- *view*: for each shard the members in sync and the learners, accepted under one ballot
+- *view change*: prepare, state transfer where needed, accept, activate
+- *voter*: every member and every witness
+- *witness*: a worker that votes and holds no state
+- *quorum*: a strict majority of the voters
+- *learner*: a member that applies every step while it receives older state (Raft's sense, not Paxos')
+- *state transfer*: giving a member the shard's state, whole or in chunks
+- *fence*: a ballot or a term as one integer in a server's record; requests with a lower one are rejected
+- *lease*: until when a member applies steps without hearing from the chief; the operator has a Kubernetes Lease
+- *heartbeat*: the message that shows that a worker is alive
+- *crashed*: the process's port refuses connections
+- *suspected*: the process does not answer
+- *failover*: the change to another member after a loss
+- *switchover*: the planned change away from a member, such as one on a drained node
+- *renewal*: a process runs its program again in place, to free TensorFlow's memory
 """

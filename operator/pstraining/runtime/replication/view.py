@@ -1,21 +1,6 @@
 """Views of a job with hot standbys, and the chief's next action on them: pure decisions on plain values.
 
-Glossary:
-- *shard*: the part of the parameters that one parameter-server index holds. *Member*: one process that holds a copy of
-  a shard, the primary or a standby. *Primary*: the first member in sync.
-- *ballot*: (term, epoch), totally ordered. The term comes with the chief's Job, and the chief raises the epoch.
-  *Promise*: a process's word not to follow a lower ballot.
-- *view*: for each shard the members in sync and the learners, accepted under one ballot, which is the view's number.
-  A *view change* replaces it in four phases: prepare, transfer of state where needed, accept, activate.
-- *voter*: every member, and every *witness*: a worker that votes and holds no state. A *quorum* is a strict majority.
-- *learner* (Raft's sense, not Paxos'): a member, not in sync, that applies every step while it receives older state.
-- *state transfer*: giving a member the shard's state, whole between two steps, or in *chunks* while training continues.
-- *in sync*: has applied every acknowledged step (Sync) or update (Async). *Acknowledged*: the worker has the reply.
-- *crashed*: the process's port refuses connections. *Suspected*: it does not answer. Only a crash is certain.
-- *fence*: a ballot as one integer in a server's record; requests with a lower one are rejected. *Lease*: until when a
-  member applies steps without hearing from the chief.
-- *failover*: a view change after a loss. *Switchover*: a planned one. *Task*: one numbered place of a job, as `ps-0`.
-  *Incarnation*: one process of a task; a restarted task is another incarnation.
+The words are defined at the head of the package.
 
 A view counts once a quorum of all voters has accepted it. This is a register in the manner of Lamport's Paxos (The
 Part-Time Parliament, 1998), whose content is a configuration as in Lamport, Malkhi and Zhou, Vertical Paxos (2009).
