@@ -1,18 +1,18 @@
 """The world of `view_world` in mode Async: updates instead of steps, without rounds and without a common order."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import View
-from tests.support.view_state import Event, ForkedError, History, Step, World
+from tests.support.view_state import Event, ForkedError, History, Step, World, altered
 from tests.support.view_world import Rules, Scope
 
 
 def async_rules(**switched_off: object) -> Rules:
     """Return the rules of a job in mode Async, some of them switched off."""
-    return replace(Rules(next_action=partial(views.next_action, lockstep=False)), **switched_off)  # type: ignore[arg-type]
+    return altered(Rules(next_action=partial(views.next_action, lockstep=False)), **switched_off)
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class AsyncScope(Scope):
         if left:
             for view in known:
                 begun = (*world.steps, Step(0, view, made=(f"update {left}",)))
-                then = replace(world, steps=begun, faults=replace(world.faults, steps=left - 1))
+                then = altered(world, steps=begun, faults=altered(world.faults, steps=left - 1))
                 yield Event("worker", f"begins under {view.ballot}", then)
         for number, step in enumerate(world.steps):
-            rest = replace(world, steps=world.steps[:number] + world.steps[number + 1 :])
+            rest = altered(world, steps=world.steps[:number] + world.steps[number + 1 :])
             yield Event("worker", "dies", rest)
             yield from self._pushed(rest, step)
             yield from self._sent_again(rest, step, known)
@@ -40,7 +40,7 @@ class AsyncScope(Scope):
         """A worker without an acknowledgement pushes the same update under a newer view."""
         for view in known:
             if view.ballot > step.view.ballot:
-                again = replace(rest, steps=(*rest.steps, replace(step, view=view, written=0)))
+                again = altered(rest, steps=(*rest.steps, altered(step, view=view, written=0)))
                 yield Event("worker", f"sends {step.made} again under {view.ballot}", again)
 
     def _pushed(self, rest: World, step: Step) -> Iterator[Event]:
@@ -54,10 +54,10 @@ class AsyncScope(Scope):
         if not own.active or own.view != step.view:
             return
         history = joined(found.history, made)
-        moved = replace(found, status=replace(own, step=len(history)), history=history)
+        moved = altered(found, status=altered(own, step=len(history)), history=history)
         then = self._with(rest, self.voters.tasks.index(target.task), moved)
         if step.written + 1 < len(order):
-            more = replace(then, steps=(*then.steps, replace(step, written=step.written + 1)))
+            more = altered(then, steps=(*then.steps, altered(step, written=step.written + 1)))
             yield Event("worker", f"{made} on {target.task}", more)
             return
         yield Event(
@@ -74,7 +74,7 @@ class AsyncScope(Scope):
             if not world.lossy or any(before.issubset(found.history or ()) for found in world.processes):
                 raise ForkedError(f"{before} was acknowledged under {world.under}; now {made} is under {view.ballot}")
         kept = (update for update in world.acknowledged if all(update in history for history in histories))
-        return replace(world, acknowledged=joined(tuple(kept), made), under=view.ballot)
+        return altered(world, acknowledged=joined(tuple(kept), made), under=view.ballot)
 
 
 def joined(history: History, made: History) -> History:

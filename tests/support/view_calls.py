@@ -1,13 +1,75 @@
-"""What a chief's action sends in the world of `view_world`, and what an acknowledged step is held against."""
+"""What a chief decides and sends in the world of `view_world`, and what an acknowledged step is held against."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
 
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
-from tests.support.view_state import Call, ForkedError, History, World
+from tests.support.view_state import Call, Chief, ForkedError, History, World, altered
+
+Looked = tuple[ProcessStatus | Unreachable, ...]
+"""The answers that a chief has, by number of the task."""
+Seen = dict[str, ProcessStatus | Unreachable]
+"""The answers of all tasks."""
 
 
-def calls_of(voters: Voters, action: Action, observation: dict[str, ProcessStatus | Unreachable]) -> Iterator[Call]:
+class Decision(NamedTuple):
+    """The action of a chief that has polled all tasks, and the chief after it."""
+
+    what: str
+    action: Action
+    after: Chief
+
+
+def decisions(
+    next_action: Callable[..., Action], voters: Voters, chief: Chief, observation: Seen, chunk_count: int
+) -> Iterator[Decision]:
+    """Yield what the chief may do. Nothing else in the world matters."""
+    decided = list[Action]()
+    for back, wait_for_absent in product(_returning(voters, observation, chunk_count), (True, False)):
+        action = next_action(
+            Ballot(chief.term, chief.epoch),
+            voters,
+            observation,
+            **back,
+            voteless_before=chief.voteless_before,
+            wait_for_absent=wait_for_absent,
+            proposed=chief.proposed,
+        )
+        if action not in decided:
+            decided.append(action)
+    answers = [(task, answer) for task, answer in observation.items() if isinstance(answer, ProcessStatus)]
+    new = frozenset(Process(task, answer.incarnation) for task, answer in answers if not answer.is_voter)
+    for action in decided:
+        calls = tuple(calls_of(voters, action, observation))
+        after = altered(chief, looked=(), voteless_before=new, calls=calls)
+        match action:
+            case views.Superseded():
+                after = altered(after, ended=True)
+            case views.Prepare(ballot=ballot):
+                after = altered(after, epoch=ballot.epoch)
+            case views.Accept(view=view):
+                after = altered(after, proposed=view)
+        yield Decision(f"sees: {action}", action, after)
+
+
+def _returning(voters: Voters, observation: Seen, chunk_count: int) -> Iterator[dict[str, frozenset[Process]]]:
+    """Yield the choices of a chief: to readmit returned members, to let them learn, or to wait."""
+    yield {}
+    known_views = [a.view for a in observation.values() if isinstance(a, ProcessStatus) and a.view]
+    known = max(known_views, key=lambda view: view.ballot).in_sync if known_views else frozenset()
+    members = [(task, observation[task]) for task in voters.members]
+    outside = {Process(task, a.incarnation): a for task, a in members if isinstance(a, ProcessStatus)}
+    if new := frozenset(outside) - known:
+        yield {"promotable": new}
+        if chunk_count:
+            yield {"joining": new}
+            if done := frozenset(process for process in new if outside[process].chunks == chunk_count):
+                yield {"promotable": done, "joining": new - done}
+
+
+def calls_of(voters: Voters, action: Action, observation: Seen) -> Iterator[Call]:
     match action:
         case views.Prepare(ballot=ballot, to=to):
             yield from (Call("prepare", process, ballot) for process in to)

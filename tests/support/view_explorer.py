@@ -2,10 +2,10 @@
 
 import random
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pstraining.runtime.replication.view import Process
-from tests.support.view_state import Chief, ForkedError, World
+from tests.support.view_state import Chief, ForkedError, World, altered
 from tests.support.view_world import Scope
 
 
@@ -45,12 +45,14 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
         for event in found:
             events += 1
             acknowledging += event.what.startswith("acknowledged")
-            then = canonical(scope, event.then)
-            if then in came or any(chief.epoch > epochs for chief in then.chiefs):
+            if any(chief.epoch > epochs and not chief.ended for chief in event.then.chiefs):
                 continue
-            if len(came) == limit:
+            then, known = canonical(scope, event.then), len(came)
+            came.setdefault(then, (world, f"{event.actor}: {event.what}"))  # one hash: it is most of the time
+            if len(came) == known:
+                continue
+            if known == limit:
                 return Explored(limit, events, acknowledging, complete=False)
-            came[then] = world, f"{event.actor}: {event.what}"
             left.append(then)
     return Explored(len(came), events, acknowledging, complete=True)
 
@@ -67,20 +69,19 @@ def path(came: dict[World, tuple[World, str] | None], world: World) -> list[str]
 def canonical(scope: Scope, world: World) -> World:
     """The same without what can have no effect any more, so that more ways lead to one state."""
     tasks = scope.voters.tasks
-
-    def is_alive(process: Process) -> bool:
-        index = tasks.index(process.task)
-        found = (world.running[index], *(former for replaced, former in world.former if replaced == index))
-        return any(each is not None and each.status.incarnation == process.incarnation for each in found)
+    places = [*enumerate(world.running), *world.former]
+    alive = {Process(tasks[index], found.status.incarnation) for index, found in places if found is not None}
 
     def kept(chief: Chief) -> Chief:
         if chief.ended:
             return Chief(chief.term, chief.side, ended=True)
-        calls = tuple(call for call in chief.calls if is_alive(call.to))
-        return replace(chief, calls=calls, voteless_before=frozenset(filter(is_alive, chief.voteless_before)))
+        if all(call.to in alive for call in chief.calls) and alive.issuperset(chief.voteless_before):
+            return chief
+        calls = tuple(call for call in chief.calls if call.to in alive)
+        return altered(chief, calls=calls, voteless_before=chief.voteless_before.intersection(alive))
 
-    late = sorted((call for call in world.late if is_alive(call.to)), key=repr)
-    return replace(world, chiefs=tuple(map(kept, world.chiefs)), late=tuple(late))
+    late = sorted((call for call in world.late if call.to in alive), key=repr)
+    return altered(world, chiefs=tuple(map(kept, world.chiefs)), late=tuple(late))
 
 
 def play(scope: Scope, world: World, script: tuple[str, ...]) -> World:

@@ -4,11 +4,11 @@ Time passes in steps of half a lease while the network is cut, and until the ope
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pstraining.runtime.replication.view import Ballot, ProcessStatus, View
 from tests.support.view_calls import check
-from tests.support.view_state import Call, Chief, Event, ForkedError, History, Running, World
+from tests.support.view_state import Call, Chief, Event, ForkedError, History, Running, World, altered
 from tests.support.view_world import Scope
 
 LEASE = 2
@@ -38,14 +38,14 @@ class LeasedScope(Scope):
 
     def _status(self, found: Running) -> ProcessStatus:
         own = found.status
-        return replace(own, active=own.active and self.holds(found.lease_age))
+        return altered(own, active=own.active and self.holds(found.lease_age))
 
     def _renewed(self, world: World, chief: Chief, view: View) -> World:
         for index, found in self._members(world):
             own, task = found.status, self.voters.tasks[index]
             if found == self._at(world, chief.side, index) and self._reaches(world, chief.side, task):  # noqa: SIM102
                 if own.active and own.view == view and own.promised == view.ballot:
-                    world = self._with(world, index, replace(found, lease_age=0))
+                    world = self._with(world, index, altered(found, lease_age=0))
         return world
 
     def _called(self, world: World, call: Call) -> World:
@@ -53,33 +53,33 @@ class LeasedScope(Scope):
         found = self._process(done, call.to)
         if call.name != "activate" or done is world or found is None:
             return done
-        return self._with(done, self.voters.tasks.index(call.to.task), replace(found, lease_age=0))
+        return self._with(done, self.voters.tasks.index(call.to.task), altered(found, lease_age=0))
 
     def _of_faults(self, world: World) -> Iterator[Event]:
         for event in super()._of_faults(world):
-            yield event if event.what or event.actor != "heal" else event._replace(then=replace(event.then, cut_for=0))
+            yield event if event.what or event.actor != "heal" else event._replace(then=altered(event.then, cut_for=0))
         if world.is_cut and world.cut_for < GRACE:
-            passed = replace(world, cut_for=world.cut_for + 1)
+            passed = altered(world, cut_for=world.cut_for + 1)
             for index, found in self._members(world):
-                passed = self._with(passed, index, replace(found, lease_age=_bounded(found.lease_age + 1)))
+                passed = self._with(passed, index, altered(found, lease_age=_bounded(found.lease_age + 1)))
             yield Event("time", "passes", passed)
         if world.faults.jumps:
-            left = replace(world, faults=replace(world.faults, jumps=world.faults.jumps - 1))
+            left = altered(world, faults=altered(world.faults, jumps=world.faults.jumps - 1))
             for (index, found), jump in ((each, jump) for each in self._members(world) for jump in self.jumps):
-                set_ = replace(found, lease_age=_bounded(found.lease_age + jump))
+                set_ = altered(found, lease_age=_bounded(found.lease_age + jump))
                 yield Event("clock", f"of {self.voters.tasks[index]}: {jump:+}", self._with(left, index, set_))
 
     def _of_replacements(self, world: World) -> Iterator[Event]:
         if world.cut_for < GRACE:
             return
         for event in super()._of_replacements(world):
-            yield event._replace(then=replace(event.then, are_leases_over=False))
+            yield event._replace(then=altered(event.then, are_leases_over=False))
 
     def _check(self, world: World, made: History, ballot: Ballot) -> None:
         """What was replaced is as good as lost: it ends when the cut does. Until then it must have stopped."""
         if ballot < world.under:
             raise ForkedError(f"{made} is acknowledged under {ballot}, and {world.acknowledged} is under {world.under}")
-        check(replace(world, former=()), made, ballot)
+        check(altered(world, former=()), made, ballot)
 
     def _members(self, world: World) -> list[tuple[int, Running]]:
         """The processes whose lease matters: those that apply steps."""

@@ -1,12 +1,32 @@
 """What there is in the world of `view_world` at one moment."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pstraining.runtime.replication.view import NO_BALLOT, Ballot, Process, ProcessStatus, Unreachable, View
 
 History = tuple[Any, ...]
 """What a member's state was made of: where it was restored, and the ballot of every step since."""
+_T = TypeVar("_T")
+_HASH = "_hash"
+"""The key, in an object's attributes, of a hash that was computed before."""
+
+
+def altered(of: _T, **changes: Any) -> _T:
+    """`dataclasses.replace` without its checks, which took a third of an exploration's processor time."""
+    made = object.__new__(type(of))
+    made.__dict__.update(of.__dict__)
+    made.__dict__.pop(_HASH, None)
+    made.__dict__.update(changes)
+    return made
+
+
+def kept_hash(of: Any) -> int:
+    """The hash of an immutable object that many worlds share, computed once."""
+    known: int | None = of.__dict__.get(_HASH)
+    if known is None:
+        known = of.__dict__[_HASH] = hash(tuple(of.__dict__.values()))
+    return known
 
 
 @dataclass(frozen=True)
@@ -19,6 +39,9 @@ class Running:
     """None: whatever was there."""
     lease_age: int = 0
     """Time since its lease was renewed, by its own clock; see `view_leases`."""
+
+    def __hash__(self) -> int:
+        return kept_hash(self)
 
     @property
     def joined(self) -> History:
@@ -51,6 +74,9 @@ class Chief:
     voteless_before: frozenset[Process] = frozenset()
     proposed: View | None = None
     ended: bool = False
+
+    def __hash__(self) -> int:
+        return kept_hash(self)
 
 
 @dataclass(frozen=True)

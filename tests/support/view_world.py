@@ -4,16 +4,15 @@ Every event is one poll of one process, one compare-and-set, one part of a step,
 another, so a chief or a step may stop for any time between two of its events.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pstraining.core.policies import cut_off
 from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
-from tests.support.view_calls import calls_of, check, source_of
-from tests.support.view_state import Call, Chief, Event, Faults, History, Running, Step, World, write_of
+from tests.support.view_calls import Decision, Looked, Seen, check, decisions, source_of
+from tests.support.view_state import Call, Chief, Event, Faults, History, Running, Step, World, altered, write_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,9 @@ class Scope:
     """The side of the operator, where a process that takes another one's place runs."""
     chunk_count: int = 0
     """Number of chunks of a state; 0: no member is a learner, and a returning member receives the whole state."""
+    _decided: dict[tuple[Chief, Looked], tuple[Decision, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def start(self, faults: Faults) -> World:
         """Return a world in which all processes run, and the first chief's view is active on all members."""
@@ -68,7 +70,7 @@ class Scope:
         for number, chief in enumerate(world.chiefs):
             yield from self._of_chief(world, number, chief)
         for number, call in enumerate(world.late):
-            rest = replace(world, late=world.late[:number] + world.late[number + 1 :])
+            rest = altered(world, late=world.late[:number] + world.late[number + 1 :])
             yield Event("late", f"{call.name} -> {call.to.task}", self._called(rest, call))
         yield from self._of_faults(world)
         yield from self._of_steps(world)
@@ -77,31 +79,31 @@ class Scope:
         actor = f"chief {chief.term}"
 
         def now(changed: Chief, base: World = world) -> World:
-            return replace(base, chiefs=(*base.chiefs[:number], changed, *base.chiefs[number + 1 :]))
+            return altered(base, chiefs=(*base.chiefs[:number], changed, *base.chiefs[number + 1 :]))
 
         if chief.ended:
             return
         yield from self._of_restart(world, chief, now)
         if chief.calls:
-            call, rest = chief.calls[0], now(replace(chief, calls=chief.calls[1:]))
+            call, rest = chief.calls[0], now(altered(chief, calls=chief.calls[1:]))
             # Nobody is activated before it is known that all learners have begun.
-            unknown = now(replace(chief, calls=())) if call.name == "begin" else rest
+            unknown = now(altered(chief, calls=())) if call.name == "begin" else rest
             if not self._reaches(world, chief.side, call.to.task):
                 yield Event(actor, f"{call.name} -> {call.to.task} is lost", unknown)
                 return
             done = self._called(rest, call)
             yield Event(actor, f"{call.name} -> {call.to.task}", unknown if done.running is rest.running else done)
             if world.faults.twice and done.running is not rest.running:
-                left = replace(world.faults, twice=world.faults.twice - 1)
+                left = altered(world.faults, twice=world.faults.twice - 1)
                 again = write_of(call, self._process(world, call.argument[1])) if call.name == "transfer" else call
-                copy = replace(done, late=(*world.late, again or call), faults=left)
+                copy = altered(done, late=(*world.late, again or call), faults=left)
                 yield Event(actor, f"{call.name} -> {call.to.task}, and once more later", copy)
             if world.faults.late:
-                left = replace(world.faults, late=world.faults.late - 1)
-                late = replace(unknown, late=(*world.late, call), faults=left)
+                left = altered(world.faults, late=world.faults.late - 1)
+                late = altered(unknown, late=(*world.late, call), faults=left)
                 yield Event(actor, f"{call.name} -> {call.to.task} later", late)
                 if call.name == "transfer" and (read := write_of(call, self._process(world, call.argument[1]))):
-                    begun = replace(unknown, late=(*world.late, read), faults=left)
+                    begun = altered(unknown, late=(*world.late, read), faults=left)
                     yield Event(actor, f"{call.name} -> {call.to.task} is read, and written later", begun)
             return
         looked = chief.looked
@@ -114,48 +116,32 @@ class Scope:
             )
             looked = (*looked, there)
             if not self.looks_at_once and len(looked) < len(self.voters.tasks):
-                yield Event(actor, f"looks at {task}", now(replace(chief, looked=looked)))
+                yield Event(actor, f"looks at {task}", now(altered(chief, looked=looked)))
                 return
-        observation = dict(zip(self.voters.tasks, looked, strict=True))
-        own, decided = Ballot(chief.term, chief.epoch), []
-        for back, wait_for_absent in itertools.product(self._returning(observation), (True, False)):
-            action = self.rules.next_action(
-                own,
-                self.voters,
-                observation,
-                **back,
-                voteless_before=chief.voteless_before,
-                wait_for_absent=wait_for_absent,
-                proposed=chief.proposed,
-            )
-            if action not in decided:
-                decided.append(action)
-        for action in decided:
-            new = frozenset(
-                Process(p, a.incarnation)
-                for p, a in observation.items()
-                if isinstance(a, ProcessStatus) and not a.is_voter
-            )
-            after = replace(
-                chief, looked=(), voteless_before=new, calls=tuple(calls_of(self.voters, action, observation))
-            )
-            base = world
+        for decision in self._decisions(chief, looked):
+            action, after, base = decision.action, decision.after, world
             match action:
-                case views.Superseded():
-                    after = replace(after, ended=True)
-                case views.Prepare(ballot=ballot):
-                    after = replace(after, epoch=ballot.epoch)
-                case views.Accept(view=view, founding=founding):
-                    after = replace(after, proposed=view)
-                    base = replace(world, lossy=world.lossy | {view.ballot}) if founding else world
+                case views.Accept(view=view, founding=True):
+                    base = altered(world, lossy=world.lossy | {view.ballot})
                 case views.RestoreCheckpoint(ballot=ballot):
-                    base = replace(world, lossy=world.lossy | {ballot})
+                    base = altered(world, lossy=world.lossy | {ballot})
                 case views.Activate(view=view):
                     base = self._renewed(world, chief, view)
-            yield Event(actor, f"sees: {action}", now(after, base))
+            yield Event(actor, decision.what, now(after, base))
             if isinstance(action, views.Activate) and not after.calls:
-                for call in self._chunks(world, chief.side, action.view, observation):
-                    yield Event(actor, f"reads a chunk for {call.to.task}", now(replace(after, calls=(call,))))
+                for call in self._chunks(world, chief.side, action.view, self._observation(looked)):
+                    yield Event(actor, f"reads a chunk for {call.to.task}", now(altered(after, calls=(call,))))
+
+    def _observation(self, looked: Looked) -> Seen:
+        return dict(zip(self.voters.tasks, looked, strict=True))
+
+    def _decisions(self, chief: Chief, looked: Looked) -> tuple[Decision, ...]:
+        """What a chief may decide that has seen all tasks; in many worlds it sees the same."""
+        known = self._decided.get((chief, looked))
+        if known is None:
+            found = decisions(self.rules.next_action, self.voters, chief, self._observation(looked), self.chunk_count)
+            known = self._decided[chief, looked] = tuple(found)
+        return known
 
     def _status(self, found: Running) -> ProcessStatus:
         """What a process answers; without clocks, what it has."""
@@ -164,38 +150,20 @@ class Scope:
     def _renewed(self, world: World, chief: Chief, view: View) -> World:
         """The world after a chief has found its view active, and has renewed the leases that it can."""
         del view
-        return world if chief.side == self.operator else replace(world, are_leases_over=False)
+        return world if chief.side == self.operator else altered(world, are_leases_over=False)
 
     def _of_restart(self, world: World, chief: Chief, now: Callable[..., World]) -> Iterator[Event]:
         """The chief's process is replaced within its term: another one remembers nothing, and a call is on its way."""
         if not world.faults.restarts:
             return
-        left = replace(world, faults=replace(world.faults, restarts=world.faults.restarts - 1))
+        left = altered(world, faults=altered(world.faults, restarts=world.faults.restarts - 1))
         again = now(Chief(chief.term, chief.side, epoch=0), left)
         yield Event(f"chief {chief.term}", "restarts", again)
         if chief.calls:
-            late = replace(again, late=(*again.late, chief.calls[0]))
+            late = altered(again, late=(*again.late, chief.calls[0]))
             yield Event(f"chief {chief.term}", f"restarts, and its {chief.calls[0].name} arrives later", late)
 
-    def _returning(
-        self, observation: dict[str, ProcessStatus | Unreachable]
-    ) -> Iterator[dict[str, frozenset[Process]]]:
-        """Yield the choices of a chief: to readmit returned members, to let them learn, or to wait."""
-        yield {}
-        known_views = [a.view for a in observation.values() if isinstance(a, ProcessStatus) and a.view]
-        known = max(known_views, key=lambda view: view.ballot).in_sync if known_views else frozenset()
-        members = [(task, observation[task]) for task in self.voters.members]
-        outside = {Process(task, a.incarnation): a for task, a in members if isinstance(a, ProcessStatus)}
-        if new := frozenset(outside) - known:
-            yield {"promotable": new}
-            if self.chunk_count:
-                yield {"joining": new}
-                if done := frozenset(process for process in new if outside[process].chunks == self.chunk_count):
-                    yield {"promotable": done, "joining": new - done}
-
-    def _chunks(
-        self, world: World, side: int, view: View, observation: dict[str, ProcessStatus | Unreachable]
-    ) -> Iterator[Call]:
+    def _chunks(self, world: World, side: int, view: View, observation: Seen) -> Iterator[Call]:
         """Yield the next chunk of each learner, as its source has it now."""
         for process in view.learners:
             source = source_of(self.voters, view, process)
@@ -231,7 +199,7 @@ class Scope:
             case "write":
                 ballot, history, generation = call.argument
                 own = rules.on_transfer(own, ballot, step=len(history), generation=generation)
-                own = replace(own, active=False) if own is not found.status else own
+                own = altered(own, active=False) if own is not found.status else own
             case "restore":
                 own = rules.on_transfer(own, call.argument, step=1, generation=call.argument)
                 history = (("restored", call.argument),) if own is not found.status else history
@@ -264,29 +232,29 @@ class Scope:
         left = world.faults
         for index, found in enumerate(world.running):
             if found and left.drains and not found.status.draining:
-                told = self._with(world, index, replace(found, status=replace(found.status, draining=True)))
+                told = self._with(world, index, altered(found, status=altered(found.status, draining=True)))
                 yield Event(
-                    "leave", self.voters.tasks[index], replace(told, faults=replace(left, drains=left.drains - 1))
+                    "leave", self.voters.tasks[index], altered(told, faults=altered(left, drains=left.drains - 1))
                 )
             if found is None:
                 incarnation = world.incarnations[index] + 1
                 incarnations = (*world.incarnations[:index], incarnation, *world.incarnations[index + 1 :])
-                begun = replace(
+                begun = altered(
                     self._with(world, index, Running(ProcessStatus(incarnation))), incarnations=incarnations
                 )
                 yield Event("restart", self.voters.tasks[index], begun)
             elif left.kills:
-                fewer = replace(left, kills=left.kills - 1)
-                yield Event("kill", self.voters.tasks[index], replace(self._with(world, index, None), faults=fewer))
+                fewer = altered(left, kills=left.kills - 1)
+                yield Event("kill", self.voters.tasks[index], altered(self._with(world, index, None), faults=fewer))
         if world.is_cut:
             yield from self._of_replacements(world)
             # A kubelet that is heard of again ends what was deleted.
-            yield Event("heal", "", replace(world, is_cut=False, former=(), are_leases_over=False))
+            yield Event("heal", "", altered(world, is_cut=False, former=(), are_leases_over=False))
         elif left.cuts:
-            yield Event("cut", "", replace(world, is_cut=True, faults=replace(left, cuts=left.cuts - 1)))
+            yield Event("cut", "", altered(world, is_cut=True, faults=altered(left, cuts=left.cuts - 1)))
         if len(world.chiefs) < left.chiefs:
             newer = Chief(len(world.chiefs) + 1, (len(world.chiefs)) % 2)
-            yield Event("next chief", "", replace(world, chiefs=(*world.chiefs, newer)))
+            yield Event("next chief", "", altered(world, chiefs=(*world.chiefs, newer)))
 
     def _of_replacements(self, world: World) -> Iterator[Event]:
         """The operator deletes members on silent nodes by force, and others take their places."""
@@ -296,7 +264,7 @@ class Scope:
             len(cut_off), len(self.voters.tasks), members_elsewhere=elsewhere
         ):
             return
-        fewer = replace(world.faults, replaces=world.faults.replaces - 1)
+        fewer = altered(world.faults, replaces=world.faults.replaces - 1)
         for task in cut_off:
             index = self.voters.tasks.index(task)
             found, number = world.running[index], world.incarnations[index] + 1
@@ -304,8 +272,8 @@ class Scope:
                 incarnations = (*world.incarnations[:index], number, *world.incarnations[index + 1 :])
                 running = (*world.running[:index], Running(ProcessStatus(number)), *world.running[index + 1 :])
                 former = (*world.former, (index, found))
-                then = replace(world, running=running, incarnations=incarnations, former=former, faults=fewer)
-                yield Event("operator", f"replaces {task}", replace(then, are_leases_over=True))
+                then = altered(world, running=running, incarnations=incarnations, former=former, faults=fewer)
+                yield Event("operator", f"replaces {task}", altered(then, are_leases_over=True))
 
     def _of_steps(self, world: World) -> Iterator[Event]:
         if world.faults.steps:
@@ -313,13 +281,13 @@ class Scope:
             for view in sorted((r for r in active if r), key=lambda view: view.ballot):
                 if any(step.view == view for step in world.steps):
                     continue
-                fewer = replace(world.faults, steps=world.faults.steps - 1)
+                fewer = altered(world.faults, steps=world.faults.steps - 1)
                 for side in (0, 1) if world.is_cut else (0,):
                     begun = (*world.steps, Step(side, view))
-                    then = replace(world, steps=begun, faults=fewer)
+                    then = altered(world, steps=begun, faults=fewer)
                     yield Event("worker", f"begins under {view.ballot} on side {side}", then)
         for number, step in enumerate(world.steps):
-            rest = replace(world, steps=world.steps[:number] + world.steps[number + 1 :])
+            rest = altered(world, steps=world.steps[:number] + world.steps[number + 1 :])
             yield Event("worker", "dies", rest)
             yield from self._written(rest, step)
 
@@ -345,19 +313,19 @@ class Scope:
             if own.step not in (len(base or ()), len(made)):
                 return
             parts = found.parts if own.step == len(made) else tuple(made if p == base else None for p in found.parts)
-            moved = Running(replace(own, step=len(made)), None, parts)
+            moved = Running(altered(own, step=len(made)), None, parts)
         elif found.history not in (base, made):
             return
         else:
-            moved = Running(replace(own, step=len(made)), made)
+            moved = Running(altered(own, step=len(made)), made)
         then = self._with(world, index, moved)
         if step.written + 1 < len(order):
-            then = replace(then, steps=(*then.steps, replace(step, base=base, made=made, written=step.written + 1)))
+            then = altered(then, steps=(*then.steps, altered(step, base=base, made=made, written=step.written + 1)))
             yield Event("worker", f"step on {target.task}", then)
             return
         if made != world.acknowledged[: len(made)]:  # else it is known by a later one
             self._check(world, made, step.view.ballot)
-            then = replace(then, acknowledged=made, under=step.view.ballot)
+            then = altered(then, acknowledged=made, under=step.view.ballot)
         yield Event("worker", f"acknowledged under {step.view.ballot}", then)
 
     def _check(self, world: World, made: History, ballot: Ballot) -> None:
@@ -387,8 +355,8 @@ class Scope:
         for number, (replaced, former) in enumerate(world.former):
             if found and replaced == index and former.status.incarnation == found.status.incarnation:
                 others = world.former[number + 1 :]
-                return replace(world, former=(*world.former[:number], (index, found), *others))
-        return replace(world, running=(*world.running[:index], found, *world.running[index + 1 :]))
+                return altered(world, former=(*world.former[:number], (index, found), *others))
+        return altered(world, running=(*world.running[:index], found, *world.running[index + 1 :]))
 
     def _reaches(self, world: World, side: int, task: str) -> bool:
         index = self.voters.tasks.index(task)

@@ -14,6 +14,7 @@ needs no handling of its own. Pure: no clock, no TensorFlow.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from pstraining.runtime.ps.record import Assignment
@@ -103,12 +104,12 @@ class Voters:
     witnesses: tuple[str, ...]
     """Tasks of the workers that the job began with."""
 
-    @property
+    @cached_property
     def members(self) -> tuple[str, ...]:
         """Return the tasks of all members."""
         return tuple(task for shard in self.shards for task in shard)
 
-    @property
+    @cached_property
     def tasks(self) -> tuple[str, ...]:
         """Return all tasks that vote, members first."""
         return (*self.members, *self.witnesses)
