@@ -9,8 +9,6 @@ import os
 import time
 from typing import Any
 
-from pstraining.runtime import Embedding, Ranges, Trainer
-
 SAMPLES = int(os.environ.get("COUNTING_SAMPLES", "3000"))
 BATCH, BLOCK = 10, 50
 PACE = float(os.environ.get("COUNTING_PACE", "0.03"))
@@ -19,6 +17,8 @@ PACE = float(os.environ.get("COUNTING_PACE", "0.03"))
 
 def model() -> Any:
     import keras
+
+    from pstraining.runtime import Embedding
 
     ids = keras.Input((), dtype="int64")
     return keras.Model(ids, Embedding(SAMPLES, 1, embeddings_initializer="zeros", name="samples")(ids))
@@ -58,5 +58,11 @@ def times_trained(accumulated: Any, workers: int) -> list[int]:
     ]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    from pstraining.runtime import Ranges, Trainer
+
     Trainer(model, optimizer, loss, Ranges(SAMPLES, BLOCK, read), epochs=1).run()
+
+
+if __name__ == "__main__":
+    main()
