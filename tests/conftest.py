@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +13,11 @@ settings.register_profile("steady", deadline=None, suppress_health_check=[Health
 settings.load_profile("steady")
 
 _SPENT = pytest.StashKey[float]()
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of tests stay to the end: the garbage collector goes through them no more."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
