@@ -82,6 +82,8 @@ def _python(words: Sequence[str]) -> str:
     if "-m" not in words:
         return ""  # files are looked for by hack/docs/links.py
     at = words.index("-m") + 1
+    if words[at : at + 1] == ["venv"]:
+        return ""  # Python's own
     source = module_file(words[at]) if at < len(words) else None
     if source is None:
         return f"there is no module {words[at] if at < len(words) else ''}"
@@ -234,6 +236,7 @@ def test_continued_lines_are_one() -> None:
         ("make tests", "make has no target tests"),
         ("make .venv", "make has no target .venv"),
         ("python -m localcluster up --nodes 3", ""),
+        ("python3 -m venv ~/pstraining", ""),
         ("python -m localclusters up", "there is no module localclusters"),
         ("python -m localcluster start", "localcluster has no command start"),
         ("python -m tests.campaign --thinner 4", "tests.campaign has no option --thinner"),
