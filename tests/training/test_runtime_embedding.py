@@ -115,10 +115,10 @@ def _keras() -> Any:
     return keras.optimizers
 
 
-def equal(state: Any, expected: dict[str, Any], rtol: float = 1e-9) -> None:
+def equal(state: Any, expected: dict[str, Any], rtol: float = 1e-9, atol: float = 1e-12) -> None:
     assert set(expected) == set(state.variables)
     for path, value in expected.items():
-        np.testing.assert_allclose(state.variables[path], value, rtol=rtol, atol=1e-12, err_msg=path)
+        np.testing.assert_allclose(state.variables[path], value, rtol=rtol, atol=atol, err_msg=path)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_optimizers_with_momentum_equal_keras_where_every_row_is_touched(client:
     rig.start()
     steps = [_touching_all(seed) for seed in range(20)]
     Crew(rig, [steps]).join()
-    # Keras takes the weight decay through float32.
-    equal(rig.control.snapshot(fence=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5)
+    # Keras takes the weight decay through float32: a value near zero has the error of the larger one that it was.
+    equal(rig.control.snapshot(fence=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5, atol=1e-8)
 
 
 def _touching_all(seed: int) -> Any:
