@@ -86,7 +86,7 @@ class Entry:
     name: str
     """Says which one it is: in messages, and on the page where nothing else does."""
     first: str = ""
-    """The first words of README's row or of the paragraph of the known limits."""
+    """The first words of README's row, or the heading of the known limit."""
     covers: tuple[str, ...] = ()
     """What a feature answers for: `command X`, `example X`, `page X.md`."""
     tests: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -144,21 +144,18 @@ def failures(readme: str) -> list[str]:
 
 
 def limits(page: str) -> list[str]:
-    """The bold words that each paragraph of the known limits begins with, in one line.
+    """The heading of each of the known limits.
 
     Raises:
-        MechanismError: a paragraph begins with none.
+        MechanismError: a limit says nothing of a way around it.
     """
-    _, _, *paragraphs = re.split(r"\n{2,}", page.strip())
-    found = []
-    for paragraph in paragraphs:
-        bold = re.match(r"\*\*(.+?)\*\*", paragraph, re.DOTALL)
-        if bold is None:
-            raise MechanismError(
-                f"docs/users/known-limits.md: {paragraph[:40]!r}: begin the paragraph with **words**, its key"
-            )
-        found.append(" ".join(bold[1].split()))
-    return found
+    _, *parts = re.split(r"^### (.+)\n", page, flags=re.MULTILINE)
+    found = dict(zip(parts[::2], parts[1::2], strict=True))
+    if without := [heading for heading, text in found.items() if "\nWorkaround: " not in text]:
+        raise MechanismError(
+            f"docs/users/known-limits.md: {', '.join(without)}: end with a paragraph `Workaround: ...`, or `none`"
+        )
+    return [*found]
 
 
 def how_tos(docs: Path) -> list[Path]:

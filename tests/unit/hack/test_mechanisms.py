@@ -64,9 +64,10 @@ def test_rows_and_paragraphs() -> None:
     head = "# x\n\n| y | z |\n\n## What happens when something fails\n\n| a | b |\n|---|---|\n"
     readme = f"{head}| it ends | so |\n\n## More\n\n| c | d |\n"
     assert mechanisms.failures(readme) == ["it ends"]
-    assert mechanisms.limits("# Limits\n\nSome.\n\n**A long\nname.** x\n\n**B** y **z**\n") == ["A long name.", "B"]
-    with pytest.raises(MechanismError, match="begin the paragraph with"):
-        mechanisms.limits("# Limits\n\nSome.\n\nNot bold.\n")
+    limits = "# Limits\n\nSome.\n\n## Of one kind\n\n### A name\n\nx\n\nWorkaround: y.\n\n### B\n\n"
+    assert mechanisms.limits(f"{limits}z\n\nWorkaround: none.\n") == ["A name", "B"]
+    with pytest.raises(MechanismError, match=r"known-limits\.md: B: end with a paragraph"):
+        mechanisms.limits(f"{limits}z\n")
 
 
 def test_nothing_is_wrong_with_what_is_right(root: Path) -> None:
