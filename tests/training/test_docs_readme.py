@@ -83,7 +83,7 @@ def test_a_newcomer_trains_a_model(home: Path) -> None:
     identity: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": ()} if os.geteuid() == 0 else {}
     begin = time.monotonic()
     done = subprocess.run(
-        ["bash", "-ec", "\n".join(COMMANDS)],
+        ["timeout", "450", "bash", "-ec", "\n".join(COMMANDS)],  # ends all that the shell has started
         cwd=home / "checkout",
         env=environment,
         capture_output=True,
