@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-changed bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
-        campaign mutants pictures install lock generate format site image sbom cluster-up cluster-down clean python
+        campaign mutants pictures install lock generate format site image sbom release cluster-up cluster-down clean python
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,7 @@ COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 
 COMPILE += $(if $(UPGRADE),--upgrade)
 lock: install ## Write the locks of all versions after a change of pyproject.toml (UPGRADE=1: the newest)
 	@$(COMPILE) --generate-hashes pyproject.toml --extra operator -o hack/locks/operator.txt >/dev/null
+	@$(COMPILE) --generate-hashes pyproject.toml --extra cli -o hack/locks/cli.txt >/dev/null
 	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime-gpu --extra examples -o hack/locks/runtime-gpu.txt >/dev/null
 	@$(COMPILE) --generate-hashes pyproject.toml --extra runtime-cpu --extra examples -o hack/locks/runtime-cpu.txt >/dev/null
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
@@ -85,10 +86,13 @@ format: install ## Format the code
 image: python ## Build the images with buildah, without a registry
 	@$(PYTHON) -m localcluster build-images
 
-sbom: install ## List what the images install, as CycloneDX, into build/sbom
-	@mkdir -p build/sbom
-	@for image in operator runtime-gpu runtime-cpu; do $(VENV)/bin/cyclonedx-py requirements hack/locks/$$image.txt \
-		--pyproject pyproject.toml --output-reproducible --output-file build/sbom/$$image.cdx.json || exit 1; done
+sbom: install ## List what the images and the plugin install, as CycloneDX, into build/sbom
+	@$(PY) -m hack.release.sbom build/sbom
+
+# Without REGISTRY, install.yaml names an image that no cluster can pull, for you to replace.
+release: install ## Make the artefacts of a release of this commit, into build/release (REGISTRY=ghcr.io/me DOWNLOADS=URL IMAGES=no)
+	@$(PY) -m hack.release $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(DOWNLOADS),--downloads $(DOWNLOADS)) \
+		$(if $(filter no,$(IMAGES)),--without-images)
 
 cluster-up: python ## Bring the local cluster up
 	@$(PYTHON) -m localcluster up

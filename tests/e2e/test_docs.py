@@ -33,6 +33,7 @@ MOVE: Final = ROOT / "docs" / "users" / "move-from-tfjob.md"
 JOB_NAME: Final = "pstraining.dev/job-name"
 
 ELSEWHERE: Final = {
+    "kubectl apply --server-side -f install.yaml": "tests/e2e/test_release.py",
     "kubectl apply -f examples/digits/job.yaml": "hack/demo/__main__.py",
     "kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute": "tests/e2e/test_nodes.py",
     "kubectl delete pstj --all --all-namespaces": "tests/e2e/test_upgrade.py",

@@ -22,10 +22,10 @@ from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines, where
 EXCEPTIONS: dict[str, str] = {}
 """Commands that are right although this does not know them, and why."""
 HELM = {"get", "history", "install", "lint", "list", "rollback", "show", "status", "template", "test", "uninstall"}
-HELM |= {"upgrade"}
+HELM |= {"push", "upgrade"}
 KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
 KUBECTL |= {"events", "exec", "explain", "get", "label", "logs", "patch", "port-forward", "rollout", "scale", "taint"}
-KUBECTL |= {"cp", "top", "uncordon", "version", "wait"}
+KUBECTL |= {"cp", "krew", "top", "uncordon", "version", "wait"}
 _INNER = re.compile(r"\$\(([^()]+)\)")
 _TARGET = re.compile(r"^([a-z][a-z0-9 -]*):(?!=)", re.MULTILINE)
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]

@@ -12,6 +12,8 @@ from hack.install import EXTRAS, LOCK, ROOT
 LOCKS, DEVELOPMENT, BUILD = LOCK.parent, LOCK.stem, "build"
 IMAGES = {"operator": ("operator",)} | {name: (name, "examples") for name in ("runtime-cpu", "runtime-gpu")}
 """Extras of pyproject.toml by lock, as `make lock` and the Dockerfile have them."""
+LOCKED = IMAGES | {"cli": ("cli",)}
+"""With the plugin's, which a release packs."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINNED = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?P<rest>.*(?:\n    .*)*)", re.MULTILINE)
 
@@ -21,11 +23,11 @@ def wanted(name: str) -> list[str]:
     if name == BUILD:
         return list(PROJECT["build-system"]["requires"])
     project = PROJECT["project"]
-    extras = EXTRAS if name == DEVELOPMENT else IMAGES[name]
+    extras = EXTRAS if name == DEVELOPMENT else LOCKED[name]
     return [*project.get("dependencies", ()), *(r for extra in extras for r in project["optional-dependencies"][extra])]
 
 
-@pytest.mark.parametrize("name", [*IMAGES, BUILD, DEVELOPMENT])
+@pytest.mark.parametrize("name", [*LOCKED, BUILD, DEVELOPMENT])
 def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
     text = (LOCKS / f"{name}.txt").read_text(encoding="utf-8")
     pinned = {canonicalize_name(found["name"]): found for found in PINNED.finditer(text)}
@@ -56,3 +58,11 @@ def test_the_image_for_gpus_has_the_libraries_that_its_tensorflow_asks_for() -> 
     assert {(name, version) for name, version, *_ in cpu if name != "tensorflow-cpu"} <= {
         (name, version) for name, version, *_ in gpu
     }
+
+
+def test_images_and_releases_build_the_wheel_with_one_version() -> None:
+    build, development = (
+        {found["name"]: found["version"] for found in PINNED.finditer((LOCKS / f"{name}.txt").read_text("utf-8"))}
+        for name in (BUILD, DEVELOPMENT)
+    )
+    assert build["hatchling"] == development["hatchling"]

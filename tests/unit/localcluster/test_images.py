@@ -1,7 +1,5 @@
 """Image keys, pip settings and the layers that are sent to a node."""
 
-import base64
-import gzip
 import hashlib
 import io
 import json
@@ -13,9 +11,10 @@ import pytest
 
 from localcluster import images, pipconfig
 from localcluster.errors import ClusterError
-from localcluster.layerstore import LayerStore, StoredImage, big_data_name
+from localcluster.layerstore import LayerStore, StoredImage
 from localcluster.load import loaded_digest, write_archive
-from localcluster.pauseimage import build_archive, tar_of
+from localcluster.pauseimage import build_archive
+from tests.support.image_storage import image_storage, sha
 
 
 @pytest.fixture
@@ -45,6 +44,13 @@ def test_only_what_the_build_sees_counts(repo: Path) -> None:
 def test_any_input_changes_the_key(repo: Path, change: str) -> None:
     before = key(repo)
     (repo / change).write_text("*\n!operator\n!other\n" if change == ".dockerignore" else "other")
+    assert key(repo) != before
+
+
+def test_a_mode_changes_the_key(repo: Path) -> None:
+    """It is that of the file in the image."""
+    before = key(repo)
+    (repo / "operator" / "a.py").chmod(0o600)
     assert key(repo) != before
 
 
@@ -90,53 +96,9 @@ def content_of(archive: tarfile.TarFile, name: str) -> bytes:
     return stream.read()
 
 
-def sha(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def split(tar: bytes) -> bytes:
-    """A tar file's recipe as containers/storage keeps it."""
-    lines, start = [], 0
-    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
-        for member in archive:
-            head = tar[start : member.offset_data]
-            lines.append({"type": 2, "payload": base64.b64encode(head).decode()})
-            lines.append({"type": 1, "name": member.name, "size": member.size, "payload": "crc"})
-            start = member.offset_data + member.size
-    lines.append({"type": 2, "payload": base64.b64encode(tar[start:]).decode()})
-    return gzip.compress("\n".join(map(json.dumps, lines)).encode())
-
-
 @pytest.fixture
 def storage(tmp_path: Path) -> LayerStore:
-    """A storage with one image of two layers."""
-    layers = [{"bin/a": b"A" * 3000, "empty": b""}, {"etc/b": b"B"}]
-    entries, parent = [], None
-    for index, files in enumerate(layers):
-        tar = tar_of(files)
-        name = f"layer{index}"
-        for path, content in files.items():
-            target = tmp_path / "overlay" / name / "diff" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        folder = tmp_path / "overlay-layers"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{name}.tar-split.gz").write_bytes(split(tar))
-        entry = {"id": name, "diff-digest": sha(tar), "diff-size": len(tar)}
-        entries.append({**entry, "parent": parent} if parent else entry)
-        parent = name
-    config = b"{}"
-    manifest = json.dumps(
-        {"config": {"digest": sha(config)}, "layers": [{"digest": entry["diff-digest"]} for entry in entries]}
-    ).encode()
-    folder = tmp_path / "overlay-images" / "image"
-    folder.mkdir(parents=True)
-    (folder / "manifest").write_bytes(manifest)
-    (folder / big_data_name(sha(config))).write_bytes(config)
-    image = {"id": "image", "digest": sha(manifest), "names": ["x:1"], "layer": parent}
-    (tmp_path / "overlay-images" / "images.json").write_text(json.dumps([{"id": "other"}, image]))
-    (tmp_path / "overlay-layers" / "layers.json").write_text(json.dumps(entries))
-    return LayerStore(tmp_path, "overlay")
+    return image_storage(tmp_path)
 
 
 def test_a_layer_is_rebuilt_byte_by_byte(storage: LayerStore) -> None:

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""kubectl-pstraining as krew installs it: the first call makes a virtual environment beside this file, from the wheel
+and the locked packages that lie here. Standard library only.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+VENV = HERE / "venv"
+COMPLETE = VENV / "complete"
+
+
+def main() -> None:
+    """Become the plugin; install it before if this was not done yet."""
+    if sys.version_info < (3, 11):  # noqa: UP036 (any python3 may run it)
+        sys.exit(f"error: the plugin needs Python 3.11 or newer; python3 is {sys.version.split()[0]}")
+    if not COMPLETE.exists():
+        with (HERE / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not COMPLETE.exists():
+                install()
+    program = VENV / "bin" / "kubectl-pstraining"
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+def install() -> None:
+    """Make the environment anew: one that is not complete was interrupted."""
+    print("installing the plugin's Python packages, once", file=sys.stderr)
+    shutil.rmtree(VENV, ignore_errors=True)
+    (wheel,) = HERE.glob("*.whl")
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in (
+        [sys.executable, "-m", "venv", str(VENV)],
+        [*pip, "--require-hashes", "--requirement", str(HERE / "requirements.txt")],
+        [*pip, "--no-deps", "--no-index", str(wheel)],
+    ):
+        done = subprocess.run(command, check=False, stdout=sys.stderr)
+        if done.returncode:
+            sys.exit(f"error: {' '.join(command)} ended with {done.returncode}; the next call tries again")
+    COMPLETE.touch()
+
+
+if __name__ == "__main__":
+    main()
