@@ -4,8 +4,7 @@ The apply has a field manager of its own: fields that a file no longer sets are 
 stay unless the file sets them.
 """
 
-import copy
-
+from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, ConflictError
 from pstraining.cli.manifests import Document
@@ -22,7 +21,7 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
     Raises:
         CommandError: the manifest has another namespace than was asked for, or no name of its own.
     """
-    job = copy.deepcopy(document.body)
+    job = copied(document.body)
     metadata = job["metadata"]
     if not metadata.get("name"):
         raise CommandError(

@@ -4,13 +4,13 @@ The user's template wins, except for the fields that make a pod a task of a job:
 (labels and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host names.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob, Role
 from pstraining.api.run_policy import RestartPolicy
+from pstraining.api.values import copied
 from pstraining.resources import (
     cluster_map,
     devices,
@@ -137,7 +137,7 @@ def _template(job: PSTrainingJob, role: str) -> tuple[dict[str, Any], bool]:
         names.EVALUATOR: spec.evaluator.template,
     }.get(role)
     defaulted = own is None and role != names.WORKER
-    return copy.deepcopy(job.spec.worker.template if own is None else own), defaulted
+    return copied(job.spec.worker.template if own is None else own), defaulted
 
 
 def drop_devices(spec: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
         names.EVALUATOR: spec.evaluator.resources,
     }.get(role)
     if own is not None:
-        container["resources"] = copy.deepcopy(own)
+        container["resources"] = copied(own)
 
 
 def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """`scale JOB... --workers N`: another number of workers, if the API's rules allow it; the others go on training."""
 
-import copy
 from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from pstraining.api.conditions import Condition
+from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
@@ -79,7 +79,7 @@ def check(job: Object, workers: int) -> None:
     Raises:
         CommandError: they refuse it.
     """
-    changed = copy.deepcopy(job)
+    changed = copied(job)
     changed["spec"]["worker"]["replicas"] = workers
     # What was wrong before does not stand in the way.
     wrong = [f for f in validate(changed, job) if f not in validate(job, job)]

@@ -1,6 +1,5 @@
 """A TFJob as a PSTrainingJob: the job as a whole, and its metadata."""
 
-import copy
 import hashlib
 import re
 import shlex
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.values import copied
 from pstraining.cli.errors import CommandError
 from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
 from pstraining.cli.tfjob.marks import name_gangs
@@ -257,7 +257,7 @@ def _findings(job: dict[str, Any], made: _Made, notes: Notes) -> None:
 
 def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
     """The job as it is once commands are there, of which notes have said that they are missing."""
-    found = copy.deepcopy(job)
+    found = copied(job)
     for role in found["spec"].values():
         if isinstance(role, dict) and "template" in role:
             pods.main_container(role["template"]["spec"]).setdefault("command", ["?"])

@@ -1,11 +1,11 @@
 """A pod template of a TFJob as one of ours: what the operator sets itself goes, all else stays as it is."""
 
-import copy
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from pstraining.api import contract, names
+from pstraining.api.values import copied
 from pstraining.cli.tfjob import marks
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import checked, join, sound, texts
@@ -46,7 +46,7 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
         notes: receives the notes on the template's fields.
     """
     before = sum(note.refused for note in notes.found)
-    found = copy.deepcopy(template)
+    found = copied(template)
     metadata = sound(found, "metadata", dict, path, notes)
     if "spec" not in found:
         notes.refused(f"{path}.spec", "it is missing: it names the containers.")
@@ -94,14 +94,14 @@ def shared(worker: Template, own: Template) -> dict[str, Any] | None:
     """
     if not _without_devices(own):
         return None
-    borrowed = copy.deepcopy(worker)
+    borrowed = copied(worker)
     pods.drop_devices(borrowed["spec"])
-    mine = copy.deepcopy(own)
+    mine = copied(own)
     pods.drop_devices(mine["spec"])
     if _comparable(borrowed) == _comparable(mine):
         return {}
     resources = pods.main_container(mine["spec"]).get("resources") or {}
-    pods.main_container(borrowed["spec"])["resources"] = copy.deepcopy(resources)
+    pods.main_container(borrowed["spec"])["resources"] = copied(resources)
     if _comparable(borrowed) == _comparable(mine) and set(resources) <= {"limits", "requests"}:
         return {"resources": resources}
     return None
@@ -261,9 +261,9 @@ def _text(path: str, text: str, job: str, notes: Notes) -> None:
 
 def _without_devices(template: Template) -> bool:
     """Whether the template asks for no devices, so that taking them away changes nothing."""
-    left = copy.deepcopy(template)
+    left = copied(template)
     pods.drop_devices(left["spec"])
-    as_is = copy.deepcopy(template)
+    as_is = copied(template)
     container = pods.main_container(as_is["spec"])
     env = container.get("env", [])
     container["env"] = [v for v in env if v["name"] != _DEVICES["name"]] + [_DEVICES]
@@ -273,7 +273,7 @@ def _without_devices(template: Template) -> bool:
 
 def _comparable(template: Template) -> Template:
     """The template, with what a container does not ask for left out."""
-    found = copy.deepcopy(template)
+    found = copied(template)
     for container in (*found["spec"]["containers"], *found["spec"].get("initContainers", ())):
         resources = {k: v for k, v in container.get("resources", {}).items() if v}
         for name, value in (("resources", resources), ("env", container.get("env"))):

@@ -4,7 +4,6 @@ It evaluates the generated CRD alone, so that every change of the models or of c
 the API server, it evaluates the rules only for a job that is valid by the schema.
 """
 
-import copy
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from pstraining.api import crd
 from pstraining.api.models import PSTrainingJobSpec
+from pstraining.api.values import copied
 from pstraining.cli.validation import cel
 
 Schema = Mapping[str, Any]
@@ -81,7 +81,7 @@ def defaulted(schema: Schema, value: Any) -> Any:
 
 def with_defaults(job: Mapping[str, Any]) -> dict[str, Any]:
     """The job as the API server would store it, its defaults filled in; a copy."""
-    return copy.deepcopy(dict(defaulted(_schema(), job)))
+    return copied(dict(defaulted(_schema(), job)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

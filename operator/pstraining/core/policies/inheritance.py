@@ -3,13 +3,13 @@
 Status, event and CLI use the same words.
 """
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJobSpec
+from pstraining.api.values import copied
 from pstraining.resources import devices, pods
 
 _WHO: Final = {
@@ -46,7 +46,7 @@ def inherited(spec: PSTrainingJobSpec) -> list[Inherited]:
         found
         for role, exists, template, resources in roles
         if exists and template is None
-        for found in _of_role(role, copy.deepcopy(worker), resources is not None)
+        for found in _of_role(role, copied(worker), resources is not None)
     ]
 
 
