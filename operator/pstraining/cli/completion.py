@@ -20,7 +20,7 @@ from pstraining.cli.commands.wait import GOALS
 from pstraining.cli.connection import kubeconfig
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
-from pstraining.cli.main import app
+from pstraining.cli.main import program
 from pstraining.cli.options import CONNECTION
 
 FILES: Final = ("files", "file", "kubeconfig", "certificate_authority", "client_certificate", "client_key")
@@ -68,7 +68,7 @@ def complete(words: Sequence[str], names: Names) -> Completion:
     *before, begin = words or ("",)
     if not before:
         return Completion(tuple((c.name, c.summary) for c in COMMANDS)).starting_with(begin)
-    tree: Any = typer.main.get_command(app)
+    tree: Any = program()
     if before[0] not in tree.commands:
         return Completion()
     command = tree.commands[before[0]]

@@ -1,7 +1,8 @@
 """The command line: `kubectl pstraining COMMAND`, or `kubectl-pstraining COMMAND`."""
 
 import sys
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import typer
 
@@ -35,11 +36,17 @@ for command in COMMANDS:
     app.command(command.name, context_settings=SETTINGS, **texts)(interruptible(with_connection(command.run)))
 
 
+@cache
+def program() -> Any:
+    """The commands as click has them. Making them from their signatures takes most of the time of a short command."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """The executable."""
     guard_terminals()
     try:
-        app(prog_name=PROGRAM)
+        program()(prog_name=PROGRAM)
     except CommandError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.code)

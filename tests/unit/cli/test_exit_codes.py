@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from pstraining.api import names
@@ -21,7 +20,7 @@ from pstraining.cli.doctor.checks import Check, CheckResult
 from pstraining.cli.errors import RequestError
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
 from pstraining.cli.logs.following import Follower
-from pstraining.cli.main import app, main
+from pstraining.cli.main import main, program
 from pstraining.cli.output import API_VERSION, PrintedKind
 from tests.support.builders import job
 from tests.support.cli_cluster import Nowhere, Object, WithJobs
@@ -296,7 +295,7 @@ def test_help_shows_examples_and_statuses_and_wraps_none_of_them(
 def test_every_example_is_one_that_the_command_accepts(name: str, given: str) -> None:
     """It is parsed alone: what is behind a pipe or a redirection is the shell's."""
     arguments = list(itertools.takewhile(lambda word: word not in ("|", ">"), shlex.split(given)))
-    group: Any = typer.main.get_command(app)
+    group = program()
     command = group.commands[name]
     command.make_context(name, arguments)
 

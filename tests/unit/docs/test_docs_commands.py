@@ -16,7 +16,7 @@ import yaml
 
 from hack.docs.pages import ROOT, pages
 from pstraining.api.conditions import Condition
-from pstraining.cli.main import app
+from pstraining.cli.main import program
 from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines, where
 
 EXCEPTIONS: dict[str, str] = {}
@@ -162,7 +162,7 @@ def _kubectl(words: Sequence[str]) -> str:
 
 def plugin(words: Sequence[str]) -> str:
     """What is wrong with a call of the plugin; running text may leave out arguments."""
-    commands = typer.main.get_command(app).commands
+    commands = program().commands
     if not words or words[0] == "--help":
         return ""
     if words[0] not in commands:
