@@ -234,6 +234,11 @@ EXAMPLES = (
 )
 
 
+def expected_text(example: Example) -> str:
+    """What the file of expectations of an example must hold."""
+    return as_yaml([convert_document(example.document())])
+
+
 def expected_files() -> dict[Path, str]:
     """What each file of expectations must hold."""
-    return {example.expected: as_yaml([convert_document(example.document())]) for example in EXAMPLES}
+    return {example.expected: expected_text(example) for example in EXAMPLES}

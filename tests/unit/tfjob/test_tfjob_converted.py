@@ -9,7 +9,7 @@ from pstraining.cli.tfjob.notes import What
 from pstraining.cli.validation.schema import validate
 from pstraining.cli.validation.templates import refused
 from tests.support import builders
-from tests.tfjob.converted import EXAMPLES, EXPECTED, FOLDER, Example, expected_files
+from tests.tfjob.converted import EXAMPLES, EXPECTED, FOLDER, Example, expected_text
 from tests.tfjob.simulated import play, templates
 
 RUNNABLE = [e for e in EXAMPLES if e.play]
@@ -27,7 +27,7 @@ def test_every_file_belongs_to_an_example() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
 def test_what_is_made_is_what_was_reviewed(example: Example) -> None:
-    assert expected_files()[example.expected] == example.expected.read_text(), "run `make generate` and read the change"
+    assert expected_text(example) == example.expected.read_text(), "run `make generate` and read the change"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
