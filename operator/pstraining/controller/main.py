@@ -21,6 +21,7 @@ import kopf
 
 from pstraining import __version__
 from pstraining.controller import logs, registration
+from pstraining.controller.asking import answered
 from pstraining.controller.health import Check, Health, Heartbeat
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
@@ -157,15 +158,12 @@ class Operator:
             logger.info("New pods get no user and group IDs: the platform assigns them")
 
     async def _platform_assigns_ids(self) -> bool:
-        while True:
-            try:
-                return await self.client.assigns_ids()
-            except Refused as error:
-                logger.warning("The API server does not say whether it assigns IDs to pods: %s", error.message)
-                return False
-            except ApiError as error:
-                logger.warning("The API server cannot be asked whether it assigns IDs to pods: %s", error.message)
-            await asyncio.sleep(CRD_POLL_SECONDS)
+        trouble = "The API server cannot be asked whether it assigns IDs to pods"
+        try:
+            return await answered(self.client.assigns_ids, trouble, CRD_POLL_SECONDS)
+        except Refused as error:
+            logger.warning("The API server does not say whether it assigns IDs to pods: %s", error.message)
+            return False
 
     async def _wait_for_api(self) -> None:
         """Wait for the CRD; without it, kopf would start and never watch anything."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from pstraining.controller.asking import answered
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
@@ -14,13 +15,11 @@ from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.server import ProgressServer
 from pstraining.controller.settings import Settings
 from pstraining.kube.client import KubeClient
-from pstraining.kube.errors import ApiError, Refused
+from pstraining.kube.errors import Refused
 from pstraining.resources.installation import ProgressEndpoint
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS: Final = 2.0
-"""Seconds between two attempts to read the authority's Secret."""
 REMEDY: Final = "Delete it, and restart the operator."
 
 
@@ -76,12 +75,11 @@ class ProgressReceiver:
             await asyncio.to_thread(self._stop)
 
     async def _authority(self) -> certificates.Pair | None:
-        while True:
-            try:
-                return await certificates.load_authority(self._client, self._settings.lease_namespace, self._secret)
-            except (Refused, ValueError) as error:
-                logger.warning("Progress is not accepted: %s", error)
-                return None
-            except ApiError as error:
-                logger.warning("The authority for progress cannot be read: %s", error.message)
-            await asyncio.sleep(RETRY_SECONDS)
+        try:
+            return await answered(
+                lambda: certificates.load_authority(self._client, self._settings.lease_namespace, self._secret),
+                "The authority for progress cannot be read",
+            )
+        except (Refused, ValueError) as error:
+            logger.warning("Progress is not accepted: %s", error)
+            return None
