@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pstraining.api import names
+from pstraining.api.values import merged
 from pstraining.client.errors import ClientError
 from pstraining.client.program import JobProgram
 
@@ -74,7 +75,7 @@ def build_job(name: str, namespace: str, program: JobProgram, options: JobOption
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": name, "namespace": namespace},
-        "spec": _merged(spec, options.spec),
+        "spec": merged(spec, options.spec),
     }
 
 
@@ -146,12 +147,3 @@ def _add_packages(pod: Object, container: Object, options: JobOptions) -> None:
         container["env"].append({"name": "PYTHONPATH", "value": PACKAGES_DIR})
     else:
         path["value"] = f"{path['value']}:{PACKAGES_DIR}"
-
-
-def _merged(base: Object, extra: Mapping[str, Any]) -> Object:
-    """Return a spec with another one laid over it, level by level."""
-    merged = dict(base)
-    for key, value in extra.items():
-        below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
-    return merged

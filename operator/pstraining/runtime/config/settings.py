@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from pstraining.api.codec_sizes import MIN_SHARD_BYTES
 from pstraining.api.training import Codec, Mode, NonFinite
+from pstraining.api.values import merged
 from pstraining.runtime.errors import FinalError
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -117,10 +118,10 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Ma
     Raises:
         SettingsError: names the first field that is unknown or wrong, and all others with it.
     """
-    merged = _merged(_by_alias(model, script), job)
+    found = merged(_by_alias(model, script), job)
     try:
         # As JSON, because a strict model takes an enumeration's value from nothing else.
-        return model.model_validate_json(json.dumps(merged), by_name=False, by_alias=True)
+        return model.model_validate_json(json.dumps(found), by_name=False, by_alias=True)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join([name, *map(str, item['loc'])])}: {_message(item['type'], item['msg'])}"
@@ -138,16 +139,6 @@ def _by_alias(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, An
         if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, BaseModel):
             value = _by_alias(inner, value)  # noqa: PLW2901 - the same value, by other names
         found[field.alias or name if field else name] = value
-    return found
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, field by field, the second one's where it has a value."""
-    found = dict(under)
-    for name, value in over.items():
-        former = found.get(name)
-        both = isinstance(value, Mapping) and isinstance(former, Mapping)
-        found[name] = _merged(former, value) if both else value  # type: ignore[arg-type]
     return found
 
 
