@@ -10,15 +10,16 @@ from typing import Final
 
 from pstraining.api import names
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.commands.logs import read
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, ConflictError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import end_of, job_named, phase, why
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
+from pstraining.cli.logs.reading import read
 from pstraining.cli.tasks import TaskRole, tasks_of
 from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.scaling import check_workers
 from pstraining.cli.validation.schema import Severity
 from pstraining.cli.waiting import Patience, ended, follow
 from pstraining.client.client import Job, LogLine
@@ -118,13 +119,11 @@ class ClusterBackend:
 
     def scale(self, name: str, workers: int) -> None:
         """Change the number of workers."""
-        from pstraining.cli.commands.scale import check
-
         job = self._stored(name)
         with _translated():
             if (end := end_of(job)) is not None:
                 raise ClientError(f"{name} has ended ({end}) and has no workers.")
-            check(job, workers)
+            check_workers(job, workers)
             self._cluster.scale(self._namespace, name, workers)
 
     def suspend(self, name: str, suspended: bool) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pstraining.cli.commands import logs
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
+from pstraining.cli.logs import reading
 from pstraining.cli.logs.following import PATIENCE, QUIET, Follower, LogCursor, in_thread, opens, stamped
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.tasks import TaskRole, tasks_of
@@ -46,7 +47,7 @@ class Logged(WithJobs):
 def read(cluster: Logged, selection: LogSelection | None = None, name: str = "digits") -> tuple[list[str], list[str]]:
     said: list[str] = []
     remarks: list[str] = []
-    logs.read(
+    reading.read(
         cluster, "default", name, selection or LogSelection(), lambda t, x: said.append(f"{t}: {x}"), remarks.append
     )
     return said, remarks

@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from pstraining.api.conditions import Condition
-from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, is_true, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
-from pstraining.cli.validation.schema import validate
+from pstraining.cli.validation.scaling import check_workers
 from pstraining.cli.waiting import Patience, follow, is_suspended
 
 
@@ -67,26 +66,10 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) ->
     if before == workers:
         typer.echo(f"{name} in {namespace}: already has {workers} {_workers(workers)}: nothing to do")
         return job
-    check(job, workers)
+    check_workers(job, workers)
     cluster.scale(namespace, name, workers)
     typer.echo(f"{name} in {namespace}: scaled from {before} to {workers} {_workers(workers)}")
     return job_named(cluster, namespace, name)
-
-
-def check(job: Object, workers: int) -> None:
-    """Ask the API's rules for a change of the number of workers.
-
-    Raises:
-        CommandError: they refuse it.
-    """
-    changed = copied(job)
-    changed["spec"]["worker"]["replicas"] = workers
-    # What was wrong before does not stand in the way.
-    wrong = [f for f in validate(changed, job) if f not in validate(job, job)]
-    if wrong:
-        raise CommandError(
-            f"{job['metadata']['name']} cannot have {workers} {_workers(workers)}: {'; '.join(map(str, wrong))}"
-        )
 
 
 def _scaled(job: Object, workers: int) -> str:
