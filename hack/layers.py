@@ -113,7 +113,9 @@ LAYERS = (
             Part("unit", ("tests/property", "tests/unit", "tests/contract"), ("-n", "auto", "--maxprocesses", "4")),
         ),
     ),
-    Layer("chart", helm=True, tools=("prometheus",), budget_s=Budget(30, 120), parts=(Part("chart", ("tests/chart",)),)),
+    Layer(
+        "chart", helm=True, tools=("prometheus",), budget_s=Budget(30, 120), parts=(Part("chart", ("tests/chart",)),)
+    ),
     # Two at a time: they wait for processes as much as they compute; the tests of a file share their servers. A test
     # that hangs in TensorFlow hears no signal; once a process is lost, xdist may wait for ever for what it should have
     # run.
