@@ -112,7 +112,8 @@ def test_killed_servers_cost_no_step_and_come_back(
         chief = run.processes["chief"]
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
-        assert [event["compute"] for event in run.processes["worker-0"].events("devices")] == [["CPU:1"]]
+        devices = run.processes["worker-0"].events("devices")  # several if the process was renewed
+        assert {tuple(event["compute"]) for event in devices} == {("CPU:1",)}
     assert_same(last(tmp_path), undisturbed)
 
 
