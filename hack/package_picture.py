@@ -24,6 +24,7 @@ WORDS = {
     "local": "a job on one machine",
     "chief": "restore, save, report",
     "worker": "pull, compute, push",
+    "history": "summary and logs",
     "replication": "views, failover, state transfer",
     "updates": "Async, Sync, Hybrid",
     "compression": "codecs, residuals",

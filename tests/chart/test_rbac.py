@@ -28,7 +28,8 @@ OPERATOR = {
     ("events.k8s.io", "events"): ("create",),
 }
 REVIEW = {("authentication.k8s.io", "tokenreviews"): ("create",)}
-CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")} | REVIEW
+LOGS = {("", "pods/log"): ("get",)}
+CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")} | REVIEW | LOGS
 SECRET = {("", "secrets"): ("create", "get")}
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 

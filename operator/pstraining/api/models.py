@@ -14,6 +14,7 @@ from pstraining.api import schemas
 from pstraining.api.base import ApiModel
 from pstraining.api.nulls import without_nulls
 from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
+from pstraining.api.summary import HistoryPolicy
 from pstraining.api.training import TrainingSpec
 
 _Kubernetes = Annotated[dict[str, Any], BeforeValidator(without_nulls)]
@@ -269,6 +270,11 @@ class CheckpointSpec(ApiModel):
         le=86400,
         description="Seconds between two checkpoints of pstraining.runtime. Default: 5 seconds to 10 minutes, "
         "computed from the cost of a checkpoint and the rate of lost servers (Young's rule).",
+    )
+    history: HistoryPolicy | None = Field(
+        default=None,
+        description="History of the job beside the checkpoints of pstraining.runtime: summary.json, and the end of "
+        "each task's log. Keep (default of the runtime): the chief writes it. None: it does not.",
     )
     volume: VolumeSource | None = Field(
         default=None,

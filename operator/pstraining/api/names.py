@@ -160,6 +160,13 @@ def is_child(job: str, name: str) -> bool:
     return name.startswith(job) and _CHILD.fullmatch(name[len(job) :]) is not None
 
 
+def task_name(role: str, index: int, member: int = 0) -> str:
+    """What people call a task: its pod's name without the job's, and without what Kubernetes adds."""
+    if member == 0:
+        return f"{role}-{index}"
+    return f"standby-{index}" if member == 1 else f"standby-{member}-{index}"
+
+
 def checkpoint_claim(job: str) -> str:
     """The PersistentVolumeClaim made from checkpoint.volumeClaimTemplate."""
     return f"{job}-checkpoint"

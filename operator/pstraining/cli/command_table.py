@@ -116,6 +116,7 @@ COMMANDS: Final = (
             ("List the jobs of all namespaces", "-A"),
             ("Show every pod of a job, and why it waits", "digits"),
             ("Print the same as JSON", "digits -o json"),
+            ("Show a job that is gone, from the history beside its checkpoints", "--from digits"),
         ),
         _CLUSTER,
     ),

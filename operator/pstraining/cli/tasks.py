@@ -42,14 +42,7 @@ def tasks_of(job: Object, pods: Iterable[Object]) -> list[TaskPod]:
     order = list(TaskRole)
     found = [p for p in observe(job, (), by_uid.values()).pods if p.role in order]
     found.sort(key=lambda p: (order.index(TaskRole(p.role)), p.member, p.index, p.created, p.name))
-    return [TaskPod(task_name(p.role, p.index, p.member), p, by_uid[p.uid]) for p in found]
-
-
-def task_name(role: str, index: int, member: int = 0) -> str:
-    """What people call a task: its pod's name without the job's, and without what Kubernetes adds."""
-    if member == 0:
-        return f"{role}-{index}"
-    return f"standby-{index}" if member == 1 else f"standby-{member}-{index}"
+    return [TaskPod(names.task_name(p.role, p.index, p.member), p, by_uid[p.uid]) for p in found]
 
 
 def chosen(tasks: Sequence[TaskPod], role: TaskRole | None, index: int | None) -> list[TaskPod]:

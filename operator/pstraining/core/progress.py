@@ -71,10 +71,16 @@ def progress_of(report: TrainerStatus) -> dict[str, Any]:
 
 
 def may_report(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    """Whether a pod of a job reports the job's progress: it has the chief's duty, and no later attempt exists."""
+    """Whether a pod of a job reports the job's progress: it has the chief's duty, and stays."""
+    return not pod["metadata"].get("deletionTimestamp") and has_chief_duty(job, pod)
+
+
+def has_chief_duty(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Whether a pod of a job has the chief's duty, and no later attempt exists.
+
+    It may read the job's history also while it is being deleted: a failed job deletes its chief.
+    """
     labels = pod["metadata"].get("labels") or {}
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
     if ((job.get("spec") or {}).get("chief") or {}).get("enabled", True):
         term = int((job.get("status") or {}).get("term") or 0)
         return labels.get(names.LABEL_ROLE) == names.CHIEF and int(labels.get(names.LABEL_TERM) or 0) >= term

@@ -142,6 +142,17 @@ class KubeClient:
         answer = await self._request("GET", f"/api/v1/namespaces/{namespace}/events", query)
         return list(answer.get("items") or ())
 
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
+        """Return the last lines of a container's log, and of these the first `limit` bytes."""
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
+        query |= {"previous": "true"} if previous else {}
+        path = RESOURCES[Kind.POD].path(namespace, pod, "log")
+        release = await self._requests.acquire(("GET", path, None))
+        try:
+            return await self._fetch("GET", path, query, None, JSON, accept="*/*")
+        finally:
+            release()
+
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """POST an event."""
         await self._request("POST", EVENTS.path(namespace), {"fieldManager": names.FIELD_MANAGER}, dict(body))
@@ -197,7 +208,23 @@ class KubeClient:
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
     ) -> Object:
-        headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": self._user_agent}
+        data = await self._fetch(method, path, query, body, content_type)
+        try:
+            content = orjson.loads(data)
+        except ValueError as error:
+            raise _logged(from_exception(error), method, path) from error
+        return content if isinstance(content, dict) else {}
+
+    async def _fetch(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        accept: str = JSON,
+    ) -> bytes:
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._user_agent}
         url = f"{self.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
@@ -209,11 +236,7 @@ class KubeClient:
             raise _logged(from_exception(error), method, path) from error
         if not 200 <= answer.status <= 299:
             raise _logged(from_response(answer.status, data, answer.headers), method, path)
-        try:
-            content = orjson.loads(data)
-        except ValueError as error:
-            raise _logged(from_exception(error), method, path) from error
-        return content if isinstance(content, dict) else {}
+        return data
 
 
 def takes_address(kind: Kind, body: Manifest) -> bool:

@@ -64,7 +64,7 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
         content["onChiefRestart"] = spec.ps.on_chief_restart
     if spec.checkpoint is not None:
         kept = spec.checkpoint.model_dump(
-            by_alias=True, include={"path", "keep", "interval_seconds"}, exclude_none=True
+            by_alias=True, include={"path", "keep", "interval_seconds", "history"}, exclude_none=True
         )
         content["checkpoint"] = kept
     if ended:

@@ -35,6 +35,11 @@ def progress_path(namespace: str, name: str) -> str:
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/progress"
 
 
+def history_path(namespace: str, name: str) -> str:
+    """Return the path at which a job's chief reads its job; the logs of pods are below it."""
+    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/history"
+
+
 def progress_audience(uid: str) -> str:
     """Return the audience of a token for the reports of one job: no other server and no other job accepts it."""
     return f"{names.GROUP}/progress/{uid}"

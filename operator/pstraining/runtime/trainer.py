@@ -1,6 +1,5 @@
 """The public API: one object, built by the user's program, that runs any task of a job."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,12 @@ from pstraining.runtime.data.sources import Source
 from pstraining.runtime.data.total_updates import total_updates
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import install_exit_code
+from pstraining.runtime.history.recorder import HistoryRecorder
 from pstraining.runtime.model.objective import Objective
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
 from pstraining.runtime.transport import http2_probe, sockets
+from pstraining.runtime.worker.thread import WorkerThread
 
 if TYPE_CHECKING:
     import keras
@@ -142,12 +143,20 @@ class Trainer:
         cluster = clusters.read()
         if cluster.task.type == "ps":
             become_server()
+        checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
+        history = HistoryRecorder(cluster, checkpoint)
+        return history.recorded(lambda: self._run(cluster, checkpoint, history))
+
+    def _run(
+        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, history: HistoryRecorder
+    ) -> dict[str, float] | None:
         training = resolve("training", TrainingSettings, self._training, cluster.training)
         if training.epochs and callable(self._data) and not self._steps_per_epoch:
             raise SettingsError(
                 "training.epochs: only data from Ranges or Files has epochs of its own; give steps, or steps_per_epoch"
             )
-        checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
+        settings = {"training": training, "checkpoint": checkpoint}
+        history.settings = {name: found.model_dump(mode="json", by_alias=True) for name, found in settings.items()}
         sockets.set_environment()
         # The servers are probed during the seconds that loading TensorFlow takes.
         ahead = http2_probe.Ahead(cluster.ps, http2_probe.probe_timeout(cluster.members))
@@ -159,7 +168,7 @@ class Trainer:
             from pstraining.runtime.chief import chief  # noqa: F401 - TensorFlow, and whatever needs it
             from pstraining.runtime.worker import loop as worker_loop  # noqa: F401 - TensorFlow, and whatever needs it
         try:
-            return self._take_part(cluster, training, checkpoint, ahead, renewal)
+            return self._take_part(cluster, training, checkpoint, ahead, renewal, history)
         except RenewalDueError as due:
             renewal.renew(due, blocked=HELD_BACK if cluster.is_chief else ())
 
@@ -201,6 +210,7 @@ class Trainer:
         checkpoint: CheckpointSettings,
         ahead: http2_probe.Ahead,
         renewal: Renewal,
+        history: HistoryRecorder,
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
@@ -232,7 +242,7 @@ class Trainer:
         client.connect()
         renewal.connected(client.leave)
         counters, chiefs = WorkerCounters(), ChiefCounters()
-        context = _TaskContext(client, training, checkpoint, renewal, mode, source, divided, counters, chiefs)
+        context = _TaskContext(client, training, checkpoint, renewal, history, mode, source, divided, counters, chiefs)
         prometheus.serve(
             prometheus.TaskMetrics(
                 worker=counters if cluster.task.type == "worker" else None,
@@ -251,7 +261,7 @@ class Trainer:
         if not cluster.is_chief:
             work()
             return None
-        worker = _WorkerThread(work if cluster.task.type == "worker" else None)
+        worker = WorkerThread(work if cluster.task.type == "worker" else None)
         stop = GracefulStop()
         stop.install()
         with tf.device(client.local):
@@ -304,6 +314,7 @@ class Trainer:
             positions=training.positions(source.count) if source and training.epochs else None,
             by_splits=source is not None,
             counters=context.chiefs,
+            history=context.history,
             fit=FitOptions(
                 context.epochs,
                 validation,
@@ -362,39 +373,10 @@ class _TaskContext:
     training: TrainingSettings
     checkpoint: CheckpointSettings
     renewal: Renewal
+    history: HistoryRecorder
     mode: "UpdateFactory"
     source: Source | None
     """Source of assigned data; None if each worker has its dataset."""
     epochs: "Epochs"
     counters: "WorkerCounters"
     chiefs: "ChiefCounters"
-
-
-class _WorkerThread:
-    """The thread in which worker 0 trains in a job without a chief; the main thread is the chief."""
-
-    def __init__(self, run: Callable[[], None] | None) -> None:
-        self._run = run
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._guarded, name="pstraining-worker", daemon=True)
-
-    def start(self) -> None:
-        if self._run:
-            self._thread.start()
-
-    def check_abort(self) -> None:
-        """Raise the worker's error, if it failed."""
-        if self._error is not None:
-            raise self._error
-
-    def join(self) -> None:
-        if self._run:
-            self._thread.join(timeout=10)
-        self.check_abort()
-
-    def _guarded(self) -> None:
-        try:
-            if self._run:
-                self._run()
-        except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
-            self._error = error

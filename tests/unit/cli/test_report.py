@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pstraining.cli.commands import doctor, report
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.main import app
-from pstraining.cli.report.redaction import LEFT_OUT, Redactor
+from pstraining.redaction import LEFT_OUT, Redactor
 from tests.support.installation import deployment
 from tests.support.job_cluster import JobCluster, Object
 from tests.support.simulation import running

@@ -13,6 +13,7 @@ from pstraining.cli.dashboard.content import Content, Views
 from pstraining.cli.dashboard.sampling import Sampler
 from pstraining.cli.dashboard.server import LOOPBACK, DashboardServer
 from pstraining.cli.errors import CommandError, DeniedError
+from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.jobs import job_named
 from pstraining.cli.options import Context, Namespace, job_argument
 
@@ -30,6 +31,7 @@ def dashboard(
     all_namespaces: AllNamespaces = False,
     port: Port = 0,
     open_page: Open = False,
+    folder: From = None,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
@@ -39,7 +41,11 @@ def dashboard(
     """
     if all_namespaces and (job or namespace is not None):
         raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
-    cluster = KubeconfigClient(context)
+    if all_namespaces and folder is not None:
+        raise CommandError("--from reads the history of one job: remove --all-namespaces.")
+    cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
+    if folder is not None and not job:
+        job = cluster.jobs(cluster.namespace)[0]["metadata"]["name"]
     where = None if all_namespaces else namespace or cluster.namespace
     reach(cluster, where, job)
     server = made(cluster, where, port)

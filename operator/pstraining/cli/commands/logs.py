@@ -9,6 +9,7 @@ import typer
 from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.errors import CommandError
 from pstraining.cli.formatting import seconds
+from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
@@ -29,6 +30,7 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     since: Annotated[
         str | None, typer.Option(help="Show only lines newer than this, such as 30s, 5m or 1h30m.")
     ] = None,
+    folder: From = None,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
@@ -43,9 +45,11 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
         raise CommandError(f"--since: {error}.") from error
     if follow and previous:
         raise CommandError("--previous shows runs that have ended: remove --follow.")
+    if folder is not None and (follow or young is not None):
+        raise CommandError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
     selection = LogSelection(role, index, previous, tail, young)
     writer = LogWriter(coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
-    cluster = KubeconfigClient(context)
+    cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     where = namespace or cluster.namespace
     if follow:
         raise typer.Exit(Follower(cluster, where, job, selection, writer).run())

@@ -12,6 +12,7 @@ from pstraining.api import names
 from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
+from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.jobs import each, end_of, job_named, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
 from pstraining.cli.options import Context, Format, Namespace, OptionalJobs
@@ -19,7 +20,7 @@ from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.status.picture import table, tree
 from pstraining.cli.status.pod_state import is_unexplained, state
 from pstraining.cli.status.pod_state import why as why_pod
-from pstraining.cli.tasks import TaskPod, TaskRole, desired, task_name, tasks_of
+from pstraining.cli.tasks import TaskPod, TaskRole, desired, tasks_of
 
 EVENTS: Final = 5
 """How many of the job's events are shown."""
@@ -32,6 +33,7 @@ AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Sho
 def status(
     jobs: OptionalJobs = None,
     all_namespaces: AllNamespaces = False,
+    folder: From = None,
     namespace: Namespace = None,
     context: Context = None,
     output: Format = Output.TEXT,
@@ -39,8 +41,13 @@ def status(
     """Show the state of jobs. For one job, show every pod and why it waits or has failed."""
     if all_namespaces and (jobs or namespace is not None):
         raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
-    cluster, now = KubeconfigClient(context), datetime.now(UTC)
+    if all_namespaces and folder is not None:
+        raise CommandError("--from reads the history of one job: remove --all-namespaces.")
+    cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
+    now = datetime.now(UTC)
     where = namespace or cluster.namespace
+    if folder is not None and not jobs:
+        jobs = [job["metadata"]["name"] for job in cluster.jobs(where)]
     if jobs and len(jobs) == 1:
         found = look(cluster, where, jobs[0])
         show(PrintedKind.STATUS, found, output, lambda: tree(found, now))
@@ -172,7 +179,7 @@ def _given_up(job: Object, role: TaskRole) -> list[str]:
     status = job.get("status") or {}
     full = (r["index"] for r in status.get("replicaRecords") or () if r["role"] == role and r.get("givenUp"))
     ranges = (p.get("givenUp", "") for p in status.get("packedRecords") or () if p["role"] == role)
-    return [task_name(role, index) for index in sorted((*full, *(n for r in ranges for n in numbers(r))))]
+    return [names.task_name(role, index) for index in sorted((*full, *(n for r in ranges for n in numbers(r))))]
 
 
 def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:
@@ -181,7 +188,7 @@ def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[st
     if end_of(job) or reported.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
         return []
     there = {t.name for t in own} | set(_given_up(job, role))
-    return [name for index in range(desired(job, role)) if (name := task_name(role, index)) not in there]
+    return [name for index in range(desired(job, role)) if (name := names.task_name(role, index)) not in there]
 
 
 def _standbys(job: Object) -> int:

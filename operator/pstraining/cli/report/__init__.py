@@ -1,1 +1,1 @@
-"""What `report` puts into its archive: `collection` reads, `redaction` leaves out secrets, `archive` packs."""
+"""What `report` puts into its archive: `collection` reads, `archive` packs. pstraining.redaction leaves out secrets."""

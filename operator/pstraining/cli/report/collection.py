@@ -10,9 +10,9 @@ from pstraining.api import names
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import DeniedError, RequestError
 from pstraining.cli.output import yaml_text
-from pstraining.cli.report.redaction import Redactor
 from pstraining.core.actions import Kind
 from pstraining.kube.paths import RESOURCES
+from pstraining.redaction import Redactor
 
 AT_ONCE: Final = 8
 """Logs that are read at the same time."""

@@ -1,4 +1,4 @@
-"""Decides whether a request may report a job's progress: by its token, which names a pod, and by the job's pods.
+"""Decides whether a request may report a job's progress, or read its history: by its token and by the job's pods.
 
 The API server reviews a token (TokenReview) for the audience of this one job, and returns the pod that the token was
 issued for. A token that names another audience or pod is refused before that, so forged ones cost no request.
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from pstraining.controller.informer_cache import InformerCache, Key
-from pstraining.core.progress import may_report
+from pstraining.core.progress import has_chief_duty, may_report
 from pstraining.resources.installation import progress_audience
 
 REVIEW_SECONDS: Final = 300.0
@@ -83,12 +83,13 @@ class Authenticator:
         self._reviewed: OrderedDict[bytes, float] = OrderedDict()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
 
-    async def authenticate(self, key: Key, header: str) -> str | Refusal:
-        """Return the uid of the job whose progress the request may report.
+    async def authenticate(self, key: Key, header: str, *, reads: bool = False) -> str | Refusal:
+        """Return the uid of the job whose progress the request may report, or whose history it may read.
 
         Args:
             key: the job that the request names.
             header: the request's Authorization.
+            reads: whether it reads.
 
         Raises:
             ApiError: the API server could not review the token.
@@ -103,10 +104,10 @@ class Authenticator:
         uid = str(job["metadata"]["uid"])
         if progress_audience(uid) not in claims.audiences or claims.namespace != key[0]:
             return Refusal(403, "the token was issued for another job")
-        if pod is None or pod["metadata"]["uid"] != claims.pod_uid or not may_report(job, pod):
-            return Refusal(
-                403, "only the newest pod of the chief, or of worker 0 in a job without one, reports progress"
-            )
+        allowed = has_chief_duty if reads else may_report
+        if pod is None or pod["metadata"]["uid"] != claims.pod_uid or not allowed(job, pod):
+            what = "reads the history" if reads else "reports progress"
+            return Refusal(403, f"only the newest pod of the chief, or of worker 0 in a job without one, {what}")
         if await self._is_valid(token.strip(), progress_audience(uid), claims):
             return uid
         return Refusal(401, "the API server does not accept the token")

@@ -12,6 +12,7 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
 from pstraining.controller.progress.authentication import Authenticator
 from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.controller.progress.server import ProgressServer
 from pstraining.controller.settings import Settings
 from pstraining.kube.client import KubeClient
@@ -38,14 +39,15 @@ class ProgressReceiver:
 
         Args:
             settings: the endpoint's URL and port.
-            client: reads the authority and reviews tokens.
+            client: reads the authority and logs, and reviews tokens.
             cache: the jobs and their pods.
             board: receives the reports.
             metrics: counts them.
         """
         self._settings, self._client = settings, client
         self._secret = f"{settings.lease_name}-progress"
-        self._server = ProgressServer(Authenticator(client, cache).authenticate, board, metrics)
+        authenticate = Authenticator(client, cache).authenticate
+        self._server = ProgressServer(authenticate, board, HistoryAnswers(client, cache), metrics)
         self._stop: Callable[[], None] | None = None
 
     async def start(self) -> ProgressEndpoint | None:

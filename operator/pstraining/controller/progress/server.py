@@ -1,5 +1,7 @@
 """The HTTPS endpoint for reports of progress, in the form of Kubeflow's KEP-2779: POST, with a pod's bearer token.
 
+The same pod may GET its job, and the logs of the job's pods, for the job's history.
+
 Any pod can reach the port, so it is served like the others of that kind (`launcher.listener`): connections are bounded,
 silent ones are closed, and none of them is handled by the event loop that runs the operator.
 """
@@ -8,11 +10,11 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
@@ -20,10 +22,11 @@ from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress.authentication import Refusal
 from pstraining.controller.progress.board import ProgressBoard
+from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.core.progress import read_report
 from pstraining.kube.errors import ApiError
 from pstraining.launcher.listener import Listener
-from pstraining.resources.installation import progress_path
+from pstraining.resources.installation import history_path, progress_path
 
 BODY_MAX: Final = 128 * 1024
 """Bytes of a report."""
@@ -31,29 +34,49 @@ CONNECTIONS: Final = 256
 """Connections at a time; one more closes the oldest."""
 ANSWER_SECONDS: Final = 15.0
 """Seconds for an answer, with the review of the token."""
-PATH: Final = re.compile(progress_path("(?P<namespace>[^/]+)", "(?P<name>[^/]+)"))
+_JOB: Final = ("(?P<namespace>[^/]+)", "(?P<name>[^/]+)")
+PATH: Final = re.compile(progress_path(*_JOB))
+HISTORY_PATH: Final = re.compile(history_path(*_JOB) + "(?:/logs/(?P<pod>[^/]+))?")
 
-Authenticate = Callable[[Key, str], Awaitable[str | Refusal]]
+
+class Authenticate(Protocol):
+    """Authenticates requests."""
+
+    async def __call__(self, key: Key, header: str, *, reads: bool = False) -> str | Refusal:
+        """Return the uid of the job that a request with this header may report for, or may read."""
 
 
 class ProgressServer:
     """Serves the endpoint."""
 
-    def __init__(self, authenticate: Authenticate, board: ProgressBoard, metrics: OperatorMetrics) -> None:
+    def __init__(
+        self, authenticate: Authenticate, board: ProgressBoard, history: HistoryAnswers, metrics: OperatorMetrics
+    ) -> None:
         """Create a server.
 
         Args:
-            authenticate: returns the uid of the job whose progress a request with this header may report.
+            authenticate: of requests.
             board: receives the reports.
-            metrics: counts them.
+            history: answers what chiefs ask.
+            metrics: counts reports.
         """
-        self._authenticate, self._board, self._metrics = authenticate, board, metrics
+        self._authenticate, self._board, self._history, self._metrics = authenticate, board, history, metrics
 
-    async def answer(self, key: Key, authorization: str, body: bytes) -> Refusal | None:
-        """Take one report; return why it is refused, if it is."""
+    async def read(self, key: Key, authorization: str, pod: str, previous: bool) -> bytes | Refusal:
+        """Return the job as JSON or, if a pod is named, the end of its log."""
+        try:
+            found = await self._authenticate(key, authorization, reads=True)
+            if isinstance(found, Refusal):
+                return found
+            return await self._history.log(key, pod, previous) if pod else orjson.dumps(self._history.job(key))
+        except ApiError as error:
+            return Refusal(502, f"the API server does not return it: {error.message}")
+
+    async def answer(self, key: Key, authorization: str, body: bytes) -> bytes | Refusal:
+        """Take one report; return the answer's body, or why the report is refused."""
         refusal = await self._take(key, authorization, body)
         self._metrics.reported("accepted" if refusal is None else "refused")
-        return refusal
+        return refusal or b"{}"
 
     async def _take(self, key: Key, authorization: str, body: bytes) -> Refusal | None:
         try:
@@ -92,32 +115,62 @@ class ProgressServer:
                 super().setup()
 
             def do_POST(self) -> None:
-                refusal = self._refusal()
-                body = orjson.dumps({} if refusal is None else {"message": refusal.message})
-                self.send_response(200 if refusal is None else refusal.status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self._send(self._report())
 
-            def _refusal(self) -> Refusal | None:
+            def do_GET(self) -> None:
+                self._send(self._read())
+
+            def _report(self) -> bytes | Refusal:
                 found = PATH.fullmatch(self.path)
                 if found is None:
                     return Refusal(404, "progress is reported at the path in KUBEFLOW_TRAINER_SERVER_URL")
                 length = self.headers.get("Content-Length", "")
                 if not length.isdecimal() or int(length) > BODY_MAX:
                     return Refusal(413, f"the report needs a Content-Length of at most {BODY_MAX} bytes")
-                key = unquote(found["namespace"]), unquote(found["name"])
-                answer = server.answer(key, self.headers.get("Authorization", ""), self.rfile.read(int(length)))
+                body = self.rfile.read(int(length))
+                return self._decided(server.answer(_key(found), self._authorization, body))
+
+            def _read(self) -> bytes | Refusal:
+                parts = urlsplit(self.path)
+                found = HISTORY_PATH.fullmatch(parts.path)
+                if found is None:
+                    return Refusal(404, "only a job's history can be read")
+                previous = parse_qs(parts.query).get("previous") == ["true"]
+                pod = unquote(found["pod"] or "")
+                return self._decided(server.read(_key(found), self._authorization, pod, previous))
+
+            @property
+            def _authorization(self) -> str:
+                return self.headers.get("Authorization", "")
+
+            def _decided(self, answer: Coroutine[Any, Any, bytes | Refusal]) -> bytes | Refusal:
+                decision = asyncio.run_coroutine_threadsafe(answer, loop)
                 try:
-                    return asyncio.run_coroutine_threadsafe(answer, loop).result(ANSWER_SECONDS)
+                    return decision.result(ANSWER_SECONDS)
                 except TimeoutError:
+                    decision.cancel()
                     return Refusal(503, "the operator is busy")
+
+            def _send(self, answer: bytes | Refusal) -> None:
+                status, body = (200, answer) if isinstance(answer, bytes) else _refused(answer)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Log nothing: the client gets the answer."""
 
         return ProgressHandler
+
+
+def _refused(refusal: Refusal) -> tuple[int, bytes]:
+    return refusal.status, orjson.dumps({"message": refusal.message})
+
+
+def _key(found: re.Match[str]) -> Key:
+    return unquote(found["namespace"]), unquote(found["name"])
 
 
 class _TlsListener(Listener):

@@ -11,10 +11,11 @@ one's: names carry the term (`naming`), and it looks at the markers (`fencing`) 
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -158,6 +159,38 @@ class Checkpoints:
             files.remove(temporary)
         files.sync_folder(self.folder)
 
+    def write_folder_whole(self, name: str, contents: Mapping[str, bytes]) -> None:
+        """Write files in a folder beside the checkpoints, all or none; another folder of that name is replaced.
+
+        Args:
+            name: of the folder.
+            contents: of the files, by name.
+
+        Raises:
+            OSError: it could not be written; what was there before still is.
+            SupersededError: the folder is another chief's by now.
+        """
+        own = self._own()
+        final = self.folder / name
+        temporary, aside = (self.folder / naming.temporary(own.number, f"{kind}-{name}") for kind in ("new", "former"))
+        files.remove(temporary)  # of a save that was cut off
+        try:
+            temporary.mkdir()
+            for file, content in contents.items():
+                files.write_durably(temporary / file, partial(_fill, content=content))
+            files.sync_folder(temporary)
+            own.check()
+            files.replace_folder(temporary, final, aside=aside)
+        except OSError:
+            own.check()
+            if aside.exists() and not final.exists():
+                os.rename(aside, final)
+            raise
+        finally:
+            files.remove(temporary)
+            files.remove(aside)
+        files.sync_folder(self.folder)
+
     def _own(self) -> FolderTerm:
         """This chief's term, taken now if the disk was full before."""
         self._term = self._term or take(self.folder, self._writer)
@@ -231,6 +264,10 @@ class Checkpoints:
                     os.rename(self.folder / name, self.folder / meant.name)
             else:
                 files.remove(self.folder / name)
+
+
+def _fill(file: IO[bytes], content: bytes) -> None:
+    file.write(content)
 
 
 def _identity(path: Path) -> int:

@@ -25,7 +25,9 @@ from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reporting import FitOptions, TrainingReporter
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.store_admin import FencedError, StoreAdmin
+from pstraining.runtime.chief.unused import report_unused
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.history.recorder import HistoryRecorder
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore
@@ -44,8 +46,6 @@ ALONE_SECONDS: Final = 10.0
 """Seconds without a worker after which newer dense parameters are considered lost."""
 GOOD_BYE_SECONDS: Final = 10.0
 """Seconds that the chief waits for workers to leave."""
-UNEVEN: Final = 1.5
-"""The fullest server's bytes by the mean of all from which whole tensors are reported as uneven."""
 RENEW_SECONDS: Final = 1.0
 """Seconds between the chief's polls of all members of all shards."""
 
@@ -63,6 +63,7 @@ class ChiefOptions:
     """Whether epochs are counted in splits of assigned data; otherwise in steps."""
     fit: FitOptions = field(default_factory=FitOptions)
     counters: ChiefCounters = field(default_factory=ChiefCounters)
+    history: HistoryRecorder = field(default_factory=HistoryRecorder)
 
 
 class Chief:
@@ -93,7 +94,14 @@ class Chief:
         self._saver = self._open_folder(options) if options.checkpoint.path else None
         steps = options.training.steps
         total = options.positions if options.by_splits else steps
-        self._reporter = TrainingReporter(lambda: self._admin, options.fit, options.counters, steps=steps, total=total)
+        self._reporter = TrainingReporter(
+            lambda: self._admin,
+            options.fit,
+            options.counters,
+            steps=steps,
+            total=total,
+            report=options.history.report,
+        )
         self._view_changer = (
             ViewChanger(
                 store,
@@ -116,7 +124,9 @@ class Chief:
         # Worker 0 of a job without a chief has no term that would order it and its predecessor.
         writer = Writer() if self._joins else Writer(self._client.cluster.job_uid, self._term)
         layout, counters = self._whole.layout, options.counters
-        return Saver(options.checkpoint, layout, term=lambda: self._term, writer=writer, counters=counters)
+        saver = Saver(options.checkpoint, layout, term=lambda: self._term, writer=writer, counters=counters)
+        options.history.attach(saver.checkpoints)
+        return saver
 
     @property
     def _store(self) -> ParameterStore:
@@ -136,7 +146,7 @@ class Chief:
                 reason="no checkpoint folder: losing a parameter server starts from the beginning, and the model goes "
                 "with the job's pods unless the program saves it",
             )
-        self._tell_unused()
+        report_unused(self._store.layout, self._client.cluster.shards)
         while True:
             try:
                 self._establish_term()
@@ -156,20 +166,6 @@ class Chief:
             result = conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
         return self._reporter.conclude(result)
 
-    def _tell_unused(self) -> None:
-        servers, used = self._client.cluster.shards, self._store.layout.ps
-        if used < servers:
-            unused = [f"ps-{index}" for index in range(used, servers)]
-            reason = "with one more, each holds less than spec.training.minShardBytes of the parameters"
-            event("unused_servers", servers=unused, reason=reason)
-        layout = self._store.layout
-        if any(tensor.whole for tensor in layout.tensors) and (times := layout.skew()) > UNEVEN:
-            reason = (
-                f"one parameter server holds {times:.1f} times the mean of all, because the optimizer looks at whole "
-                "tensors, which are not divided; fewer servers may be as fast"
-            )
-            event("uneven_layout", times=round(times, 2), reason=reason)
-
     def _lead(self) -> State:
         try:
             self._watch()
@@ -179,6 +175,7 @@ class Chief:
 
     def _save_and_shut(self) -> State:
         """Accept no more updates, so that none is lost, and save the state for the next chief."""
+        self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
             self._admin.set_record(self._fence, generation=-self._shards[0].generation)
@@ -281,6 +278,7 @@ class Chief:
         while True:
             self._check_abort()
             self._stop.check()
+            self._options.history.tend()
             next(self._warming_up, None)
             if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
                 self._establish_view(self._view_changer, readmit=True)

@@ -51,6 +51,8 @@ class Cluster:
     """host:port of every witness, see `replication.witness`. Empty if workers do not vote."""
     job_uid: str = ""
     """The job's uid, which no earlier or later job of its name has; empty if unknown."""
+    namespace: str = ""
+    """The job's namespace; empty if unknown."""
     gpus: int = 0
     """GPUs that the container's limits ask for."""
     in_pod: bool = False
@@ -128,6 +130,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         witnesses=_witnesses(shared),
         members=_members(shared.get("members", 1), len(addresses["ps"])),
         job_uid=env.get(contract.ENV_JOB_UID) or "",
+        namespace=env.get(contract.ENV_NAMESPACE) or str(shared.get("namespace") or ""),
         gpus=int(env.get(contract.ENV_GPUS) or 0),
         in_pod=bool(env.get(contract.ENV_POD_NAME)),
         training=dict(shared.get("training") or {}),

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from pstraining.api.codec_sizes import MIN_SHARD_BYTES
+from pstraining.api.summary import HistoryPolicy
 from pstraining.api.training import Codec, Mode, NonFinite
 from pstraining.api.values import merged
 from pstraining.runtime.errors import FinalError
@@ -104,6 +105,8 @@ class CheckpointSettings(BaseModel):
     interval_seconds: int | None = Field(default=None, ge=1)
     """Seconds from the end of one checkpoint to the start of the next; None: by Young's rule, see
     `checkpoint.interval`."""
+    history: HistoryPolicy = HistoryPolicy.KEEP
+    """Whether the chief writes the job's history, `summary.json` and the logs, beside the checkpoints."""
 
 
 def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Mapping[str, Any]) -> Settings:

@@ -54,6 +54,10 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "Keras could not save the model as `final.keras`; the weights are saved.",
         "Load the weights instead.",
     ),
+    "history": EventText(_CHIEF, "The history of the job was written to `path`, with the logs of `logs` containers."),
+    "history_failed": EventText(
+        _CHIEF, "The history of the job could not be written. Training is not affected.", "See `reason`."
+    ),
     "data_begins_anew": EventText(
         _CHIEF, "The checkpoint says nothing of the data that is trained already, so the first epoch starts again."
     ),

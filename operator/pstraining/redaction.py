@@ -1,7 +1,7 @@
-"""Secrets are left out of reports: values of variables with secret-like names, and texts that look like secrets.
+"""Secrets are left out of reports and histories: values of variables with secret-like names, and secret-like texts.
 
-What a variable had as its value is left out everywhere, also of logs. A program may print secrets of other forms: who
-sends a report should read it first.
+What a variable had as its value is left out everywhere, also of logs. A program may print secrets of other forms: read
+a report before you send it. The module needs the standard library alone.
 """
 
 import re

@@ -1,0 +1,75 @@
+"""The history of a job: `summary.json` and a folder of logs beside its checkpoints. The chief writes it, the CLI reads.
+
+The file outlives the job, the operator and their versions: fields are added, and `schema` changes when one gets another
+meaning.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from pstraining.api.base import ApiModel
+
+SCHEMA: Final = "pstraining.dev/summary/v1"
+SUMMARY_FILE: Final = "summary.json"
+LOGS_FOLDER: Final = "history"
+"""Beside the file: the logs, one file for each run of a container."""
+
+
+class HistoryPolicy(StrEnum):
+    """Whether the history of a job is written."""
+
+    KEEP = "Keep"
+    NONE = "None"
+
+
+class Outcome(StrEnum):
+    """How a job has ended, as far as its chief knows."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNFINISHED = "Unfinished"
+
+
+class KeptLog(ApiModel):
+    """The log of one run of a task's container, or why there is none."""
+
+    task: str = Field(description="Name of the task, such as worker-0.")
+    pod: str = Field(description="Name of its pod.")
+    previous: bool = Field(default=False, description="Whether it is the run before the container was restarted.")
+    file: str = Field(default="", description="Path of the log, relative to the summary; empty if there is none.")
+    whole: bool = Field(default=True, description="Whether the file has the whole log; otherwise it has its end.")
+    missing: str = Field(default="", description="Why there is no log.")
+
+
+class Summary(ApiModel):
+    """The content of `summary.json`."""
+
+    schema_: Literal["pstraining.dev/summary/v1"] = Field(default=SCHEMA, alias="schema")
+    name: str = Field(description="Name of the job.")
+    namespace: str = Field(description="Namespace of the job.")
+    uid: str = Field(default="", description="UID of the job.")
+    outcome: Outcome = Field(description="How the job has ended. Unfinished: no chief has written its end.")
+    message: str = Field(default="", description="What the chief knows of the end, for people.")
+    time: datetime = Field(description="Time at which the chief wrote the file.")
+    term: int = Field(default=0, description="Number of the attempt of the chief that wrote the file.")
+    result: dict[str, float | None] | None = Field(
+        default=None, description="What Trainer.run returned on the chief; null if training has not ended."
+    )
+    training: dict[str, Any] | None = Field(
+        default=None, description="Last progress and metrics, with the fields of status.training."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings that were in force, of training and of checkpoints."
+    )
+    job: dict[str, Any] | None = Field(
+        default=None,
+        description="The job, with spec and status, as the operator knew it; null if the chief could not ask it.",
+    )
+    pods: list[dict[str, Any]] = Field(
+        default_factory=list, description="The job's pods, as the operator knew them: the fields that it reads."
+    )
+    logs: list[KeptLog] = Field(default_factory=list, description="The logs, one for each run of a container.")
+    notes: list[str] = Field(default_factory=list, description="What is missing, and why.")

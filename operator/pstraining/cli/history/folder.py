@@ -1,0 +1,182 @@
+"""A folder with the history of a job, in place of the API server: commands that only read show it as they do a job.
+
+Nothing is asked of a cluster.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, cast
+
+import typer
+from pydantic import ValidationError
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition
+from pstraining.api.summary import SUMMARY_FILE, KeptLog, Outcome, Summary
+from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.errors import CommandError, RequestError
+
+REASON: Final = "History"
+"""Of what the summary says in the place of the job's events."""
+
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FOLDER",
+        help="Read the history of a job that is gone from this folder, and ask no cluster. Its summary.json is beside "
+        "the job's checkpoints.",
+    ),
+]
+
+
+def history_in(folder: Path, context: Overrides | None, namespace: str | None) -> ClusterClient:
+    """Return a folder as a cluster.
+
+    Raises:
+        CommandError: a cluster is named as well, or the folder has no history.
+    """
+    if namespace is not None or context not in (None, Overrides()):
+        raise CommandError("--from reads a folder, and no cluster: remove the options of the cluster and --namespace.")
+    return cast(ClusterClient, HistoryFolder(folder))  # commands that take --from only read
+
+
+def read_summary(folder: Path) -> Summary:
+    """Return the summary in a folder.
+
+    Raises:
+        CommandError: there is none, or none that this version can read.
+    """
+    path = folder / SUMMARY_FILE
+    try:
+        return Summary.model_validate_json(path.read_bytes())
+    except OSError as error:
+        hint = "The history of a job is beside its checkpoints, on the volume of spec.checkpoint."
+        raise CommandError(f"--from: {path} cannot be read: {error.strerror}. {hint}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise CommandError(f"--from: {path} is no summary that this version reads ({place}: {first['msg']}).") from None
+
+
+class HistoryFolder:
+    """What `ClusterClient` reads of a job, from its history.
+
+    Args:
+        folder: has the summary and the logs.
+
+    Raises:
+        CommandError: there is no summary that this version can read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._summary = folder, read_summary(folder)
+        self.namespace = self._summary.namespace
+        self._job = job_of(self._summary)
+
+    def job(self, namespace: str, name: str) -> Object | None:
+        """The job, if it has this name."""
+        return self._job if (namespace, name) == (self.namespace, self._summary.name) else None
+
+    def jobs(self, namespace: str | None) -> list[Object]:
+        """The job."""
+        return [self._job] if namespace in (None, self.namespace) else []
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        """The pods that it had at the end."""
+        return self._summary.pods if self.job(namespace, job) else []
+
+    def events(self, namespace: str, uid: str) -> list[Object]:
+        """What the summary says of the job; Kubernetes' own events are not kept."""
+        if uid != self._job["metadata"]["uid"]:
+            return []
+        warnings = [("Warning", note) for note in self._summary.notes]
+        said = [("Normal", text) for text in _sentences(self._summary)] + warnings
+        moment = _stamp(self._summary.time)
+        return [
+            {"type": kind, "reason": REASON, "message": text, "lastTimestamp": moment, "metadata": {}}
+            for kind, text in said
+        ]
+
+    def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
+        """The lines of a log.
+
+        Raises:
+            RequestError: it is not there.
+        """
+        kept = self._kept(pod, query.get("previous") == "true")
+        try:
+            text = (self._folder / kept.file).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RequestError(f"{self._folder / kept.file}: {error.strerror}", 404) from error
+        lines = text.splitlines()
+        if (tail := query.get("tailLines")) is not None:
+            lines = lines[max(0, len(lines) - int(tail)) :]
+        # The time of single lines is not kept.
+        begin = f"{_stamp(self._summary.time)} " if query.get("timestamps") else ""
+        yield from (begin + line for line in lines)
+
+    def metrics(self, namespace: str, pod: str, port: int, seconds: float = 0) -> str:
+        """Nothing."""
+        raise RequestError("The history has no metrics of single tasks.", 404)
+
+    def _kept(self, pod: str, previous: bool) -> KeptLog:
+        found = next((log for log in self._summary.logs if (log.pod, log.previous) == (pod, previous)), None)
+        if found is None:
+            raise RequestError(f"the history has no {'previous log' if previous else 'log'} of it", 404)
+        inside = found.file and (self._folder / found.file).resolve().is_relative_to(self._folder.resolve())
+        if not inside:
+            raise RequestError(found.missing or "its file is not in the folder", 404)
+        return found
+
+
+def job_of(summary: Summary) -> Object:
+    """Return the job as it was at its end. What the operator has not seen of the end, the chief knows."""
+    known = summary.job or {"spec": {names.PS: {"replicas": 0}, names.WORKER: {"replicas": 0}}}
+    moment = _stamp(summary.time)
+    metadata = {
+        "name": summary.name,
+        "namespace": summary.namespace,
+        "uid": summary.uid,
+        "creationTimestamp": moment,
+        **(known.get("metadata") or {}),
+    }
+    metadata.pop("deletionTimestamp", None)  # it is, and that is no news
+    status = {"observedGeneration": metadata.get("generation", 0), **(known.get("status") or {})}
+    if summary.training is not None:
+        status["training"] = {**summary.training, "lastUpdatedTime": moment}
+    if summary.outcome is not Outcome.UNFINISHED:
+        status |= {"phase": summary.outcome.value, "conditions": [*_ended(status, summary, moment)]}
+    return {**known, "metadata": metadata, "status": status}
+
+
+def _ended(status: Mapping[str, list[Object]], summary: Summary, moment: str) -> Iterator[Object]:
+    """The conditions at the end, of which the chief knows one before the operator does."""
+    known = status.get("conditions") or []
+    kinds = (Condition.SUCCEEDED, Condition.FAILED)
+    if any(c["type"] in kinds and c["status"] == "True" for c in known):
+        yield from known
+        return
+    yield from (c for c in known if c["type"] not in (*kinds, Condition.RUNNING))
+    yield {
+        "type": summary.outcome.value,
+        "status": "True",
+        "reason": "ReportedByChief",
+        "message": summary.message,
+        "lastTransitionTime": moment,
+    }
+
+
+def _sentences(summary: Summary) -> Iterator[str]:
+    yield f"Written by attempt {summary.term} of the chief; the job was {summary.outcome.value.lower()} then."
+    if summary.message:
+        yield summary.message
+    if summary.result:
+        numbers = (f"{name}={value:.6g}" for name, value in summary.result.items() if value is not None)
+        yield f"Result: {' '.join(numbers)}"
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

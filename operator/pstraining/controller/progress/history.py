@@ -1,0 +1,94 @@
+"""What the chief of a job may ask for its history: the job, and the logs of the job's own pods.
+
+The chief writes them beside its checkpoints before the job, its pods and their logs are gone. It needs no rights for
+that, and the operator writes nothing.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+from pstraining.api import names
+from pstraining.controller.informer_cache import InformerCache, Key
+from pstraining.controller.progress.authentication import Refusal
+from pstraining.core.observe import observe
+from pstraining.core.snapshot import Pod
+
+BYTES_MAX: Final = 1 << 20
+"""The end of a log that is given out at most."""
+LINES: Final = 10_000
+"""Lines from the end of a log that are read first."""
+READ_MAX: Final = 8 * BYTES_MAX
+"""Bytes of one answer of the API server. It counts them from the first line that is asked for, so a log with longer
+lines is asked for once more, with fewer of them."""
+PODS_MAX: Final = 1000
+"""Pods of one answer."""
+IN_FLIGHT: Final = 4
+"""Logs that are read at a time, of all jobs together."""
+
+
+class LogPort(Protocol):
+    """Reads logs."""
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
+        """Return the last lines of a container's log, and of these the first `limit` bytes."""
+
+
+class HistoryAnswers:
+    """Answers what a chief asks about its job."""
+
+    def __init__(self, port: LogPort, cache: InformerCache) -> None:
+        """Create the answers.
+
+        Args:
+            port: reads logs.
+            cache: the jobs and their pods.
+        """
+        self._port, self._cache = port, cache
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+
+    def job(self, key: Key) -> dict[str, Any]:
+        """Return the job as the operator knows it, its newest pods, and the runs of their containers that have logs."""
+        view = self._cache.view(key)
+        logs = [
+            {"task": names.task_name(pod.role, pod.index, pod.member), "pod": pod.name, "previous": previous}
+            for pod in self._pods(key)
+            for previous in _runs(pod)
+        ]
+        newest = sorted(view.pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))[-PODS_MAX:]
+        return {"job": view.job, "pods": newest, "logs": logs}
+
+    async def log(self, key: Key, name: str, previous: bool) -> bytes | Refusal:
+        """Return the end of a log of one of the job's pods.
+
+        Args:
+            key: the job.
+            name: of the pod.
+            previous: whether the run before the container was restarted is meant.
+
+        Raises:
+            ApiError: the API server does not return it.
+        """
+        pod = next((pod for pod in self._pods(key) if pod.name == name), None)
+        if pod is None:
+            return Refusal(404, "the job has no such pod")
+        async with self._slots:
+            lines = LINES
+            while True:
+                found = await self._port.log(key[0], name, pod.main, previous=previous, lines=lines, limit=READ_MAX)
+                if len(found) < READ_MAX or lines == 1:
+                    return found[-BYTES_MAX:]
+                lines //= 10
+
+    def _pods(self, key: Key) -> list[Pod]:
+        view = self._cache.view(key)
+        return [] if view.job is None else list(observe(view.job, (), view.pods).pods)
+
+
+def _runs(pod: Pod) -> Iterator[bool]:
+    """Return for each run of the pod's container that has a log whether it is the previous one."""
+    container = pod.container
+    if container.restarts:
+        yield True
+    if container.running or container.terminated is not None:
+        yield False

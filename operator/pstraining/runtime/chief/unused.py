@@ -1,0 +1,28 @@
+"""Reports what a layout leaves unused or uneven."""
+
+from typing import Final
+
+from pstraining.runtime.model.partition import Layout
+from pstraining.runtime.telemetry.events import event
+
+UNEVEN: Final = 1.5
+"""The fullest server's bytes by the mean of all from which whole tensors are reported as uneven."""
+
+
+def report_unused(layout: Layout, servers: int) -> None:
+    """Report servers that hold nothing, and a server that holds much more than the others.
+
+    Args:
+        layout: of the state on the servers.
+        servers: of the job, or shards where they have standbys.
+    """
+    if layout.ps < servers:
+        unused = [f"ps-{index}" for index in range(layout.ps, servers)]
+        reason = "with one more, each holds less than spec.training.minShardBytes of the parameters"
+        event("unused_servers", servers=unused, reason=reason)
+    if any(tensor.whole for tensor in layout.tensors) and (times := layout.skew()) > UNEVEN:
+        reason = (
+            f"one parameter server holds {times:.1f} times the mean of all, because the optimizer looks at whole "
+            "tensors, which are not divided; fewer servers may be as fast"
+        )
+        event("uneven_layout", times=round(times, 2), reason=reason)

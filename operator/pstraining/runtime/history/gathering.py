@@ -1,0 +1,124 @@
+"""Gathers what a job's history needs from the operator, within a time and a size, without secrets.
+
+What could not be gathered is noted in its place.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pstraining.api.summary import LOGS_FOLDER, KeptLog
+from pstraining.redaction import Redactor
+from pstraining.runtime.history.operator import Known, OperatorError
+
+LOG_BYTES: Final = 1 << 20
+"""The end of each log that is kept at most."""
+TOTAL_BYTES: Final = 64 << 20
+"""Of all logs together: with more than 64 of them, each one has less."""
+LOG_LINES: Final = 10_000
+"""Lines that the operator reads from the end of a log."""
+AT_ONCE: Final = 4
+NO_ENDPOINT: Final = (
+    "The chief had no endpoint of the operator, so the job's spec, its conditions and the logs of its tasks are not "
+    "here. An operator has one unless the chart's watch.namespaces is set or progress.enabled is false."
+)
+
+
+class Operator(Protocol):
+    """What is asked."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be asked."""
+
+    def job(self) -> Known:
+        """Return what is known of the job."""
+
+    def log(self, pod: str, *, previous: bool) -> bytes:
+        """Return the end of a log."""
+
+
+@dataclass
+class Gathered:
+    """What the operator has answered."""
+
+    job: dict[str, Any] | None = None
+    """Without secrets."""
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    """The job's pods, without secrets."""
+    logs: list[KeptLog] = field(default_factory=list)
+    texts: dict[str, bytes] = field(default_factory=dict)
+    """The logs' content, without secrets, by the file's name in the folder of logs."""
+    notes: list[str] = field(default_factory=list)
+    redactor: Redactor = field(default_factory=Redactor)
+
+
+def share(number: int) -> int:
+    """Return the bytes that each of so many logs may have."""
+    return min(LOG_BYTES, TOTAL_BYTES // max(1, number))
+
+
+def tail(content: bytes, limit: int) -> tuple[bytes, bool]:
+    """Return the end of a log in whole lines, and whether that is all of it."""
+    whole = len(content) <= limit and len(content) < LOG_BYTES and content.count(b"\n") < LOG_LINES
+    if whole:
+        return content, True
+    kept = content[-limit:]
+    return kept[kept.find(b"\n") + 1 :], False
+
+
+def gather(
+    operator: Operator,
+    *,
+    seconds: float,
+    wants_logs: Callable[[Mapping[str, Any]], object] = lambda job: True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Gathered:
+    """Ask for the job, and for its logs.
+
+    Args:
+        operator: is asked.
+        seconds: after which no further log is asked for.
+        wants_logs: whether the logs of this job are asked for at all.
+        clock: seconds.
+    """
+    found, until = Gathered(), clock() + seconds
+    if not operator.is_there:
+        found.notes.append(NO_ENDPOINT)
+        return found
+    try:
+        known = operator.job()
+    except OperatorError as error:
+        found.notes.append(f"The operator was asked for the job and its logs in vain: {error}")
+        return found
+    found.redactor.learn(known.job)
+    found.job, found.pods = found.redactor.redacted(known.job), found.redactor.redacted([*known.pods])
+    if wants_logs(known.job):
+        _gather_logs(operator, known.logs, found, lambda: clock() >= until)
+    return found
+
+
+def _gather_logs(
+    operator: Operator, runs: Sequence[Mapping[str, Any]], found: Gathered, is_late: Callable[[], bool]
+) -> None:
+    def read(run: Mapping[str, Any]) -> bytes | str:
+        if is_late():
+            return "there was no time left to read it"
+        try:
+            return operator.log(run["pod"], previous=run["previous"])
+        except OperatorError as error:
+            return str(error)
+
+    limit = share(len(runs))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for run, content in zip(runs, pool.map(read, runs), strict=True):
+            log = KeptLog(task=run["task"], pod=run["pod"], previous=run["previous"])
+            if isinstance(content, str):
+                found.logs.append(log.model_copy(update={"missing": found.redactor.text(content)}))
+                continue
+            kept, whole = tail(content, limit)
+            name = f"{run['pod']}{'.previous' if run['previous'] else ''}.log"
+            found.texts[name] = found.redactor.text(kept.decode(errors="replace")).encode()
+            found.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": whole}))

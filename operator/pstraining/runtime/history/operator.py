@@ -1,0 +1,101 @@
+"""Asks the operator for the chief's own job and its logs, with the token and at the endpoint of reports of progress."""
+
+import http.client
+import json
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from pstraining.api import contract
+
+TIMEOUT_SECONDS: Final = 10.0
+"""Seconds for one answer."""
+_PROGRESS, _HISTORY = "/progress", "/history"
+
+
+class OperatorError(Exception):
+    """The operator has not answered, or has refused; the message says why."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the operator knows of a job."""
+
+    job: dict[str, Any]
+    pods: Sequence[dict[str, Any]]
+    logs: Sequence[dict[str, Any]]
+    """Task, pod and run (`previous`) of every log."""
+
+
+class OperatorClient:
+    """The operator, as the chief of one job reaches it.
+
+    Args:
+        environ: the program's environment, with the variables of KEP-2779.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        url = urlsplit(environ.get(contract.ENV_SERVER_URL, ""))
+        self._host, self._port = url.hostname, url.port
+        self._path = url.path.removesuffix(_PROGRESS) + _HISTORY if url.path.endswith(_PROGRESS) else ""
+        self._certificate = environ.get(contract.ENV_SERVER_CERTIFICATE)
+        self._token = environ.get(contract.ENV_SERVER_TOKEN)
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether this task may ask the operator."""
+        return bool(self._host and self._path)
+
+    def job(self) -> Known:
+        """Return what the operator knows of the job.
+
+        Raises:
+            OperatorError: there is no answer.
+        """
+        try:
+            found = json.loads(self._get(""))
+            return Known(dict(found["job"]), list(found["pods"]), list(found["logs"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OperatorError(f"the operator's answer is not a job: {error!r}") from None
+
+    def log(self, pod: str, *, previous: bool) -> bytes:
+        """Return the end of a log.
+
+        Raises:
+            OperatorError: there is no answer.
+        """
+        return self._get(f"/logs/{quote(pod, safe='')}" + ("?previous=true" if previous else ""))
+
+    def _get(self, rest: str) -> bytes:
+        try:
+            context = ssl.create_default_context(cafile=self._certificate)
+            connection = http.client.HTTPSConnection(
+                self._host or "", self._port, timeout=TIMEOUT_SECONDS, context=context
+            )
+            try:
+                connection.request("GET", self._path + rest, headers=self._headers())
+                answer = connection.getresponse()
+                body = answer.read()
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException) as error:
+            raise OperatorError(f"{type(error).__name__}: {error}") from None
+        if answer.status != 200:
+            raise OperatorError(f"{answer.status} {answer.reason}: {_message(body)}")
+        return body
+
+    def _headers(self) -> dict[str, str]:
+        if not self._token:
+            return {}
+        with open(self._token, encoding="ascii") as file:  # the kubelet renews it
+            return {"Authorization": f"Bearer {file.read().strip()}"}
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")

@@ -1,0 +1,181 @@
+"""Writes a job's history beside its checkpoints: at the chief's start, when training has ended, and when the job fails.
+
+A chief that is killed leaves the history of its start, with what the operator knew of the attempts before it. Nothing
+of the history ever fails the job: what could not be written is reported as an event.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pstraining import progress
+from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, Outcome, Summary
+from pstraining.runtime.checkpoint import files
+from pstraining.runtime.checkpoint.fencing import Writer
+from pstraining.runtime.checkpoint.state import SupersededError
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.config.cluster import Cluster, Task
+from pstraining.runtime.config.settings import CheckpointSettings
+from pstraining.runtime.errors import final_error
+from pstraining.runtime.history.gathering import Gathered, Operator, gather
+from pstraining.runtime.history.operator import OperatorClient
+from pstraining.runtime.replication.renewal import RenewalDueError
+from pstraining.runtime.telemetry.events import event
+
+Result = TypeVar("Result")
+
+END_SECONDS: Final = 60.0
+"""Seconds for the logs of a job whose training has ended."""
+STOP_SECONDS: Final = 10.0
+"""Seconds for the logs after SIGTERM: a pod has 30 s by default, and its state is saved meanwhile."""
+
+
+def failure(job: Mapping[str, Any]) -> str | None:
+    """Return why the operator has failed the job; None if it has not."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Failed" and condition.get("status") == "True":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return None
+
+
+class HistoryRecorder:
+    """Records the history of a job, if it has a folder for checkpoints and its history is kept; else nothing.
+
+    Args:
+        cluster: this task's view of the job.
+        checkpoint: settings; their `history` turns it off.
+        operator: is asked for spec, status and logs.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster | None = None,
+        checkpoint: CheckpointSettings | None = None,
+        operator: Operator | None = None,
+    ) -> None:
+        self._cluster, self._operator = cluster or Cluster("", Task("chief", 0), {}), operator or OperatorClient()
+        keeps = checkpoint is not None and checkpoint.history is HistoryPolicy.KEEP
+        self._folder = Path(checkpoint.path) if checkpoint and checkpoint.path and keeps else None
+        self._is_on = self._folder is not None and self._cluster.is_chief
+        self._checkpoints: Checkpoints | None = None
+        self.settings: dict[str, Any] = {}
+        """The settings in force, by the API's names."""
+        self._training: dict[str, Any] | None = None
+        self._start: _Background | None = None
+        """Asks for the job at the chief's start, until its answer is written."""
+        self._stop: _Background | None = None
+        """Asks for the job and its logs after SIGTERM."""
+
+    def attach(self, checkpoints: Checkpoints) -> None:
+        """Use the chief's own term of the folder from now on, and begin the history."""
+        self._checkpoints = checkpoints
+        if self._is_on:
+            self._start = _Background(lambda: gather(self._operator, seconds=0, wants_logs=lambda job: False))
+
+    def report(self, **now: Any) -> None:
+        """Report progress to the operator, and keep it as the last one."""
+        self._training = progress.Progress(**now).content()
+        progress.report(**now)
+
+    def tend(self) -> None:
+        """Write the history of the start, once the operator has answered; called in the chief's thread."""
+        if self._start is not None and (found := self._start.result(0)) is not None:
+            self._start = None
+            self._write(Outcome.UNFINISHED, "No chief has written the end of the job.", found)
+
+    def stopping(self) -> None:
+        """Begin to gather, because the process has received SIGTERM: pods and their logs may be gone soon."""
+        if self._is_on and self._stop is None:
+            self._stop = _Background(lambda: gather(self._operator, seconds=STOP_SECONDS, wants_logs=failure))
+
+    def recorded(self, run: Callable[[], Result]) -> Result:
+        """Call a function that leads the job to its end, and record how that comes about."""
+        try:
+            result = run()
+        except (RenewalDueError, SupersededError):
+            raise
+        except SystemExit:
+            self._stopped()
+            raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+        if self._is_on:
+            values = dict(result) if isinstance(result, Mapping) else None
+            self._write(Outcome.SUCCEEDED, "", gather(self._operator, seconds=END_SECONDS), values)
+        return result
+
+    def _stopped(self) -> None:
+        self.stopping()
+        found = self._stop.result(STOP_SECONDS) if self._stop else None
+        if found is not None and found.job is not None and (message := failure(found.job)) is not None:
+            self._write(Outcome.FAILED, message, found)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._is_on:
+            return
+        final = final_error(error)
+        shown = f"{type(final or error).__name__}: {final or error}"
+        policy = "" if final else " A later attempt may follow."
+        message = f"Attempt {self._cluster.term} of the chief has ended with {shown}.{policy}"
+        outcome = Outcome.FAILED if final else Outcome.UNFINISHED
+        self._write(outcome, message, gather(self._operator, seconds=STOP_SECONDS))
+
+    def _write(self, outcome: Outcome, message: str, found: Gathered, result: dict[str, float] | None = None) -> None:
+        try:
+            summary = self._summary(outcome, message, found, result)
+            checkpoints = self._writable()
+            if found.texts:  # those of a former attempt are better than none
+                checkpoints.write_folder_whole(LOGS_FOLDER, found.texts)
+            text = summary.model_dump_json(by_alias=True, indent=1) + "\n"
+            checkpoints.write_whole(SUMMARY_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+            event("history", outcome=outcome, path=str(checkpoints.folder / SUMMARY_FILE), logs=len(found.texts))
+        except Exception as error:  # noqa: BLE001 - the job is more than its history
+            help_ = "training is not affected; the history of the job is incomplete"
+            event("history_failed", outcome=outcome, reason=f"{type(error).__name__}: {error}", help=help_)
+
+    def _summary(self, outcome: Outcome, message: str, found: Gathered, result: dict[str, float] | None) -> Summary:
+        cluster = self._cluster
+        return Summary(
+            name=cluster.job,
+            namespace=cluster.namespace,
+            uid=cluster.job_uid,
+            outcome=outcome,
+            message=found.redactor.text(message),
+            time=datetime.now(UTC),
+            term=cluster.term,
+            result=result,
+            training=self._training,
+            settings=found.redactor.redacted(self.settings),
+            job=found.job,
+            pods=found.pods,
+            logs=found.logs,
+            notes=found.notes,
+        )
+
+    def _writable(self) -> Checkpoints:
+        """Return the chief's checkpoints, or own ones for a chief that has not come so far."""
+        if self._checkpoints is None:
+            assert self._folder is not None  # noqa: S101 - without a folder nothing is written
+            files.make_folder(self._folder)
+            writer = Writer(self._cluster.job_uid, self._cluster.term) if self._cluster.task.type == "chief" else None
+            self._checkpoints = Checkpoints(self._folder, keep=1, writer=writer)
+        return self._checkpoints
+
+
+class _Background:
+    """Gathers in a thread of its own."""
+
+    def __init__(self, run: Callable[[], Gathered]) -> None:
+        self._result: list[Gathered] = []
+        self._thread = threading.Thread(
+            target=lambda: self._result.append(run()), name="pstraining-history", daemon=True
+        )
+        self._thread.start()
+
+    def result(self, seconds: float) -> Gathered | None:
+        """Return what was gathered, after so many seconds at most; None if it is not there yet."""
+        self._thread.join(seconds)
+        return self._result[0] if self._result else None

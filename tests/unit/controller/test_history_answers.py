@@ -1,0 +1,83 @@
+"""What a chief may read for the history of its job: the job and the logs of its own pods, and nobody else's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pstraining.controller.progress import history
+from pstraining.resources.installation import progress_audience
+from tests.support.builders import job, pod
+from tests.support.progress_endpoint import CHIEF, CLAIMS, Endpoint, forged, serving, token
+
+pytestmark = pytest.mark.asyncio
+WORKER = pod("worker", 0, restarts=1, uid="uid-of-worker-0")
+
+
+def with_a_worker(endpoint: Endpoint) -> None:
+    endpoint.cache.observed({**WORKER, "kind": "Pod"})
+    endpoint.logs["digits-worker-0", False] = b"step 1\nstep 2\n"
+    endpoint.logs["digits-worker-0", True] = b"Traceback\n"
+    endpoint.logs["other-worker-0", False] = b"not yours\n"
+
+
+async def test_a_chief_reads_its_job_and_the_logs_of_its_pods(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        with_a_worker(endpoint)
+        status, body = await endpoint.get(token(CLAIMS))
+        assert status == 200
+        found = json.loads(body)
+        assert found["job"]["spec"]["worker"]["replicas"] == job()["spec"]["worker"]["replicas"]
+        assert sorted((log["task"], log["pod"], log["previous"]) for log in found["logs"]) == [
+            ("chief-0", "digits-chief-1", False),
+            ("worker-0", "digits-worker-0", False),
+            ("worker-0", "digits-worker-0", True),
+        ]
+        assert await endpoint.get(token(CLAIMS), "/logs/digits-worker-0") == (200, b"step 1\nstep 2\n")
+        assert await endpoint.get(token(CLAIMS), "/logs/digits-worker-0?previous=true") == (200, b"Traceback\n")
+        assert (await endpoint.get(token(CLAIMS), "/logs/other-worker-0"))[0] == 404
+        status, body = await endpoint.get(token(CLAIMS), "/logs/digits-chief-1")
+        assert (status, json.loads(body)["message"]) == (
+            502,
+            'the API server does not return it: pods "digits-chief-1" not found',
+        )
+
+
+@pytest.mark.parametrize(
+    ("bearer", "status"),
+    [
+        ("", 401),
+        (token(CLAIMS, "forged"), 401),
+        (forged(aud=[progress_audience("another job")]), 403),
+        (forged(k8s__pod={"name": "digits-worker-0", "uid": "uid-of-worker-0"}), 403),
+    ],
+    ids=["no token", "forged", "of another job", "of a worker"],
+)
+@pytest.mark.parametrize("rest", ["", "/logs/digits-worker-0"])
+async def test_others_read_nothing(bearer: str, status: int, rest: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        with_a_worker(endpoint)
+        found, body = await endpoint.get(bearer, rest)
+        assert (found, list(json.loads(body))) == (status, ["message"])
+
+
+async def test_a_chief_that_is_being_deleted_reads_and_reports_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        metadata = CHIEF["metadata"] | {"deletionTimestamp": "2030-01-01T00:00:00Z", "resourceVersion": "999"}
+        endpoint.cache.observed({**CHIEF, "metadata": metadata, "kind": "Pod"})
+        assert (await endpoint.get(token(CLAIMS)))[0] == 200
+        assert (await endpoint.post(token(CLAIMS), {"trainerStatus": {"step": 1}}))[0] == 403
+
+
+async def test_of_a_long_log_the_end_is_read_whatever_its_lines_are_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "BYTES_MAX", 1000)
+    monkeypatch.setattr(history, "READ_MAX", 8000)
+    async with serving(tmp_path) as endpoint:
+        with_a_worker(endpoint)
+        lines = [b"%04d" % number + b"x" * 200 + b"\n" for number in range(2000)]
+        endpoint.logs["digits-worker-0", False] = b"".join(lines)
+        status, body = await endpoint.get(token(CLAIMS), "/logs/digits-worker-0")
+        assert (status, len(body)) == (200, 1000)
+        assert body.endswith(lines[-1])

@@ -1,0 +1,228 @@
+"""The history of a job: what is written at its end and when it fails, without secrets, within bounds, by one chief."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, Outcome, Summary
+from pstraining.runtime.checkpoint import files
+from pstraining.runtime.checkpoint.fencing import Writer, take
+from pstraining.runtime.checkpoint.state import SupersededError
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.config.cluster import Cluster, Task
+from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
+from pstraining.runtime.history import gathering
+from pstraining.runtime.history.gathering import gather, share, tail
+from pstraining.runtime.history.operator import Known, OperatorError
+from pstraining.runtime.history.recorder import HistoryRecorder
+
+UID = "0123"
+PASSWORD = "correct horse"
+ENV = [{"name": "DB_PASSWORD", "value": PASSWORD}, {"name": "EPOCHS", "value": "30"}]
+FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "worker 1 failed 4 times"}
+
+
+def job(*conditions: Mapping[str, str]) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "tensorflow", "env": ENV}]}}
+    metadata = {"name": "digits", "namespace": "team", "uid": UID, "managedFields": [{}]}
+    return {"metadata": metadata, "spec": {"worker": {"template": template}}, "status": {"conditions": [*conditions]}}
+
+
+class StubOperator:
+    """Answers with a job and logs; `asked` has what was asked for."""
+
+    def __init__(self, job: dict[str, Any] | None = None, logs: Mapping[str, bytes | None] | None = None) -> None:
+        self.is_there, self._job, self._logs = True, job, dict(logs or {})
+        self.asked: list[str] = []
+
+    def job(self) -> Known:
+        self.asked.append("job")
+        if self._job is None:
+            raise OperatorError("503 Service Unavailable: the operator is busy")
+        logs = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self._logs]
+        return Known(self._job, [{"metadata": {"name": log["pod"]}} for log in logs], logs)
+
+    def log(self, pod: str, *, previous: bool) -> bytes:
+        self.asked.append(pod)
+        content = self._logs[pod.removeprefix("digits-")]
+        if content is None:
+            raise OperatorError("404 Not Found: the job has no such pod")
+        return content
+
+
+def cluster(term: int = 1) -> Cluster:
+    return Cluster(
+        "digits", Task("chief", 0), {"chief": ("digits-chief:2222",)}, term=term, job_uid=UID, namespace="team"
+    )
+
+
+def recorder(folder: Path, operator: StubOperator, **settings: Any) -> HistoryRecorder:
+    return HistoryRecorder(cluster(), CheckpointSettings(path=str(folder), **settings), operator)
+
+
+def summary(folder: Path) -> Summary:
+    return Summary.model_validate_json((folder / SUMMARY_FILE).read_text())
+
+
+def raising(error: BaseException) -> Any:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+def test_training_that_has_ended_leaves_everything_without_secrets(tmp_path: Path) -> None:
+    logs = {"worker-0": f"connecting with {PASSWORD}\nstep 1\n".encode(), "ps-0": None}
+    found = recorder(tmp_path, StubOperator(job(), logs))
+    found.settings = {"training": {"steps": 7}}
+    found.report(step=7, steps=7, loss=0.5)
+    assert found.recorded(lambda: {"step": 7.0, "test_loss": 0.25}) == {"step": 7.0, "test_loss": 0.25}
+    kept = summary(tmp_path)
+    assert (kept.outcome, kept.result, kept.uid, kept.term) == (
+        Outcome.SUCCEEDED,
+        {"step": 7, "test_loss": 0.25},
+        UID,
+        1,
+    )
+    assert kept.training is not None
+    assert (kept.training["step"], kept.training["loss"]) == (7, "0.5")
+    assert kept.job is not None
+    assert "managedFields" not in kept.job["metadata"]
+    (container,) = kept.job["spec"]["worker"]["template"]["spec"]["containers"]
+    assert container["env"][1] == {"name": "EPOCHS", "value": "30"}
+    worker, server = kept.logs
+    assert (tmp_path / worker.file).read_text() == "connecting with <left out: secret-like>\nstep 1\n"
+    assert (worker.whole, server.file, server.missing) == (True, "", "404 Not Found: the job has no such pod")
+    assert not any(PASSWORD in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "outcome"),
+    [([FAILED], Outcome.FAILED), ([{"type": "Suspended", "status": "True"}], None), ([], None)],
+    ids=["failed", "suspended", "drained"],
+)
+def test_a_chief_that_is_stopped_writes_the_end_of_a_failed_job_alone(
+    conditions: list[Mapping[str, str]], outcome: Outcome | None, tmp_path: Path
+) -> None:
+    operator = StubOperator(job(*conditions), {"worker-1": b"ValueError: no data\n"})
+    with pytest.raises(SystemExit):
+        recorder(tmp_path, operator).recorded(raising(SystemExit(143)))
+    if outcome is None:
+        assert (list(tmp_path.iterdir()), operator.asked) == ([], ["job"])
+        return
+    kept = summary(tmp_path)
+    assert (kept.outcome, kept.message) == (outcome, "BackoffLimitExceeded: worker 1 failed 4 times")
+    assert (tmp_path / kept.logs[0].file).read_bytes() == b"ValueError: no data\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(SettingsError("steps"), Outcome.FAILED), (OSError("reset"), Outcome.UNFINISHED)]
+)
+def test_a_chief_that_fails_writes_why_and_whether_it_is_final(
+    error: Exception, outcome: Outcome, tmp_path: Path
+) -> None:
+    with pytest.raises(type(error)):
+        recorder(tmp_path, StubOperator(job())).recorded(raising(error))
+    kept = summary(tmp_path)
+    assert kept.outcome is outcome
+    assert f"{type(error).__name__}: {error}" in kept.message
+
+
+def test_at_its_start_a_chief_writes_what_is_known_so_far(tmp_path: Path) -> None:
+    operator = StubOperator(job(), {"worker-0": b"step 1\n"})
+    found = recorder(tmp_path, operator)
+    checkpoints = Checkpoints(tmp_path, keep=1, writer=Writer(UID, 1))
+    checkpoints.open()
+    found.attach(checkpoints)
+    assert found._start is not None
+    found._start.result(30)
+    found.tend()
+    found.tend()
+    kept = summary(tmp_path)
+    assert (kept.outcome, kept.logs, operator.asked) == (Outcome.UNFINISHED, [], ["job"])
+    assert kept.job is not None
+
+
+def test_it_can_be_turned_off_and_needs_a_folder(tmp_path: Path) -> None:
+    operator = StubOperator(job())
+    for settings in (CheckpointSettings(path=str(tmp_path), history=HistoryPolicy.NONE), CheckpointSettings()):
+        found = HistoryRecorder(cluster(), settings, operator)
+        assert found.recorded(lambda: 1) == 1
+        with pytest.raises(SystemExit):
+            found.recorded(raising(SystemExit(143)))
+        with pytest.raises(OSError, match="reset"):
+            found.recorded(raising(OSError("reset")))
+    assert (list(tmp_path.iterdir()), operator.asked) == ([], [])
+
+
+def test_what_cannot_be_written_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder").write_text("a file")
+    assert recorder(tmp_path / "folder", StubOperator(job())).recorded(lambda: 1) == 1
+    (told,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert told["event"] == "history_failed"
+    assert "NotADirectoryError" in told["reason"]
+
+
+def test_a_chief_that_is_superseded_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = recorder(tmp_path, StubOperator(job(), {"worker-0": b"old\n"}))
+    checkpoints = Checkpoints(tmp_path, keep=1, writer=Writer(UID, 1))
+    checkpoints.open()
+    found.attach(checkpoints)
+    take(tmp_path, Writer(UID, 2))
+    found.recorded(lambda: 1)
+    assert "SupersededError" in capsys.readouterr().out
+    assert not (tmp_path / SUMMARY_FILE).exists()
+    assert not (tmp_path / LOGS_FOLDER).exists()
+
+
+def test_without_an_operator_the_file_says_what_is_missing(tmp_path: Path) -> None:
+    operator = StubOperator()
+    recorder(tmp_path, operator).recorded(lambda: 1)
+    assert "the operator is busy" in summary(tmp_path).notes[0]
+    operator.is_there = False
+    recorder(tmp_path, operator).recorded(lambda: 1)
+    kept = summary(tmp_path)
+    assert (kept.job, kept.logs) == (None, [])
+    assert "watch.namespaces" in kept.notes[0]
+
+
+def test_logs_share_a_bounded_size() -> None:
+    assert share(1) == share(64) == 1 << 20
+    assert share(1000) * 1000 <= 64 << 20
+    assert tail(b"a\nb\n", 100) == (b"a\nb\n", True)
+    assert tail(b"first\nsecond\nthird\n", 10) == (b"third\n", False)
+    assert tail(b"x\n" * gathering.LOG_LINES, 1 << 20)[1] is False, "the operator has read no more lines"
+
+
+def test_logs_that_take_too_long_are_named() -> None:
+    moments = iter(range(100))
+    found = gather(StubOperator(job(), dict.fromkeys("abcdef", b"x\n")), seconds=3, clock=lambda: float(next(moments)))
+    assert {log.missing for log in found.logs} == {"", "there was no time left to read it"}
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, writer=Writer(UID, 1))
+    checkpoints.open()
+    checkpoints.write_folder_whole("history", {"a.log": b"1", "b.log": b"2"})
+    checkpoints.write_folder_whole("history", {"a.log": b"3"})
+    assert {path.name: path.read_bytes() for path in (tmp_path / "history").iterdir()} == {"a.log": b"3"}
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
+    checkpoints.write_folder_whole("history", {"a.log": b"4"})
+
+    def full(path: Path, write: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_durably", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.write_folder_whole("history", {"a.log": b"5"})
+    monkeypatch.undo()
+    assert (tmp_path / "history" / "a.log").read_bytes() == b"4"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
+    take(tmp_path, Writer(UID, 2))
+    with pytest.raises(SupersededError):
+        checkpoints.write_folder_whole("history", {"a.log": b"6"})
+    assert (tmp_path / "history" / "a.log").read_bytes() == b"4"
