@@ -23,6 +23,7 @@ from hack.docs.cli_reference import cli_reference  # noqa: E402
 from hack.docs.conditions_page import conditions_page  # noqa: E402
 from hack.docs.events_page import events_page  # noqa: E402
 from hack.docs.failure_table import failure_table  # noqa: E402
+from hack.docs.gallery import gallery  # noqa: E402
 from hack.docs.glossary_page import glossary_page  # noqa: E402
 from hack.docs.library import library  # noqa: E402 (the path comes first)
 from hack.docs.metrics_page import metrics_page  # noqa: E402
@@ -111,6 +112,7 @@ def generated() -> dict[Path, str]:
         PROJECT / "test-tiers.md": tiers.checked_page(ROOT),
         REFERENCE.with_name("runtime.md"): library(yaml.safe_load(definition)),
         REFERENCE.with_name("tfjob.md"): tfjob_table(),
+        REFERENCE.with_name("tfjob-gallery.md"): gallery(),
         REFERENCE.with_name("versions.md"): versions_page(),
         PICTURE: package_picture.picture((ROOT / "pyproject.toml").read_text(encoding="utf-8")),
         REFERENCE: reference(yaml.safe_load(definition)),

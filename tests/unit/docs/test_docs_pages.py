@@ -1,0 +1,109 @@
+"""What pages say of a job's volumes, pools, tenants and nodes holds for the jobs that they show."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.docs.pages import ROOT, Page, pages
+from pstraining.api import names
+from pstraining.resources import devices
+from tests.support.builders import job
+from tests.support.documented import job_of
+from tests.support.simulation import World
+
+
+def page(path: str) -> Page:
+    return pages()[ROOT / "docs" / path]
+
+
+def shown(path: str) -> Iterator[Any]:
+    """The manifests of a page and their parts."""
+    for block in page(path).blocks:
+        if block.language == "yaml":
+            yield from yaml.safe_load_all(block.text)
+
+
+def templates(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The pod template of each role, as the operator makes it of a spec."""
+    world = World(job(spec=dict(spec)))
+    world.reconcile()
+    found = {}
+    for child in world.children.values():
+        template = (child.get("spec") or {}).get("template") or {}
+        if role := ((template.get("metadata") or {}).get("labels") or {}).get(names.LABEL_ROLE):
+            found[role] = template
+    return found
+
+
+def jobs(path: str) -> list[dict[str, Any]]:
+    """The pod templates of each job that a page shows."""
+    return [templates(made["spec"]) for document in shown(path) if (made := job_of(document))]
+
+
+def test_data_is_mounted_by_workers_and_not_by_servers() -> None:
+    volume, _ = jobs("users/data-and-volumes.md")
+    mounts = {role: {v["name"] for v in template["spec"]["volumes"]} for role, template in volume.items()}
+    assert "data" in mounts["worker"]
+    assert "data" in mounts["chief"], "the page says that the chief copies the worker's template"
+    assert "data" not in mounts["ps"]
+
+
+def test_an_identity_reaches_the_pods_without_a_token_for_the_api_server() -> None:
+    _, bucket = jobs("users/data-and-volumes.md")
+    spec = bucket["worker"]["spec"]
+    assert spec["serviceAccountName"] == "reads-the-bucket"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
+
+
+def test_roles_without_gpus_are_where_the_page_puts_them() -> None:
+    (pools,) = jobs("operators/gpu-pools.md")
+    selected = {role: template["spec"]["nodeSelector"] for role, template in pools.items()}
+    assert selected == {"worker": {"pool": "gpu"}, "ps": {"pool": "cpu"}, "chief": {"pool": "cpu"}}
+    words = {span.text for span in page("operators/gpu-pools.md").spans}
+    assert set(devices._NODE_LABELS) <= words
+
+
+@pytest.mark.parametrize(
+    ("selector", "leaves"), [*((label, True) for label in devices._NODE_LABELS), ("pool", False), ("spot", False)]
+)
+def test_what_selects_the_pool_decides_whether_servers_leave_it(selector: str, leaves: bool) -> None:
+    container = {"name": "tensorflow", "image": "i", "command": ["x"], "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    template = {"spec": {"nodeSelector": {selector: "x"}, "containers": [container]}}
+    made = templates({"ps": {"replicas": 1}, "worker": {"replicas": 1, "template": template}})
+    assert (selector in (made["ps"]["spec"].get("nodeSelector") or {})) is not leaves
+
+
+def test_annotations_for_autoscalers_are_on_the_pods_of_each_role() -> None:
+    spot, autoscaler, karpenter = jobs("operators/changing-nodes.md")
+    kinds = {role: template["spec"]["nodeSelector"] for role, template in spot.items()}
+    assert {role: one["karpenter.sh/capacity-type"] for role, one in kinds.items()} == {
+        "worker": "spot",
+        "ps": "on-demand",
+        "chief": "on-demand",
+    }
+    key = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    said = {role: template["metadata"]["annotations"][key] for role, template in autoscaler.items()}
+    assert said == {"worker": "true", "chief": "true", "ps": "false"}
+    assert karpenter["ps"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+    assert any("emptyDir" in volume for volume in spot["worker"]["spec"]["volumes"]), "why an autoscaler waits"
+
+
+def test_servers_have_a_budget_with_standbys_alone_and_the_budget_shown_selects_them() -> None:
+    (budget,) = (d for d in shown("operators/changing-nodes.md") if d.get("kind") == "PodDisruptionBudget")
+    labels = jobs("operators/changing-nodes.md")[0]["ps"]["metadata"]["labels"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= {**labels, names.LABEL_JOB: "digits"}.items()
+    for standby, budgets in ((None, 0), ({"mode": "Warm"}, 2)):
+        spec: dict[str, Any] = {"ps": {"replicas": 2}}
+        if standby:
+            spec["ps"]["standby"] = standby
+        world = World(job(spec=dict(spec)))
+        world.reconcile()
+        assert sum(kind == "PodDisruptionBudget" for kind, _ in world.children) == budgets
+
+
+def test_the_quota_counts_the_jobs_of_this_api() -> None:
+    (quota,) = (d for d in shown("operators/tenants.md") if d.get("kind") == "ResourceQuota")
+    assert f"count/{names.PLURAL}.{names.GROUP}" in quota["spec"]["hard"]
