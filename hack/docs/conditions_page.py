@@ -19,9 +19,27 @@ what is wrong](../users/troubleshoot.md) begins with symptoms.
 """
 PHASES = """## State
 
-`status.phase`, the column STATE of `kubectl get pstj`, is one word for people. It follows from the conditions.
+`status.phase`, the column STATE of `kubectl get pstj`, is one word for people. It follows from the conditions. This is
+the usual course of a job:
 
 """
+COURSE = (
+    (None, Phase.PENDING, ""),
+    (Phase.PENDING, Phase.RUNNING, "all that training needs runs"),
+    (Phase.RUNNING, Phase.RESTARTING, "a server or the chief is lost"),
+    (Phase.RESTARTING, Phase.RUNNING, ""),
+    (Phase.RUNNING, Phase.RESCALING, "ps.replicas changes"),
+    (Phase.RESCALING, Phase.RUNNING, ""),
+    (Phase.RUNNING, Phase.STOPPING, "suspend"),
+    (Phase.STOPPING, Phase.SUSPENDED, "no pod is left"),
+    (Phase.SUSPENDED, Phase.PENDING, "resume"),
+    (None, Phase.INVALID, "a template is rejected"),
+    (Phase.INVALID, Phase.RESTARTING, "corrected"),
+    (Phase.RUNNING, Phase.SUCCEEDED, ""),
+    (Phase.RUNNING, Phase.FAILED, ""),
+    (Phase.PENDING, Phase.FAILED, ""),
+)
+"""The usual changes of the phase: from, to, and why. Tests play each of them."""
 LOGGED = """## Reasons in the operator's log
 
 The operator logs the reason of each write to the API server. No condition has these reasons, unless they are above.
@@ -64,7 +82,9 @@ def _lines() -> Iterator[str]:
                 status for status, own in (("True", reasons.true), ("False", reasons.false)) if reason in own
             )
             yield f"| {seen} | `{reason}` | {of_reasons[reason]} | {todo(reason)} |"
-    yield f"\n{PHASES}| state | when |"
+    yield f"\n{PHASES}```mermaid\nstateDiagram-v2"
+    yield from (f"  {old or '[*]'} --> {new}" + (f": {why}" if why else "") for old, new, why in COURSE)
+    yield "```\n\n| state | when |"
     yield "|---|---|"
     yield from (f"| `{phase}` | {text} |" for phase, text in texts(Phase).items())
     yield f"\n{LOGGED}| reason | what it means |"

@@ -40,9 +40,12 @@ library; [the changelog](../../CHANGELOG.md) then says what to change.
 UPGRADE = """
 ## Upgrade
 
-[The chart](../operators/install.md#upgrade-and-uninstall) upgrades the CRD and the operator together. Upgrade the
-plugin next, and images of jobs whenever a job starts. Every change that needs an action is in the changelog of the
-version:
+[The chart](../operators/install.md#upgrade-and-uninstall) upgrades the CRD and the operator together, and running jobs
+continue. Upgrade the plugin next. A running job keeps its image of the runtime: suspend it, change the image in every
+role, and resume it, and it continues from its checkpoint. `helm rollback` reverts the operator and the CRD. Fields that
+the older CRD does not have are then dropped.
+
+Every change that needs an action is in the changelog of the version:
 
 | from | to | what to do |
 |---|---|---|

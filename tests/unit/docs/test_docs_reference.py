@@ -1,17 +1,24 @@
 """The pages of conditions, events and metrics have all that the source has; what is new there needs a text."""
 
 import ast
+from collections.abc import Callable
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
-from hack.docs import conditions_page, events_page, glossary_page, members, versions_page
+from hack.docs import conditions_page, events_page, gallery, glossary_page, members, versions_page
 from hack.docs.members import UndocumentedError
 from hack.docs.metrics_page import metrics_page
 from pstraining.api.condition_reasons import OF_CONDITIONS
-from pstraining.api.conditions import Condition, Reason
+from pstraining.api.conditions import Condition, Phase, Reason
+from pstraining.core.actions import Kind
 from pstraining.runtime.telemetry.event_texts import EVENTS
+from tests.support.builders import job
+from tests.support.simulation import World
+from tests.tfjob import converted
+from tests.tfjob.converted import EXAMPLES
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "pstraining"
 
@@ -101,3 +108,63 @@ def test_upgrades_are_from_one_version_of_the_changelog_to_the_next() -> None:
     rows = [*versions_page._upgrades("# Changes\n\n## [0.2.0] - 2026-01-02\n\ntext\n\n## [0.1.0]\n")]
     assert rows[0] == "| 0.1.0 | 0.2.0 | [changes](../../CHANGELOG.md#020---2026-01-02) |"
     assert rows[1] == "| a commit | 0.1.0 | [changes](../../CHANGELOG.md#010) |"
+
+
+def test_a_tfjob_that_does_not_say_what_it_shows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = EXAMPLES[0]
+    assert gallery._row(example).startswith("| [dist-mnist](")
+    (tmp_path / "tfjobs").mkdir()
+    (tmp_path / "tfjobs" / "dist-mnist.yaml").write_text("kind: TFJob\n")
+    monkeypatch.setattr(converted, "FOLDER", tmp_path)
+    with pytest.raises(gallery.GalleryError, match=r"dist-mnist\.yaml: begin with a comment"):
+        gallery._row(example)
+
+
+def course(world: World, *deeds: Callable[[World], object]) -> set[tuple[str | None, str]]:
+    """The changes of a job's phase while it is played: each deed, once nothing changes any more."""
+    assert world.job is not None
+    seen, found = world.job.get("status", {}).get("phase"), set()
+    for deed in deeds:
+        deed(world)
+        for _ in range(8):
+            world.reconcile()
+            phase = world.job["status"]["phase"]
+            found |= {(seen, phase)} if phase != seen else set()
+            seen = phase
+            world.controllers()
+    return found
+
+
+def begin(world: World) -> None:
+    """Nothing is done yet."""
+
+
+def correct(world: World) -> None:
+    """The template is one that the API server accepts."""
+    world.refuse = None
+    world.edit({"ps": {"resources": {"requests": {"cpu": "1"}}}})
+
+
+def pass_an_hour(world: World) -> None:
+    world.now += timedelta(hours=1)
+
+
+def test_the_usual_course_of_a_job_is_what_a_job_does() -> None:
+    spec = {"runPolicy": {"activeDeadlineSeconds": 3600}, "worker": {"restartPolicy": "Never"}}
+    found = course(
+        World(job(spec=spec)),
+        begin,
+        lambda world: world.delete_pod("ps"),
+        lambda world: world.edit({"ps": {"replicas": 2}}),
+        lambda world: world.edit({"runPolicy": {"suspend": True}}),
+        lambda world: world.edit({"runPolicy": {"suspend": False}}),
+        lambda world: world.end("chief"),
+    )
+    found |= course(World(job(spec=spec)), begin, lambda world: world.end("worker", 1, code=1))
+    refusing = World(job(spec=spec), refuse=lambda action: "no" if action.kind is Kind.STATEFUL_SET else "")
+    found |= course(refusing, begin, correct)
+    waiting = World(job(spec=spec))
+    waiting.reconcile()
+    found |= course(waiting, pass_an_hour)
+    assert {(old and old.value, new.value) for old, new, _ in conditions_page.COURSE} == found
+    assert {new for _, new, _ in conditions_page.COURSE} == {*Phase}
