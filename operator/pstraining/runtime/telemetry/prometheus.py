@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WORKER: Final = {
     "steps": "Steps of this worker that are part of the parameters.",
     "samples": "Samples of these steps.",
-    "dropped": "Steps that came too late for their round, or whose round was given up; trained again.",
+    "dropped": "Steps that came too late for their round in Sync, or whose round was given up; trained again.",
     "left_out": "Gradients with NaN or infinity in them, which were not applied.",
 }
 """Counters of a worker."""
