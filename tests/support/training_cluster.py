@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pstraining.cli.commands import dashboard, top
 from pstraining.cli.dashboard.content import Content
 from pstraining.cli.dashboard.sampling import EVERY, Sampler
 from pstraining.cli.dashboard.server import DashboardServer
@@ -122,7 +121,7 @@ class TrainingCluster(WithJobs):
 
     def served(self) -> DashboardServer:
         """A dashboard whose pages have watched the jobs for some time."""
-        sampler = Sampler(self, top.describe, lambda: self.now, lambda: self._began + self.now)
+        sampler = Sampler(self, lambda: self.now, lambda: self._began + self.now)
         while self.now < WATCHED:
             if self.now >= LOST:
                 self.there_by_name["recommender"] = self.after
@@ -132,7 +131,7 @@ class TrainingCluster(WithJobs):
                 sampler.look(found.job, tasks_of(found.job, found.pods))
             self.now += EVERY
         self.there = [job.job for job in self.there_by_name.values()]
-        return DashboardServer(Content(self, "default", dashboard.VIEWS, sampler))
+        return DashboardServer(Content(self, "default", sampler))
 
     def say(self, pod: str, line: str) -> None:
         """A task whose pod's name begins so writes a line."""

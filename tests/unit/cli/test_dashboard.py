@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from pstraining.cli.commands import dashboard, top
+from pstraining.cli.commands import dashboard
 from pstraining.cli.dashboard import content, history, sampling, server
 from pstraining.cli.dashboard.sampling import Sampler
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
@@ -226,7 +226,7 @@ class Clocked:
 
     def __init__(self, cluster: Watched) -> None:
         self.now = 0.0
-        self.sampler = Sampler(cluster, top.describe, lambda: self.now, lambda: 1e9 + self.now)
+        self.sampler = Sampler(cluster, lambda: self.now, lambda: 1e9 + self.now)
         self.cluster = cluster
 
     def look(self, seconds: float = 0, uid: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from rich.console import Console, RenderableType
 
+from pstraining.cli import overview
 from pstraining.cli.commands import status
 from pstraining.cli.errors import CommandError, DeniedError
 from pstraining.cli.jobs import listed, why
@@ -39,7 +40,7 @@ def of(world: World) -> WithJobs:
 
 
 def look(world: World) -> dict[str, Any]:
-    return status.look(of(world), "default", "digits")
+    return overview.look(of(world), "default", "digits")
 
 
 def role(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -105,15 +106,15 @@ def test_a_job_in_trouble_as_the_docs_show_it() -> None:
         for name in world.pods
         if "ps" not in name and "standby" not in name
     }
-    found = status.look(cluster, "default", "digits")
+    found = overview.look(cluster, "default", "digits")
     shown = rendered(tree(found, world.now + timedelta(seconds=30)))
     assert shown in PAGE.read_text(), shown
-    table_shown = rendered(table([status.summary(world.job)], world.now, namespaces=False))
+    table_shown = rendered(table([overview.summary(world.job)], world.now, namespaces=False))
     assert table_shown in PAGE.read_text(), table_shown
 
 
 def test_the_table_keeps_a_row_a_line_and_shows_namespaces_for_all() -> None:
-    rows = [status.summary(running().job or {}) for _ in range(2)]
+    rows = [overview.summary(running().job or {}) for _ in range(2)]
     rows[0]["why"] = "Unschedulable: " + "a long story [with brackets] " * 20
     lines = rendered(table(rows, NOW, namespaces=True), 80).splitlines()
     assert len(lines) == 3
@@ -218,7 +219,7 @@ def test_a_pod_that_waits_without_a_word_is_asked_for_its_events() -> None:
         event("FailedMount", "an older one", seconds=3, kind="Warning"),
         event("Scheduled", "somewhere", seconds=10),
     ]
-    workers = role(status.look(cluster, "default", "digits"), "worker")["pods"]
+    workers = role(overview.look(cluster, "default", "digits"), "worker")["pods"]
     assert [p["why"] for p in workers] == [[], ['FailedMount: secret "keys" not found']]
 
 
@@ -266,13 +267,13 @@ def test_the_newest_events_come_last() -> None:
     late = {"lastObservedTime": stamp(NOW + timedelta(seconds=30)), "count": 7}
     made += [event("Again", "m", series=late), event("Old", "m", eventTime=None, lastTimestamp=stamp(NOW), count=2)]
     cluster.there_events[world.job["metadata"]["uid"]] = made
-    events = status.look(cluster, "default", "digits")["events"]
+    events = overview.look(cluster, "default", "digits")["events"]
     assert [(e["reason"], e["count"]) for e in events] == [("E2", 1), ("E3", 1), ("E4", 1), ("E8", 1), ("Again", 7)]
-    assert "Again (x7): m" in rendered(tree(status.look(cluster, "default", "digits"), NOW))
+    assert "Again (x7): m" in rendered(tree(overview.look(cluster, "default", "digits"), NOW))
 
 
 def notes(made: Object) -> list[str]:
-    found: list[str] = status.look(WithJobs(made), "default", "digits")["notes"]
+    found: list[str] = overview.look(WithJobs(made), "default", "digits")["notes"]
     return found
 
 
@@ -280,7 +281,7 @@ def test_what_nobody_has_written_into_the_status_yet_is_noted() -> None:
     assert notes(running().job or {}) == []
     new = job()
     assert "Check that it is running" in notes(new)[0]
-    assert status.summary(new)["phase"] == "Unknown"
+    assert overview.summary(new)["phase"] == "Unknown"
     changed = running().job or {}
     changed["metadata"]["generation"] += 1
     assert "has not processed the last change" in notes(changed)[0]
@@ -329,7 +330,7 @@ def test_that_other_servers_were_refused_is_told_until_something_else_is_asked_f
 )
 def test_a_job_that_is_not_there(name: str, namespace: str, there: list[str], said: str) -> None:
     with pytest.raises(CommandError) as caught:
-        status.look(WithJobs(*(job(n) for n in there)), namespace, name)
+        overview.look(WithJobs(*(job(n) for n in there)), namespace, name)
     assert str(caught.value) == f"There is no PSTrainingJob {name} in namespace {namespace}. {said}"
 
 
@@ -339,13 +340,13 @@ def test_who_may_not_list_jobs_still_hears_that_there_is_none() -> None:
             raise DeniedError("no", 403)
 
     with pytest.raises(CommandError) as caught:
-        status.look(NoLists(), "default", "digits")
+        overview.look(NoLists(), "default", "digits")
     assert str(caught.value) == "There is no PSTrainingJob digits in namespace default."
 
 
 def test_an_empty_name() -> None:
     with pytest.raises(CommandError, match="name is empty"):
-        status.look(WithJobs(job()), "default", "")
+        overview.look(WithJobs(job()), "default", "")
 
 
 def test_of_many_names_the_first_are_listed() -> None:

@@ -15,6 +15,7 @@ from pstraining.api import contract
 from pstraining.cli.commands import top
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.metrics import samples
+from pstraining.cli.metrics.measurement import measure
 from pstraining.cli.metrics.rates import Scrape, TaskRates, stragglers, task_rates
 from pstraining.cli.metrics.scraping import metrics_port
 from pstraining.cli.tasks import tasks_of
@@ -74,7 +75,7 @@ class Scraped(WithJobs):
         self.now += seconds
 
     def measure(self, name: str = "digits") -> dict[str, Any]:
-        return top.measure(self, "default", name, 5, lambda: self.now, self.sleep)
+        return measure(self, "default", name, 5, lambda: self.now, self.sleep)
 
 
 def rendered(found: dict[str, Any]) -> str:

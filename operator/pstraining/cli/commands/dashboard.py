@@ -7,9 +7,8 @@ from urllib.parse import quote
 import typer
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient
-from pstraining.cli.commands import top
-from pstraining.cli.commands.status import AllNamespaces, look, summary
-from pstraining.cli.dashboard.content import Content, Views
+from pstraining.cli.commands.status import AllNamespaces
+from pstraining.cli.dashboard.content import Content
 from pstraining.cli.dashboard.sampling import Sampler
 from pstraining.cli.dashboard.server import LOOPBACK, DashboardServer
 from pstraining.cli.errors import CommandError, DeniedError
@@ -17,7 +16,6 @@ from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.jobs import job_named
 from pstraining.cli.options import Context, Namespace, job_argument
 
-VIEWS = Views(summary, look)
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. Default: any free port.")]
 ShownJob = Annotated[
     str | None,
@@ -73,7 +71,7 @@ def made(cluster: ClusterClient, namespace: str | None, port: int = 0) -> Dashbo
         CommandError: the port is taken.
     """
     try:
-        return DashboardServer(Content(cluster, namespace, VIEWS, Sampler(cluster, top.describe)), port)
+        return DashboardServer(Content(cluster, namespace, Sampler(cluster)), port)
     except OSError as error:
         raise CommandError(f"--port: {LOOPBACK}:{port} cannot be used: {error.strerror}.") from error
 

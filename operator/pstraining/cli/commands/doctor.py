@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient
-from pstraining.cli.commands.top import measure
 from pstraining.cli.doctor.checks import Amount, Check, CheckResult
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.doctor.job_causes import causes
@@ -21,6 +20,7 @@ from pstraining.cli.doctor.job_evidence import gathered
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import job_named, phase
+from pstraining.cli.metrics.measurement import measure
 from pstraining.cli.options import Context, Format, job_argument
 from pstraining.cli.output import Output, PrintedKind, show
 

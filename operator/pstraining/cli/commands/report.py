@@ -12,7 +12,6 @@ import typer
 
 from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.commands.doctor import examine_job
-from pstraining.cli.commands.status import look
 from pstraining.cli.commands.version import cluster_versions
 from pstraining.cli.doctor.examination import operator_deployments
 from pstraining.cli.errors import CommandError
@@ -20,6 +19,7 @@ from pstraining.cli.formatting import several
 from pstraining.cli.jobs import job_named
 from pstraining.cli.options import Context, Job, Namespace
 from pstraining.cli.output import PrintedKind, for_programs, yaml_text
+from pstraining.cli.overview import look
 from pstraining.cli.report.archive import write_archive
 from pstraining.cli.report.collection import Collection, File
 from pstraining.core.observe import parse_time

@@ -13,6 +13,7 @@ from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.jobs import job_named
 from pstraining.cli.logs.following import stamped
 from pstraining.cli.logs.log_lines import LogSelection
+from pstraining.cli.overview import look, summary
 from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, tasks_of
 
@@ -21,16 +22,6 @@ LINES: Final = 500
 WIDTH: Final = 4000
 """Characters of a line that are shown."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@dataclass(frozen=True)
-class Views:
-    """What commands print for programs, which the page shows as well."""
-
-    summary: Callable[[Object], dict[str, Any]]
-    """Of `status`, for one of several jobs."""
-    look: Callable[[ClusterClient, str, str], dict[str, Any]]
-    """Of `status NAME`."""
 
 
 class LenientClient:
@@ -79,13 +70,11 @@ class Content:
     Args:
         cluster: where the jobs are.
         namespace: theirs; None for all namespaces.
-        views: what commands print.
         sampler: samples their metrics.
     """
 
     cluster: ClusterClient
     namespace: str | None
-    views: Views
     sampler: Sampler
 
     def jobs(self) -> dict[str, Any]:
@@ -96,7 +85,7 @@ class Content:
         """
         found = self.cluster.jobs(self.namespace)
         found.sort(key=lambda job: (job["metadata"]["namespace"], job["metadata"]["name"]))
-        return {"namespace": self.namespace, "jobs": [self.views.summary(job) | _training(job) for job in found]}
+        return {"namespace": self.namespace, "jobs": [summary(job) | _training(job) for job in found]}
 
     def job(self, namespace: str, name: str) -> dict[str, Any]:
         """One job as `status` prints it, with the progress of training and what may not be read.
@@ -106,8 +95,8 @@ class Content:
         """
         lenient = LenientClient(self.cluster)
         job = job_named(self.cluster, namespace, name)
-        # `status` asks for what LenientClient has, and for nothing else.
-        found = self.views.look(cast(ClusterClient, lenient), namespace, name) | _training(job)
+        # `look` asks for what LenientClient has, and for nothing else.
+        found = look(cast(ClusterClient, lenient), namespace, name) | _training(job)
         if "pods" in lenient.denied:
             # Without pods, every task looks like one that has none.
             found["roles"] = [role | {"withoutPod": []} for role in found["roles"]]

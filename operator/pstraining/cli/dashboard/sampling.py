@@ -11,6 +11,7 @@ from typing import Any, Final
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.dashboard.history import Curve, Point, measured_point, reported_point, unknown_point
 from pstraining.cli.errors import DeniedError
+from pstraining.cli.metrics.measurement import describe
 from pstraining.cli.metrics.rates import Scrape
 from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
 from pstraining.cli.tasks import TaskPod
@@ -25,9 +26,6 @@ DENIED: Final = 60.0
 """Seconds after which metrics that may not be read are asked for once more."""
 JOBS: Final = 16
 """Jobs whose curves are kept: the ones that were looked at last."""
-
-Describe = Callable[[Object, Sequence[TaskPod], Sequence[Scrape | str], Sequence[Scrape | str]], dict[str, Any]]
-"""Rates from a job, its tasks, and two scrapes of each, as `top` prints them for programs."""
 
 
 @dataclass
@@ -50,7 +48,6 @@ class Sampler:
 
     Args:
         cluster: where they are.
-        describe: makes rates of scrapes.
         clock: seconds that pass.
         now: seconds since 1970.
     """
@@ -58,11 +55,10 @@ class Sampler:
     def __init__(
         self,
         cluster: ClusterClient,
-        describe: Describe,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._cluster, self._describe, self._clock, self._now = cluster, describe, clock, now
+        self._cluster, self._clock, self._now = cluster, clock, now
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -122,4 +118,4 @@ class Sampler:
             next((r[task.pod.uid] for r in watched.rounds if task.pod.uid in r), found)
             for task, found in zip(tasks, after, strict=True)
         ]
-        return self._describe(job, tasks, before, after)
+        return describe(job, tasks, before, after)

@@ -1,0 +1,180 @@
+"""Jobs as `status`, the dashboard and reports show them: one in a row, or one with its roles, pods and events."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pstraining.api import names
+from pstraining.api.packed_records import numbers
+from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
+from pstraining.cli.metrics.scraping import devices_of, trains
+from pstraining.cli.status.pod_state import is_unexplained, state
+from pstraining.cli.status.pod_state import why as why_pod
+from pstraining.cli.tasks import TaskPod, TaskRole, desired, tasks_of
+
+EVENTS: Final = 5
+"""How many of the job's events are shown."""
+ASKED_PODS: Final = 5
+"""Of how many pods that wait without a word the events are read."""
+
+
+def summary(job: Object) -> dict[str, Any]:
+    """A job in a row, for programs."""
+    reported = job.get("status") or {}
+    return {
+        "namespace": job["metadata"]["namespace"],
+        "name": job["metadata"]["name"],
+        "phase": phase(job),
+        "ps": (reported.get("ps") or {}).get("summary", ""),
+        "workers": (reported.get("worker") or {}).get("summary", ""),
+        "standbys": reported.get("standbySummary", ""),
+        "restarts": reported.get("restarts", 0),
+        "takeovers": reported.get("takeovers", 0),
+        "created": job["metadata"]["creationTimestamp"],
+        "why": why(job),
+    }
+
+
+def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
+    """Gather what is to be known of a job.
+
+    Raises:
+        CommandError: there is no such job, or the cluster does not say.
+    """
+    job = job_named(cluster, namespace, name)
+    tasks = tasks_of(job, cluster.pods(namespace, name))
+    silent = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
+    words = {t.pod.uid: cluster.events(namespace, t.pod.uid) for t in silent}
+    found = _Found(job, tasks, words, devices_of(cluster, tasks))
+    return describe(found, cluster.events(namespace, job["metadata"]["uid"]))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A job, and what is known of its tasks."""
+
+    job: Object
+    tasks: Sequence[TaskPod]
+    pod_events: Mapping[str, Iterable[Object]]
+    """Events of pods that wait without a word, by uid."""
+    devices: Mapping[str, Mapping[str, int]]
+    """Number of devices that a task computes on, by the pod's uid and by type; without those that do not report it."""
+
+
+def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
+    """A job with all that belongs to it, for programs, and its events."""
+    job, tasks = found.job, found.tasks
+    reported = job.get("status") or {}
+    return {
+        **summary(job),
+        "startTime": reported.get("startTime"),
+        "completionTime": reported.get("completionTime"),
+        "term": reported.get("term", 0),
+        "notes": _notes(job),
+        "conditions": reported.get("conditions") or [],
+        "roles": [_role(found, role) for role in TaskRole if _has(job, role, tasks)],
+        "shards": [{**shard, "standbys": _standbys(job)} for shard in reported.get("shards") or ()],
+        "events": _newest(events)[-EVENTS:],
+    }
+
+
+def _notes(job: Object) -> list[str]:
+    """What the status does not say because nobody has written it yet."""
+    metadata, reported = job["metadata"], job.get("status") or {}
+    manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
+    if manager != names.MANAGED_BY:
+        return [f"{manager} manages this job (spec.runPolicy.managedBy)."]
+    if metadata.get("deletionTimestamp"):
+        return ["The job is being deleted."]
+    if not reported:
+        return ["The operator has not processed this job yet. Check that it is running and watches this namespace."]
+    if reported.get("observedGeneration", 0) < metadata.get("generation", 0):
+        return ["The operator has not processed the last change of the spec yet. Check that it is running."]
+    return []
+
+
+def _has(job: Object, role: TaskRole, tasks: Sequence[TaskPod]) -> bool:
+    return desired(job, role) > 0 or any(t.pod.role == role for t in tasks)
+
+
+def _role(found: _Found, role: TaskRole) -> dict[str, Any]:
+    job = found.job
+    reported = (job.get("status") or {}).get(role.value) or {}
+    own = [t for t in found.tasks if t.pod.role == role]
+    return {
+        "role": role.value,
+        "desired": desired(job, role),
+        "ready": reported.get("ready", 0),
+        "succeeded": reported.get("succeeded", 0),
+        "restarts": reported.get("restarts", 0),
+        "lastFailure": reported.get("lastFailure"),
+        "pods": [_pod(found, t) for t in own],
+        "givenUp": _given_up(job, role),
+        "withoutPod": _without_pod(job, role, own),
+    }
+
+
+def _pod(found: _Found, task: TaskPod) -> dict[str, Any]:
+    pod, events = task.pod, _newest(found.pod_events.get(task.pod.uid, ()))
+    warnings = [f"{e['reason']}: {one_line(e['message'])}" for e in events if e["type"] == "Warning"]
+    shown: dict[str, Any] = {
+        "task": task.name,
+        "pod": pod.name,
+        "state": state(task),
+        "ready": pod.ready and not pod.deleting,
+        "node": pod.node,
+        "restarts": pod.container.restarts,
+        "created": task.manifest["metadata"]["creationTimestamp"],
+        "why": why_pod(task) or warnings[-1:],
+    }
+    if trains(task):
+        shown["devices"] = found.devices.get(pod.uid)
+    shards = (found.job.get("status") or {}).get("shards") or ()
+    if pod.role == names.PS and (shard := next((s for s in shards if s["index"] == pod.index), None)):
+        shown["primary"] = shard.get("primary") == pod.name
+    return shown
+
+
+def _given_up(job: Object, role: TaskRole) -> list[str]:
+    status = job.get("status") or {}
+    full = (r["index"] for r in status.get("replicaRecords") or () if r["role"] == role and r.get("givenUp"))
+    ranges = (p.get("givenUp", "") for p in status.get("packedRecords") or () if p["role"] == role)
+    return [names.task_name(role, index) for index in sorted((*full, *(n for r in ranges for n in numbers(r))))]
+
+
+def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:
+    """The tasks that are to run and have no pod; none where some may be done: only their pods said which ones."""
+    reported = (job.get("status") or {}).get(role.value) or {}
+    if end_of(job) or reported.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
+        return []
+    there = {t.name for t in own} | set(_given_up(job, role))
+    return [name for index in range(desired(job, role)) if (name := names.task_name(role, index)) not in there]
+
+
+def _standbys(job: Object) -> int:
+    """How many standbys each shard is to have."""
+    standby = job["spec"]["ps"].get("standby") or {}
+    return 0 if standby.get("mode", "None") == "None" else int(standby.get("replicasPerShard", 1))
+
+
+def _newest(events: Iterable[Object]) -> list[dict[str, Any]]:
+    """Events in the order of when they last happened."""
+    found = [
+        {
+            "time": _last_time(event),
+            "type": event.get("type", ""),
+            "reason": event.get("reason", ""),
+            "message": event.get("message", ""),
+            "count": int((event.get("series") or {}).get("count") or event.get("count") or 1),
+        }
+        for event in events
+    ]
+    return sorted(found, key=lambda e: e["time"])
+
+
+def _last_time(event: Object) -> str:
+    """When it last happened, in whichever of the fields its writer uses, to the second: so that strings compare."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    moment = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return f"{str(moment)[:19]}Z"
