@@ -1,7 +1,7 @@
 """Secrets are left out of reports and histories: values of variables with secret-like names, and secret-like texts.
 
 What a variable had as its value is left out everywhere, also of logs. A program may print secrets of other forms: read
-a report before you send it. The module needs the standard library alone.
+a report before sending it. The module needs the standard library alone.
 """
 
 import re
@@ -47,7 +47,7 @@ class Redactor:
         self._values: set[str] = set()
 
     def redacted(self, found: Any) -> Any:
-        """An object of the API without secrets, and without the fields that nobody reads."""
+        """An object of the API without secrets, and without the fields that no reader needs."""
         if isinstance(found, Mapping):
             return self._mapping(found)
         if isinstance(found, list):

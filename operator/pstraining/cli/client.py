@@ -1,4 +1,4 @@
-"""The few requests that commands make, with the user's own rights: where kubectl would ask, and as whom."""
+"""The few requests that commands make, with the user's own rights, cluster and identity, as kubectl has them."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from pstraining.cli.errors import AbsentError, RequestError, refusal
 
 Object = dict[str, Any]
 FIELD_MANAGER: Final = "kubectl-pstraining"
-"""Who has set what commands write, in managedFields."""
+"""The manager, in managedFields, of the fields that commands write."""
 PAGE: Final = 500
 """Objects in one answer of a list."""
 CONNECT_SECONDS: Final = 10
@@ -99,7 +99,7 @@ class KubeconfigClient:
     """The cluster that kubectl would ask, with the same identity."""
 
     def __init__(self, overrides: Overrides | None = None) -> None:
-        """Decide which cluster, and as whom.
+        """Choose the cluster, and the identity of requests.
 
         Args:
             overrides: what the options say.
@@ -146,7 +146,7 @@ class KubeconfigClient:
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         """The lines of a container's log, as they come."""
-        # Who follows waits for the next line as long as it takes.
+        # A follower waits for the next line without a time limit.
         seconds = None if "follow" in query else self._seconds
         answer = self._get(_core(namespace, f"pods/{pod}/log"), query, seconds)
         with self._reached():
@@ -259,7 +259,7 @@ class KubeconfigClient:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Tell that there was no answer, or not a whole one."""
+        """Report a missing or incomplete answer."""
         try:
             yield
         except HTTPError as error:

@@ -26,7 +26,7 @@ from pstraining.cli.options import CONNECTION
 FILES: Final = ("files", "file", "kubeconfig", "certificate_authority", "client_certificate", "client_key")
 """Options that take files."""
 SECONDS: Final = 3.0
-"""How long somebody who has pressed TAB waits for names from the cluster."""
+"""Time limit for names from the cluster after TAB."""
 
 
 class Directive(IntEnum):
@@ -106,7 +106,7 @@ def found_names(what: str, given: Mapping[str, Any]) -> list[str]:
         try:
             found.extend(_look_up(what, given))
         except CommandError:
-            return  # nobody reads errors while a word is completed
+            return  # a shell shows no errors while a word is completed
 
     thread = Thread(target=look, daemon=True)
     thread.start()

@@ -58,7 +58,7 @@ class ConflictError(RequestError):
     def __init__(self, message: str, status: int, fields: tuple[str, ...] = ()) -> None:
         super().__init__(message, status)
         self.fields = fields
-        """What others have set, each with who it was."""
+        """Fields that other managers have set, each with its manager."""
 
 
 def refusal(status: int, body: bytes | str) -> RequestError:

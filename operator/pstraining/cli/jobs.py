@@ -98,7 +98,7 @@ def end_of(job: Object) -> Condition | None:
 
 
 def phase(job: Object) -> str:
-    """The job's phase; before anybody has acted on it, Unknown."""
+    """The job's phase; before the operator has processed it, Unknown."""
     return str((job.get("status") or {}).get("phase") or "Unknown")
 
 
@@ -133,7 +133,7 @@ def _instead(cluster: ClusterClient, namespace: str, name: str) -> str:
     try:
         there = sorted(str(job["metadata"]["name"]) for job in cluster.jobs(namespace))
     except RequestError:
-        return ""  # that there is no such job is the answer; who may not list jobs gets no more
+        return ""  # the answer is the missing job; a user without the right to list jobs gets no more
     if close := get_close_matches(name, there):
         return f"Did you mean {' or '.join(close)}?"
     return f"Jobs in this namespace: {listed(there)}." if there else "The namespace has no jobs."

@@ -18,7 +18,7 @@ Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's namespace.")
 ]
 Context = Annotated[Overrides | None, "the options of CONNECTION"]
-"""Which cluster, and as whom; `with_connection` gives a command that has it kubectl's options in its place."""
+"""The cluster and the identity of requests; `with_connection` replaces it by kubectl's options."""
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: text to read, json or yaml for programs.")
 ]

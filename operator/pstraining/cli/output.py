@@ -73,7 +73,7 @@ def show(
 
 
 WIDE = 500
-"""Columns where nobody looks at a terminal: nothing is broken into lines."""
+"""Columns of output that is no terminal's: no line is broken."""
 
 
 def yaml_text(found: Any) -> str:

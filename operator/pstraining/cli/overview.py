@@ -80,7 +80,7 @@ def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
 
 
 def _notes(job: Object) -> list[str]:
-    """What the status does not say because nobody has written it yet."""
+    """Facts that the status does not state yet, as the operator has not processed the job."""
     metadata, reported = job["metadata"], job.get("status") or {}
     manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
     if manager != names.MANAGED_BY:

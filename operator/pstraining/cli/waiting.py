@@ -21,7 +21,7 @@ GROWTH = 1.2
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait, by which clock, and who hears what happens meanwhile."""
+    """How long to wait, by which clock, and the receiver of messages meanwhile."""
 
     seconds: float = 300
     clock: Callable[[], float] = time.monotonic

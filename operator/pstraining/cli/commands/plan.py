@@ -159,7 +159,7 @@ def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
 
 
 def seconds_at(job: Manifest, asked: float | None) -> float | None:
-    """Megabits a second to reckon with: those asked for, else the job's own; None: nobody says."""
+    """Megabits a second to reckon with: those asked for, else the job's own; None: unknown."""
     hint = (job["spec"].get("network") or {}).get("bandwidthMegabits")
     return asked if asked is not None else hint
 

@@ -19,7 +19,7 @@ from pstraining.cli.waiting import Patience, follow, running_or_ended
 
 
 class DryRun(StrEnum):
-    """Who is asked, if nothing is to be stored."""
+    """The checker of a job that is not to be stored."""
 
     CLIENT = "client"
     SERVER = "server"

@@ -1,4 +1,4 @@
-"""`wait JOB...`: until jobs have ended, run, or have a condition; the exit status tells success from failure.
+"""`wait JOB...`: until jobs have ended, run, or have a condition; the exit status distinguishes success from failure.
 
 `kubectl wait --for=condition=Succeeded` does not return when a job fails: here every end of a job is an answer.
 """

@@ -1,1 +1,1 @@
-"""Where commands find the cluster, the namespace and who asks: as kubectl does."""
+"""The cluster, the namespace and the identity of commands, found as kubectl finds them."""

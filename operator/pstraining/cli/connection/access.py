@@ -1,4 +1,4 @@
-"""Which cluster a command asks, in which namespace and as whom: the decision, without a request.
+"""The cluster, namespace and identity of a command: the decision, without a request.
 
 Source of the rules: k8s.io/client-go tools/clientcmd, client_config.go and merged_client_builder.go, and
 k8s.io/cli-runtime's config_flags.go. Two differences, both of help in a pod without a kubeconfig: --as and
@@ -216,7 +216,7 @@ def _cluster(config: Kubeconfig, overrides: Overrides, context: Context, default
 def _of_pod(
     overrides: Overrides, user: User, surroundings: Surroundings, namespace: str, seconds: float | None
 ) -> Access:
-    """The pod's own cluster and service account; of the user only whom to act as."""
+    """The pod's own cluster and service account; of the user only the identity to impersonate."""
     host, port = (surroundings.environ[f"KUBERNETES_SERVICE_{what}"] for what in ("HOST", "PORT"))
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     folder = surroundings.service_account

@@ -1,4 +1,4 @@
-"""What a request carries to say who asks, and as whom to act."""
+"""The credentials of a request, and the identity to impersonate."""
 
 import base64
 import os

@@ -49,21 +49,21 @@ def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapp
     Raises:
         CommandError: the plugin is missing, fails, or prints no credentials; with its own words.
     """
-    who = f"The credential plugin {plugin.command} of user {user}"
+    subject = f"The credential plugin {plugin.command} of user {user}"
     if plugin.api_version not in VERSIONS:
-        raise CommandError(f"{who} has the apiVersion {plugin.api_version}: it must be {' or '.join(VERSIONS)}.")
-    interactive = _interactive(plugin, who)
+        raise CommandError(f"{subject} has the apiVersion {plugin.api_version}: it must be {' or '.join(VERSIONS)}.")
+    interactive = _interactive(plugin, subject)
     given = {**environ, **{v.name: v.value for v in plugin.env}}
     given["KUBERNETES_EXEC_INFO"] = json.dumps(info(plugin, cluster, interactive=interactive))
     try:
         output, said, code = _ran([plugin.command, *plugin.args], given, interactive=interactive)
     except OSError as error:
         hint = printable(plugin.install_hint) or "Install it, or correct PATH."
-        raise CommandError(f"{who} cannot be run: {error.strerror}. {hint}") from error
+        raise CommandError(f"{subject} cannot be run: {error.strerror}. {hint}") from error
     if code:
         words = printable(" ".join(said[-WORDS:].split()))
-        raise CommandError(f"{who} failed with exit code {code}{': ' if words else '.'}{words}")
-    return printed(output, plugin.api_version, who)
+        raise CommandError(f"{subject} failed with exit code {code}{': ' if words else '.'}{words}")
+    return printed(output, plugin.api_version, subject)
 
 
 def _ran(command: list[str], environ: Mapping[str, str], *, interactive: bool) -> tuple[bytes, str, int]:
@@ -88,7 +88,7 @@ def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -
         if cluster.certificate_authority:
             data = Path(cluster.certificate_authority).read_bytes()
         own = next((e.extension for e in cluster.extensions if e.name == f"{GROUP}/exec"), None)
-        told = {
+        given = {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
@@ -97,11 +97,11 @@ def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -
             "disable-compression": cluster.disable_compression,
             "config": own,
         }
-        spec["cluster"] = {name: value for name, value in told.items() if value}
+        spec["cluster"] = {name: value for name, value in given.items() if value}
     return {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
 
 
-def printed(output: bytes, version: str, who: str) -> Printed:
+def printed(output: bytes, version: str, subject: str) -> Printed:
     """The credentials of a plugin's output.
 
     Raises:
@@ -116,21 +116,21 @@ def printed(output: bytes, version: str, who: str) -> Printed:
         )
         said, end = found.get("apiVersion"), parse_time(expires or None)
     except (ValueError, AttributeError) as error:
-        raise CommandError(f"{who} printed no ExecCredential in JSON.") from error
+        raise CommandError(f"{subject} printed no ExecCredential in JSON.") from error
     if said != version:
-        raise CommandError(f"{who} printed apiVersion {said}, but the kubeconfig has {version}.")
+        raise CommandError(f"{subject} printed apiVersion {said}, but the kubeconfig has {version}.")
     if not token and not certificate and not key:
-        raise CommandError(f"{who} printed neither a token nor a certificate.")
+        raise CommandError(f"{subject} printed neither a token nor a certificate.")
     if bool(certificate) != bool(key):
-        raise CommandError(f"{who} printed a certificate or a key, but not both.")
+        raise CommandError(f"{subject} printed a certificate or a key, but not both.")
     return Printed(token, certificate.encode(), key.encode(), end)
 
 
-def _interactive(plugin: ExecPlugin, who: str) -> bool:
+def _interactive(plugin: ExecPlugin, subject: str) -> bool:
     """Whether the plugin gets our standard input."""
     terminal = sys.stdin is not None and sys.stdin.isatty()
     if plugin.interactive_mode == "Always" and not terminal:
-        raise CommandError(f"{who} needs a terminal for its input: its interactiveMode is Always.")
+        raise CommandError(f"{subject} needs a terminal for its input: its interactiveMode is Always.")
     return terminal and plugin.interactive_mode != "Never"
 
 

@@ -79,7 +79,7 @@ class AuthProvider(_KubeconfigPart):
 
 
 class User(_KubeconfigPart):
-    """Who asks, and as whom."""
+    """The user of a context: credentials, and the identity to impersonate."""
 
     client_certificate: str = ""
     client_certificate_data: Data = b""

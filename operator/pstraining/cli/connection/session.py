@@ -162,8 +162,8 @@ def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
         try:
             context.load_cert_chain(chain, key)
         except (ssl.SSLError, ValueError) as error:
-            who = access.user_name or "without a name"
-            raise CommandError(f"The client certificate of user {who} and its key cannot be used: {error}.") from error
+            user = access.user_name or "without a name"
+            raise CommandError(f"The client certificate of user {user} and its key cannot be used: {error}.") from error
 
 
 def _socket_options() -> list[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""What doctor says of what it finds: each check from data to a verdict and what to do next. It asks nobody."""
+"""What doctor says of what it finds: each check from data to a verdict and what to do next. Pure: no requests."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -57,11 +57,11 @@ def _rights(cluster: ClusterClient, namespace: str) -> Check:
 
 
 def definition(cluster: ClusterClient) -> Check:
-    """Whether the CRD is there and of this version, also for users who may read no CRDs."""
+    """Whether the CRD is there and of this version, also where the user may read no CRDs."""
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{DEFINITION}"
     found = attempted(lambda: cluster.read(path))
     if isinstance(found, Unavailable):
-        # Who may read nothing else may still see which APIs there are.
+        # The list of APIs is readable also for users without any other right.
         served = attempted(lambda: cluster.read(f"/apis/{names.API_VERSION}"))
         if isinstance(served, Unavailable):
             return served.as_check("crd")

@@ -1,4 +1,4 @@
-"""What is most likely wrong with a job: from what was read of it to causes, the most likely one first. It asks nobody.
+"""Causes of a job's trouble from what was read of it, the most likely one first. Pure: no requests.
 
 The operator has said in conditions what it knows, and pods and logs say the rest. What stops a job comes before what
 slows it, and what ends by itself comes before remarks.
@@ -30,7 +30,7 @@ from pstraining.cli.tasks import TaskPod, TaskRole
 from pstraining.cli.waiting import is_seen, is_suspended
 
 _STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STALLED, Condition.STATUS_INCOMPLETE)
-"""What keeps a job from training until somebody corrects it."""
+"""Reasons that keep a job from training until its spec or the cluster is corrected."""
 _PASSING = (Condition.RESCALING, Condition.RESTARTING, Condition.UPDATING)
 """What ends by itself."""
 _REMARKS = (Condition.DEGRADED, Condition.CHECKPOINT_NOT_DURABLE, Condition.GPU_SETTINGS_INHERITED)
@@ -38,7 +38,7 @@ _BY_ITSELF = {
     *(Reason.WAITING_FOR_PODS, Reason.CHILDREN_MISSING, Reason.SCHEDULING_GATED, Reason.WAITING_FOR_GANG),
     *(Reason.SUSPENDED, Reason.STOPPING),
 }
-"""Reasons that are nobody's fault: the job waits, as it was asked or as others were before it."""
+"""Reasons without a fault: the job waits, as requested, or behind other jobs."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _conditions(found: JobEvidence) -> Iterator[Check]:
 
 def _pods(found: JobEvidence) -> Iterator[Check]:
     """Pods that are not well, and of which no condition says so."""
-    told = " ".join(str(c.get("message") or "") for c in (found.job.get("status") or {}).get("conditions") or ())
+    stated = " ".join(str(c.get("message") or "") for c in (found.job.get("status") or {}).get("conditions") or ())
     runs = is_true(found.job, Condition.RUNNING)
     for task in found.tasks:
         words = (
@@ -161,7 +161,7 @@ def _pods(found: JobEvidence) -> Iterator[Check]:
                 if event.get("type") == "Warning"
             ][-1:]
         )
-        if words and task.pod.name not in told and not task.pod.ready and not is_suspended(found.job):
+        if words and task.pod.name not in stated and not task.pod.ready and not is_suspended(found.job):
             advice = Advice(f"kubectl describe pod {task.pod.name}", "pods-run-and-do-not-become-ready")
             yield _cause(state(task), f"{task.name} ({task.pod.name}): {'; '.join(words)}", advice, _unless(runs))
 

@@ -32,7 +32,7 @@ LATEST: Final = 15.0
 PATIENCE: Final = 60.0
 """Seconds for which the API server may be away."""
 ROOM: Final = 10_000
-"""Lines that wait to be written; who reads more waits."""
+"""Limit of lines that wait to be written; beyond it, readers wait."""
 
 
 @dataclass

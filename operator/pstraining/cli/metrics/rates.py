@@ -11,7 +11,7 @@ from pstraining.cli.metrics.samples import Samples
 SLOW: Final = 0.75
 """A worker is a straggler that makes less than this share of the median worker's steps."""
 ENOUGH_STEPS: Final = 5
-"""Steps of the median worker in the interval, below which nobody is called one: chance weighs too much."""
+"""Steps of the median worker in the interval, below which no worker is called a straggler: chance weighs too much."""
 
 
 @dataclass(frozen=True)

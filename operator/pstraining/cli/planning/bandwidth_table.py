@@ -114,8 +114,8 @@ def picture(found: Carried) -> RenderableType:
     busiest = bandwidth.busiest(found.links)
     for link in found.links:
         mark = "   <- limits the update" if link is busiest else ""
-        who = f"each of {several(link.number, link.task)}"
-        links.add_row(who, size(link.sent), size(link.received), _seconds(found, link.busier) + mark)
+        sender = f"each of {several(link.number, link.task)}"
+        links.add_row(sender, size(link.sent), size(link.received), _seconds(found, link.busier) + mark)
     best = f"{several(found.best, 'parameter server')}: with more, the link of a worker is the busiest."
     return Group(
         Text(f"Traffic when every worker processes one batch, with {model}{every}{known}:"),

@@ -76,17 +76,17 @@ def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
             yield from _of_container(f"{what} {container.get('name', '')}", container)
 
 
-def _of_container(who: str, container: Mapping[str, Any]) -> Iterator[str]:
+def _of_container(subject: str, container: Mapping[str, Any]) -> Iterator[str]:
     present = container.get("state") or {}
     waiting, ended = present.get("waiting") or {}, present.get("terminated")
     if waiting.get("reason") and (waiting["reason"] not in _NO_NEWS or waiting.get("message")):
-        yield f"{who} is waiting: {_said(waiting['reason'], waiting.get('message'))}"
+        yield f"{subject} is waiting: {_said(waiting['reason'], waiting.get('message'))}"
     if ended and ended.get("exitCode"):
-        yield f"{who} ended with {_end(ended)}"
+        yield f"{subject} ended with {_end(ended)}"
     restarts, last = int(container.get("restartCount") or 0), (container.get("lastState") or {}).get("terminated")
     if restarts and last and not ended:
         times = "once" if restarts == 1 else f"{restarts} times"
-        yield f"{who} was restarted {times}; its last run ended with {_end(last)}"
+        yield f"{subject} was restarted {times}; its last run ended with {_end(last)}"
 
 
 def _end(ended: Mapping[str, Any]) -> str:

@@ -162,9 +162,11 @@ def _single(role: str, one: Replicas, notes: Notes) -> None:
 
 
 def _always(found: Mapping[str, Replicas], notes: Notes) -> None:
-    """Whoever has the chief's duty ends the job with 0 also under Always."""
+    """The task with the chief's duty ends the job with 0 also under Always."""
     chief = found.get(names.CHIEF)
     duty = chief if chief is not None and chief.number else found[names.WORKER]
     if duty.policy == ALWAYS:
-        who = "the chief" if duty is chief else "worker 0"
-        notes.different(f"{duty.path}.restartPolicy", f"exit code 0 of {who} is the job's success also under {ALWAYS}.")
+        task = "the chief" if duty is chief else "worker 0"
+        notes.different(
+            f"{duty.path}.restartPolicy", f"exit code 0 of {task} is the job's success also under {ALWAYS}."
+        )

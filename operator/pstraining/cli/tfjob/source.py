@@ -1,4 +1,4 @@
-"""Reads a TFJob field by field, so that what nobody has read can be named."""
+"""Reads a TFJob field by field, so that unread fields can be named."""
 
 import json
 import math
@@ -72,7 +72,7 @@ class Fields:
         return join(self.path, name)
 
     def close(self, said: str = "there is no such field here.", todo: str = "") -> None:
-        """Name what nobody has taken."""
+        """Name the fields that were not read."""
         for name in self._left:
             self._notes.none(self.at(name), said, todo)
 
