@@ -1,7 +1,7 @@
 # Three images from one file, built with docker or buildah:
-#   docker build --target operator    -t pstraining/operator:0.1.0 .
-#   docker build --target runtime     -t pstraining/runtime:0.1.0 .
-#   docker build --target runtime-gpu -t pstraining/runtime-gpu:0.1.0 .
+#   docker build --target operator    -t pstraining/operator:0.2.0 .
+#   docker build --target runtime     -t pstraining/runtime:0.2.0 .
+#   docker build --target runtime-gpu -t pstraining/runtime-gpu:0.2.0 .
 # What changes seldom comes first: after a change of the package's source only the last, small layers are built again.
 # Every package is one of hack/locks, by its hash. With BASE given by its digest, and `--timestamp` of buildah or SOURCE_DATE_EPOCH
 # of BuildKit, the same commit makes the same image, byte for byte.

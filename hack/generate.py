@@ -29,6 +29,7 @@ from hack.docs.library import library  # noqa: E402 (the path comes first)
 from hack.docs.metrics_page import metrics_page  # noqa: E402
 from hack.docs.reference import reference  # noqa: E402 (the path comes first)
 from hack.docs.tfjob_table import tfjob_table  # noqa: E402 (the path comes first)
+from hack.docs.version_text import versioned  # noqa: E402 (the path comes first)
 from hack.docs.versions_page import versions_page  # noqa: E402
 from hack.field_mutation import fields  # noqa: E402 (the path comes first)
 from tests.tfjob.converted import expected_files  # noqa: E402 (the path comes first)
@@ -95,7 +96,13 @@ def chart_readme(text: str, table: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file and what it must hold."""
+    """Every generated file, or file that names the version, and what it must hold."""
+    made = pages_and_manifests()
+    return {**made, **dict(versioned(ROOT, made))}
+
+
+def pages_and_manifests() -> dict[Path, str]:
+    """Every file that is generated as a whole, and the chart's README."""
     definition = crd()
     readme = CHART / "README.md"
     table = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 __all__ = ["Client", "__version__"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from pstraining import __version__
+
 from .conftest import CHART, KUBERNETES, NAMESPACE, REPOSITORY, ROOT, Helm, Render
 
 CRD_NAME = "pstrainingjobs.pstraining.dev"
@@ -128,6 +130,8 @@ def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str)
     notes = yaml.safe_load(done.stdout)["text"]
     shown = yaml.safe_load(textwrap.dedent(notes[notes.index("  apiVersion:") : notes.index("Watch it:")]))
     assert shown["spec"]["checkpoint"]["volumeClaimTemplate"], "who copies it keeps the model"
+    (container,) = shown["spec"]["worker"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example.org/pstraining/runtime:{__version__}", "beside the operator's"
     assert told in notes
     assert "deployment/pstraining-operator" in notes
     assert "{{" not in notes
@@ -153,5 +157,6 @@ def test_the_dashboard_is_there_for_the_sidecar_if_asked(render: Render) -> None
 
 def test_versions_agree() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
-    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text("utf-8")
-    assert f"## [{chart['version']}]" in (CHART / "CHANGELOG.md").read_text("utf-8")
+    assert chart["version"] == chart["appVersion"] == __version__
+    for folder in (CHART, ROOT):
+        assert f"\n## [{__version__}] - " in (folder / "CHANGELOG.md").read_text("utf-8"), "its notes"

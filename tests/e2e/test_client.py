@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining import Client
+from pstraining import Client, __version__
 from pstraining.client.client import Job
 from pstraining.client.errors import JobFailedError
 from pstraining.progress import Progress
@@ -14,7 +14,7 @@ from tests.support.kube import Kube, Target, wait_for
 from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
-IMAGE = "pstraining/runtime:0.1.0"
+IMAGE = f"pstraining/runtime:{__version__}"
 
 
 def train(steps: int, pace: float) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pstraining import __version__
 from tests.support.kube import Kube, Object, wait_for
 
-IMAGE = "pstraining/runtime:0.1.0"
+IMAGE = f"pstraining/runtime:{__version__}"
 PROGRAM = """
 import os, pathlib, socket, sys, threading, time
 role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
