@@ -30,7 +30,7 @@ FIXED_WHILE_RUNNING: Final = (
 )
 """What feeds pod templates, with a question mark where it may be absent: pods are rendered when they are created and
 never while they live."""
-CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "volume?", "volumeClaimTemplate?")
+CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "volume?", "volumeClaimTemplate?")
 """The fields of spec.checkpoint that feed pod templates."""
 
 

@@ -25,7 +25,7 @@ class HistoryPolicy(StrEnum):
     NONE = "None"
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     """How a job has ended, as far as its chief knows."""
 
     SUCCEEDED = "Succeeded"
@@ -51,7 +51,7 @@ class Summary(ApiModel):
     name: str = Field(description="Name of the job.")
     namespace: str = Field(description="Namespace of the job.")
     uid: str = Field(default="", description="UID of the job.")
-    outcome: Outcome = Field(description="How the job has ended. Unfinished: no chief has written its end.")
+    outcome: JobOutcome = Field(description="How the job has ended. Unfinished: no chief has written its end.")
     message: str = Field(default="", description="What the chief knows of the end, for people.")
     time: datetime = Field(description="Time at which the chief wrote the file.")
     term: int = Field(default=0, description="Number of the attempt of the chief that wrote the file.")

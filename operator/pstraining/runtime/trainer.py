@@ -17,7 +17,6 @@ from pstraining.runtime.data.sources import Source
 from pstraining.runtime.data.total_updates import total_updates
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import install_exit_code
-from pstraining.runtime.history.recorder import HistoryRecorder
 from pstraining.runtime.model.objective import Objective
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.data.epochs import Epochs
+    from pstraining.runtime.history.recorder import HistoryRecorder
     from pstraining.runtime.ps.store import ParameterStore
     from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
     from pstraining.runtime.transport.client import PSClient
@@ -144,11 +144,13 @@ class Trainer:
         if cluster.task.type == "ps":
             become_server()
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
+        from pstraining.runtime.history.recorder import HistoryRecorder  # NumPy, which no parameter server loads
+
         history = HistoryRecorder(cluster, checkpoint)
         return history.recorded(lambda: self._run(cluster, checkpoint, history))
 
     def _run(
-        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, history: HistoryRecorder
+        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, history: "HistoryRecorder"
     ) -> dict[str, float] | None:
         training = resolve("training", TrainingSettings, self._training, cluster.training)
         if training.epochs and callable(self._data) and not self._steps_per_epoch:
@@ -210,7 +212,7 @@ class Trainer:
         checkpoint: CheckpointSettings,
         ahead: http2_probe.Ahead,
         renewal: Renewal,
-        history: HistoryRecorder,
+        history: "HistoryRecorder",
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
@@ -373,7 +375,7 @@ class _TaskContext:
     training: TrainingSettings
     checkpoint: CheckpointSettings
     renewal: Renewal
-    history: HistoryRecorder
+    history: "HistoryRecorder"
     mode: "UpdateFactory"
     source: Source | None
     """Source of assigned data; None if each worker has its dataset."""

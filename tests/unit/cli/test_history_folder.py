@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pstraining.api.summary import KeptLog, Outcome, Summary
+from pstraining.api.summary import JobOutcome, KeptLog, Summary
 from pstraining.cli.commands.dashboard import made
 from pstraining.cli.history.folder import HistoryFolder
 from pstraining.cli.main import app
@@ -41,7 +41,7 @@ def write(folder: Path, **changes: Any) -> None:
         "name": "digits",
         "namespace": "default",
         "uid": job()["metadata"]["uid"],
-        "outcome": Outcome.SUCCEEDED,
+        "outcome": JobOutcome.SUCCEEDED,
         "time": NOW,
         "term": 1,
         "result": {"step": 60.0, "test_accuracy": 0.9},
@@ -83,7 +83,9 @@ def test_status_shows_the_job_as_it_was_with_the_end_that_its_chief_knows(folder
 def test_a_failure_that_the_operator_knew_stays_in_its_words(folder: Path) -> None:
     failed = {**RUNNING, "type": "Failed", "reason": "DeadlineExceeded", "message": "active for 60 s"}
     status = {"phase": "Failed", "conditions": [failed]}
-    write(folder, outcome=Outcome.FAILED, message="DeadlineExceeded: active for 60 s", job={**job(), "status": status})
+    write(
+        folder, outcome=JobOutcome.FAILED, message="DeadlineExceeded: active for 60 s", job={**job(), "status": status}
+    )
     shown = ran("status", "--from", str(folder))
     assert "Failed True" in shown
     assert "DeadlineExceeded: active for 60 s" in shown
@@ -91,7 +93,7 @@ def test_a_failure_that_the_operator_knew_stays_in_its_words(folder: Path) -> No
 
 
 def test_without_the_job_what_is_there_is_shown(folder: Path) -> None:
-    write(folder, job=None, pods=[], logs=[], outcome=Outcome.UNFINISHED, notes=["The chief had no endpoint."])
+    write(folder, job=None, pods=[], logs=[], outcome=JobOutcome.UNFINISHED, notes=["The chief had no endpoint."])
     shown = ran("status", "--from", str(folder))
     assert "The chief had no endpoint." in shown
     assert "the job was unfinished then" in shown

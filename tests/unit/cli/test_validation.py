@@ -173,6 +173,7 @@ CHECKPOINT: dict[str, Any] = {
     "volume": {"hostPath": {"path": "/c"}},
     "volumeClaimTemplate": CLAIM | {"storageClassName": "fast"},
     "retainPolicy": "Delete",
+    "history": "None",
 }
 
 

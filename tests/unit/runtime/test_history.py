@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, Outcome, Summary
+from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, Summary
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import Writer, take
 from pstraining.runtime.checkpoint.state import SupersededError
@@ -82,7 +82,7 @@ def test_training_that_has_ended_leaves_everything_without_secrets(tmp_path: Pat
     assert found.recorded(lambda: {"step": 7.0, "test_loss": 0.25}) == {"step": 7.0, "test_loss": 0.25}
     kept = summary(tmp_path)
     assert (kept.outcome, kept.result, kept.uid, kept.term) == (
-        Outcome.SUCCEEDED,
+        JobOutcome.SUCCEEDED,
         {"step": 7, "test_loss": 0.25},
         UID,
         1,
@@ -102,11 +102,11 @@ def test_training_that_has_ended_leaves_everything_without_secrets(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("conditions", "outcome"),
-    [([FAILED], Outcome.FAILED), ([{"type": "Suspended", "status": "True"}], None), ([], None)],
+    [([FAILED], JobOutcome.FAILED), ([{"type": "Suspended", "status": "True"}], None), ([], None)],
     ids=["failed", "suspended", "drained"],
 )
 def test_a_chief_that_is_stopped_writes_the_end_of_a_failed_job_alone(
-    conditions: list[Mapping[str, str]], outcome: Outcome | None, tmp_path: Path
+    conditions: list[Mapping[str, str]], outcome: JobOutcome | None, tmp_path: Path
 ) -> None:
     operator = StubOperator(job(*conditions), {"worker-1": b"ValueError: no data\n"})
     with pytest.raises(SystemExit):
@@ -120,10 +120,10 @@ def test_a_chief_that_is_stopped_writes_the_end_of_a_failed_job_alone(
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"), [(SettingsError("steps"), Outcome.FAILED), (OSError("reset"), Outcome.UNFINISHED)]
+    ("error", "outcome"), [(SettingsError("steps"), JobOutcome.FAILED), (OSError("reset"), JobOutcome.UNFINISHED)]
 )
 def test_a_chief_that_fails_writes_why_and_whether_it_is_final(
-    error: Exception, outcome: Outcome, tmp_path: Path
+    error: Exception, outcome: JobOutcome, tmp_path: Path
 ) -> None:
     with pytest.raises(type(error)):
         recorder(tmp_path, StubOperator(job())).recorded(raising(error))
@@ -143,7 +143,7 @@ def test_at_its_start_a_chief_writes_what_is_known_so_far(tmp_path: Path) -> Non
     found.tend()
     found.tend()
     kept = summary(tmp_path)
-    assert (kept.outcome, kept.logs, operator.asked) == (Outcome.UNFINISHED, [], ["job"])
+    assert (kept.outcome, kept.logs, operator.asked) == (JobOutcome.UNFINISHED, [], ["job"])
     assert kept.job is not None
 
 

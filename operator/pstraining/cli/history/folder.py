@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition
-from pstraining.api.summary import SUMMARY_FILE, KeptLog, Outcome, Summary
+from pstraining.api.summary import SUMMARY_FILE, JobOutcome, KeptLog, Summary
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, RequestError
@@ -147,7 +147,7 @@ def job_of(summary: Summary) -> Object:
     status = {"observedGeneration": metadata.get("generation", 0), **(known.get("status") or {})}
     if summary.training is not None:
         status["training"] = {**summary.training, "lastUpdatedTime": moment}
-    if summary.outcome is not Outcome.UNFINISHED:
+    if summary.outcome is not JobOutcome.UNFINISHED:
         status |= {"phase": summary.outcome.value, "conditions": [*_ended(status, summary, moment)]}
     return {**known, "metadata": metadata, "status": status}
 

@@ -26,7 +26,7 @@ NO_ENDPOINT: Final = (
 )
 
 
-class Operator(Protocol):
+class JobSource(Protocol):
     """What is asked."""
 
     @property
@@ -70,7 +70,7 @@ def tail(content: bytes, limit: int) -> tuple[bytes, bool]:
 
 
 def gather(
-    operator: Operator,
+    operator: JobSource,
     *,
     seconds: float,
     wants_logs: Callable[[Mapping[str, Any]], object] = lambda job: True,
@@ -101,7 +101,7 @@ def gather(
 
 
 def _gather_logs(
-    operator: Operator, runs: Sequence[Mapping[str, Any]], found: Gathered, is_late: Callable[[], bool]
+    operator: JobSource, runs: Sequence[Mapping[str, Any]], found: Gathered, is_late: Callable[[], bool]
 ) -> None:
     def read(run: Mapping[str, Any]) -> bytes | str:
         if is_late():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pstraining import progress
-from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, Outcome, Summary
+from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, Summary
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.state import SupersededError
@@ -19,7 +19,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.errors import final_error
-from pstraining.runtime.history.gathering import Gathered, Operator, gather
+from pstraining.runtime.history.gathering import Gathered, JobSource, gather
 from pstraining.runtime.history.operator import OperatorClient
 from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.telemetry.events import event
@@ -53,7 +53,7 @@ class HistoryRecorder:
         self,
         cluster: Cluster | None = None,
         checkpoint: CheckpointSettings | None = None,
-        operator: Operator | None = None,
+        operator: JobSource | None = None,
     ) -> None:
         self._cluster, self._operator = cluster or Cluster("", Task("chief", 0), {}), operator or OperatorClient()
         keeps = checkpoint is not None and checkpoint.history is HistoryPolicy.KEEP
@@ -83,7 +83,7 @@ class HistoryRecorder:
         """Write the history of the start, once the operator has answered; called in the chief's thread."""
         if self._start is not None and (found := self._start.result(0)) is not None:
             self._start = None
-            self._write(Outcome.UNFINISHED, "No chief has written the end of the job.", found)
+            self._write(JobOutcome.UNFINISHED, "No chief has written the end of the job.", found)
 
     def stopping(self) -> None:
         """Begin to gather, because the process has received SIGTERM: pods and their logs may be gone soon."""
@@ -104,14 +104,14 @@ class HistoryRecorder:
             raise
         if self._is_on:
             values = dict(result) if isinstance(result, Mapping) else None
-            self._write(Outcome.SUCCEEDED, "", gather(self._operator, seconds=END_SECONDS), values)
+            self._write(JobOutcome.SUCCEEDED, "", gather(self._operator, seconds=END_SECONDS), values)
         return result
 
     def _stopped(self) -> None:
         self.stopping()
         found = self._stop.result(STOP_SECONDS) if self._stop else None
         if found is not None and found.job is not None and (message := failure(found.job)) is not None:
-            self._write(Outcome.FAILED, message, found)
+            self._write(JobOutcome.FAILED, message, found)
 
     def _failed(self, error: BaseException) -> None:
         if not self._is_on:
@@ -120,10 +120,12 @@ class HistoryRecorder:
         shown = f"{type(final or error).__name__}: {final or error}"
         policy = "" if final else " A later attempt may follow."
         message = f"Attempt {self._cluster.term} of the chief has ended with {shown}.{policy}"
-        outcome = Outcome.FAILED if final else Outcome.UNFINISHED
+        outcome = JobOutcome.FAILED if final else JobOutcome.UNFINISHED
         self._write(outcome, message, gather(self._operator, seconds=STOP_SECONDS))
 
-    def _write(self, outcome: Outcome, message: str, found: Gathered, result: dict[str, float] | None = None) -> None:
+    def _write(
+        self, outcome: JobOutcome, message: str, found: Gathered, result: dict[str, float] | None = None
+    ) -> None:
         try:
             summary = self._summary(outcome, message, found, result)
             checkpoints = self._writable()
@@ -136,7 +138,7 @@ class HistoryRecorder:
             help_ = "training is not affected; the history of the job is incomplete"
             event("history_failed", outcome=outcome, reason=f"{type(error).__name__}: {error}", help=help_)
 
-    def _summary(self, outcome: Outcome, message: str, found: Gathered, result: dict[str, float] | None) -> Summary:
+    def _summary(self, outcome: JobOutcome, message: str, found: Gathered, result: dict[str, float] | None) -> Summary:
         cluster = self._cluster
         return Summary(
             name=cluster.job,
