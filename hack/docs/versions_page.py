@@ -187,8 +187,11 @@ def _skews() -> Iterator[str]:
 
 
 def _upgrades(changelog: str) -> Iterator[str]:
-    """A row for each version of the changelog and the one before, the newest first."""
-    found = re.findall(r"^## \[(\S+)\](.*)$", changelog, re.MULTILINE)
-    for (to, more), (before, _) in zip(found, [*found[1:], ("a commit", "")], strict=True):
-        heading = re.sub(r"[^\w\- ]", "", f"{to}{more}".lower()).replace(" ", "-")
-        yield f"| {before} | {to} | [changes](../../CHANGELOG.md#{heading}) |"
+    """A row for each `### From X: ...` of a version, the newest first; without one, from the version before."""
+    _, *parts = re.split(r"^## \[(\S+)\](.*)\n", changelog, flags=re.MULTILINE)
+    versions = list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
+    for (to, more, text), before in zip(versions, [*(version for version, *_ in versions[1:]), ""], strict=True):
+        notes = re.findall(r"^### (From (\S+?)(?::.*)?)$", text, re.MULTILINE)
+        for heading, version in notes or ([(f"{to}{more}", before)] if before else []):
+            anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            yield f"| {version} | {to} | [{'what to change' if notes else 'changes'}](../../CHANGELOG.md#{anchor}) |"

@@ -105,9 +105,11 @@ def test_a_rule_on_versions_names_a_test_that_is_there(monkeypatch: pytest.Monke
 
 
 def test_upgrades_are_from_one_version_of_the_changelog_to_the_next() -> None:
-    rows = [*versions_page._upgrades("# Changes\n\n## [0.2.0] - 2026-01-02\n\ntext\n\n## [0.1.0]\n")]
-    assert rows[0] == "| 0.1.0 | 0.2.0 | [changes](../../CHANGELOG.md#020---2026-01-02) |"
-    assert rows[1] == "| a commit | 0.1.0 | [changes](../../CHANGELOG.md#010) |"
+    old = "## [0.2.0] - 2026-01-02\n\n### From 0.1: what to change\n\n- all\n"
+    assert [*versions_page._upgrades(f"# Changes\n\n## [0.2.1] - 2026-02-03\n\ntext\n\n{old}")] == [
+        "| 0.2.0 | 0.2.1 | [changes](../../CHANGELOG.md#021---2026-02-03) |",
+        "| 0.1 | 0.2.0 | [what to change](../../CHANGELOG.md#from-01-what-to-change) |",
+    ]
 
 
 def test_a_tfjob_that_does_not_say_what_it_shows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
