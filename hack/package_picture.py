@@ -25,6 +25,7 @@ WORDS = {
     "chief": "restore, save, report",
     "worker": "pull, compute, push",
     "history": "summary and logs",
+    "tracking": "runs of MLflow",
     "replication": "views, failover, state transfer",
     "updates": "Async, Sync, Hybrid",
     "compression": "codecs, residuals",

@@ -20,6 +20,7 @@ from pstraining.runtime.errors import install_exit_code
 from pstraining.runtime.model.objective import Objective
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
+from pstraining.runtime.tracking.tracking import Tracking
 from pstraining.runtime.transport import http2_probe, sockets
 from pstraining.runtime.worker.thread import WorkerThread
 
@@ -147,10 +148,11 @@ class Trainer:
         from pstraining.runtime.history.recorder import HistoryRecorder  # NumPy, which no parameter server loads
 
         history = HistoryRecorder(cluster, checkpoint)
-        return history.recorded(lambda: self._run(cluster, checkpoint, history))
+        with Tracking(cluster, checkpoint.path) as tracking:
+            return history.recorded(lambda: self._run(cluster, checkpoint, history, tracking))
 
     def _run(
-        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, history: "HistoryRecorder"
+        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, history: "HistoryRecorder", tracking: Tracking
     ) -> dict[str, float] | None:
         training = resolve("training", TrainingSettings, self._training, cluster.training)
         if training.epochs and callable(self._data) and not self._steps_per_epoch:
@@ -170,8 +172,9 @@ class Trainer:
             from pstraining.runtime.chief import chief  # noqa: F401 - TensorFlow, and whatever needs it
             from pstraining.runtime.worker import loop as worker_loop  # noqa: F401 - TensorFlow, and whatever needs it
         try:
-            return self._take_part(cluster, training, checkpoint, ahead, renewal, history)
+            return self._take_part(cluster, training, checkpoint, ahead, renewal, history, tracking)
         except RenewalDueError as due:
+            tracking.leave()
             renewal.renew(due, blocked=HELD_BACK if cluster.is_chief else ())
 
     def total_updates(
@@ -213,6 +216,7 @@ class Trainer:
         ahead: http2_probe.Ahead,
         renewal: Renewal,
         history: "HistoryRecorder",
+        tracking: Tracking,
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
@@ -244,7 +248,9 @@ class Trainer:
         client.connect()
         renewal.connected(client.leave)
         counters, chiefs = WorkerCounters(), ChiefCounters()
-        context = _TaskContext(client, training, checkpoint, renewal, history, mode, source, divided, counters, chiefs)
+        context = _TaskContext(
+            client, training, checkpoint, renewal, history, tracking, mode, source, divided, counters, chiefs
+        )
         prometheus.serve(
             prometheus.TaskMetrics(
                 worker=counters if cluster.task.type == "worker" else None,
@@ -267,6 +273,7 @@ class Trainer:
         stop = GracefulStop()
         stop.install()
         with tf.device(client.local):
+            tracking.start(history.settings)
             chief = self._build_chief(context, stop, worker.check_abort)
             worker.start()
             result = chief.run()
@@ -322,6 +329,7 @@ class Trainer:
                 validation,
                 callbacks,
                 summaries=self._summaries(context.checkpoint.path),
+                track=context.tracking.write,
                 local_optimizers=training.local_steps > 1,
             ),
         )
@@ -376,6 +384,7 @@ class _TaskContext:
     checkpoint: CheckpointSettings
     renewal: Renewal
     history: "HistoryRecorder"
+    tracking: Tracking
     mode: "UpdateFactory"
     source: Source | None
     """Source of assigned data; None if each worker has its dataset."""

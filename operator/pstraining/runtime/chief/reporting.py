@@ -41,6 +41,8 @@ class FitOptions:
     """Keras callbacks."""
     summaries: Path | None = None
     """Folder for TensorBoard."""
+    track: Callable[[int, Mapping[str, float]], None] = lambda step, scalars: None
+    """Takes numbers at a step for the tracker of experiments."""
     local_optimizers: bool = False
     """Whether workers have local optimizers, whose learning rate cannot be changed."""
 
@@ -259,7 +261,7 @@ class TrainingReporter:
         show(self._rate.line(seen), self._rate.fraction(seen))
         self._send_progress(seen)
         scalars = {"workers": float(counters.workers), "loss": self._line.loss, **self._rate.speeds()}
-        self._summaries.write(step, {name: value for name, value in scalars.items() if math.isfinite(value)})
+        self._write(step, scalars)
 
     def _send_progress(self, seen: Seen, result: Mapping[str, float] | None = None) -> None:
         """Send the progress; `result`: the job's, at the end of training, when there is no rate any more."""
@@ -302,4 +304,10 @@ class TrainingReporter:
     def _note_epoch(self, end: EpochEnd) -> None:
         """Record an epoch's complete logs; called in the callbacks' thread."""
         self._counters.scalars = dict(end.logs)
-        self._summaries.write(end.step, {f"epoch/{name}": value for name, value in end.logs.items()})
+        self._write(end.step, {f"epoch/{name}": value for name, value in end.logs.items()})
+
+    def _write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write what is a finite number for TensorBoard, and to the tracker."""
+        finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
+        self._summaries.write(step, finite)
+        self._fit.track(step, finite)

@@ -58,6 +58,13 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "history_failed": EventText(
         _CHIEF, "The history of the job could not be written. Training is not affected.", "See `reason`."
     ),
+    "no_tracker": EventText(
+        _CHIEF, "`MLFLOW_TRACKING_URI` is set, and MLflow is not in the image.", "Install `mlflow-skinny` in the image."
+    ),
+    "tracker_failed": EventText(_CHIEF, "MLflow did not take what was logged. Training continues, and it is retried."),
+    "tracker_incomplete": EventText(
+        _CHIEF, "`dropped` points or artifacts did not reach MLflow. Training is not affected.", "See `tracker_failed`."
+    ),
     "data_begins_anew": EventText(
         _CHIEF, "The checkpoint says nothing of the data that is trained already, so the first epoch starts again."
     ),

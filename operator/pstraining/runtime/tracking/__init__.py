@@ -1,0 +1,1 @@
+"""Trackers of experiments, to which the chief logs its job: MLflow."""

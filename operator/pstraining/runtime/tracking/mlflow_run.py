@@ -1,0 +1,120 @@
+"""A run of MLflow, found again by the job's uid: a later chief continues it. The package is optional."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.tracking.tracker import Point, Tracker, TrackerMissingError, newer
+
+ENV_URI: Final = "MLFLOW_TRACKING_URI"
+TAG: Final = "pstraining.job_uid"
+AT_ONCE: Final = 500
+"""Metrics of one request; MLflow takes up to 1,000."""
+PARAMETERS_AT_ONCE: Final = 100
+"""MLflow takes so many parameters in one request."""
+
+
+def tracker_of(
+    cluster: Cluster, settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> Tracker | None:
+    """Return a tracker for the chief of a job, or None if the environment names no server.
+
+    Args:
+        cluster: the job.
+        settings: the settings in force, which become the run's parameters.
+        environ: the program's environment; MLflow reads its other variables, such as MLFLOW_EXPERIMENT_NAME.
+    """
+    if not (environ.get(ENV_URI) and cluster.is_chief):
+        return None
+    parameters = dict(flat(settings)) | {"ps": str(len(cluster.ps)), "workers": str(cluster.workers)}
+    tags = {TAG: cluster.job_uid, "pstraining.job": cluster.job, "pstraining.namespace": cluster.namespace}
+    return Tracker(lambda: MlflowRun(tags, parameters, environ))
+
+
+def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Return each setting that has a value by its path, such as training.compression.push."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{path}{name}.")
+        elif value is not None:
+            yield f"{path}{name}", str(value)
+
+
+class MlflowRun:
+    """The job's run.
+
+    Args:
+        tags: of the run; the first one, TAG, identifies it.
+        parameters: of the run; those that it has already stay.
+        environ: MLflow's variables.
+
+    Raises:
+        TrackerMissingError: MLflow is not installed.
+    """
+
+    def __init__(self, tags: Mapping[str, str], parameters: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        try:
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise TrackerMissingError(
+                f"{ENV_URI} is set, and the package of MLflow cannot be imported ({error}): install mlflow-skinny, or "
+                "mlflow, in the image"
+            ) from None
+        self._client = MlflowClient(environ[ENV_URI])
+        run = self._found(tags, environ)
+        self._id = run.info.run_id
+        self._last = {name: self._last_step(name) for name in run.data.metrics}
+        self._begin(run, parameters)
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Log the metrics that the run does not have yet."""
+        from mlflow.entities import Metric
+
+        fresh = ((point, newer(point, self._last)) for point in points)
+        metrics = iter(
+            Metric(name, value, int(point.time * 1000), point.step)
+            for point, values in fresh
+            for name, value in values.items()
+        )
+        while some := list(islice(metrics, AT_ONCE)):
+            self._client.log_batch(self._id, metrics=some)
+            for metric in some:
+                self._last[metric.key] = max(metric.step, self._last.get(metric.key, -1))
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        """Log files that are there, and end the run."""
+        for path in artifacts:
+            if path.exists():
+                self._client.log_artifact(self._id, str(path))
+        self._client.set_terminated(self._id, "FINISHED")
+
+    def _found(self, tags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
+        if given := environ.get("MLFLOW_RUN_ID"):
+            return self._client.get_run(given)
+        experiment = self._experiment(environ)
+        runs = self._client.search_runs([experiment], f"tags.`{TAG}` = '{tags[TAG]}'", max_results=1)
+        if runs:
+            return runs[0]
+        return self._client.create_run(experiment, tags=dict(tags), run_name=tags["pstraining.job"])
+
+    def _experiment(self, environ: Mapping[str, str]) -> str:
+        if given := environ.get("MLFLOW_EXPERIMENT_ID"):
+            return given
+        name = environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found else self._client.create_experiment(name))
+
+    def _last_step(self, name: str) -> int:
+        return max(int(metric.step) for metric in self._client.get_metric_history(self._id, name))
+
+    def _begin(self, run: Any, parameters: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        missing = iter([Param(name, value) for name, value in parameters.items() if name not in run.data.params])
+        while some := list(islice(missing, PARAMETERS_AT_ONCE)):
+            self._client.log_batch(self._id, params=some)
+        if run.info.status != "RUNNING":
+            self._client.update_run(self._id, status="RUNNING")

@@ -1,0 +1,132 @@
+"""Logs a job to one run of a tracker of experiments, from a thread of its own: a tracker that is down delays nothing.
+
+What waits for the tracker is bounded. What does not fit is dropped, counted and reported.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from pstraining.runtime.telemetry.events import event
+
+WAITING: Final = 2000
+"""Points that wait for the tracker at most: more than an hour of the chief's reports."""
+RETRY_SECONDS: Final = 10.0
+"""Seconds from a failed attempt to the next."""
+STOP_SECONDS: Final = 5.0
+"""Seconds for what still waits when the chief is stopped or has failed."""
+END_SECONDS: Final = 60.0
+"""Seconds for what still waits, and for the artifacts, when training has ended."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Metrics of one step."""
+
+    step: int
+    time: float
+    """Seconds since 1970."""
+    metrics: Mapping[str, float]
+
+
+class Run(Protocol):
+    """A run of a tracker; every method may raise."""
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Log the metrics that the run does not have yet."""
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        """Log files, and end the run."""
+
+
+class TrackerMissingError(Exception):
+    """The tracker's package is not there; the message says which."""
+
+
+def newer(point: Point, last: Mapping[str, int]) -> dict[str, float]:
+    """Return the metrics of a point that a run does not have, by the last step that it has of each metric.
+
+    A chief that continues from a checkpoint comes to steps a second time.
+    """
+    return {name: value for name, value in point.metrics.items() if point.step > last.get(name, -1)}
+
+
+class Tracker:
+    """Passes points on to a run, in the order of their steps.
+
+    Args:
+        connect: finds the run of this job, or begins one; called in the tracker's thread, again after a failure.
+        retry: seconds from a failed attempt to the next.
+    """
+
+    def __init__(self, connect: Callable[[], Run], retry: float = RETRY_SECONDS) -> None:
+        self._connect, self._retry = connect, retry
+        self._points: queue.Queue[Point] = queue.Queue(WAITING)
+        self._dropped = 0
+        self._is_missing = False
+        self._artifacts: Sequence[Path] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="pstraining-tracker", daemon=True)
+        self._thread.start()
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step; never waits."""
+        if self._is_missing:  # and reported
+            return
+        try:
+            self._points.put_nowait(Point(step, time.time(), dict(metrics)))
+        except queue.Full:
+            self._dropped += 1
+
+    def finish(self, artifacts: Sequence[Path], seconds: float = END_SECONDS) -> None:
+        """Log what waits and these files, end the run, and return after so many seconds at most."""
+        self._artifacts = artifacts
+        self.close(seconds)
+
+    def close(self, seconds: float = STOP_SECONDS) -> None:
+        """Log what waits, and return after so many seconds at most; the run goes on with the next chief."""
+        self._closing.set()
+        self._thread.join(seconds)
+        if self._is_missing:
+            return
+        left = self._dropped + self._points.qsize() + self._thread.is_alive()
+        if left:
+            event("tracker_incomplete", dropped=left, help="the tracker was away, or slow; training is not affected")
+
+    def _work(self) -> None:
+        run: Run | None = None
+        batch: list[Point] = []
+        while True:
+            try:
+                run = run or self._connect()
+                batch = batch or self._next()
+                if batch:
+                    run.log(batch)
+                    batch = []
+                elif self._closing.is_set():
+                    if self._artifacts is not None:
+                        run.finish(self._artifacts)
+                    return
+            except TrackerMissingError as error:
+                event("no_tracker", reason=str(error))
+                self._is_missing = True
+                return
+            except Exception as error:  # noqa: BLE001 - whatever the tracker's client raises
+                event("tracker_failed", reason=f"{type(error).__name__}: {error}".partition("\n")[0])
+                run = None  # whether it has stored the batch is not known: the next connection asks
+                if self._closing.wait(self._retry):
+                    time.sleep(min(1.0, self._retry))
+
+    def _next(self) -> list[Point]:
+        """Return the points that wait, after a moment; none at the end."""
+        found: list[Point] = []
+        with suppress(queue.Empty):
+            found.append(self._points.get(timeout=0.01 if self._closing.is_set() else 0.2))
+            while True:
+                found.append(self._points.get_nowait())
+        return found

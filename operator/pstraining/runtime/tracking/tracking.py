@@ -1,0 +1,53 @@
+"""A job's tracking, from the chief's start to its end: nothing, if the environment names no tracker."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from pstraining.api.summary import SUMMARY_FILE
+from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.tracking.mlflow_run import tracker_of
+from pstraining.runtime.tracking.tracker import Tracker
+
+ARTIFACTS: Final = ("final.keras", "final.weights.h5", "result.json", SUMMARY_FILE)
+"""Files beside the checkpoints that become artifacts of the run."""
+LEAVE_SECONDS: Final = 0.5
+
+
+class Tracking:
+    """Passes the chief's scalars on to a tracker; a context manager that ends the run, or leaves it to the next chief.
+
+    Args:
+        cluster: this task's view of the job.
+        folder: of checkpoints, if there is one; its results become artifacts.
+    """
+
+    def __init__(self, cluster: Cluster, folder: str | None) -> None:
+        self._cluster, self._folder = cluster, folder
+        self._tracker: Tracker | None = None
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Begin, or continue, the run of this job; the settings become its parameters."""
+        self._tracker = tracker_of(self._cluster, settings)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Log numbers at a global step; never waits."""
+        if self._tracker is not None:
+            self._tracker.write(step, scalars)
+
+    def leave(self) -> None:
+        """Log what waits before the process is renewed, within a moment: the chief's leases run on."""
+        if self._tracker is not None:
+            self._tracker.close(LEAVE_SECONDS)
+
+    def __enter__(self) -> "Tracking":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._tracker is None:
+            return
+        if error is not None:
+            self._tracker.close()
+        else:
+            self._tracker.finish([Path(self._folder) / name for name in ARTIFACTS] if self._folder else [])

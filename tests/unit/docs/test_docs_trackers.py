@@ -1,0 +1,57 @@
+"""The page of trackers and tuning: what Katib's collector finds in the chief's lines, and the study with Optuna."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.docs.pages import ROOT
+from pstraining.api import names
+from pstraining.runtime.telemetry.events import event
+from tests.support.documented import MINIMAL
+from tests.support.soak_marks import in_all
+
+PAGE = (ROOT / "docs/users/experiment-trackers.md").read_text()
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(found)
+
+
+def experiment() -> dict[str, Any]:
+    spec: dict[str, Any] = yaml.safe_load(block("yaml"))["spec"]
+    return spec
+
+
+def test_katibs_collector_finds_the_metrics_of_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+    event("result", step=1000, test_accuracy=0.95, test_loss=1.5e-05)
+    line = capsys.readouterr().out
+    (pattern,) = experiment()["metricsCollectorSpec"]["source"]["filter"]["metricsFormat"]
+    found = {match[1]: match[2] for match in re.finditer(pattern, line)}
+    objective = experiment()["objective"]["objectiveMetricName"]
+    assert (float(found[objective]), float(found["test_loss"])) == (0.95, 1.5e-05)
+
+
+def test_katibs_trial_is_a_job_of_this_version() -> None:
+    template = experiment()["trialTemplate"]
+    trial = template["trialSpec"]
+    assert (trial["apiVersion"], trial["kind"]) == (MINIMAL["apiVersion"], MINIMAL["kind"])
+    assert f"- {names.KIND}.{names.VERSION}.{names.GROUP}" in block("text")
+    assert template["primaryPodLabels"] == {names.LABEL_ROLE: names.CHIEF}
+    assert template["primaryContainerName"] == names.MAIN_CONTAINER
+
+
+@in_all("tests/unit/client/test_client.py::test_train_creates_the_job_and_its_program")
+def test_the_study_with_optuna(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="optuna is not among what the tests install")
+    study = tmp_path / "study.py"
+    study.write_text(block("python"))
+    ran = subprocess.run([sys.executable, study], capture_output=True, text=True, timeout=1800, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "'rate': " in ran.stdout
+    assert ran.stderr.count("Trial ") >= 10

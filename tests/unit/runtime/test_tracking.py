@@ -1,0 +1,160 @@
+"""Trackers: one run over several chiefs, no metric twice, and a tracker that is away delays nothing."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.config.cluster import Cluster, Task
+from pstraining.runtime.tracking import tracker as tracker_module
+from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, flat, tracker_of
+from pstraining.runtime.tracking.tracker import Point, Tracker, newer
+from pstraining.runtime.tracking.tracking import Tracking
+
+ADDRESSES = {"chief": ("a:1",), "worker": ("b:1", "c:1"), "ps": ("d:1",)}
+
+
+def cluster() -> Cluster:
+    return Cluster("digits", Task("chief", 0), ADDRESSES, job_uid="0123", namespace="team")
+
+
+class StubRun:
+    """Keeps what is logged; fails while it is away."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.artifacts: list[Path] | None = None
+        self.failures = 0
+
+    def log(self, points: Sequence[Point]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("away")
+        self.points += points
+
+    def finish(self, artifacts: Sequence[Path]) -> None:
+        self.artifacts = [*artifacts]
+
+
+def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_points_reach_the_run_in_their_order_and_artifacts_end_it(tmp_path: Path) -> None:
+    run = StubRun()
+    tracker = Tracker(lambda: run)
+    for step in range(5):
+        tracker.write(step, {"loss": 1.0})
+    tracker.finish([tmp_path], 30)
+    assert [point.step for point in run.points] == [0, 1, 2, 3, 4]
+    assert run.artifacts == [tmp_path]
+
+
+def test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run = StubRun()
+    run.failures = 1
+    tracker = Tracker(lambda: run, retry=0.01)
+    tracker.write(1, {"loss": 1.0})
+    tracker.close(30)
+    assert [point.step for point in run.points] == [1]
+    assert run.artifacts is None
+    assert [(told["event"], told["reason"]) for told in events(capsys)] == [("tracker_failed", "ConnectionError: away")]
+
+
+def test_a_tracker_that_never_answers_delays_nothing_and_what_is_dropped_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracker_module, "WAITING", 3)
+    answer = threading.Event()
+
+    def connect() -> StubRun:
+        answer.wait()
+        return StubRun()
+
+    tracker = Tracker(connect)
+    began = time.monotonic()
+    for step in range(10):
+        tracker.write(step, {"loss": 1.0})
+    tracker.close(0.1)
+    assert time.monotonic() - began < 5
+    (told,) = events(capsys)
+    assert (told["event"], told["dropped"]) == ("tracker_incomplete", 7 + 3 + 1)
+    answer.set()
+    tracker._thread.join(30)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
+    found = tracker_of(cluster(), {}, {ENV_URI: "http://127.0.0.1:9"})
+    assert found is not None
+    found._thread.join(30)
+    (told,) = events(capsys)
+    assert told["event"] == "no_tracker"
+    assert "install mlflow-skinny" in told["reason"]
+    for step in range(5):
+        found.write(step, {})
+    found.close()
+    assert events(capsys) == [], "what it cannot take was reported once"
+
+
+def test_without_the_variable_nothing_is_tracked() -> None:
+    assert tracker_of(cluster(), {}, {}) is None
+    with Tracking(cluster(), None) as tracking:
+        tracking.write(1, {"loss": 1.0})
+
+
+def test_of_a_step_that_comes_again_nothing_is_new() -> None:
+    assert newer(Point(5, 0.0, {"loss": 1.0, "epoch/loss": 2.0}), {"loss": 5}) == {"epoch/loss": 2.0}
+
+
+def test_settings_become_parameters() -> None:
+    assert dict(flat({"training": {"steps": 7, "epochs": None, "compression": {"push": "None"}}})) == {
+        "training.steps": "7",
+        "training.compression.push": "None",
+    }
+
+
+CHIEF = """
+import sys, time
+from tests.unit.runtime.test_tracking import cluster, tracker_of
+tracker = tracker_of(cluster(), {"training": {"steps": 20}})
+for step in range(1, 11):
+    tracker.write(step, {"loss": 1 / step})
+while tracker._points.qsize():
+    time.sleep(0.05)
+print("logged", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking = pytest.importorskip("mlflow.tracking", reason="mlflow-skinny is not among what the tests install")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # without a database, which mlflow-skinny has not
+    monkeypatch.setenv(ENV_URI, f"file://{tmp_path}/runs")
+    chief = subprocess.Popen([sys.executable, "-c", CHIEF], stdout=subprocess.PIPE, text=True)
+    assert chief.stdout is not None
+    assert chief.stdout.readline() == "logged\n"
+    chief.kill()
+    chief.wait()
+    (tmp_path / "result.json").write_text("{}")
+    with Tracking(cluster(), str(tmp_path)) as tracking_job:
+        tracking_job.start({"training": {"steps": 30}})
+        for step in range(6, 21):  # from the last checkpoint
+            tracking_job.write(step, {"loss": 1 / step})
+    client = tracking.MlflowClient()
+    (run,) = client.search_runs(["0"], f"tags.`{TAG}` = '0123'")
+    steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")]
+    assert sorted(steps)[-10:] == [*range(11, 21)]
+    assert len(steps) == len({*steps}) >= 15
+    assert run.data.params["training.steps"] == "20"
+    assert run.info.status == "FINISHED"
+    assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["result.json"]
