@@ -14,7 +14,7 @@ import pytest
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.tracking import tracker as tracker_module
 from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, flat, tracker_of
-from pstraining.runtime.tracking.tracker import Point, Tracker, newer
+from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
 from pstraining.runtime.tracking.tracking import Tracking
 
 ADDRESSES = {"chief": ("a:1",), "worker": ("b:1", "c:1"), "ps": ("d:1",)}
@@ -28,11 +28,11 @@ class StubRun:
     """Keeps what is logged; fails while it is away."""
 
     def __init__(self) -> None:
-        self.points: list[Point] = []
+        self.points: list[TrackedPoint] = []
         self.artifacts: list[Path] | None = None
         self.failures = 0
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         if self.failures:
             self.failures -= 1
             raise ConnectionError("away")
@@ -111,7 +111,7 @@ def test_without_the_variable_nothing_is_tracked() -> None:
 
 
 def test_of_a_step_that_comes_again_nothing_is_new() -> None:
-    assert newer(Point(5, 0.0, {"loss": 1.0, "epoch/loss": 2.0}), {"loss": 5}) == {"epoch/loss": 2.0}
+    assert newer(TrackedPoint(5, 0.0, {"loss": 1.0, "epoch/loss": 2.0}), {"loss": 5}) == {"epoch/loss": 2.0}
 
 
 def test_settings_become_parameters() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pstraining.runtime.config.cluster import Cluster
-from pstraining.runtime.tracking.tracker import Point, Tracker, TrackerMissingError, newer
+from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, TrackerMissingError, newer
 
 ENV_URI: Final = "MLFLOW_TRACKING_URI"
 TAG: Final = "pstraining.job_uid"
@@ -69,7 +69,7 @@ class MlflowRun:
         self._last = {name: self._last_step(name) for name in run.data.metrics}
         self._begin(run, parameters)
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         """Log the metrics that the run does not have yet."""
         from mlflow.entities import Metric
 

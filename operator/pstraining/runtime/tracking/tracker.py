@@ -25,7 +25,7 @@ END_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Point:
+class TrackedPoint:
     """Metrics of one step."""
 
     step: int
@@ -37,7 +37,7 @@ class Point:
 class Run(Protocol):
     """A run of a tracker; every method may raise."""
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         """Log the metrics that the run does not have yet."""
 
     def finish(self, artifacts: Sequence[Path]) -> None:
@@ -48,7 +48,7 @@ class TrackerMissingError(Exception):
     """The tracker's package is not there; the message says which."""
 
 
-def newer(point: Point, last: Mapping[str, int]) -> dict[str, float]:
+def newer(point: TrackedPoint, last: Mapping[str, int]) -> dict[str, float]:
     """Return the metrics of a point that a run does not have, by the last step that it has of each metric.
 
     A chief that continues from a checkpoint comes to steps a second time.
@@ -66,7 +66,7 @@ class Tracker:
 
     def __init__(self, connect: Callable[[], Run], retry: float = RETRY_SECONDS) -> None:
         self._connect, self._retry = connect, retry
-        self._points: queue.Queue[Point] = queue.Queue(WAITING)
+        self._points: queue.Queue[TrackedPoint] = queue.Queue(WAITING)
         self._dropped = 0
         self._is_missing = False
         self._artifacts: Sequence[Path] | None = None
@@ -79,7 +79,7 @@ class Tracker:
         if self._is_missing:  # and reported
             return
         try:
-            self._points.put_nowait(Point(step, time.time(), dict(metrics)))
+            self._points.put_nowait(TrackedPoint(step, time.time(), dict(metrics)))
         except queue.Full:
             self._dropped += 1
 
@@ -100,7 +100,7 @@ class Tracker:
 
     def _work(self) -> None:
         run: Run | None = None
-        batch: list[Point] = []
+        batch: list[TrackedPoint] = []
         while True:
             try:
                 run = run or self._connect()
@@ -122,9 +122,9 @@ class Tracker:
                 if self._closing.wait(self._retry):
                     time.sleep(min(1.0, self._retry))
 
-    def _next(self) -> list[Point]:
+    def _next(self) -> list[TrackedPoint]:
         """Return the points that wait, after a moment; none at the end."""
-        found: list[Point] = []
+        found: list[TrackedPoint] = []
         with suppress(queue.Empty):
             found.append(self._points.get(timeout=0.01 if self._closing.is_set() else 0.2))
             while True:
