@@ -13,6 +13,7 @@ from hack.docs.pages import ROOT
 from pstraining.api import names
 from pstraining.runtime.telemetry.events import event
 from tests.support.documented import MINIMAL
+from tests.support.extra_packages import add_packages
 from tests.support.soak_marks import in_all
 
 PAGE = (ROOT / "docs/users/experiment-trackers.md").read_text()
@@ -47,8 +48,8 @@ def test_katibs_trial_is_a_job_of_this_version() -> None:
 
 
 @in_all("tests/unit/client/test_client.py::test_train_creates_the_job_and_its_program")
-def test_the_study_with_optuna(tmp_path: Path) -> None:
-    pytest.importorskip("optuna", reason="optuna is not among what the tests install")
+def test_the_study_with_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_packages(tmp_path / "packages", monkeypatch, "optuna>=4,<5")
     study = tmp_path / "study.py"
     study.write_text(block("python"))
     ran = subprocess.run([sys.executable, study], capture_output=True, text=True, timeout=1800, check=False)

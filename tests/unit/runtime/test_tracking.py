@@ -16,6 +16,8 @@ from pstraining.runtime.tracking import tracker as tracker_module
 from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, flat, tracker_of
 from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
 from pstraining.runtime.tracking.tracking import Tracking
+from tests.support.extra_packages import add_packages
+from tests.support.soak_marks import in_all
 
 ADDRESSES = {"chief": ("a:1",), "worker": ("b:1", "c:1"), "ps": ("d:1",)}
 
@@ -134,10 +136,15 @@ time.sleep(600)
 """
 
 
+@in_all(
+    "tests/unit/runtime/test_tracking.py::test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run"
+)  # installs MLflow
 def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tracking = pytest.importorskip("mlflow.tracking", reason="mlflow-skinny is not among what the tests install")
+    add_packages(tmp_path / "packages", monkeypatch, "mlflow-skinny>=3,<4")
+    from mlflow.tracking import MlflowClient
+
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # without a database, which mlflow-skinny has not
     monkeypatch.setenv(ENV_URI, f"file://{tmp_path}/runs")
     chief = subprocess.Popen([sys.executable, "-c", CHIEF], stdout=subprocess.PIPE, text=True)
@@ -150,7 +157,7 @@ def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
         tracking_job.start({"training": {"steps": 30}})
         for step in range(6, 21):  # from the last checkpoint
             tracking_job.write(step, {"loss": 1 / step})
-    client = tracking.MlflowClient()
+    client = MlflowClient()
     (run,) = client.search_runs(["0"], f"tags.`{TAG}` = '0123'")
     steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")]
     assert sorted(steps)[-10:] == [*range(11, 21)]
