@@ -17,8 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localcluster import faults
 from pstraining.api import contract
+from pstraining.api.summary import SUMMARY_FILE, Summary
+from tests.support.cli_runs import run
 from tests.support.examples import ROOT, Example
-from tests.support.kube import Kube, Object, wait_for
+from tests.support.kube import Kube, Object, Target, wait_for
 from tests.support.soak_marks import ALL, in_all, in_soak, some
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
@@ -38,7 +40,9 @@ COMPRESSED = {"compression": {"push": "Int8"}}
     ),
     ids=["Async", "Sync-Int8"],
 )
-def test_digits(kube: Kube, namespace: str, shared: Path, training: Object, steps: int, accuracy: float) -> None:
+def test_digits(
+    kube: Kube, target: Target, namespace: str, shared: Path, training: Object, steps: int, accuracy: float
+) -> None:
     example = Example.start(kube, namespace, "digits", shared, {"training": {**training, "steps": steps}})
     example.wait_succeeded()
     result = example.wait_event("result")
@@ -46,6 +50,7 @@ def test_digits(kube: Kube, namespace: str, shared: Path, training: Object, step
     assert (example.checkpoints / "result.json").exists()
     assert example.job()["status"]["restarts"] == 0
     _reported_its_end(example, result)
+    _kept_its_history(target, example, result)
     if training is IN_STEP:
         assert result["step"] == steps, "every update counts, and none is made beyond"
 
@@ -60,6 +65,19 @@ def _reported_its_end(example: Example, result: Object) -> None:
     assert status["step"] == result["step"]
     assert metrics["test_accuracy"] == pytest.approx(result["test_accuracy"], rel=1e-4)
     assert float(status["loss"]) >= 0
+
+
+def _kept_its_history(target: Target, example: Example, result: Object) -> None:
+    """The chief has asked the operator for the job and for the logs of its pods, and the plugin reads what it wrote."""
+    kept = Summary.model_validate_json((example.checkpoints / SUMMARY_FILE).read_text())
+    assert (kept.outcome, kept.notes, kept.uid) == ("Succeeded", [], example.job()["metadata"]["uid"])
+    assert kept.result is not None
+    assert kept.result["test_accuracy"] == pytest.approx(result["test_accuracy"], rel=1e-4)
+    assert {log.task: log.missing for log in kept.logs} == dict.fromkeys(
+        ("ps-0", "chief-0", "worker-0", "worker-1"), ""
+    )
+    shown = run(target, "logs", kept.name, "--from", str(example.checkpoints), "--role", "worker")
+    assert '"event": "worker"' in shown.stdout, shown
 
 
 @in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # a process, not a pod
