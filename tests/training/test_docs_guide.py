@@ -19,6 +19,7 @@ from examples.tfrecords.write import write
 from hack.docs.pages import ROOT, pages
 from pstraining.runtime.local import LocalJob
 from tests.support.documented import documents, job_of, shell_lines
+from tests.support.soak_marks import in_all
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -153,3 +154,11 @@ def test_what_the_pages_show(shown: str, tmp_path: Path) -> None:
 
         with remote_tables():  # the readers' are larger than this machine
             exec(shown, {"ids": keras.Input((4,), dtype="int32")})
+
+
+@in_all("tests/training/test_example_notebook.py::test_the_notebook_trains")  # the same calls, in a notebook
+def test_the_script_of_the_client_trains_on_this_machine(tmp_path: Path) -> None:
+    (shown,) = (b.text for b in pages()[USERS / "train-from-python.md"].blocks if b.language == "python")
+    local = shown.replace("Client()", "Client(local=True)")
+    assert local != shown
+    assert '"event": "result"' in python(local, tmp_path)
