@@ -42,6 +42,16 @@ ELSEWHERE: Final = {
     ),
     f"kubectl wait --for=delete pod -l {JOB_NAME} --all-namespaces --timeout=2m": "tests/e2e/test_upgrade.py",
     "kubectl delete crd pstrainingjobs.pstraining.dev": "tests/e2e/test_upgrade.py",
+    **dict.fromkeys(
+        (
+            "kubectl cp history:/digits/summary.json digits/summary.json",
+            "kubectl cp history:/digits/history digits/history",
+            "kubectl pstraining status --from digits",
+            "kubectl pstraining logs digits --from digits --role worker --index 0",
+        ),
+        "tests/e2e/test_training.py",
+    ),
+    "kubectl pstraining dashboard --from digits": "tests/unit/cli/test_history_folder.py",
     "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",
     "kubectl pstraining logs d<TAB>": "tests/unit/cli/test_completion.py",
 }

@@ -4,6 +4,7 @@ While digits trains, its pods are killed one after the other: the job goes on fr
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from hack.docs.pages import pages
 from localcluster import faults
 from pstraining.api import contract
 from pstraining.api.summary import SUMMARY_FILE, Summary
+from tests.e2e.conftest import cluster_command
 from tests.support.cli_runs import run
+from tests.support.documented import shell_lines
 from tests.support.examples import ROOT, Example
 from tests.support.kube import Kube, Object, Target, wait_for
 from tests.support.soak_marks import ALL, in_all, in_soak, some
@@ -41,7 +46,14 @@ COMPRESSED = {"compression": {"push": "Int8"}}
     ids=["Async", "Sync-Int8"],
 )
 def test_digits(
-    kube: Kube, target: Target, namespace: str, shared: Path, training: Object, steps: int, accuracy: float
+    kube: Kube,
+    target: Target,
+    namespace: str,
+    shared: Path,
+    tmp_path: Path,
+    training: Object,
+    steps: int,
+    accuracy: float,
 ) -> None:
     example = Example.start(kube, namespace, "digits", shared, {"training": {**training, "steps": steps}})
     example.wait_succeeded()
@@ -50,7 +62,7 @@ def test_digits(
     assert (example.checkpoints / "result.json").exists()
     assert example.job()["status"]["restarts"] == 0
     _reported_its_end(example, result)
-    _kept_its_history(target, example, result)
+    _kept_its_history(target, example, result, tmp_path / "digits")
     if training is IN_STEP:
         assert result["step"] == steps, "every update counts, and none is made beyond"
 
@@ -67,17 +79,43 @@ def _reported_its_end(example: Example, result: Object) -> None:
     assert float(status["loss"]) >= 0
 
 
-def _kept_its_history(target: Target, example: Example, result: Object) -> None:
-    """The chief has asked the operator for the job and for the logs of its pods, and the plugin reads what it wrote."""
-    kept = Summary.model_validate_json((example.checkpoints / SUMMARY_FILE).read_text())
+def _kept_its_history(target: Target, example: Example, result: Object, folder: Path) -> None:
+    """The chief has asked the operator for the job and for the logs of its pods; copied and read as the page shows."""
+    page = pages()[ROOT / "docs" / "users" / "history.md"]
+    _start_shown_pod(example, next(block.text for block in page.blocks if block.language == "yaml"))
+    kubectl = [f"{cluster_command('bin')}/kubectl", "--kubeconfig", target.kubeconfig, "--context", target.context]
+    folder.mkdir()
+    for _, line in shell_lines(page):
+        if line.strip().startswith("kubectl cp "):
+            words = [*kubectl, "-n", example.namespace, *shlex.split(line)[1:]]
+            subprocess.run(words, cwd=folder.parent, check=True, timeout=60)
+    example.kube.delete("Pod", example.namespace, "history", grace=0)
+    kept = Summary.model_validate_json((folder / SUMMARY_FILE).read_text())
     assert (kept.outcome, kept.notes, kept.uid) == ("Succeeded", [], example.job()["metadata"]["uid"])
     assert kept.result is not None
     assert kept.result["test_accuracy"] == pytest.approx(result["test_accuracy"], rel=1e-4)
-    assert {log.task: log.missing for log in kept.logs} == dict.fromkeys(
-        ("ps-0", "chief-0", "worker-0", "worker-1"), ""
-    )
-    shown = run(target, "logs", kept.name, "--from", str(example.checkpoints), "--role", "worker")
+    tasks = ("ps-0", "chief-0", "worker-0", "worker-1")
+    assert {log.task: log.missing for log in kept.logs} == dict.fromkeys(tasks, "")
+    shown = run(target, "logs", kept.name, "--from", str(folder), "--role", "worker", "--index", "0")
     assert '"event": "worker"' in shown.stdout, shown
+    assert "chief-0" in run(target, "status", "--from", str(folder)).stdout
+
+
+def _start_shown_pod(example: Example, text: str) -> None:
+    """Start the pod of a page, with the image and the claim of an example."""
+    job = example.job()["spec"]
+    pod = yaml.safe_load(text)
+    pod["metadata"]["namespace"] = example.namespace
+    pod["spec"]["containers"][0]["image"] = job["worker"]["template"]["spec"]["containers"][0]["image"]
+    pod["spec"]["volumes"][0] |= job["checkpoint"]["volume"]
+    example.kube.create(pod)
+    name = pod["metadata"]["name"]
+
+    def is_ready() -> bool:
+        found = example.kube.get("Pod", example.namespace, name) or {}
+        return any(container["ready"] for container in found["status"].get("containerStatuses", ()))
+
+    wait_for(is_ready, f"pod {name} runs", 120)
 
 
 @in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # a process, not a pod
