@@ -17,7 +17,7 @@ from pstraining.cli.jobs import end_of, job_named, phase, why
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
-from pstraining.cli.tasks import TaskRole, tasks_of
+from pstraining.cli.tasks import TaskPod, TaskRole, tasks_of
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.scaling import check_workers
 from pstraining.cli.validation.schema import Severity
@@ -176,15 +176,18 @@ class ClusterBackend:
         with suppress(CommandError):
             for task in tasks_of(job, self._cluster.pods(self._namespace, job["metadata"]["name"])):
                 if task.pod.name in pods:
-                    return self._tail(task.name, task.pod.name, task.container)
+                    return self._tail(task)
         return ""
 
-    def _tail(self, task: str, pod: str, container: str) -> str:
-        for previous in (False, True):
-            query = LogSelection(tail=TAIL, previous=previous).query(container)
+    def _tail(self, task: TaskPod) -> str:
+        container = task.pod.container
+        # The kubelet may have started the container again since, where the launcher only says that the job has ended.
+        is_later_run = container.running and container.restarts > 0
+        for previous in (is_later_run, not is_later_run):
+            query = LogSelection(tail=TAIL, previous=previous).query(task.container)
             try:
-                if lines := list(self._cluster.log(self._namespace, pod, query)):
-                    return "\n".join(f"{task}: {line}" for line in lines)
+                if lines := list(self._cluster.log(self._namespace, task.pod.name, query)):
+                    return "\n".join(f"{task.name}: {line}" for line in lines)
             except RequestError:
                 continue
         return ""

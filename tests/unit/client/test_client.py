@@ -57,9 +57,10 @@ class Cluster(WithJobs):
         self.patches.append({"workers": workers})
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
-        if pod not in self.logs:
+        run = f"{pod}.previous" if query.get("previous") == "true" else pod
+        if run not in self.logs:
             raise RequestError("not found", 404)
-        yield from self.logs[pod]
+        yield from self.logs[run]
 
 
 class Rig:
@@ -193,13 +194,20 @@ def test_wait_returns_the_job_that_has_succeeded() -> None:
     assert len(rig.rests) == 2
 
 
-def test_wait_raises_what_the_failed_task_has_printed() -> None:
+@pytest.mark.parametrize("restarted", [False, True], ids=["as it ended", "started again since"])
+def test_wait_raises_what_the_failed_task_has_printed(restarted: bool) -> None:
     rig = Rig()
     rig.train()
-    failed = pod("worker", 1, state=terminated(1), phase="Failed", job_uid="uid-0")
+    ended_so = {"last": terminated(1), "restarts": 1} if restarted else {"state": terminated(1), "phase": "Failed"}
+    failed = pod("worker", 1, job_uid="uid-0", **ended_so)
     failed["metadata"]["namespace"] = "team"
     rig.cluster.there_pods = [failed]
-    rig.cluster.logs = {"digits-worker-1": ["Traceback (most recent call last):", "ValueError: no such thing"]}
+    printed = ["Traceback (most recent call last):", "ValueError: no such thing"]
+    idle = [
+        "pstraining-launcher: the job has ended; it does not run again in this pod, which idles until it is removed"
+    ]
+    runs = {"digits-worker-1": idle, "digits-worker-1.previous": printed}
+    rig.cluster.logs = runs if restarted else {"digits-worker-1": printed}
     lost = {"lastFailure": {"pod": "digits-worker-1"}}
     rig.status(**ended("Failed", "worker 1 failed 7 times"), worker=lost, failedReplica="worker/1")
     with pytest.raises(JobFailedError, match="digits has failed: worker 1 failed 7 times") as raised:
