@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,13 +20,13 @@ import yaml
 
 from hack.release import __main__ as release
 from hack.release import chart, sbom
-from hack.release.source import ReleaseError, stage
+from hack.release.source import FOLDERS, TOPS, ReleaseError, stage
 from pstraining import __version__
 from tests.support.soak_marks import ALL, in_all
 
 from .conftest import KUBERNETES, NAMESPACE, REPOSITORY, ROOT, Helm, Render
 
-OPTIONS = ("--without-images", "--uncommitted", "--downloads", "https://example.org/files")
+OPTIONS = ("--without-images", "--downloads", "https://example.org/files")
 
 
 @contextmanager
@@ -48,10 +49,26 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory, helm: Helm) -> tuple[Path, Path]:
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the files of a release: the tests' own folder need not be a checkout, or git's to read."""
+    folder = tmp_path_factory.mktemp("repo")
+    without = shutil.ignore_patterns("__pycache__")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=without)
+    for name in TOPS:
+        shutil.copyfile(ROOT / name, folder / name)
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "--all"), (*author, "commit", "-q", "-m", "all")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def releases(repo: Path, tmp_path_factory: pytest.TempPathFactory, helm: Helm) -> tuple[Path, Path]:
     """Two, made with other settings; in `make test` without the lists of packages, which cost most of the time."""
     folder = tmp_path_factory.mktemp("releases")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release, "ROOT", repo)
         patch.setenv("HELM", helm.binary)
         if not ALL:
             patch.setattr(sbom, "write", lambda *_: None)
@@ -78,7 +95,7 @@ def test_all_is_listed_with_its_hash(made: Path) -> None:
     assert listed == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     about = json.loads(files["release.json"])
     assert (about["version"], about["images"]) == (__version__, [])
-    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", about["commit"])
+    assert re.fullmatch(r"[0-9a-f]{40}", about["commit"])
 
 
 def test_the_wheel_runs_without_the_checkout(made: Path, tmp_path: Path) -> None:
@@ -134,8 +151,8 @@ def test_install_yaml_is_what_the_chart_renders(made: Path, render: Render) -> N
     assert "helm" not in json.dumps([namespace, *objects]).lower()
 
 
-def test_the_operator_is_named_by_its_digest(tmp_path: Path, helm: Helm) -> None:
-    source, digest = stage(ROOT, tmp_path / "source", uncommitted=True), "sha256:" + "1" * 64
+def test_the_operator_is_named_by_its_digest(repo: Path, tmp_path: Path, helm: Helm) -> None:
+    source, digest = stage(repo, tmp_path / "source", uncommitted=False), "sha256:" + "1" * 64
     packed = chart.package(source, tmp_path, digest)
     manifest = chart.install_manifest(helm.binary, packed, "ghcr.io/me", source.version)
     assert f"image: ghcr.io/me/pstraining/operator@{digest}\n" in manifest
