@@ -96,9 +96,10 @@ def _kept_its_history(target: Target, example: Example, result: Object, folder: 
     assert kept.result["test_accuracy"] == pytest.approx(result["test_accuracy"], rel=1e-4)
     tasks = ("ps-0", "chief-0", "worker-0", "worker-1")
     assert {log.task: log.missing for log in kept.logs} == dict.fromkeys(tasks, "")
-    shown = run(target, "logs", kept.name, "--from", str(folder), "--role", "worker", "--index", "0")
+    select = ("--role", "worker", "--index", "0")
+    shown = run(target, "logs", kept.name, "--from", str(folder), *select, with_context=False)
     assert '"event": "worker"' in shown.stdout, shown
-    assert "chief-0" in run(target, "status", "--from", str(folder)).stdout
+    assert "chief-0" in run(target, "status", "--from", str(folder), with_context=False).stdout
 
 
 def _start_shown_pod(example: Example, text: str) -> None:
