@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pstraining.api import contract
 
@@ -160,6 +160,47 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
+@dataclass(frozen=True)
+class OperatorServer:
+    """The operator's endpoint, by the variables of KEP-2779."""
+
+    url: SplitResult
+    """Where progress is reported; it has no host where nothing is served."""
+    certificate: str | None
+    """The file with the authority's certificate."""
+    token: str | None
+    """The file with the pod's token."""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "OperatorServer":
+        """Read the variables of a program's environment."""
+        url = urlsplit(environ.get(contract.ENV_SERVER_URL, ""))
+        return cls(url, environ.get(contract.ENV_SERVER_CERTIFICATE), environ.get(contract.ENV_SERVER_TOKEN))
+
+    def connection(self, timeout: float) -> http.client.HTTPSConnection:
+        """Return a connection that is made at its first request.
+
+        Args:
+            timeout: seconds for connecting, and for each answer.
+
+        Raises:
+            OSError: the certificate cannot be read.
+        """
+        context = ssl.create_default_context(cafile=self.certificate)
+        return http.client.HTTPSConnection(self.url.hostname or "", self.url.port, timeout=timeout, context=context)
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header with the token, which is read each time, because the kubelet renews it.
+
+        Raises:
+            OSError: the token cannot be read.
+        """
+        if not self.token:
+            return {}
+        with open(self.token, encoding="ascii") as file:
+            return {"Authorization": f"Bearer {file.read().strip()}"}
+
+
 class ProgressReporter:
     """Sends the newest report from a thread of its own.
 
@@ -168,10 +209,8 @@ class ProgressReporter:
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._url = urlsplit(environ.get(contract.ENV_SERVER_URL, ""))
+        self._server = OperatorServer.of(environ)
         self._file = Path(environ[ENV_FILE]) if environ.get(ENV_FILE) else None
-        self._certificate = environ.get(contract.ENV_SERVER_CERTIFICATE)
-        self._token = environ.get(contract.ENV_SERVER_TOKEN)
         self._changed = threading.Condition()
         self._newest: dict[str, Any] | None = None
         self._closing = False
@@ -185,7 +224,7 @@ class ProgressReporter:
             part = self._file.with_suffix(f".{os.getpid()}")
             part.write_text(json.dumps(newest), encoding="utf-8")
             part.replace(self._file)
-        if not self._url.hostname:
+        if not self._server.url.hostname:
             return
         with self._changed:
             self._newest = newest
@@ -240,20 +279,14 @@ class ProgressReporter:
                 self._connection = None
         if problem and not self._warned:
             self._warned = True
-            logger.warning("Progress cannot be reported to %s: %s", self._url.netloc, problem)
+            logger.warning("Progress cannot be reported to %s: %s", self._server.url.netloc, problem)
 
     def _post(self, body: bytes) -> str:
         """Send one report; return the problem, if there is one."""
         if self._connection is None:
-            context = ssl.create_default_context(cafile=self._certificate)
-            self._connection = http.client.HTTPSConnection(
-                self._url.hostname or "", self._url.port, timeout=TIMEOUT_SECONDS, context=context
-            )
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            with open(self._token, encoding="ascii") as file:  # the kubelet renews it
-                headers["Authorization"] = f"Bearer {file.read().strip()}"
-        self._connection.request("POST", self._url.path, body, headers)
+            self._connection = self._server.connection(TIMEOUT_SECONDS)
+        headers = {"Content-Type": "application/json", **self._server.authorization()}
+        self._connection.request("POST", self._server.url.path, body, headers)
         answer = self._connection.getresponse()
         text = answer.read(500).decode(errors="replace")
         return "" if answer.status == 200 else f"{answer.status} {answer.reason}: {text}"

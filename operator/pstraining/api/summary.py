@@ -16,6 +16,10 @@ SCHEMA: Final = "pstraining.dev/summary/v1"
 SUMMARY_FILE: Final = "summary.json"
 LOGS_FOLDER: Final = "history"
 """Beside the file: the logs, one file for each run of a container."""
+LOG_BYTES: Final = 1 << 20
+"""The end of a log that the operator gives out, and that is kept, at most."""
+LOG_LINES: Final = 10_000
+"""Lines that the operator reads from the end of a log at most."""
 
 
 class HistoryPolicy(StrEnum):

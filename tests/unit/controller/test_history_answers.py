@@ -72,7 +72,7 @@ async def test_a_chief_that_is_being_deleted_reads_and_reports_nothing(tmp_path:
 async def test_of_a_long_log_the_end_is_read_whatever_its_lines_are_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "BYTES_MAX", 1000)
+    monkeypatch.setattr(history, "LOG_BYTES", 1000)
     monkeypatch.setattr(history, "READ_MAX", 8000)
     async with serving(tmp_path) as endpoint:
         with_a_worker(endpoint)

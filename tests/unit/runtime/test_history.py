@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, Summary
+from pstraining.api.summary import LOG_LINES, LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, Summary
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import Writer, take
 from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
-from pstraining.runtime.history import gathering
 from pstraining.runtime.history.gathering import gather, share, tail
 from pstraining.runtime.history.operator import Known, OperatorError
 from pstraining.runtime.history.recorder import HistoryRecorder
@@ -195,7 +194,7 @@ def test_logs_share_a_bounded_size() -> None:
     assert share(1000) * 1000 <= 64 << 20
     assert tail(b"a\nb\n", 100) == (b"a\nb\n", True)
     assert tail(b"first\nsecond\nthird\n", 10) == (b"third\n", False)
-    assert tail(b"x\n" * gathering.LOG_LINES, 1 << 20)[1] is False, "the operator has read no more lines"
+    assert tail(b"x\n" * LOG_LINES, 1 << 20)[1] is False, "the operator has read no more lines"
 
 
 def test_logs_that_take_too_long_are_named() -> None:

@@ -5,20 +5,17 @@ that, and the operator writes nothing.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from pstraining.api import names
-from pstraining.controller.informer_cache import InformerCache, Key
+from pstraining.api.summary import LOG_BYTES, LOG_LINES
+from pstraining.controller.informer_cache import InformerCache, Key, Object
 from pstraining.controller.progress.authentication import Refusal
 from pstraining.core.observe import observe
 from pstraining.core.snapshot import Pod
 
-BYTES_MAX: Final = 1 << 20
-"""The end of a log that is given out at most."""
-LINES: Final = 10_000
-"""Lines from the end of a log that are read first."""
-READ_MAX: Final = 8 * BYTES_MAX
+READ_MAX: Final = 8 * LOG_BYTES
 """Bytes of one answer of the API server. It counts them from the first line that is asked for, so a log with longer
 lines is asked for once more, with fewer of them."""
 PODS_MAX: Final = 1000
@@ -52,7 +49,7 @@ class HistoryAnswers:
         view = self._cache.view(key)
         logs = [
             {"task": names.task_name(pod.role, pod.index, pod.member), "pod": pod.name, "previous": previous}
-            for pod in self._pods(key)
+            for pod in _observed(view.job, view.pods)
             for previous in _runs(pod)
         ]
         newest = sorted(view.pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))[-PODS_MAX:]
@@ -69,20 +66,23 @@ class HistoryAnswers:
         Raises:
             ApiError: the API server does not return it.
         """
-        pod = next((pod for pod in self._pods(key) if pod.name == name), None)
-        if pod is None:
+        job, manifest = self._cache.job_and_pod(key, name)
+        own = _observed(job, () if manifest is None else (manifest,))
+        if not own:
             return Refusal(404, "the job has no such pod")
+        (pod,) = own
         async with self._slots:
-            lines = LINES
+            lines = LOG_LINES
             while True:
                 found = await self._port.log(key[0], name, pod.main, previous=previous, lines=lines, limit=READ_MAX)
                 if len(found) < READ_MAX or lines == 1:
-                    return found[-BYTES_MAX:]
+                    return found[-LOG_BYTES:]
                 lines //= 10
 
-    def _pods(self, key: Key) -> list[Pod]:
-        view = self._cache.view(key)
-        return [] if view.job is None else list(observe(view.job, (), view.pods).pods)
+
+def _observed(job: Object | None, pods: Sequence[Object]) -> Sequence[Pod]:
+    """Return those of these pods that are the job's own."""
+    return () if job is None else observe(job, (), pods).pods
 
 
 def _runs(pod: Pod) -> Iterator[bool]:

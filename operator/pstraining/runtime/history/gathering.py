@@ -9,16 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from pstraining.api.summary import LOGS_FOLDER, KeptLog
+from pstraining.api.summary import LOG_BYTES, LOG_LINES, LOGS_FOLDER, KeptLog
 from pstraining.redaction import Redactor
 from pstraining.runtime.history.operator import Known, OperatorError
 
-LOG_BYTES: Final = 1 << 20
-"""The end of each log that is kept at most."""
 TOTAL_BYTES: Final = 64 << 20
 """Of all logs together: with more than 64 of them, each one has less."""
-LOG_LINES: Final = 10_000
-"""Lines that the operator reads from the end of a log."""
 AT_ONCE: Final = 4
 NO_ENDPOINT: Final = (
     "The chief had no endpoint of the operator, so the job's spec, its conditions and the logs of its tasks are not "

@@ -3,13 +3,12 @@
 import http.client
 import json
 import os
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from pstraining.api import contract
+from pstraining.progress import OperatorServer
 
 TIMEOUT_SECONDS: Final = 10.0
 """Seconds for one answer."""
@@ -38,16 +37,14 @@ class OperatorClient:
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        url = urlsplit(environ.get(contract.ENV_SERVER_URL, ""))
-        self._host, self._port = url.hostname, url.port
-        self._path = url.path.removesuffix(_PROGRESS) + _HISTORY if url.path.endswith(_PROGRESS) else ""
-        self._certificate = environ.get(contract.ENV_SERVER_CERTIFICATE)
-        self._token = environ.get(contract.ENV_SERVER_TOKEN)
+        self._server = OperatorServer.of(environ)
+        path = self._server.url.path
+        self._path = path.removesuffix(_PROGRESS) + _HISTORY if path.endswith(_PROGRESS) else ""
 
     @property
     def is_there(self) -> bool:
         """Return whether this task may ask the operator."""
-        return bool(self._host and self._path)
+        return bool(self._server.url.hostname and self._path)
 
     def job(self) -> Known:
         """Return what the operator knows of the job.
@@ -71,12 +68,9 @@ class OperatorClient:
 
     def _get(self, rest: str) -> bytes:
         try:
-            context = ssl.create_default_context(cafile=self._certificate)
-            connection = http.client.HTTPSConnection(
-                self._host or "", self._port, timeout=TIMEOUT_SECONDS, context=context
-            )
+            connection = self._server.connection(TIMEOUT_SECONDS)
             try:
-                connection.request("GET", self._path + rest, headers=self._headers())
+                connection.request("GET", self._path + rest, headers=self._server.authorization())
                 answer = connection.getresponse()
                 body = answer.read()
             finally:
@@ -86,12 +80,6 @@ class OperatorClient:
         if answer.status != 200:
             raise OperatorError(f"{answer.status} {answer.reason}: {_message(body)}")
         return body
-
-    def _headers(self) -> dict[str, str]:
-        if not self._token:
-            return {}
-        with open(self._token, encoding="ascii") as file:  # the kubelet renews it
-            return {"Authorization": f"Bearer {file.read().strip()}"}
 
 
 def _message(body: bytes) -> str:
