@@ -4,6 +4,7 @@ The file outlives the job, the operator and their versions: fields are added, an
 meaning.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -20,6 +21,8 @@ LOG_BYTES: Final = 1 << 20
 """The end of a log that the operator gives out, and that is kept, at most."""
 LOG_LINES: Final = 10_000
 """Lines that the operator reads from the end of a log at most."""
+HEADER_WHOLE: Final = "Pstraining-Log-Whole"
+"""Header of the operator's answer with a log: `true` if the answer has the whole log, `false` if it has the end."""
 
 
 class HistoryPolicy(StrEnum):
@@ -37,6 +40,15 @@ class JobOutcome(StrEnum):
     UNFINISHED = "Unfinished"
 
 
+@dataclass(frozen=True)
+class LogEnd:
+    """The end of a container's log."""
+
+    content: bytes
+    whole: bool
+    """Whether the content is the whole log, as far as the kubelet has kept it."""
+
+
 class KeptLog(ApiModel):
     """The log of one run of a task's container, or why there is none."""
 
@@ -44,7 +56,10 @@ class KeptLog(ApiModel):
     pod: str = Field(description="Name of its pod.")
     previous: bool = Field(default=False, description="Whether it is the run before the container was restarted.")
     file: str = Field(default="", description="Path of the log, relative to the summary; empty if there is none.")
-    whole: bool = Field(default=True, description="Whether the file has the whole log; otherwise it has its end.")
+    whole: bool = Field(
+        default=True,
+        description="Whether the file has the whole log, as far as the kubelet has kept it; otherwise it has its end.",
+    )
     missing: str = Field(default="", description="Why there is no log.")
 
 

@@ -1,14 +1,20 @@
 """What a chief may read for the history of its job: the job and the logs of its own pods, and nobody else's."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from pstraining.api.names import LABEL_JOB
+from pstraining.api.summary import LogEnd
+from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.progress import history
+from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.resources.installation import progress_audience
+from pstraining.runtime.history.operator import OperatorClient
 from tests.support.builders import job, pod
-from tests.support.progress_endpoint import CHIEF, CLAIMS, Endpoint, forged, serving, token
+from tests.support.progress_endpoint import CHIEF, CLAIMS, KEY, Endpoint, forged, serving, token
 
 pytestmark = pytest.mark.asyncio
 WORKER = pod("worker", 0, restarts=1, uid="uid-of-worker-0")
@@ -19,6 +25,28 @@ def with_a_worker(endpoint: Endpoint) -> None:
     endpoint.logs["digits-worker-0", False] = b"step 1\nstep 2\n"
     endpoint.logs["digits-worker-0", True] = b"Traceback\n"
     endpoint.logs["other-worker-0", False] = b"not yours\n"
+
+
+def known(*keys: Key) -> InformerCache:
+    """Jobs, each with one worker."""
+    cache = InformerCache()
+    for namespace, name in keys:
+        metadata = {"namespace": namespace, "name": name}
+        worker = WORKER["metadata"] | metadata | {"name": f"{name}-worker-0", "uid": f"uid-of-{name}-worker-0"}
+        worker["labels"] = WORKER["metadata"]["labels"] | {LABEL_JOB: name}
+        cache.observed({**job(), "metadata": job()["metadata"] | metadata})
+        cache.observed({**WORKER, "kind": "Pod", "metadata": worker})
+    return cache
+
+
+class Logs:
+    """The API server, whose containers all have one log."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
+        return b"".join(self._content.splitlines(keepends=True)[-lines:])[:limit]
 
 
 async def test_a_chief_reads_its_job_and_the_logs_of_its_pods(tmp_path: Path) -> None:
@@ -78,6 +106,30 @@ async def test_of_a_long_log_the_end_is_read_whatever_its_lines_are_like(
         with_a_worker(endpoint)
         lines = [b"%04d" % number + b"x" * 200 + b"\n" for number in range(2000)]
         endpoint.logs["digits-worker-0", False] = b"".join(lines)
-        status, body = await endpoint.get(token(CLAIMS), "/logs/digits-worker-0")
-        assert (status, len(body)) == (200, 1000)
-        assert body.endswith(lines[-1])
+        client = OperatorClient(endpoint.environ)
+        found = await asyncio.to_thread(client.log, "digits-worker-0", previous=False)
+        assert (len(found.content), found.whole) == (1000, False)
+        assert found.content.endswith(lines[-1])
+        assert await asyncio.to_thread(client.log, "digits-worker-0", previous=True) == LogEnd(b"Traceback\n", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [
+        (b"".join(b"%089d\n" % number for number in range(11)), True),
+        (b"".join(b"%089d\n" % number for number in range(12)), False),
+        (b"".join(b"%0189d\n" % number for number in range(2000)), False),
+        (b"x\n" * 50, True),
+        (b"x\n" * 51, False),
+        (b"x\n" * 49 + b"no end", True),
+        (b"x\n" * 50 + b"no end", False),
+        (b"", True),
+    ],
+    ids=["all bytes", "too many bytes", "read with fewer lines", "all lines", "too many lines", "open", "cut", "empty"],
+)
+async def test_it_is_known_whether_a_log_is_whole(content: bytes, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LOG_BYTES": 1000, "READ_MAX": 8000, "LOG_LINES": 50}.items():
+        monkeypatch.setattr(history, name, value)
+    found = await HistoryAnswers(Logs(content), known(KEY)).log(KEY, "digits-worker-0", previous=False)
+    assert isinstance(found, LogEnd)
+    assert (found.whole, content.endswith(found.content), found.content == content) == (whole, True, whole)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pstraining.api.summary import LOG_LINES, LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, Summary
+from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, LogEnd, Summary
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import Writer, take
 from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
-from pstraining.runtime.history.gathering import gather, share, tail
+from pstraining.runtime.history.gathering import gather, share, shortened
 from pstraining.runtime.history.operator import Known, OperatorError
 from pstraining.runtime.history.recorder import HistoryRecorder
 
@@ -44,12 +44,12 @@ class StubOperator:
         logs = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self._logs]
         return Known(self._job, [{"metadata": {"name": log["pod"]}} for log in logs], logs)
 
-    def log(self, pod: str, *, previous: bool) -> bytes:
+    def log(self, pod: str, *, previous: bool) -> LogEnd:
         self.asked.append(pod)
         content = self._logs[pod.removeprefix("digits-")]
         if content is None:
             raise OperatorError("404 Not Found: the job has no such pod")
-        return content
+        return LogEnd(content, whole=True)
 
 
 def cluster(term: int = 1) -> Cluster:
@@ -192,9 +192,11 @@ def test_without_an_operator_the_file_says_what_is_missing(tmp_path: Path) -> No
 def test_logs_share_a_bounded_size() -> None:
     assert share(1) == share(64) == 1 << 20
     assert share(1000) * 1000 <= 64 << 20
-    assert tail(b"a\nb\n", 100) == (b"a\nb\n", True)
-    assert tail(b"first\nsecond\nthird\n", 10) == (b"third\n", False)
-    assert tail(b"x\n" * LOG_LINES, 1 << 20)[1] is False, "the operator has read no more lines"
+    log = LogEnd(b"first\nsecond\nthird\n", whole=True)
+    assert shortened(log, 100) is log
+    assert shortened(log, 10) == LogEnd(b"third\n", whole=False)
+    assert shortened(LogEnd(b"rst\nsecond\n", whole=False), 100) == LogEnd(b"second\n", whole=False)
+    assert shortened(LogEnd(b"x" * 20 + b"\n", whole=False), 10) == LogEnd(b"x" * 9 + b"\n", whole=False)
 
 
 def test_logs_that_take_too_long_are_named() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from pstraining.api import names
-from pstraining.api.summary import LOG_BYTES, LOG_LINES
+from pstraining.api.summary import LOG_BYTES, LOG_LINES, LogEnd
 from pstraining.controller.informer_cache import InformerCache, Key, Object
 from pstraining.controller.progress.authentication import Refusal
 from pstraining.core.observe import observe
@@ -28,7 +28,7 @@ class LogPort(Protocol):
     """Reads logs."""
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
-        """Return the last lines of a container's log, and of these the first `limit` bytes."""
+        """Return the last lines of a container's log, and of these lines the first `limit` bytes."""
 
 
 class HistoryAnswers:
@@ -55,7 +55,7 @@ class HistoryAnswers:
         newest = sorted(view.pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))[-PODS_MAX:]
         return {"job": view.job, "pods": newest, "logs": logs}
 
-    async def log(self, key: Key, name: str, previous: bool) -> bytes | Refusal:
+    async def log(self, key: Key, name: str, previous: bool) -> LogEnd | Refusal:
         """Return the end of a log of one of the job's pods.
 
         Args:
@@ -72,12 +72,23 @@ class HistoryAnswers:
             return Refusal(404, "the job has no such pod")
         (pod,) = own
         async with self._slots:
-            lines = LOG_LINES
-            while True:
-                found = await self._port.log(key[0], name, pod.main, previous=previous, lines=lines, limit=READ_MAX)
-                if len(found) < READ_MAX or lines == 1:
-                    return found[-LOG_BYTES:]
-                lines //= 10
+            return await self._end(key[0], name, pod.main, previous)
+
+    async def _end(self, namespace: str, pod: str, container: str, previous: bool) -> LogEnd:
+        # One line more than is kept shows whether there are more.
+        lines, kept = LOG_LINES + 1, LOG_LINES
+        while True:
+            found = await self._port.log(namespace, pod, container, previous=previous, lines=lines, limit=READ_MAX)
+            if len(found) < READ_MAX or lines == 1:
+                content = _last_lines(found, kept)[-LOG_BYTES:]
+                return LogEnd(content, whole=lines > LOG_LINES and len(content) == len(found))
+            lines = kept = kept // 10
+
+
+def _last_lines(content: bytes, number: int) -> bytes:
+    """Return the last lines of content that has at most one line more."""
+    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    return content[content.find(b"\n") + 1 :] if lines > number else content
 
 
 def _observed(job: Object | None, pods: Sequence[Object]) -> Sequence[Pod]:

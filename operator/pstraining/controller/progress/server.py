@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
+from pstraining.api.summary import HEADER_WHOLE, LogEnd
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress.authentication import Refusal
@@ -28,6 +29,8 @@ from pstraining.kube.errors import ApiError
 from pstraining.launcher.listener import Listener
 from pstraining.resources.installation import history_path, progress_path
 
+Answer = bytes | LogEnd | Refusal
+"""JSON, the end of a log, or why the request is refused."""
 BODY_MAX: Final = 128 * 1024
 """Bytes of a report."""
 CONNECTIONS: Final = 256
@@ -62,7 +65,7 @@ class ProgressServer:
         """
         self._authenticate, self._board, self._history, self._metrics = authenticate, board, history, metrics
 
-    async def read(self, key: Key, authorization: str, pod: str, previous: bool) -> bytes | Refusal:
+    async def read(self, key: Key, authorization: str, pod: str, previous: bool) -> Answer:
         """Return the job as JSON or, if a pod is named, the end of its log."""
         try:
             found = await self._authenticate(key, authorization, reads=True)
@@ -120,7 +123,7 @@ class ProgressServer:
             def do_GET(self) -> None:
                 self._send(self._read())
 
-            def _report(self) -> bytes | Refusal:
+            def _report(self) -> Answer:
                 found = PATH.fullmatch(self.path)
                 if found is None:
                     return Refusal(404, "progress is reported at the path in KUBEFLOW_TRAINER_SERVER_URL")
@@ -130,7 +133,7 @@ class ProgressServer:
                 body = self.rfile.read(int(length))
                 return self._decided(server.answer(_key(found), self._authorization, body))
 
-            def _read(self) -> bytes | Refusal:
+            def _read(self) -> Answer:
                 parts = urlsplit(self.path)
                 found = HISTORY_PATH.fullmatch(parts.path)
                 if found is None:
@@ -143,7 +146,7 @@ class ProgressServer:
             def _authorization(self) -> str:
                 return self.headers.get("Authorization", "")
 
-            def _decided(self, answer: Coroutine[Any, Any, bytes | Refusal]) -> bytes | Refusal:
+            def _decided(self, answer: Coroutine[Any, Any, Answer]) -> Answer:
                 decision = asyncio.run_coroutine_threadsafe(answer, loop)
                 try:
                     return decision.result(ANSWER_SECONDS)
@@ -151,11 +154,11 @@ class ProgressServer:
                     decision.cancel()
                     return Refusal(503, "the operator is busy")
 
-            def _send(self, answer: bytes | Refusal) -> None:
-                status, body = (200, answer) if isinstance(answer, bytes) else _refused(answer)
+            def _send(self, answer: Answer) -> None:
+                status, body, headers = _response(answer)
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
+                for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -165,8 +168,15 @@ class ProgressServer:
         return ProgressHandler
 
 
-def _refused(refusal: Refusal) -> tuple[int, bytes]:
-    return refusal.status, orjson.dumps({"message": refusal.message})
+def _response(answer: Answer) -> tuple[int, bytes, dict[str, str]]:
+    """Return the status, the body and the headers of an answer."""
+    if isinstance(answer, LogEnd):
+        whole = "true" if answer.whole else "false"
+        return 200, answer.content, {"Content-Type": "text/plain", HEADER_WHOLE: whole}
+    json = {"Content-Type": "application/json"}
+    if isinstance(answer, Refusal):
+        return answer.status, orjson.dumps({"message": answer.message}), json
+    return 200, answer, json
 
 
 def _key(found: re.Match[str]) -> Key:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from pstraining.api.summary import LOG_BYTES, LOG_LINES, LOGS_FOLDER, KeptLog
+from pstraining.api.summary import LOG_BYTES, LOGS_FOLDER, KeptLog, LogEnd
 from pstraining.redaction import Redactor
 from pstraining.runtime.history.operator import Known, OperatorError
 
@@ -32,7 +32,7 @@ class JobSource(Protocol):
     def job(self) -> Known:
         """Return what is known of the job."""
 
-    def log(self, pod: str, *, previous: bool) -> bytes:
+    def log(self, pod: str, *, previous: bool) -> LogEnd:
         """Return the end of a log."""
 
 
@@ -56,13 +56,12 @@ def share(number: int) -> int:
     return min(LOG_BYTES, TOTAL_BYTES // max(1, number))
 
 
-def tail(content: bytes, limit: int) -> tuple[bytes, bool]:
-    """Return the end of a log in whole lines, and whether that is all of it."""
-    whole = len(content) <= limit and len(content) < LOG_BYTES and content.count(b"\n") < LOG_LINES
-    if whole:
-        return content, True
-    kept = content[-limit:]
-    return kept[kept.find(b"\n") + 1 :], False
+def shortened(log: LogEnd, limit: int) -> LogEnd:
+    """Return the end of a log: at most this number of bytes, and complete lines."""
+    if log.whole and len(log.content) <= limit:
+        return log
+    kept = log.content[-limit:]
+    return LogEnd(kept.partition(b"\n")[2] or kept, whole=False)
 
 
 def gather(
@@ -99,7 +98,7 @@ def gather(
 def _gather_logs(
     operator: JobSource, runs: Sequence[Mapping[str, Any]], found: Gathered, is_late: Callable[[], bool]
 ) -> None:
-    def read(run: Mapping[str, Any]) -> bytes | str:
+    def read(run: Mapping[str, Any]) -> LogEnd | str:
         if is_late():
             return "there was no time left to read it"
         try:
@@ -114,7 +113,7 @@ def _gather_logs(
             if isinstance(content, str):
                 found.logs.append(log.model_copy(update={"missing": found.redactor.text(content)}))
                 continue
-            kept, whole = tail(content, limit)
+            kept = shortened(content, limit)
             name = f"{run['pod']}{'.previous' if run['previous'] else ''}.log"
-            found.texts[name] = found.redactor.text(kept.decode(errors="replace")).encode()
-            found.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": whole}))
+            found.texts[name] = found.redactor.text(kept.content.decode(errors="replace")).encode()
+            found.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": kept.whole}))

@@ -5,9 +5,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any, Final
 from urllib.parse import quote
 
+from pstraining.api.summary import HEADER_WHOLE, LogEnd
 from pstraining.progress import OperatorServer
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -53,20 +55,22 @@ class OperatorClient:
             OperatorError: there is no answer.
         """
         try:
-            found = json.loads(self._get(""))
+            found = json.loads(self._get("")[0])
             return Known(dict(found["job"]), list(found["pods"]), list(found["logs"]))
         except (ValueError, KeyError, TypeError) as error:
             raise OperatorError(f"the operator's answer is not a job: {error!r}") from None
 
-    def log(self, pod: str, *, previous: bool) -> bytes:
+    def log(self, pod: str, *, previous: bool) -> LogEnd:
         """Return the end of a log.
 
         Raises:
             OperatorError: there is no answer.
         """
-        return self._get(f"/logs/{quote(pod, safe='')}" + ("?previous=true" if previous else ""))
+        content, headers = self._get(f"/logs/{quote(pod, safe='')}" + ("?previous=true" if previous else ""))
+        return LogEnd(content, whole=headers.get(HEADER_WHOLE) == "true")
 
-    def _get(self, rest: str) -> bytes:
+    def _get(self, rest: str) -> tuple[bytes, Message]:
+        """Return the body and the headers of the operator's answer."""
         try:
             connection = self._server.connection(TIMEOUT_SECONDS)
             try:
@@ -79,7 +83,7 @@ class OperatorClient:
             raise OperatorError(f"{type(error).__name__}: {error}") from None
         if answer.status != 200:
             raise OperatorError(f"{answer.status} {answer.reason}: {_message(body)}")
-        return body
+        return body, answer.headers
 
 
 def _message(body: bytes) -> str:
