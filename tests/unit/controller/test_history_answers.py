@@ -133,3 +133,36 @@ async def test_it_is_known_whether_a_log_is_whole(content: bytes, whole: bool, m
     found = await HistoryAnswers(Logs(content), known(KEY)).log(KEY, "digits-worker-0", previous=False)
     assert isinstance(found, LogEnd)
     assert (found.whole, content.endswith(found.content), found.content == content) == (whole, True, whole)
+
+
+class SilentNode(Logs):
+    """The API server, whose requests for logs of the job `slow` are answered when `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(b"step 1\n")
+        self.answers, self.asked = asyncio.Event(), asyncio.Event()
+        self.at_once = self.most = 0
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
+        if pod.startswith("slow"):
+            self.asked.set()
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await self.answers.wait()
+            self.at_once -= 1
+        return await super().log(namespace, pod, container, previous=previous, lines=lines, limit=limit)
+
+
+async def test_a_job_whose_logs_are_slow_delays_no_other_job() -> None:
+    slow, fast = ("default", "slow"), ("default", "fast")
+    node = SilentNode()
+    answers = HistoryAnswers(node, known(slow, fast))
+    waiting = [
+        asyncio.create_task(answers.log(slow, "slow-worker-0", previous=False)) for _ in range(history.IN_FLIGHT)
+    ]
+    await node.asked.wait()
+    async with asyncio.timeout(5):
+        assert await answers.log(fast, "fast-worker-0", previous=False) == LogEnd(b"step 1\n", whole=True)
+    node.answers.set()
+    assert await asyncio.gather(*waiting) == [LogEnd(b"step 1\n", whole=True)] * history.IN_FLIGHT
+    assert node.most == 1

@@ -7,6 +7,7 @@ that, and the operator writes nothing.
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from pstraining.api import names
 from pstraining.api.summary import LOG_BYTES, LOG_LINES, LogEnd
@@ -21,7 +22,8 @@ lines is asked for once more, with fewer of them."""
 PODS_MAX: Final = 1000
 """Pods of one answer."""
 IN_FLIGHT: Final = 4
-"""Logs that are read at a time, of all jobs together."""
+"""Logs that are read at a time, of all jobs together. Of one job, one log is read at a time: a job whose logs are slow,
+such as those of a node that does not answer, would delay the logs of all other jobs otherwise."""
 
 
 class LogPort(Protocol):
@@ -43,6 +45,8 @@ class HistoryAnswers:
         """
         self._port, self._cache = port, cache
         self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        """Of the jobs whose logs are being read."""
 
     def job(self, key: Key) -> dict[str, Any]:
         """Return the job as the operator knows it, its newest pods, and the runs of their containers that have logs."""
@@ -71,7 +75,8 @@ class HistoryAnswers:
         if not own:
             return Refusal(404, "the job has no such pod")
         (pod,) = own
-        async with self._slots:
+        # One request of each job waits for a slot, and slots are given in the order of requests: each job has its turn.
+        async with self._turns.setdefault(key, asyncio.Lock()), self._slots:
             return await self._end(key[0], name, pod.main, previous)
 
     async def _end(self, namespace: str, pod: str, container: str, previous: bool) -> LogEnd:
