@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pstraining.api.summary import LogEnd
 from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.progress import history
 from pstraining.controller.progress.history import HistoryAnswers
+from pstraining.progress import OperatorServer
 from pstraining.resources.installation import progress_audience
 from pstraining.runtime.history.operator import OperatorClient
 from tests.support.builders import job, pod
@@ -111,6 +113,30 @@ async def test_of_a_long_log_the_end_is_read_whatever_its_lines_are_like(
         assert (len(found.content), found.whole) == (1000, False)
         assert found.content.endswith(lines[-1])
         assert await asyncio.to_thread(client.log, "digits-worker-0", previous=True) == LogEnd(b"Traceback\n", True)
+
+
+async def test_the_answer_for_a_large_job_is_small(tmp_path: Path) -> None:
+    ended = {"exitCode": 1, "reason": "Error"}
+    async with serving(tmp_path) as endpoint:
+        for index in range(999):
+            worker = pod("worker", index, state={"terminated": {**ended, "containerID": "containerd://0123"}})
+            worker["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "digits-worker-0", "uid": "0123"}]
+            endpoint.cache.observed({**worker, "kind": "Pod"})
+        client = OperatorClient(endpoint.environ)
+        chief, *workers = (await asyncio.to_thread(client.job)).pods
+        assert (chief["metadata"]["name"], len(workers)) == (CHIEF["metadata"]["name"], 999)
+        assert not any("ownerReferences" in worker["metadata"] for worker in workers)
+        assert all(worker["status"]["containerStatuses"][0]["state"] == {"terminated": ended} for worker in workers)
+        sent = [await asyncio.to_thread(sent_bytes, endpoint, encoding) for encoding in ("gzip", "identity")]
+        assert sent[0] * 10 < sent[1]
+
+
+def sent_bytes(endpoint: Endpoint, encoding: str) -> int:
+    server = OperatorServer.of(endpoint.environ)
+    with closing(server.connection(30)) as connection:
+        headers = {**server.authorization(), "Accept-Encoding": encoding}
+        connection.request("GET", server.url.path.replace("/progress", "/history"), headers=headers)
+        return len(connection.getresponse().read())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ READ_MAX: Final = 8 * LOG_BYTES
 lines is asked for once more, with fewer of them."""
 PODS_MAX: Final = 1000
 """Pods of one answer."""
+CONTAINER_STATUSES: Final = frozenset(("containerStatuses", "initContainerStatuses"))
 IN_FLIGHT: Final = 4
 """Logs that are read at a time, of all jobs together. Of one job, one log is read at a time: a job whose logs are slow,
 such as those of a node that does not answer, would delay the logs of all other jobs otherwise."""
@@ -57,7 +58,7 @@ class HistoryAnswers:
             for previous in _runs(pod)
         ]
         newest = sorted(view.pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))[-PODS_MAX:]
-        return {"job": view.job, "pods": newest, "logs": logs}
+        return {"job": view.job, "pods": [_reduced(pod) for pod in newest], "logs": logs}
 
     async def log(self, key: Key, name: str, previous: bool) -> LogEnd | Refusal:
         """Return the end of a log of one of the job's pods.
@@ -94,6 +95,26 @@ def _last_lines(content: bytes, number: int) -> bytes:
     """Return the last lines of content that has at most one line more."""
     lines = content.count(b"\n") + (not content.endswith(b"\n"))
     return content[content.find(b"\n") + 1 :] if lines > number else content
+
+
+def _reduced(pod: Object) -> Object:
+    """Return a pod without its owners and the IDs of its containers: random text, which names nothing after the job."""
+    metadata = {name: value for name, value in pod["metadata"].items() if name != "ownerReferences"}
+    status = dict(pod["status"])
+    for name in CONTAINER_STATUSES & status.keys():
+        status[name] = [_without_ids(container) for container in status[name]]
+    return {**pod, "metadata": metadata, "status": status}
+
+
+def _without_ids(container: Object) -> Object:
+    states = {
+        field: {
+            kind: {k: v for k, v in state.items() if k != "containerID"} for kind, state in container[field].items()
+        }
+        for field in ("state", "lastState")
+        if container.get(field)
+    }
+    return {**container, **states}
 
 
 def _observed(job: Object | None, pods: Sequence[Object]) -> Sequence[Pod]:

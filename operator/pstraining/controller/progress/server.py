@@ -7,6 +7,7 @@ silent ones are closed, and none of them is handled by the event loop that runs 
 """
 
 import asyncio
+import gzip
 import re
 import socket
 import ssl
@@ -37,6 +38,10 @@ CONNECTIONS: Final = 256
 """Connections at a time; one more closes the oldest."""
 ANSWER_SECONDS: Final = 15.0
 """Seconds for an answer, with the review of the token."""
+COMPRESS_MIN: Final = 4096
+"""Bytes of JSON from which an answer is compressed, for a client that accepts it: pods resemble each other."""
+COMPRESS_LEVEL: Final = 1
+"""Of gzip. Higher levels take several times as long."""
 _JOB: Final = ("(?P<namespace>[^/]+)", "(?P<name>[^/]+)")
 PATH: Final = re.compile(progress_path(*_JOB))
 HISTORY_PATH: Final = re.compile(history_path(*_JOB) + "(?:/logs/(?P<pod>[^/]+))?")
@@ -155,7 +160,8 @@ class ProgressServer:
                     return Refusal(503, "the operator is busy")
 
             def _send(self, answer: Answer) -> None:
-                status, body, headers = _response(answer)
+                # Compressed here, in the connection's thread, and not in the event loop that runs the operator.
+                status, body, headers = _response(answer, self.headers.get("Accept-Encoding", ""))
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)
@@ -168,14 +174,16 @@ class ProgressServer:
         return ProgressHandler
 
 
-def _response(answer: Answer) -> tuple[int, bytes, dict[str, str]]:
-    """Return the status, the body and the headers of an answer."""
+def _response(answer: Answer, encodings: str) -> tuple[int, bytes, dict[str, str]]:
+    """Return the status, the body and the headers of an answer to a client that accepts these encodings."""
     if isinstance(answer, LogEnd):
         whole = "true" if answer.whole else "false"
         return 200, answer.content, {"Content-Type": "text/plain", HEADER_WHOLE: whole}
     json = {"Content-Type": "application/json"}
     if isinstance(answer, Refusal):
         return answer.status, orjson.dumps({"message": answer.message}), json
+    if len(answer) >= COMPRESS_MIN and "gzip" in encodings:
+        return 200, gzip.compress(answer, COMPRESS_LEVEL), {**json, "Content-Encoding": "gzip"}
     return 200, answer, json
 
 

@@ -1,5 +1,6 @@
 """Asks the operator for the chief's own job and its logs, with the token and at the endpoint of reports of progress."""
 
+import gzip
 import http.client
 import json
 import os
@@ -74,9 +75,12 @@ class OperatorClient:
         try:
             connection = self._server.connection(TIMEOUT_SECONDS)
             try:
-                connection.request("GET", self._path + rest, headers=self._server.authorization())
+                headers = {**self._server.authorization(), "Accept-Encoding": "gzip"}
+                connection.request("GET", self._path + rest, headers=headers)
                 answer = connection.getresponse()
                 body = answer.read()
+                if answer.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException) as error:
