@@ -65,6 +65,8 @@ def test_the_crd_can_be_left_out(render: Render) -> None:
         ({"operator": {"workers": "many"}}, "workers"),
         ({"operator": {"logFormat": "xml"}}, "logFormat"),
         ({"operator": {"podIds": "1000"}}, "podIds"),
+        ({"kueue": {"enabled": "yes"}}, "enabled"),
+        ({"kueue": {"serviceAccount": {"namespace": ""}}}, "namespace"),
         ({"watch": {"namespaces": "team-a"}}, "namespaces"),
         ({"watch": {"namespaces": ["Team_A"]}}, "namespaces"),
         ({"image": {"digest": "sha256:short"}}, "digest"),
@@ -113,6 +115,7 @@ def test_every_value_is_described() -> None:
         ({}, "jobs of all namespaces"),
         ({"watch": {"namespaces": ["team-a", "team-b"]}}, "namespaces team-a, team-b"),
         ({"crds": {"install": False}}, "must exist already"),
+        ({"kueue": {"enabled": True}}, "externalFrameworks must\nlist PSTrainingJob.v1alpha1.pstraining.dev."),
     ],
 )
 def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str) -> None:

@@ -30,6 +30,17 @@ OPERATOR = {
 REVIEW = {("authentication.k8s.io", "tokenreviews"): ("create",)}
 LOGS = {("", "pods/log"): ("get",)}
 CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")} | REVIEW | LOGS
+KUEUE = {
+    ("kueue.x-k8s.io", "workloads"): ("create", "delete", "get", "list", "patch", "update", "watch"),
+    ("kueue.x-k8s.io", "workloads/status"): ("get", "patch"),
+}
+"""What jobs in queues take, where jobs are watched."""
+KUEUE_CLASSES = {
+    ("kueue.x-k8s.io", "resourceflavors"): ("get",),
+    ("kueue.x-k8s.io", "workloadpriorityclasses"): ("get",),
+    ("scheduling.k8s.io", "priorityclasses"): ("get",),
+}
+"""What they take that belongs to no namespace."""
 SECRET = {("", "secrets"): ("create", "get")}
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 

@@ -93,6 +93,14 @@ class FakeKube:
         self._find(Kind.PS_TRAINING_JOB, namespace, name)
         return self._apply(Kind.PS_TRAINING_JOB, namespace, name, body, names.STATUS_FIELD_MANAGER)
 
+    async def merge_status(self, kind: Kind, namespace: str, name: str, version: str, status: Manifest) -> Object:
+        self._request("merge_status", kind, namespace, name)
+        stored = self._find(kind, namespace, name)
+        self._same_version(stored, {"metadata": {"resourceVersion": version}})
+        merged = {**(stored.get("status") or {}), **copied(dict(status))}
+        stored["status"] = {key: value for key, value in merged.items() if value is not None}
+        return self._changed("MODIFIED", stored)
+
     async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
         self._request("patch_progress", Kind.PS_TRAINING_JOB, namespace, name)
         stored = self._find(Kind.PS_TRAINING_JOB, namespace, name)

@@ -29,6 +29,7 @@ from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.core.snapshot import Snapshot
 from pstraining.core.status import events, next_status
+from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated
 from tests.support.copying import copied
@@ -71,6 +72,7 @@ class World:
     versions: int = 0
     nodes: dict[str, str] | None = None
     """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
+    installation: Installation = STANDARD
     stall: str | None = None
     """Why training makes no steps, as its program reports."""
     beside: bool = False
@@ -83,7 +85,7 @@ class World:
         assert self.job is not None
         children, pods = copied(list(self.children.values())), copied(list(self.pods.values()))
         nodes = None if self.nodes is None else [node(name, ready) for name, ready in self.nodes.items()]
-        return observe(self.job, children, pods, nodes, stall=self.stall)
+        return observe(self.job, children, pods, nodes, stall=self.stall, installation=self.installation)
 
     def plan(self) -> Plan:
         """The plan for this moment."""
@@ -301,7 +303,7 @@ class World:
                 return Outcome(action, self.verdict, message)
             assert self.children[key]["metadata"]["uid"] == action.uid
             self._replace(action, self.children[key])
-        else:
+        elif isinstance(action, Delete):
             self._delete(action, key)
         return Outcome(action, Verdict.DONE)
 

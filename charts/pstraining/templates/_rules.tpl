@@ -49,6 +49,25 @@ a call that is added to the operator is added here and there.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+{{- if .Values.kueue.enabled }}
+# One for each job that is in a queue, and a second one while its workers are scaled.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [create, get, list, watch, update, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [get, patch]
+{{- end }}
+{{- end -}}
+
+{{/* What belongs to no namespace and is read for jobs in queues: nodes and tolerations of a flavor, values of priorities. */}}
+{{- define "pstraining.kueueRules" -}}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [get]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get]
 {{- end -}}
 
 {{/* What it may do in its own namespace: the Lease that lets one operator at a time work. */}}

@@ -34,7 +34,7 @@ PODS_WAIT: Final = (
     Reason.STILL_WAITING,
 )
 """What keeps a pod from running; training may continue without that pod."""
-_OVER: Final = (Reason.SUSPENDED, Reason.JOB_FINISHED)
+_OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.JOB_FINISHED)
 _ENDS: Final = (Reason.NOT_FINISHED, Reason.JOB_FINISHED)
 
 OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
@@ -49,6 +49,13 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         (Reason.PS_LOST, Reason.CHIEF_REPLACED, Reason.JOB_RESTARTED, Reason.SPEC_CHANGED), (Reason.NOT_RESTARTING,)
     ),
     Condition.SUSPENDED: Reasons((Reason.SUSPENDED,), (Reason.NOT_SUSPENDED, Reason.STOPPING, Reason.RESUMED)),
+    Condition.QUEUED: Reasons(
+        (Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED),
+        (
+            *(Reason.ADMITTED, Reason.STOPPING, Reason.QUEUE_IGNORED, Reason.NOT_QUEUED),
+            *(Reason.SUSPENDED, Reason.JOB_FINISHED),
+        ),
+    ),
     Condition.SUCCEEDED: Reasons(
         (Reason.CHIEF_SUCCEEDED, Reason.WORKER_ZERO_SUCCEEDED, Reason.ALL_WORKERS_SUCCEEDED), _ENDS
     ),
@@ -81,6 +88,9 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
 """In the order in which the page has them."""
 
 OF_ACTIONS: Final = (
+    Reason.AWAITS_ADMISSION,
+    Reason.QUOTA_RETURNED,
+    Reason.PODS_REPORTED,
     Reason.DESIRED,
     Reason.NOT_DESIRED,
     Reason.DRIFTED,

@@ -358,6 +358,7 @@ class Metadata(ApiModel):
     namespace: str
     uid: str
     generation: int = 1
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class PSTrainingJob(ApiModel):

@@ -74,6 +74,8 @@ ANNOTATION_CAUSE: Final = f"{GROUP}/takeover-cause"
 """On a shard's Service: why the last one happened."""
 ANNOTATION_DEMOTED: Final = f"{GROUP}/demoted"
 """On a shard's Service: the uid of the pod that the last take-over left alive, and that has to go."""
+ANNOTATION_POD_SETS: Final = f"{GROUP}/pod-sets"
+"""On a Workload of Kueue: a hash of the fields from which its pod sets were made."""
 ANNOTATION_TAKEOVER: Final = f"{GROUP}/takeover"
 """On the job: a planned take-over that somebody asks for, as "<shard>@<epoch>"; done once the epoch is higher."""
 

@@ -18,6 +18,7 @@ _WRONG: Final = (
     Condition.INVALID_TEMPLATE,
     Condition.NAME_CONFLICT,
     Condition.SUSPENDED,
+    Condition.QUEUED,
     Condition.RESCALING,
     Condition.RESTARTING,
 )

@@ -37,7 +37,7 @@ from pstraining.kube.connection import NoApiServerError, load_configuration
 from pstraining.kube.errors import ApiError, Refused
 from pstraining.kube.lease import Lease, LeaseLostError
 from pstraining.kube.leased_port import LeasedPort
-from pstraining.resources.installation import Installation
+from pstraining.resources.installation import Installation, KueueSupport
 from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.security import PodIds, sets_ids
 
@@ -53,6 +53,8 @@ RELEASE_SECONDS = 2.0
 """Time limit for the release of the Lease; without a release, a successor waits for its expiry."""
 GARBAGE_THRESHOLD = 20_000
 """New objects after which the garbage collector looks for cycles; Python's default is 700."""
+KUEUE_POLL_SECONDS = 10.0
+"""Seconds between two questions whether Kueue has been installed."""
 CRD_POLL_SECONDS = 2.0
 """Seconds between two questions to an API server whose CRD is not installed, or that gave no answer."""
 
@@ -99,6 +101,7 @@ class Operator:
         working = asyncio.create_task(work, name="workers")
         resyncing = asyncio.create_task(self._resync(), name="resync")
         writing = asyncio.create_task(self.board.run(), name="progress")
+        queues = asyncio.create_task(self._wait_for_queues(), name="queues")
         # When kopf ends, it cancels every task that was created after its start. All of ours are therefore created
         # first.
         stop_kopf = asyncio.Event()
@@ -111,9 +114,9 @@ class Operator:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINISH_SECONDS):
                 await asyncio.wait({working, watching})
-        for task in ours:
+        for task in (*ours, queues):
             task.cancel()
-        await asyncio.gather(*ours, return_exceptions=True)
+        await asyncio.gather(*ours, queues, return_exceptions=True)
         return _status(done, stopping)
 
     async def _reconcile(self, key: Key) -> float | None:
@@ -131,7 +134,10 @@ class Operator:
                 self.queue.add(key)
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        registry = registration.build_registry(self.client.configuration, nodes=self.settings.watch_nodes)
+        queues = self.watch_state.installation.kueue is KueueSupport.ON
+        kinds = registration.watched(nodes=self.settings.watch_nodes, queues=queues)
+        registry = registration.build_registry(self.client.configuration, kinds)
+        self.watches.expected = len(kinds)
         before = asyncio.all_tasks()
         receive = registration.receiver(self.watch_state, self.queue, self.reconciler.startup_delay)
         with self.watches.taken(receive, self._synced, self.watch_state.cache.forget_versions):
@@ -152,10 +158,31 @@ class Operator:
         await self._wait_for_api()
         setting = self.settings.pod_ids
         assigned = setting is PodIds.AUTO and await self._platform_assigns_ids()
-        found = Installation(sets_ids(setting, platform_assigns_ids=assigned), await self.progress.start())
+        ids = sets_ids(setting, platform_assigns_ids=assigned)
+        found = Installation(ids, await self.progress.start(), await self._kueue_support())
         self.watch_state.installation = found
         if not found.sets_ids:
             logger.info("New pods get no user and group IDs: the platform assigns them")
+
+    async def _kueue_support(self) -> KueueSupport:
+        """Return whether jobs wait for Kueue; without its API, those with a queue wait until it is served."""
+        if not self.settings.kueue:
+            return KueueSupport.OFF
+        trouble = "The API server cannot be asked whether it serves Kueue's Workloads"
+        if await answered(self.client.queues_are_served, trouble, CRD_POLL_SECONDS):
+            return KueueSupport.ON
+        logger.warning("The API server does not serve Kueue's Workloads: jobs with a queue wait until it does")
+        return KueueSupport.MISSING
+
+    async def _wait_for_queues(self) -> None:
+        """End the process once Kueue is installed: kopf cannot start to watch a kind later."""
+        while self.watch_state.installation.kueue is KueueSupport.MISSING:
+            await asyncio.sleep(KUEUE_POLL_SECONDS)
+            with contextlib.suppress(ApiError):
+                if await self.client.queues_are_served():
+                    logger.info("The API server serves Kueue's Workloads now: the operator restarts to watch them")
+                    self.stop.set()
+                    return
 
     async def _platform_assigns_ids(self) -> bool:
         trouble = "The API server cannot be asked whether it assigns IDs to pods"

@@ -20,6 +20,7 @@ from pstraining.controller.logs import about
 from pstraining.controller.metrics import REFUSALS, OperatorMetrics
 from pstraining.controller.mount_failures import MountFailures
 from pstraining.controller.pod_groups import PodGroups
+from pstraining.controller.queue_objects import QueueObjectReader
 from pstraining.controller.rate_limit import BURST, PASSES_PER_SECOND, STARTUP_DELAY_SECONDS, RateLimit, is_startup_only
 from pstraining.controller.status_queue import RECHECK_SECONDS, StatusQueue
 from pstraining.controller.status_writer import Reduce, StatusWriter
@@ -101,6 +102,8 @@ class Reconciler:
         self._status_writer = StatusWriter(port, watch_state.cache, metrics, decisions.reduced_status, clocks.monotonic)
         self._pod_groups = PodGroups(port, watch_state.cache, clocks.monotonic)
         self._mount_failures = MountFailures(port, clocks.monotonic)
+        self._queue_objects = QueueObjectReader(port, clocks.monotonic)
+        watch_state.queue_objects = self._queue_objects.objects
         self._decisions = decisions
         self._launcher = launcher
         self._metrics = metrics
@@ -135,7 +138,11 @@ class Reconciler:
                 result = "idle"
                 return None
             waiting = self._decisions.unexplained(snapshot, self._clock())
-            read = await self._mount_failures.read(key, waiting), await self._pod_groups.read(snapshot)
+            read = (
+                await self._mount_failures.read(key, waiting),
+                await self._pod_groups.read(snapshot),
+                await self._queue_objects.read(snapshot),
+            )
             if any(read):
                 snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             done = await self._pass(key, snapshot, rate_limit)

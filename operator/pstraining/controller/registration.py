@@ -6,7 +6,7 @@ cost more than the rest of the operator. No `on.create`, daemon or timer is used
 and they are edge-triggered.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import kopf
@@ -41,6 +41,8 @@ EVENTS = ("", "v1", "events")
 """Events, of which only those of pods that could not be created are watched."""
 WATCHED = (JOBS, *CHILDREN, EVENTS)
 """Group, version and plural of every kind that is watched in the jobs' namespaces."""
+WORKLOADS = ("kueue.x-k8s.io", "v1beta2", "workloads")
+"""Watched only if jobs may queue and the API server serves them."""
 NODES = ("", "v1", "nodes")
 """Watched only if the operator has the cluster-wide permission."""
 
@@ -57,18 +59,28 @@ def build_settings() -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = None
     # Unused, as no handler stores anything; set so that kopf's own finalizer can never appear.
     settings.persistence.finalizer = f"{names.GROUP}/operator"
-    for child in CHILDREN:
+    for child in (*CHILDREN, WORKLOADS):
         settings.watching.label_selectors[child] = names.LABEL_JOB_UID
     settings.watching.field_selectors[EVENTS] = failed_creates.FIELD_SELECTOR
     return settings
 
 
-def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.OperatorRegistry:
+def watched(*, nodes: bool, queues: bool) -> tuple[tuple[str, str, str], ...]:
+    """Return group, version and plural of every kind that is watched.
+
+    Args:
+        nodes: whether nodes are watched.
+        queues: whether Kueue's Workloads are watched.
+    """
+    return (*WATCHED, *((WORKLOADS,) if queues else ()), *((NODES,) if nodes else ()))
+
+
+def build_registry(configuration: Configuration, kinds: Iterable[tuple[str, str, str]]) -> kopf.OperatorRegistry:
     """Return kopf's handlers: one for the credentials, and one per watched kind that is never called.
 
     Args:
         configuration: the API server and credentials of our own client.
-        nodes: whether nodes are watched.
+        kinds: group, version and plural of the kinds that are watched.
     """
     registry = kopf.OperatorRegistry()
 
@@ -79,7 +91,7 @@ def build_registry(configuration: Configuration, *, nodes: bool) -> kopf.Operato
         """Do nothing: watch.py takes the objects before kopf calls its handlers."""
 
     kopf.on.login(id="login", registry=registry)(login)
-    for group, version, plural in (*WATCHED, NODES) if nodes else WATCHED:
+    for group, version, plural in kinds:
         kopf.on.event(group, version, plural, id=f"event-{plural}", registry=registry)(event)
     return registry
 

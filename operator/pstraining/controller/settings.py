@@ -143,6 +143,10 @@ class Settings:
     """Whether the operator sets the user and group IDs of pods whose template has none, or the platform assigns them.
     With auto, the platform assigns them where the API server serves OpenShift's SecurityContextConstraints."""
 
+    kueue: bool = _setting("PSTRAINING_KUEUE", _switch, False)
+    """Whether jobs with the label kueue.x-k8s.io/queue-name wait for Kueue's admission; it takes the rights to its
+    Workloads."""
+
     workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 32)
     """Jobs that are worked on at a time. Passes wait for the API server most of the time."""
 

@@ -19,6 +19,7 @@ POD_METADATA = (
 POD_LABELS = (names.LABEL_POD_INDEX,)
 POD_SPEC = ("nodeName", "schedulingGates", "activeDeadlineSeconds")
 POD_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Ready", "DisruptionTarget")
+QUEUE_STATUS = ("conditions", "admission", "admissionChecks", "reclaimablePods")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
 
 
@@ -44,6 +45,9 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
             trimmed["status"] = _workload_status(raw.get("status") or {}, "Complete", "Failed", "FailureTarget")
         case Kind.SERVICE | Kind.POD_DISRUPTION_BUDGET | Kind.POD_GROUP:  # of either scheduler
             trimmed.pop("status", None)
+        case Kind.WORKLOAD:
+            trimmed["spec"] = _queue_spec(raw.get("spec") or {})
+            trimmed["status"] = {k: v for k, v in (raw.get("status") or {}).items() if k in QUEUE_STATUS}
         case Kind.CLAIM:
             # The volume controller writes annotations and finalizers step by step; planning does not read them.
             metadata = trimmed["metadata"]
@@ -91,6 +95,12 @@ def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
         if status.get(field):
             trimmed[field] = [{k: c[k] for k in CONTAINER_FIELDS if k in c} for c in status[field]]
     return trimmed
+
+
+def _queue_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of Kueue's Workload without pod templates: a hash on it stands for them."""
+    pod_sets = [{k: item[k] for k in ("name", "count", "minCount") if k in item} for item in spec.get("podSets") or ()]
+    return {**spec, "podSets": pod_sets}
 
 
 def _workload_status(status: Mapping[str, Any], *conditions: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Watches:
             clock: monotonic seconds.
             fence: returns the version of the write that took the Lease; 0 if it is unknown.
         """
-        self._expected = expected
+        self.expected = expected
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._clock = clock
         self._fence = fence
@@ -177,7 +177,7 @@ class Watches:
             self._jobs_listed[stream[1]].set()
         for namespace in self._namespaces:
             listed = sum(1 for _, n in self._listed if n in (None, namespace))
-            if namespace not in self._ready and listed >= self._expected:
+            if namespace not in self._ready and listed >= self.expected:
                 self._ready.add(namespace)
                 synced(namespace)
 

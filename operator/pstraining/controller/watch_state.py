@@ -1,7 +1,7 @@
 """Holds what the watches have delivered, and maps each event to the jobs that need a pass."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +11,7 @@ from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.nodes import Nodes
 from pstraining.core.actions import Kind
 from pstraining.core.observe import observe
-from pstraining.core.snapshot import Snapshot
+from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.resources.installation import STANDARD, Installation
 
 Object = Mapping[str, Any]
@@ -27,6 +27,8 @@ class WatchState:
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
     installation: Installation = STANDARD
     """How the operator is installed; main.py finds out at the start."""
+    queue_objects: Callable[[], QueueObjects] = QueueObjects
+    """Returns Kueue's objects of the cluster, as far as they were read."""
     stall: Callable[[Key, str], str | None] = lambda key, uid: None
     """Returns why the job with this uid makes no steps; see `ProgressBoard.stall`."""
 
@@ -85,4 +87,5 @@ class WatchState:
         refusals = self.failed_creates.of(view.children)
         found = view.job, view.children, view.pods, known_nodes, refusals
         installation, stall = self.installation, self.stall(key, view.job["metadata"]["uid"])
-        return observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
+        snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
+        return replace(snapshot, queue_objects=self.queue_objects())

@@ -17,7 +17,7 @@ Manifest = Mapping[str, Any]
 
 
 class Kind(StrEnum):
-    """The kinds that the operator writes or watches."""
+    """The kinds that the operator writes, watches or reads."""
 
     JOB = "Job"
     POD = "Pod"
@@ -31,6 +31,11 @@ class Kind(StrEnum):
     POD_GROUP = "PodGroup"
     """The PodGroup of scheduler-plugins."""
     VOLCANO_POD_GROUP = "PodGroup.scheduling.volcano.sh"
+    WORKLOAD = "Workload"
+    """Kueue's request for quota."""
+    RESOURCE_FLAVOR = "ResourceFlavor"
+    WORKLOAD_PRIORITY_CLASS = "WorkloadPriorityClass"
+    PRIORITY_CLASS = "PriorityClass"
     PS_TRAINING_JOB = "PSTrainingJob"
 
     @classmethod
@@ -43,6 +48,11 @@ class Kind(StrEnum):
     def pod_groups(cls) -> tuple["Kind", ...]:
         """Return the kinds that may not be installed. They are never watched, only read where a job has a gang."""
         return cls.POD_GROUP, cls.VOLCANO_POD_GROUP
+
+    @classmethod
+    def of_queues(cls) -> tuple["Kind", ...]:
+        """Return the kinds of which only jobs with a queue have objects, or that no job owns."""
+        return cls.WORKLOAD, cls.RESOURCE_FLAVOR, cls.WORKLOAD_PRIORITY_CLASS, cls.PRIORITY_CLASS
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,20 @@ class Delete:
     """0 removes the object at once, even if its node does not answer; None uses the object's own grace period."""
 
 
-Action = Create | Apply | Replace | Delete
+@dataclass(frozen=True)
+class PatchStatus:
+    """Change the status of an object (JSON merge patch: null removes a field), unless it has changed since."""
+
+    kind: Kind
+    name: str
+    uid: str
+    version: str
+    """The resourceVersion from which the patch was computed."""
+    status: Mapping[str, Any]
+    reason: Reason
+
+
+Action = Create | Apply | Replace | Delete | PatchStatus
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pstraining.api import names
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
 from pstraining.api.status import StatusCondition
-from pstraining.core import role_status
+from pstraining.core import queue_messages, role_status
 from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Verdict
 from pstraining.core.facts import Facts
 from pstraining.core.policies import (
@@ -23,8 +23,9 @@ from pstraining.core.policies import (
 from pstraining.core.policies.completion import End
 from pstraining.core.policies.diagnosis import diagnose
 from pstraining.core.shard_status import degraded
+from pstraining.resources.installation import KueueSupport
 
-_BEFORE_PODS = (Kind.CLAIM, *Kind.pod_groups())
+_BEFORE_PODS = (Kind.CLAIM, Kind.WORKLOAD, *Kind.pod_groups())
 """The kinds that are created before the API server validates any pod template."""
 
 
@@ -49,8 +50,18 @@ class Situation:
 
     @property
     def suspended(self) -> bool:
-        """Whether the job is suspended."""
+        """Whether the job is suspended, by its user or because it is not admitted."""
         return self.end is None and self.facts.job.spec.run_policy.suspend
+
+    @property
+    def held_by_queue(self) -> bool:
+        """Whether the job is suspended only because it is not admitted."""
+        return self.suspended and not self.facts.queue.job.spec.run_policy.suspend
+
+    @property
+    def hold(self) -> Reason:
+        """The reason why a suspended job does not run."""
+        return Reason.AWAITS_ADMISSION if self.held_by_queue else Reason.SUSPENDED
 
     def stored(self, kind: Condition) -> StatusCondition | None:
         """Return the condition as stored."""
@@ -99,6 +110,7 @@ def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
     yield from _updating(situation)
     yield _restarting(situation, running.true, rescaling is not None and rescaling.true)
     yield _suspended(situation)
+    yield from _queued(situation)
     for kind in (Condition.SUCCEEDED, Condition.FAILED):
         if end is not None and end.condition is kind:
             yield ConditionUpdate(kind, True, end.reason, end.message)
@@ -131,13 +143,13 @@ def _updating(situation: Situation) -> Iterator[ConditionUpdate]:
 def _withdrawn(situation: Situation, kind: Condition) -> Iterator[ConditionUpdate]:
     """End a condition that only a running job can have, once it has been reported."""
     if situation.stored(kind) is not None:
-        reason = Reason.SUSPENDED if situation.suspended else Reason.JOB_FINISHED
+        reason = situation.hold if situation.suspended else Reason.JOB_FINISHED
         yield ConditionUpdate(kind, False, reason)
 
 
 def _suspended(situation: Situation) -> ConditionUpdate:
     stored = situation.stored(Condition.SUSPENDED)
-    if not situation.suspended:
+    if not situation.suspended or situation.held_by_queue:
         resumed = stored is not None and stored.reason != Reason.NOT_SUSPENDED
         return ConditionUpdate(Condition.SUSPENDED, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
     # A recorded suspension stays true: a pod that is observed late is terminating.
@@ -150,6 +162,25 @@ def _suspended(situation: Situation) -> ConditionUpdate:
     left = f"`kubectl get pods -l {names.LABEL_JOB}={situation.facts.snapshot.name}` shows what is left"
     message = f"spec.runPolicy.suspend is true: {first} stops first, then all others; {left}."
     return ConditionUpdate(Condition.SUSPENDED, False, Reason.STOPPING, message)
+
+
+def _queued(situation: Situation) -> Iterator[ConditionUpdate]:
+    state, snapshot = situation.facts.queue, situation.facts.snapshot
+    if situation.end is not None or (situation.suspended and not situation.held_by_queue):
+        yield from _withdrawn(situation, Condition.QUEUED)
+    elif not state.queue:
+        if situation.stored(Condition.QUEUED) is not None:
+            yield ConditionUpdate(Condition.QUEUED, False, Reason.NOT_QUEUED)
+    elif not state.decides:
+        yield ConditionUpdate(Condition.QUEUED, False, Reason.QUEUE_IGNORED, queue_messages.ignored(state))
+    elif not situation.held_by_queue:
+        yield ConditionUpdate(Condition.QUEUED, False, Reason.ADMITTED, queue_messages.admitted(state))
+    elif not teardown.is_over(snapshot):
+        yield ConditionUpdate(Condition.QUEUED, False, Reason.STOPPING, queue_messages.stopping(state))
+    else:
+        missing = state.support is KueueSupport.MISSING
+        reason = Reason.KUEUE_NOT_INSTALLED if missing else Reason.AWAITS_ADMISSION
+        yield ConditionUpdate(Condition.QUEUED, True, reason, queue_messages.waiting(state))
 
 
 def _created(situation: Situation) -> ConditionUpdate:
@@ -191,7 +222,8 @@ def _running(situation: Situation) -> ConditionUpdate:
     if situation.end is not None:
         return ConditionUpdate(Condition.RUNNING, False, Reason.JOB_FINISHED)
     if situation.suspended:
-        return ConditionUpdate(Condition.RUNNING, False, Reason.SUSPENDED)
+        message = queue_messages.waiting(facts.queue) if situation.held_by_queue else ""
+        return ConditionUpdate(Condition.RUNNING, False, situation.hold, message)
     if (held := node_loss.stands_still(facts.job, facts.snapshot)) is not None:
         return ConditionUpdate(Condition.RUNNING, False, held.reason, held.message)
     # The condition Degraded reports problems of standbys.

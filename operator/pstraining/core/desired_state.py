@@ -20,7 +20,7 @@ from pstraining.core.policies import gang, job_restart, retired_workers, rolling
 from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
 from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
-from pstraining.resources import cluster_map, launcher, network_policy, services, standbys, workloads
+from pstraining.resources import cluster_map, kueue, launcher, network_policy, services, standbys, workloads
 from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles, LauncherMap
 from pstraining.resources.services import Pointer
@@ -126,7 +126,8 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
     found = job, launcher_map, carried, pointers, term, snapshot.children
     rendered = children(*found, installation=snapshot.installation)
-    wanted = [job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered]
+    labelled = (job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered)
+    wanted = [kueue.place(manifest, facts.queue.assignments) for manifest in labelled]
     group = gang.group(facts)
     if group is not None:
         wanted.insert(0, group)  # no scheduler considers a member before the group exists

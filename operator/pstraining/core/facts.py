@@ -1,6 +1,6 @@
 """Facts: everything that one pass knows about a job, gathered once and read by every policy.
 
-The four fields are the input. Every property is derived from them at first use and then kept, so that a question of
+The five fields are the input. Every property is derived from them at first use and then kept, so that a question of
 several policies is answered once. Facts are pure: no clock, no I/O.
 
 Two kinds of policies stand around this module. Those that Facts imports derive an answer from single inputs; those that
@@ -20,6 +20,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.packed_records import unpacked
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies import (
+    admission,
     attempts,
     failover,
     failure_counts,
@@ -28,6 +29,7 @@ from pstraining.core.policies import (
     retired_workers,
     success,
 )
+from pstraining.core.policies.admission import QueueState
 from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failover import ShardState
 from pstraining.core.policies.failure_counts import FailureCounts
@@ -40,11 +42,14 @@ class Facts:
     """What one pass knows about a job."""
 
     job: PSTrainingJob
+    """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py)."""
     snapshot: Snapshot
     """The observed state, with silent and lost pods marked."""
     status: PSTrainingJobStatus
     """The status as stored."""
     now: datetime
+    queue: QueueState
+    """What Kueue has decided about the job, with the job as its user wrote it."""
 
     @cached_property
     def is_managed_here(self) -> bool:
@@ -54,8 +59,7 @@ class Facts:
     @cached_property
     def recorded_end(self) -> Condition | None:
         """Succeeded or Failed, if the stored status has it; final."""
-        ends = (Condition.SUCCEEDED, Condition.FAILED)
-        return next((Condition(c.type) for c in self.status.conditions if c.type in ends and c.status == "True"), None)
+        return recorded_end(self.status)
 
     @cached_property
     def refused_generation(self) -> int | None:
@@ -147,7 +151,16 @@ def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
     job = read_job(snapshot)
     if isinstance(job, str):
         return job
-    return Facts(job, node_loss.marked(snapshot, now), read_status(snapshot), now)
+    status = read_status(snapshot)
+    queue = admission.observed(job, snapshot, status)
+    running = admission.effective(queue, snapshot, has_ended=recorded_end(status) is not None)
+    return Facts(running, node_loss.marked(snapshot, now), status, now, queue)
+
+
+def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
+    """Return Succeeded or Failed, if a status has it; final."""
+    ends = (Condition.SUCCEEDED, Condition.FAILED)
+    return next((Condition(c.type) for c in status.conditions if c.type in ends and c.status == "True"), None)
 
 
 def read_job(snapshot: Snapshot) -> PSTrainingJob | str:

@@ -6,6 +6,7 @@
     just ended                nothing: status records the end first
     just failed as a whole    nothing: status counts the restart first
     suspended                 stop in order, the chief first
+    not admitted by its queue stop in order, the chief first; then give the quota back, or ask for it
     refused template          nothing until the spec changes; then delete what exists, and create it again
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
@@ -40,6 +41,7 @@ from pstraining.core.policies import (
     missed_change,
     node_loss,
     pvc_retention,
+    queueing,
     resharding,
     retain_policy,
     rolling_update,
@@ -48,7 +50,7 @@ from pstraining.core.policies import (
 )
 from pstraining.core.policies.attempts import Step
 from pstraining.core.snapshot import Child, Snapshot
-from pstraining.resources import workloads
+from pstraining.resources import kueue, workloads
 from pstraining.resources.launcher import LauncherFiles
 
 
@@ -79,7 +81,7 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
     if completion.new_end(facts) is not None or facts.failures.restart_job is not None:
         return Plan()
     if facts.job.spec.run_policy.suspend:
-        return _stop(facts, Reason.SUSPENDED)
+        return _hold(facts)
     if facts.refused_generation is not None and (step := _after_refusal(facts)) is not None:
         return step
     if job_restart.is_due(facts):
@@ -99,7 +101,15 @@ def _clean_up(facts: Facts, end: Condition) -> Plan:
         return Plan((Delete(Kind.PS_TRAINING_JOB, job.name, job.uid, Reason.TTL_EXPIRED),))
     step = clean_up.clean_up(facts, end)
     kept, deletions = desired_state.kept(facts, step), _deletions(step.delete, Reason.JOB_FINISHED)
-    return Plan((*kept, *desired_state.ended(facts, step.delete), *deletions), _earliest(expiry, step.until))
+    finished = () if step.delete else queueing.ended(facts, end)
+    return Plan((*kept, *desired_state.ended(facts, step.delete), *deletions, *finished), _earliest(expiry, step.until))
+
+
+def _hold(facts: Facts) -> Plan:
+    """Stop a job that is suspended or not admitted, and write what its queue needs."""
+    by_user = facts.queue.job.spec.run_policy.suspend
+    found = _stop(facts, Reason.SUSPENDED if by_user else Reason.AWAITS_ADMISSION)
+    return replace(found, actions=(*found.actions, *queueing.changes(facts)))
 
 
 def _stop(facts: Facts, reason: Reason) -> Plan:
@@ -120,6 +130,8 @@ def _after_refusal(facts: Facts) -> Plan | None:
 def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring the children of a running job to the desired state."""
     snapshot, now = facts.snapshot, facts.now
+    if facts.queue.decides and facts.queue.unknown_flavors:
+        return Plan()  # a pod that is created now would miss the node labels of its flavor; the flavors are read again
     requeue_at = _earliest(
         node_loss.requeue_at(facts.job, snapshot, now),
         diagnosis.requeue_at(snapshot, now),
@@ -150,6 +162,7 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     yield from pvc_retention.left_over(facts.job, snapshot)
     yield from stuck
     yield from _without(rolling_update.deletions(facts), stuck)
+    yield from queueing.changes(facts)
 
 
 def _attempt_steps(facts: Facts) -> dict[str, Step]:
@@ -170,6 +183,7 @@ def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step
             made_of = facts.job, role, step.create, desired.launcher_map
             attempt = workloads.build_attempt(*made_of, installation=installation)
             attempt = job_restart.labelled(attempt, facts.status.job_restarts)
+            attempt = kueue.place(attempt, facts.queue.assignments)
             later = Reason.NEXT_TERM if is_chief else Reason.NEXT_ATTEMPT
             yield Create(Kind.JOB, attempt["metadata"]["name"], attempt, Reason.DESIRED if step.create == 1 else later)
 

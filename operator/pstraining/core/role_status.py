@@ -62,6 +62,12 @@ def chief_works(facts: Facts) -> bool:
     return 0 in facts.succeeded_workers or any(works(p) for p in facts.snapshot.pods_of(names.WORKER, 0))
 
 
+def is_complete(facts: Facts) -> bool:
+    """Whether every replica that the job wants runs, or has ended for good."""
+    workers = set(range(facts.job.spec.worker.replicas)) - facts.retired_workers.keys()
+    return ps_ready(facts) and chief_works(facts) and workers <= _working(facts, names.WORKER)
+
+
 def enough_workers_work(facts: Facts) -> bool:
     """Whether worker.minReplicas workers run or have succeeded; without it, whether one runs or all have succeeded."""
     working, succeeded = _working(facts, names.WORKER), facts.succeeded_workers

@@ -184,6 +184,16 @@ class Child:
 
 
 @dataclass(frozen=True)
+class QueueObjects:
+    """Kueue's objects of the cluster that jobs with a queue refer to, as far as they could be read."""
+
+    flavors: Mapping[str, Manifest] = field(default_factory=dict)
+    """ResourceFlavors by name."""
+    priorities: Mapping[tuple[Kind, str], int] = field(default_factory=dict)
+    """Values of priority classes, by kind and name."""
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A job and everything that it controls, at one moment."""
 
@@ -194,6 +204,7 @@ class Snapshot:
     """The existing nodes of the job's pods, by name; None if the operator does not watch nodes."""
     installation: Installation = STANDARD
     """How the operator is installed, on which new pods depend."""
+    queue_objects: QueueObjects = field(default_factory=QueueObjects)
     stall: str | None = None
     """Why training makes no steps, as its program reports; empty if it makes steps, None if that is not known."""
 

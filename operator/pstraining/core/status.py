@@ -121,6 +121,7 @@ def _phase(updated: list[StatusCondition]) -> Phase:
         (Condition.SUCCEEDED, Phase.SUCCEEDED),
         (Condition.FAILED, Phase.FAILED),
         (Condition.SUSPENDED, Phase.SUSPENDED),
+        (Condition.QUEUED, Phase.QUEUED),
         (Condition.INVALID_TEMPLATE, Phase.INVALID),
         (Condition.RESCALING, Phase.RESCALING),
         (Condition.RESTARTING, Phase.RESTARTING),
@@ -128,7 +129,8 @@ def _phase(updated: list[StatusCondition]) -> Phase:
     ):
         if condition in true:
             return phase
-    stops = any(c.type == Condition.SUSPENDED and c.reason == Reason.STOPPING for c in updated)
+    holds = (Condition.SUSPENDED, Condition.QUEUED)
+    stops = any(c.type in holds and c.reason == Reason.STOPPING for c in updated)
     return Phase.STOPPING if stops else Phase.PENDING
 
 
@@ -171,6 +173,9 @@ def transition(old: StatusCondition | None, new: StatusCondition) -> Event | Non
     if new.type in (Condition.RESCALING, Condition.UPDATING):
         kind = "Warning" if new.reason == Reason.UPDATE_REFUSED else "Normal"
         return Event(kind, new.reason, new.message or str(new.reason))
+    if new.type == Condition.QUEUED:
+        kind = "Warning" if new.reason in (Reason.QUEUE_IGNORED, Reason.KUEUE_NOT_INSTALLED) else "Normal"
+        return Event(kind, str(new.type) if new.status == "True" else new.reason, new.message or str(new.reason))
     if new.status == "True":
         unusual = new.type in _WARNINGS or (new.type == Condition.RUNNING and new.reason != Reason.TRAINING)
         kind = "Warning" if unusual else "Normal"

@@ -110,6 +110,12 @@ class KubeClient:
         query = {"fieldManager": names.STATUS_FIELD_MANAGER, "force": "true"}
         return await self._request("PATCH", path, query, dict(body), APPLY)
 
+    async def merge_status(self, kind: Kind, namespace: str, name: str, version: str, status: Manifest) -> Object:
+        """JSON merge patch to the status subresource by our field manager."""
+        path = RESOURCES[kind].path(namespace, name, "status")
+        body = {"metadata": {"resourceVersion": version}, "status": dict(status)}
+        return await self._request("PATCH", path, {"fieldManager": names.FIELD_MANAGER}, body, MERGE_PATCH)
+
     async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
         """JSON merge patch to the status subresource by a field manager of its own."""
         path = RESOURCES[Kind.PS_TRAINING_JOB].path(namespace, name, "status")
@@ -172,6 +178,11 @@ class KubeClient:
     async def api_is_served(self) -> bool:
         """Whether the API server serves our kind: its CRD is installed and established."""
         return await self._serves(names.API_VERSION, names.PLURAL)
+
+    async def queues_are_served(self) -> bool:
+        """Whether the API server serves Kueue's Workloads in the version that the operator uses."""
+        resource = RESOURCES[Kind.WORKLOAD]
+        return await self._serves(resource.api_version, resource.plural)
 
     async def assigns_ids(self) -> bool:
         """Whether the platform assigns pods their user and group IDs: the API server serves OpenShift's

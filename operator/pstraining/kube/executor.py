@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from pstraining.api import names
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcome, Outcomes, Replace, Verdict
+from pstraining.core.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    Kind,
+    Outcome,
+    Outcomes,
+    PatchStatus,
+    Replace,
+    Verdict,
+)
 from pstraining.core.observe import controller_uid
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
@@ -121,6 +132,11 @@ class Executor:
                 port = self._port
                 written = await port.replace(action.kind, namespace, action.name, action.uid, action.parts)
                 self._on_write(action.kind, "replace")
+                self._cache.wrote(namespace, job, written)
+            case PatchStatus():
+                patched = action.kind, namespace, action.name, action.version, action.status
+                written = await self._port.merge_status(*patched)
+                self._on_write(action.kind, "patch")
                 self._cache.wrote(namespace, job, written)
             case Delete():
                 await self._delete(namespace, job, action)

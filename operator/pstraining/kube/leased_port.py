@@ -57,6 +57,10 @@ class LeasedPort:
         """See `ApiPort.delete`."""
         return await self._sent(lambda: self._port.delete(kind, namespace, name, uid, grace_seconds))
 
+    async def merge_status(self, kind: Kind, namespace: str, name: str, version: str, status: Manifest) -> Object:
+        """See `ApiPort.merge_status`."""
+        return await self._sent(lambda: self._port.merge_status(kind, namespace, name, version, status))
+
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """See `ApiPort.patch_status`."""
         return await self._sent(lambda: self._port.patch_status(namespace, name, body))

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from pstraining.api import names
 from pstraining.core.actions import Kind
+from pstraining.resources import kueue
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Resource:
     api: str
     """The part of the path before the namespace."""
     plural: str
+    namespaced: bool = True
 
     @property
     def api_version(self) -> str:
@@ -24,7 +26,8 @@ class Resource:
 
     def path(self, namespace: str, name: str | None = None, subresource: str | None = None) -> str:
         """Return the path of the collection, of one object, or of a subresource."""
-        parts = [self.api, "namespaces", namespace, self.plural, *(p for p in (name, subresource) if p)]
+        place = ("namespaces", namespace) if self.namespaced else ()
+        parts = [self.api, *place, self.plural, *(p for p in (name, subresource) if p)]
         return "/" + "/".join(quote(part, safe="/") for part in parts)
 
 
@@ -40,6 +43,10 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
     Kind.NETWORK_POLICY: Resource("apis/networking.k8s.io/v1", "networkpolicies"),
     Kind.POD_GROUP: Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
     Kind.VOLCANO_POD_GROUP: Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+    Kind.WORKLOAD: Resource(f"apis/{kueue.API_VERSION}", "workloads"),
+    Kind.RESOURCE_FLAVOR: Resource(f"apis/{kueue.API_VERSION}", "resourceflavors", namespaced=False),
+    Kind.WORKLOAD_PRIORITY_CLASS: Resource(f"apis/{kueue.API_VERSION}", "workloadpriorityclasses", namespaced=False),
+    Kind.PRIORITY_CLASS: Resource("apis/scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
     Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
 }
 EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")

@@ -20,7 +20,7 @@ class ApiPort(Protocol):
         """POST with strict field validation; Conflict (`already_exists`) if the name is taken."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """Read one object."""
+        """Read one object; one of the cluster ignores the namespace."""
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply.
@@ -59,6 +59,12 @@ class ApiPort(Protocol):
 
         metadata.resourceVersion in the body is the version of the job that the status was computed from; Conflict if
         the job has changed since. (The status subresource of a custom resource ignores metadata.uid.)
+        """
+
+    async def merge_status(self, kind: Kind, namespace: str, name: str, version: str, status: Manifest) -> Object:
+        """Change the status of another program's object (JSON merge patch: null removes a field).
+
+        Conflict if the object's resourceVersion is another one.
         """
 
     async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:

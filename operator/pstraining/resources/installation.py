@@ -1,6 +1,7 @@
 """What pods depend on besides their job: how the operator is installed, and on which platform."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from pstraining.api import names
@@ -16,6 +17,16 @@ class ProgressEndpoint:
     """The certificate of the authority that signs the server's certificate, in PEM."""
 
 
+class KueueSupport(Enum):
+    """Whether jobs wait for Kueue."""
+
+    OFF = auto()
+    """The operator ignores the labels of queues."""
+    MISSING = auto()
+    """The operator supports Kueue, and the API server does not serve its Workloads."""
+    ON = auto()
+
+
 @dataclass(frozen=True)
 class Installation:
     """How the operator is installed."""
@@ -24,10 +35,11 @@ class Installation:
     """Whether the operator sets the user and group IDs of new pods; otherwise the platform assigns them."""
     progress: ProgressEndpoint | None = None
     """None if the operator accepts no progress."""
+    kueue: KueueSupport = KueueSupport.OFF
 
 
 STANDARD: Final = Installation()
-"""An operator that sets IDs and accepts no progress."""
+"""An operator that sets IDs, accepts no progress and ignores queues."""
 
 
 def progress_path(namespace: str, name: str) -> str:

@@ -248,3 +248,17 @@ def test_what_cannot_be_planned(tmp_path: Path, arguments: list[str], spec: dict
     done = run(tmp_path, *arguments, **spec)
     assert done.exit_code == 1
     assert message in done.output + done.stderr + (f"Error: {done.exception}" if done.exception else "")
+
+
+def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
+    made = manifest()
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team-a"}
+    planned = looked(None, made, NOW)
+    assert report(planned, None)["queue"] == "team-a"
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(picture(planned, None))
+    assert "waits in the queue team-a" in shown.get()
+    admitted = {"conditions": [{"type": "Queued", "status": "False", "reason": "Admitted"}]}
+    planned = Planned({**made, "status": admitted}, ())
+    assert "queue" not in report(planned, None)

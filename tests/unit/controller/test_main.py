@@ -5,11 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from pstraining.controller import main
+from pstraining.controller import main, registration
 from pstraining.controller.main import build
 from pstraining.controller.settings import Settings
 from pstraining.core.actions import Kind
 from pstraining.kube.errors import Refused, Transient
+from pstraining.resources.installation import KueueSupport
 from tests.support.builders import job
 from tests.support.fakekube import FakeKube
 from tests.support.fakekube_decisions import DECISIONS, LAUNCHER
@@ -69,6 +70,47 @@ async def test_the_ids_of_pods_are_decided_before_the_first_pass(
     platform.put(job())
     platform.deliver(operator.watch_state.cache)
     assert operator.watch_state.snapshot(("default", "digits")).installation.sets_ids is expected
+
+
+class Queues(Platform):
+    """An API server that serves Kueue's Workloads, or not yet."""
+
+    def __init__(self, *served: bool) -> None:
+        super().__init__(False)
+        self.served = list(served)
+
+    async def queues_are_served(self) -> bool:
+        return self.served.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "served", "expected"),
+    [("false", (), KueueSupport.OFF), ("true", (True,), KueueSupport.ON), ("true", (False,), KueueSupport.MISSING)],
+)
+async def test_jobs_queue_where_the_setting_and_the_api_server_allow_it(
+    setting: str, served: tuple[bool, ...], expected: KueueSupport
+) -> None:
+    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": setting})
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, Queues(*served)), asyncio.Event())
+    await operator._wait_for_platform()
+    assert operator.watch_state.installation.kueue is expected
+
+
+async def test_the_operator_restarts_once_kueue_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "KUEUE_POLL_SECONDS", 0.0)
+    settings = Settings.from_env({"POD_NAME": "operator", "PSTRAINING_KUEUE": "true"})
+    queues = Queues(False, False, True)
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, queues), asyncio.Event())
+    await operator._wait_for_platform()
+    await operator._wait_for_queues()
+    assert operator.stop.is_set()
+    assert queues.served == []
+
+
+async def test_workloads_are_watched_only_where_jobs_queue() -> None:
+    assert registration.WORKLOADS in registration.watched(nodes=True, queues=True)
+    assert registration.WORKLOADS not in registration.watched(nodes=True, queues=False)
+    assert registration.build_settings().watching.label_selectors[registration.WORKLOADS]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

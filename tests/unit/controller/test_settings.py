@@ -13,6 +13,7 @@ def test_the_defaults_do() -> None:
     assert settings == Settings(pod_name="op-0", lease_namespace="default")
     assert (settings.namespaces, settings.workers, settings.lease_duration_seconds) == ((), 32, 15)
     assert (settings.metrics_port, settings.health_port) == (8080, 8081)
+    assert not settings.kueue
     assert Settings.from_env({}).pod_name
 
 
@@ -29,6 +30,7 @@ def test_everything_can_be_set() -> None:
             "PSTRAINING_LOG_LEVEL": "debug",
             "PSTRAINING_LOG_FORMAT": "text",
             "PSTRAINING_POD_IDS": "Platform",
+            "PSTRAINING_KUEUE": "true",
             "PSTRAINING_WORKERS": "8",
             "PSTRAINING_RESYNC_SECONDS": "0",
         }
@@ -38,6 +40,7 @@ def test_everything_can_be_set() -> None:
     assert (settings.log_level, settings.log_format) == ("DEBUG", LogFormat.TEXT)
     assert (settings.workers, settings.metrics_port, settings.health_port) == (8, 9090, 0)
     assert settings.pod_ids is PodIds.PLATFORM
+    assert settings.kueue
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,7 @@ def test_everything_can_be_set() -> None:
         ("PSTRAINING_LOG_LEVEL", "loud", "PSTRAINING_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR"),
         ("PSTRAINING_LOG_FORMAT", "xml", "PSTRAINING_LOG_FORMAT must be json or text"),
         ("PSTRAINING_POD_IDS", "1000", "PSTRAINING_POD_IDS must be auto, set or platform"),
+        ("PSTRAINING_KUEUE", "yes", "PSTRAINING_KUEUE must be true or false, not 'yes'"),
         ("PSTRAINING_NAMESPACES", "Team_A", "PSTRAINING_NAMESPACES 'Team_A' is not the name of a namespace"),
         ("PSTRAINING_LEASE_NAME", " ", "PSTRAINING_LEASE_NAME is empty"),
         ("PSTRAINING_LEASE_DURATION_SECONDS", "1", "PSTRAINING_LEASE_DURATION_SECONDS must be 3 to 600"),

@@ -34,4 +34,4 @@ def test_changed_facts_derive_anew() -> None:
     facts = gather(observe(job(), (), [pod("worker")]), NOW)
     assert isinstance(facts, Facts)
     assert facts.recorded_end is None
-    assert replace(facts, now=NOW).__dict__.keys() == {"job", "snapshot", "status", "now"}
+    assert replace(facts, now=NOW).__dict__.keys() == {"job", "snapshot", "status", "now", "queue"}

@@ -16,6 +16,7 @@ from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.core.actions import Kind
 from pstraining.runtime.telemetry.event_texts import EVENTS
 from tests.support.builders import job
+from tests.support.queued_world import queued
 from tests.support.simulation import World
 from tests.tfjob import converted
 from tests.tfjob.converted import EXAMPLES
@@ -168,5 +169,8 @@ def test_the_usual_course_of_a_job_is_what_a_job_does() -> None:
     waiting = World(job(spec=spec))
     waiting.reconcile()
     found |= course(waiting, pass_an_hour)
+    queue = queued()
+    evicted = (begin, lambda world: queue.admit(), lambda world: queue.evict())
+    found |= course(queue, *evicted)
     assert {(old and old.value, new.value) for old, new, _ in conditions_page.COURSE} == found
     assert {new for _, new, _ in conditions_page.COURSE} == {*Phase}

@@ -17,6 +17,7 @@ SPANS = {span.text for span in PAGE.spans}
 OPERATOR = ROOT / "operator" / "pstraining"
 QUIET = {
     "it goes well": {"ChildrenCreated", "Training", "NotRestarting", "NotSuspended", "NotFinished", "JobFinished"},
+    "a queue has admitted the job, or the job has left it": {"Admitted", "NotQueued"},
     "why an action is taken, beside what its condition says": {
         *(
             "Desired",
@@ -28,6 +29,8 @@ QUIET = {
             "OldTerm",
             "ProgramEnded",
             "TakeOver",
+            "QuotaReturned",
+            "PodsReported",
         ),
     },
 }

@@ -18,9 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pstraining.api import names
+from pstraining.api.conditions import Condition, Reason
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.formatting import count, several
+from pstraining.cli.jobs import condition
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Format, Namespace, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
@@ -30,18 +32,20 @@ from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.validation.schema import with_defaults
 from pstraining.core import planner
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, PatchStatus, Replace
 from pstraining.core.observe import observe
 from pstraining.core.policies.gang import kind_of_group
 from pstraining.kube.paths import RESOURCES
 from pstraining.launcher import launcher_files, launcher_version
+from pstraining.resources import kueue
 from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.resource_requests import Amounts, of_pod
 
-CHILDREN: Final = tuple(k for k in RESOURCES if k not in (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups()))
+_NOT_LISTED: Final = (Kind.POD, Kind.PS_TRAINING_JOB, *Kind.pod_groups(), *Kind.of_queues())
+CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in _NOT_LISTED)
 WORDS: Final = {
     Create: ("create", "green"),
-    **dict.fromkeys((Apply, Replace), ("correct", "yellow")),
+    **dict.fromkeys((Apply, Replace, PatchStatus), ("correct", "yellow")),
     Delete: ("delete", "red"),
 }
 
@@ -166,7 +170,7 @@ def seconds_at(job: Manifest, asked: float | None) -> float | None:
 
 def details(planned: Planned, action: Action) -> str:
     """What there is to say about an action."""
-    if isinstance(action, Delete):
+    if isinstance(action, (Delete, PatchStatus)):
         return ""
     if isinstance(action, (Apply, Replace)) and action.kind is Kind.CLAIM:
         return _fate(action.body if isinstance(action, Apply) else {})
@@ -252,6 +256,14 @@ def total(planned: Planned) -> tuple[int, Amounts]:
     return sum(number for number, _ in templates), asked
 
 
+def queue_of(planned: Planned) -> str:
+    """Return the queue in which the job waits before it gets pods; empty without one, or after an admission."""
+    job = planned.job
+    is_admitted = condition(dict(job), Condition.QUEUED).get("reason") == Reason.ADMITTED
+    labels = job["metadata"].get("labels") or {}
+    return "" if is_admitted else str(labels.get(kueue.LABEL_QUEUE, ""))
+
+
 def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
     """All of it, for programs."""
     metadata = planned.job["metadata"]
@@ -278,6 +290,7 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
             "memoryBytes": int(asked.get("memory", 0)),
             "devices": devices_of(asked),
         },
+        **({"queue": queue_of(planned)} if queue_of(planned) else {}),
         **({"network": bandwidth_table.report(carried)} if carried else {}),
     }
 
@@ -300,6 +313,9 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
         summed = f"{several(len(planned.actions), 'object')}; {several(pods, 'new pod')}"
         asked = f" that request {told_amount(amount)} in total" if told_amount(amount) else ""
         parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
+    if queue := queue_of(planned):
+        waits = f"The job waits in the queue {queue}: an operator with kueue.enabled creates pods once it is admitted."
+        parts.append(Text(waits))
     if planned.exists and planned.actions:
         parts.append(Text("These are the next actions. Later ones depend on their results."))
     if carried:

@@ -45,6 +45,9 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.SCHEDULING_GATED: Advice(
         "Wait for the controller that set the gate. For kueue.x-k8s.io/admission, check the queue's quota.", PENDING
     ),
+    Reason.AWAITS_ADMISSION: Advice("Wait for quota, or check the queue: kubectl describe localqueue.", PENDING),
+    Reason.KUEUE_NOT_INSTALLED: Advice("Install Kueue, or remove the label kueue.x-k8s.io/queue-name.", PENDING),
+    Reason.QUEUE_IGNORED: Advice("Set kueue.enabled in the values of the operator's chart.", PENDING),
     Reason.UNSCHEDULABLE: Advice(
         "Ask for less, add nodes, or check taints, node selectors and unbound volumes.", PENDING
     ),

@@ -36,7 +36,7 @@ _PASSING = (Condition.RESCALING, Condition.RESTARTING, Condition.UPDATING)
 _REMARKS = (Condition.DEGRADED, Condition.CHECKPOINT_NOT_DURABLE, Condition.GPU_SETTINGS_INHERITED)
 _BY_ITSELF = {
     *(Reason.WAITING_FOR_PODS, Reason.CHILDREN_MISSING, Reason.SCHEDULING_GATED, Reason.WAITING_FOR_GANG),
-    *(Reason.SUSPENDED, Reason.STOPPING),
+    *(Reason.SUSPENDED, Reason.STOPPING, Reason.AWAITS_ADMISSION, Reason.QUEUE_IGNORED),
 }
 """Reasons without a fault: the job waits, as requested, or behind other jobs."""
 
@@ -132,6 +132,9 @@ def _conditions(found: JobEvidence) -> Iterator[Check]:
     created, running = condition(job, Condition.CREATED), condition(job, Condition.RUNNING)
     if created.get("status") == "False" and created.get("reason") != Reason.CHILDREN_MISSING:
         held.append(created)
+    queued = condition(job, Condition.QUEUED)
+    if queued.get("reason") in (Reason.QUEUE_IGNORED, Reason.KUEUE_NOT_INSTALLED):
+        held.append(queued)
     if is_suspended(job):
         held += [condition(job, Condition.SUSPENDED)]
     else:

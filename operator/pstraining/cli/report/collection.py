@@ -16,9 +16,10 @@ from pstraining.redaction import Redactor
 
 AT_ONCE: Final = 8
 """Logs that are read at the same time."""
-OPTIONAL: Final = (Kind.POD_GROUP, Kind.VOLCANO_POD_GROUP)
+OPTIONAL: Final = (*Kind.pod_groups(), Kind.WORKLOAD)
 """Kinds that not every cluster has."""
-CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in (Kind.POD, Kind.PS_TRAINING_JOB))
+_NO_CHILDREN: Final = (Kind.POD, Kind.PS_TRAINING_JOB)
+CHILDREN: Final = tuple(kind for kind, place in RESOURCES.items() if place.namespaced and kind not in _NO_CHILDREN)
 
 Found = TypeVar("Found")
 File = tuple[str, str]

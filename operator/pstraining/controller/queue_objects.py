@@ -1,0 +1,94 @@
+"""Reads Kueue's objects of the cluster that jobs with a queue refer to: ResourceFlavors and priority classes.
+
+They are few, rarely change and concern a job only when it is created or admitted. So they are read then, and not
+watched. All jobs share what was read.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pstraining.core.actions import Kind
+from pstraining.core.facts import read_job, read_status
+from pstraining.core.policies import admission, teardown
+from pstraining.core.snapshot import QueueObjects, Snapshot
+from pstraining.kube.errors import NotFound, Refused
+from pstraining.kube.port import ApiPort, Object
+from pstraining.resources.installation import KueueSupport
+
+logger = logging.getLogger(__name__)
+
+REREAD_SECONDS: Final = 10.0
+"""Seconds after which an object is read again for a job that does not run yet."""
+_Ref = tuple[Kind, str]
+
+
+class QueueObjectReader:
+    """Holds the flavors and priority classes that jobs need."""
+
+    def __init__(self, port: ApiPort, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a reader.
+
+        Args:
+            port: the API server.
+            clock: monotonic seconds.
+        """
+        self._port = port
+        self._clock = clock
+        self._found: dict[_Ref, tuple[float, Object | None]] = {}
+
+    def objects(self) -> QueueObjects:
+        """Return what has been read."""
+        present = {ref: found for ref, (_, found) in self._found.items() if found is not None}
+        return QueueObjects(
+            {name: found for (kind, name), found in present.items() if kind is Kind.RESOURCE_FLAVOR},
+            {ref: _value(found) for ref, found in present.items() if ref[0] is not Kind.RESOURCE_FLAVOR},
+        )
+
+    async def read(self, snapshot: Snapshot) -> bool:
+        """Read what a job needs and is not known, or may have changed since it was read.
+
+        Returns:
+            Whether something was read.
+
+        Raises:
+            Transient: the read failed and is worth a retry.
+        """
+        due = [ref for ref in _needed(snapshot) if self._is_due(ref, runs=bool(teardown.workloads(snapshot)))]
+        for kind, name in due:
+            self._found[kind, name] = self._clock(), await self._read(kind, name)
+        return bool(due)
+
+    def _is_due(self, ref: _Ref, *, runs: bool) -> bool:
+        if ref not in self._found:
+            return True
+        since, found = self._found[ref]
+        return (found is None or not runs) and self._clock() >= since + REREAD_SECONDS
+
+    async def _read(self, kind: Kind, name: str) -> Object | None:
+        try:
+            return await self._port.get(kind, "", name)
+        except NotFound:
+            return None
+        except Refused as error:
+            logger.warning("%s %s cannot be read: %s", kind, name, error.message)
+            return None
+
+
+def _needed(snapshot: Snapshot) -> list[_Ref]:
+    """Return what the next decision about a job depends on."""
+    if snapshot.installation.kueue is not KueueSupport.ON:
+        return []
+    job = read_job(snapshot)
+    if isinstance(job, str):
+        return []
+    state = admission.observed(job, snapshot, read_status(snapshot))
+    if not state.decides or state.current is None or not state.current.has_quota:
+        return [] if not state.decides or state.priority_class is None else [state.priority_class]
+    return [(Kind.RESOURCE_FLAVOR, name) for name in sorted(state.current.flavors)]
+
+
+def _value(found: Mapping[str, Any]) -> int:
+    value = found.get("value", 0)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,184 @@
+"""Has Kueue admitted the job, and with what?
+
+A job whose label names a queue runs only while a Workload of it is admitted. Until then, and after an eviction, the
+operator treats the job as suspended: it stops in order, the chief first, and none of its pods exists. An admitted job
+has as many workers as Kueue has admitted. Level-based: equal snapshots give equal answers.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
+from pstraining.core.actions import Kind
+from pstraining.core.policies import retired_workers, success, teardown
+from pstraining.core.queue_workload import REPLACED, QueueCondition, QueueWorkload
+from pstraining.core.snapshot import QueueObjects, Snapshot
+from pstraining.resources import kueue
+from pstraining.resources.installation import KueueSupport
+from pstraining.resources.kueue import PodSetAssignment, Priority
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """What Kueue has decided about a job."""
+
+    job: PSTrainingJob
+    """The job as its user wrote it."""
+    support: KueueSupport
+    workloads: tuple[QueueWorkload, ...] = ()
+    """All Workloads of the job, oldest first."""
+    objects: QueueObjects = field(default_factory=QueueObjects)
+    retired: frozenset[int] = frozenset()
+    """The workers that never run again."""
+
+    @property
+    def queue(self) -> str:
+        """The name of the LocalQueue that the job's label names; empty without one."""
+        return self.job.metadata.labels.get(kueue.LABEL_QUEUE, "")
+
+    @property
+    def decides(self) -> bool:
+        """Whether the job needs an admission."""
+        return bool(self.queue) and self.support is not KueueSupport.OFF
+
+    @cached_property
+    def live(self) -> tuple[QueueWorkload, ...]:
+        """Return the Workloads that have neither finished nor are being deleted, oldest first."""
+        is_over = (w.child.deleting or w.is_true(QueueCondition.FINISHED) for w in self.workloads)
+        return tuple(w for w, over in zip(self.workloads, is_over, strict=True) if not over)
+
+    @cached_property
+    def current(self) -> QueueWorkload | None:
+        """Return the Workload by which the job runs or will run: the newest with quota, else the oldest."""
+        with_quota = [w for w in self.live if w.has_quota]
+        return with_quota[-1] if with_quota else next(iter(self.live), None)
+
+    @cached_property
+    def next_slice(self) -> QueueWorkload | None:
+        """Return the Workload that waits to replace the current one."""
+        return next((w for w in reversed(self.live) if w is not self.current and not w.has_quota), None)
+
+    @cached_property
+    def matches(self) -> bool:
+        """Whether the current Workload asks for the pods of the job, whatever its number of workers."""
+        current = self.current
+        if current is None or current.spec.get("queueName") != self.queue:
+            return False
+        wanted, found = kueue.counts(self.job), dict(current.counts)
+        wanted.pop(names.WORKER, None)
+        found.pop(names.WORKER, None)
+        return current.pod_sets_digest == kueue.digest(self.job) and wanted == found
+
+    @property
+    def priority_class(self) -> tuple[Kind, str] | None:
+        """The kind and name of the class of the job's priority; None without one."""
+        labelled = self.job.metadata.labels.get(kueue.LABEL_PRIORITY_CLASS, "")
+        if labelled:
+            return Kind.WORKLOAD_PRIORITY_CLASS, labelled
+        spec = self.job.spec
+        if name := spec.run_policy.scheduling_policy.priority_class:
+            return Kind.PRIORITY_CLASS, name
+        templates = (spec.ps.template, spec.worker.template, spec.chief.template, spec.evaluator.template)
+        specs = ((template or {}).get("spec") or {} for template in templates)
+        named = next((str(found["priorityClassName"]) for found in specs if found.get("priorityClassName")), "")
+        return (Kind.PRIORITY_CLASS, named) if named else None
+
+    @property
+    def priority(self) -> Priority | None:
+        """The priority of the job's Workload; None if its class could not be read."""
+        found = self.priority_class
+        if found is None:
+            return Priority()
+        value = self.objects.priorities.get(found)
+        group = kueue.API_VERSION if found[0] is Kind.WORKLOAD_PRIORITY_CLASS else "scheduling.k8s.io"
+        return None if value is None else Priority(value, group.partition("/")[0], found[1])
+
+    @property
+    def keeps_priority(self) -> bool:
+        """Whether the current Workload has the job's priority class."""
+        named = "" if self.current is None else (self.current.spec.get("priorityClassRef") or {}).get("name", "")
+        return bool(named == ("" if self.priority_class is None else self.priority_class[1]))
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the job may run."""
+        return self.current is not None and self.current.may_run and self.matches
+
+    @property
+    def unknown_flavors(self) -> frozenset[str]:
+        """The flavors of the admission that the operator could not read."""
+        return frozenset() if self.current is None else self.current.flavors - self.objects.flavors.keys()
+
+    @cached_property
+    def assignments(self) -> dict[str, PodSetAssignment]:
+        """Return what each pod set of an admitted job was assigned; empty for a job that does not queue."""
+        if not self.decides or self.current is None or not self.is_admitted or self.unknown_flavors:
+            return {}
+        return self.current.assignments(self.objects)
+
+    @cached_property
+    def conflict(self) -> str:
+        """Return how the admission contradicts a pod template; empty if it does not."""
+        return kueue.conflict(self.job, self.assignments)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers that the job may have now. Quota that was given back is not used again."""
+        wanted = self.job.spec.worker.replicas
+        newest = next((w for w in reversed(self.workloads) if w.count(names.WORKER) is not None), None)
+        if newest is None:
+            return wanted
+        admitted = newest.count(names.WORKER) or 0
+        may_run = admitted - newest.reclaimable.get(names.WORKER, 0)
+        return next((n for n in range(min(wanted, admitted), 0, -1) if self.running_of(n) <= may_run), 0)
+
+    def running_of(self, workers: int) -> int:
+        """Return how many of the first workers may run, now or later."""
+        return sum(i not in self.retired for i in range(workers))
+
+
+def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> QueueState:
+    """Return what Kueue has decided about a job.
+
+    Args:
+        job: the job as its user wrote it.
+        snapshot: the observed state.
+        status: the stored status.
+    """
+    retired = retired_workers.reasons(status, success.workers(job, snapshot))
+    found = sorted(map(QueueWorkload, snapshot.of_kind(Kind.WORKLOAD)), key=lambda w: (w.created, w.name))
+    return QueueState(job, snapshot.installation.kueue, tuple(found), snapshot.queue_objects, frozenset(retired))
+
+
+def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTrainingJob:
+    """Return the job as it runs: suspended while it is not admitted, and with the workers that were admitted.
+
+    Args:
+        state: what Kueue has decided.
+        snapshot: the observed state.
+        has_ended: whether status has recorded the end; the job is then cleaned up, and not suspended.
+    """
+    job = state.job
+    if not state.decides:
+        return job
+    spec = job.spec
+    worker = spec.worker.model_copy(update={"replicas": state.workers})
+    updates: dict[str, Any] = {"worker": worker} if state.workers != spec.worker.replicas else {}
+    if not has_ended and is_held(state, snapshot):
+        updates["run_policy"] = spec.run_policy.model_copy(update={"suspend": True})
+    return job.model_copy(update={"spec": spec.model_copy(update=updates)}) if updates else job
+
+
+def is_held(state: QueueState, snapshot: Snapshot) -> bool:
+    """Whether the job may not run. A job that runs does not stop because a flavor could not be read."""
+    cannot_start = bool(state.unknown_flavors) or bool(state.conflict)
+    return not state.is_admitted or (cannot_start and not teardown.workloads(snapshot))
+
+
+def replaced(state: QueueState) -> tuple[QueueWorkload, ...]:
+    """Return the Workloads that a larger one has replaced; nothing needs them any more."""
+    finished = (w for w in state.workloads if not w.child.deleting and w not in state.live)
+    return tuple(w for w in finished if w.condition(QueueCondition.FINISHED).get("reason") == REPLACED)

@@ -1,0 +1,195 @@
+"""Which writes to Kueue's Workloads are due, so that quota is asked for, held and given back in time?
+
+    the job has ended, and only pods that stay are left     Finished
+    suspended by its user, or without a queue, and stopped  the Workloads are deleted: quota is given back
+    no Workload, and stopped                                create it
+    the Workload asks for other pods, and is stopped        with quota: delete it; without: correct it
+    evicted, and stopped                                    clear the admission: quota is given back
+    admitted, and more workers are wanted                   create a Workload that replaces it (a slice)
+    admitted, and fewer workers are wanted and left         lower its count
+    admitted                                                report pods that are ready, and those that have ended
+
+Quota is held until no pod is left, which makes preemption safe. Every write is decided from the observed state alone,
+so that an operator that starts anywhere continues there. The contract is that of Kueue's jobframework
+(https://kueue.sigs.k8s.io/docs/tasks/dev/integrate_a_custom_job/).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition, Reason
+from pstraining.core import role_status
+from pstraining.core.actions import Action, Create, Delete, Kind, PatchStatus, Replace
+from pstraining.core.facts import Facts
+from pstraining.core.policies import admission, teardown
+from pstraining.core.policies.admission import QueueState
+from pstraining.core.queue_workload import REQUEUED_REASONS, QueueCondition, QueueWorkload
+from pstraining.core.snapshot import Pod
+from pstraining.resources import kueue
+from pstraining.resources.installation import KueueSupport
+from pstraining.resources.kueue import SliceChain
+
+_PENDING = "Pending"
+"""The reason of QuotaReserved after an eviction."""
+
+
+def changes(facts: Facts) -> Iterator[Action]:
+    """Yield the writes for a job that has not ended."""
+    state = facts.queue
+    if state.support is not KueueSupport.ON:
+        return
+    is_over = teardown.is_over(facts.snapshot)
+    yield from _deletions(admission.replaced(state), Reason.NOT_DESIRED)
+    is_suspended = state.job.spec.run_policy.suspend
+    if not state.decides or is_suspended:
+        if is_over or not is_suspended:
+            yield from _deletions(state.live, Reason.NOT_DESIRED)
+        return
+    current = state.current
+    if current is None:
+        yield from _first(facts) if is_over else ()
+    elif state.is_admitted:
+        # One write to a Workload a pass: the next one needs its new version.
+        yield from tuple(_reported(facts, current)) or _scaled(facts, current)
+    elif is_over:
+        yield from _waiting(facts, current)
+
+
+def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
+    """Report the end of a job to Kueue once no pod of it is about to go, which gives the quota back."""
+    if any(pod.deleting and not pod.over for pod in facts.snapshot.pods):
+        return
+    reason = "Succeeded" if end is Condition.SUCCEEDED else "Failed"
+    for workload in facts.queue.live:
+        change = (QueueCondition.FINISHED, True, reason, f"The PSTrainingJob has {reason.lower()}.")
+        yield from _patch(facts, workload, Reason.JOB_FINISHED, change)
+
+
+def _first(facts: Facts) -> Iterator[Action]:
+    """Create the Workload, once those that are being deleted are gone."""
+    if any(w.child.deleting for w in facts.queue.workloads):
+        return
+    finished = [w for w in facts.queue.workloads if w not in facts.queue.live]
+    yield from _deletions(tuple(finished), Reason.NOT_DESIRED)
+    if not finished:
+        name = kueue.workload_name(facts.queue.job)
+        yield from _created(facts, SliceChain(name), name)
+
+
+def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
+    """Bring the Workload of a stopped job to the state in which Kueue can admit it."""
+    state = facts.queue
+    evicted = current.condition(QueueCondition.EVICTED)
+    if evicted.get("status") == "True" and current.has_quota:
+        yield from _quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
+        return
+    # One Workload is left: the others ask for pods beside those of a job that does not run.
+    yield from _deletions(tuple(w for w in state.live if w is not current), Reason.NOT_DESIRED)
+    asked = current.counts.get(names.WORKER) == state.job.spec.worker.replicas
+    if state.matches and (current.has_quota or (asked and state.keeps_priority)):
+        return
+    if current.has_quota or not state.keeps_priority:
+        yield from _deletions((current,), Reason.SPEC_CHANGED)
+        return
+    found = state.priority
+    if found is not None:
+        parts = kueue.corrections(state.job, found)
+        yield Replace(Kind.WORKLOAD, current.name, current.child.uid, parts, Reason.SPEC_CHANGED)
+
+
+def _quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: str) -> Iterator[PatchStatus]:
+    changed = current.with_conditions(
+        facts.now,
+        (QueueCondition.QUOTA_RESERVED, False, _PENDING, message),
+        (QueueCondition.ADMITTED, False, "NoReservation", "The workload has no reservation"),
+        (QueueCondition.REQUEUED, reason in REQUEUED_REASONS, reason, message),
+    )
+    # PodsReady goes, too: the next start is counted from its own admission.
+    kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
+    status: dict[str, Any] = {"admission": None, "reclaimablePods": None, "conditions": kept}
+    yield PatchStatus(Kind.WORKLOAD, current.name, current.child.uid, current.version, status, Reason.QUOTA_RETURNED)
+
+
+def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
+    """Ask for more workers by a slice, or give up the quota of workers that are gone."""
+    state, pending = facts.queue, facts.queue.next_slice
+    wanted, asked = state.job.spec.worker.replicas, current.counts.get(names.WORKER, 0)
+    if not kueue.is_elastic(state.job):
+        return
+    # Workers that have given their quota back are counted in it, as long as the Workload lives.
+    needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
+    if pending is not None and needed <= asked:
+        yield from _deletions((pending,), Reason.NOT_DESIRED)
+    elif pending is not None and pending.counts.get(names.WORKER) != wanted:
+        yield _recounted(pending, wanted)
+    elif pending is None and needed > asked:
+        first = current.child.annotations.get(kueue.ANNOTATION_SLICE, current.name)
+        name = kueue.workload_name(state.job, f"{state.job.metadata.generation}\n{current.child.uid}")
+        yield from _created(facts, SliceChain(first, current.name), name)
+    elif needed < asked and not any(_leaves(p, state, wanted) for p in facts.snapshot.pods_of(names.WORKER)):
+        yield _recounted(current, needed)
+
+
+def _leaves(pod: Pod, state: QueueState, wanted: int) -> bool:
+    """Whether a worker's pod still runs that is not wanted any more."""
+    return not pod.over and (pod.index >= wanted or pod.index in state.retired)
+
+
+def _recounted(workload: QueueWorkload, workers: int) -> Replace:
+    """Set the number of workers that a Workload asks for."""
+    index = list(workload.counts).index(names.WORKER)
+    parts = {f"/spec/podSets/{index}/count": workers}
+    return Replace(Kind.WORKLOAD, workload.name, workload.child.uid, parts, Reason.SPEC_CHANGED)
+
+
+def _reported(facts: Facts, current: QueueWorkload) -> Iterator[PatchStatus]:
+    """Report whether all pods are ready, and the pods that will never need their quota again."""
+    status: dict[str, Any] = {}
+    conditions = _readiness(facts, current)
+    if conditions is not None:
+        status["conditions"] = conditions
+    done = _reclaimable(facts, current)
+    if done > current.reclaimable.get(names.WORKER, 0):
+        status["reclaimablePods"] = [{"name": names.WORKER, "count": done}]
+    if status:
+        yield PatchStatus(Kind.WORKLOAD, current.name, current.child.uid, current.version, status, Reason.PODS_REPORTED)
+
+
+def _reclaimable(facts: Facts, current: QueueWorkload) -> int:
+    """Return the number of admitted workers that have ended for good, and whose pods are gone."""
+    left = {p.index for p in facts.snapshot.pods_of(names.WORKER) if not p.over}
+    retired = sum(i not in left for i in facts.retired_workers if i < facts.job.spec.worker.replicas)
+    return min(current.count(names.WORKER) or 0, retired)
+
+
+def _readiness(facts: Facts, current: QueueWorkload) -> list[dict[str, Any]] | None:
+    stored = current.condition(QueueCondition.PODS_READY)
+    ready = role_status.is_complete(facts)
+    if ready:
+        was_ready = stored.get("reason") in ("WaitForRecovery", "Recovered")
+        reason, message = "Recovered" if was_ready else "Started", "All pods that training needs are ready"
+    elif stored.get("reason") in ("Started", "Recovered", "WaitForRecovery"):
+        reason, message = "WaitForRecovery", "A pod that training needs has failed and is replaced"
+    else:
+        return None  # Kueue counts the time since the admission
+    return current.with_conditions(facts.now, (QueueCondition.PODS_READY, ready, reason, message))
+
+
+def _created(facts: Facts, chain: SliceChain, name: str) -> Iterator[Create]:
+    found = facts.queue.priority
+    if found is not None:
+        yield Create(Kind.WORKLOAD, name, kueue.build(facts.queue.job, found, chain, name), Reason.DESIRED)
+
+
+def _deletions(workloads: tuple[QueueWorkload, ...], reason: Reason) -> Iterator[Delete]:
+    return (Delete(Kind.WORKLOAD, w.name, w.child.uid, reason) for w in workloads if not w.child.deleting)
+
+
+def _patch(
+    facts: Facts, workload: QueueWorkload, reason: Reason, *changed: tuple[QueueCondition, bool, str, str]
+) -> Iterator[PatchStatus]:
+    conditions = workload.with_conditions(facts.now, *changed)
+    if conditions is not None:
+        status = {"conditions": conditions}
+        yield PatchStatus(Kind.WORKLOAD, workload.name, workload.child.uid, workload.version, status, reason)

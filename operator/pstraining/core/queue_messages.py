@@ -1,0 +1,75 @@
+"""The messages of a job with a queue, in Kueue's words where Kueue has some."""
+
+from pstraining.api import names
+from pstraining.core.policies.admission import QueueState
+from pstraining.core.queue_workload import QueueCondition, QueueWorkload
+from pstraining.resources import kueue
+from pstraining.resources.installation import KueueSupport
+
+
+def ignored(state: QueueState) -> str:
+    """Return the message for a job whose queue the operator ignores."""
+    return (
+        f"The label {kueue.LABEL_QUEUE} names the queue {state.queue}, and the operator ignores queues: the job runs "
+        "without an admission. Set kueue.enabled in the values of the operator's chart, or remove the label."
+    )
+
+
+def admitted(state: QueueState) -> str:
+    """Return the message for an admitted job."""
+    current = state.current
+    queue = "" if current is None else str((current.status.get("admission") or {}).get("clusterQueue", ""))
+    wanted, workers = state.job.spec.worker.replicas, state.workers
+    message = f"ClusterQueue {queue} has admitted the job"
+    if workers == wanted:
+        return f"{message}."
+    if state.next_slice is not None:
+        reason = _reason(state.next_slice)
+        return f"{message} with {workers} of {wanted} workers; Workload {state.next_slice.name} waits. {reason}".strip()
+    return f"{message} with {workers} of {wanted} workers."
+
+
+def stopping(state: QueueState) -> str:
+    """Return the message for a job that stops because it is not admitted any more."""
+    first = "The chief" if state.job.spec.chief.enabled else "Worker 0"
+    left = f"`kubectl get pods -l {names.LABEL_JOB}={state.job.metadata.name}` shows what is left"
+    return f"{waiting(state)} {first} stops first, then all others; {left}."
+
+
+def waiting(state: QueueState) -> str:
+    """Return why the job is not admitted."""
+    current = state.current
+    if state.support is KueueSupport.MISSING:
+        return (
+            f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue, or remove the label "
+            f"{kueue.LABEL_QUEUE}. The job waits, and starts by itself."
+        )
+    if state.priority is None and state.priority_class is not None:
+        kind, name = state.priority_class
+        return f"{kind} {name} does not exist or cannot be read: create it, or name another one."
+    if current is None:
+        return "The Workload of the job is being created."
+    if not current.is_active:
+        return f"spec.active of Workload {current.name} is false: the job queues again when it is true."
+    if current.may_run and not state.matches:
+        return "The pods of the job have changed: it queues again."
+    if state.is_admitted:
+        return _cannot_start(state)
+    return _reason(current) or f"Workload {current.name} waits for Kueue, which has not answered yet."
+
+
+def _cannot_start(state: QueueState) -> str:
+    if state.unknown_flavors:
+        return f"ResourceFlavor {min(state.unknown_flavors)} of the admission does not exist or cannot be read."
+    return f"The admission cannot be applied: {state.conflict}."
+
+
+def _reason(workload: QueueWorkload) -> str:
+    """Return Kueue's words about a Workload that waits; empty without any."""
+    for kind in (QueueCondition.EVICTED, QueueCondition.QUOTA_RESERVED, QueueCondition.ADMITTED):
+        found = workload.condition(kind)
+        waits = found.get("status") == ("True" if kind is QueueCondition.EVICTED else "False")
+        if waits and found.get("message"):
+            return f"{found.get('reason', '')}: {found['message']}"
+    checks = (c for c in workload.status.get("admissionChecks") or () if c.get("state") != "Ready")
+    return next((f"Admission check {c['name']} is {c['state']}: {c.get('message', '')}" for c in checks), "")

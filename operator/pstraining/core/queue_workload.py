@@ -1,0 +1,183 @@
+"""Kueue's Workload of a job as the API server has it, typed.
+
+https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/#kueue-x-k8s-io-v1beta2-Workload
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Manifest
+from pstraining.core.snapshot import Child, QueueObjects
+from pstraining.resources import kueue
+from pstraining.resources.kueue import PodSetAssignment
+
+
+class QueueCondition(StrEnum):
+    """The conditions of a Workload that the operator reads or sets."""
+
+    QUOTA_RESERVED = "QuotaReserved"
+    ADMITTED = "Admitted"
+    EVICTED = "Evicted"
+    REQUEUED = "Requeued"
+    PODS_READY = "PodsReady"
+    FINISHED = "Finished"
+
+
+REPLACED = "WorkloadSliceReplaced"
+"""Kueue's reason for the end of a Workload that a larger one has replaced."""
+REQUEUED_REASONS = ("Preempted", "NodeFailures")
+"""Reasons for an eviction after which the Workload queues again at once; Kueue decides after the others."""
+
+
+@dataclass(frozen=True)
+class QueueWorkload:
+    """One Workload of a job."""
+
+    child: Child
+
+    @property
+    def name(self) -> str:
+        """The Workload's name."""
+        return self.child.name
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion."""
+        return str(self.child.manifest["metadata"].get("resourceVersion", ""))
+
+    @property
+    def created(self) -> str:
+        """The time of creation, by which Workloads are ordered."""
+        return str(self.child.manifest["metadata"].get("creationTimestamp", ""))
+
+    @property
+    def spec(self) -> Manifest:
+        """Return spec."""
+        return self.child.manifest.get("spec") or {}
+
+    @property
+    def status(self) -> Manifest:
+        """Return status."""
+        return self.child.manifest.get("status") or {}
+
+    @property
+    def pod_sets_digest(self) -> str:
+        """The hash of the fields from which its pod sets were made."""
+        return str(self.child.annotations.get(names.ANNOTATION_POD_SETS, ""))
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of pods of each pod set, in its order."""
+        return {str(item["name"]): int(item.get("count", 0)) for item in self.spec.get("podSets") or ()}
+
+    @cached_property
+    def reclaimable(self) -> Mapping[str, int]:
+        """Return the number of pods of each pod set that need no quota any more."""
+        return {str(i["name"]): int(i.get("count", 0)) for i in self.status.get("reclaimablePods") or ()}
+
+    def condition(self, kind: QueueCondition) -> Mapping[str, Any]:
+        """Return a condition; empty without it."""
+        return next((c for c in self.child.conditions if c.get("type") == kind), {})
+
+    def is_true(self, kind: QueueCondition) -> bool:
+        """Whether a condition is true."""
+        return self.condition(kind).get("status") == "True"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the Workload may be admitted; users stop it by spec.active."""
+        return self.spec.get("active") is not False
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether quota is reserved for it."""
+        return self.is_true(QueueCondition.QUOTA_RESERVED)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether Kueue has admitted it, and has not evicted it since."""
+        is_evicted = self.is_true(QueueCondition.EVICTED)
+        return self.is_true(QueueCondition.ADMITTED) and not is_evicted and bool(self.status.get("admission"))
+
+    @cached_property
+    def flavors(self) -> frozenset[str]:
+        """Return the names of the ResourceFlavors that it was assigned."""
+        return frozenset(flavor for item in self._assignments for flavor in (item.get("flavors") or {}).values())
+
+    def count(self, pod_set: str) -> int | None:
+        """Return the number of pods that a pod set was admitted with; None without an admission."""
+        assigned = next((a for a in self._assignments if a["name"] == pod_set), None)
+        # The admission of an elastic Workload keeps its count when the pod set shrinks.
+        asked = self.counts.get(pod_set, 0)
+        return None if assigned is None else min(asked, int(assigned.get("count", asked)))
+
+    def assignments(self, objects: QueueObjects) -> dict[str, PodSetAssignment]:
+        """Return what each pod set was assigned.
+
+        Args:
+            objects: has the flavors.
+        """
+        return {str(item["name"]): self._assignment(item, objects) for item in self._assignments}
+
+    @property
+    def _assignments(self) -> list[Mapping[str, Any]]:
+        return list((self.status.get("admission") or {}).get("podSetAssignments") or ())
+
+    def _assignment(self, item: Mapping[str, Any], objects: QueueObjects) -> PodSetAssignment:
+        name = str(item["name"])
+        flavors = [objects.flavors[f] for f in dict.fromkeys((item.get("flavors") or {}).values())]
+        updates = list(self._updates(name))
+        sources = [*((f.get("spec") or {}) for f in flavors), *updates]
+        selector: dict[str, str] = {}
+        tolerations: list[Mapping[str, Any]] = []
+        for source in sources:
+            selector |= source.get("nodeLabels") or source.get("nodeSelector") or {}
+            tolerations += [t for t in source.get("tolerations") or () if t not in tolerations]
+        labels, annotations = {kueue.LABEL_POD_SET: name}, dict[str, str]()
+        for update in updates:
+            labels |= update.get("labels") or {}
+            annotations |= update.get("annotations") or {}
+        gates: tuple[str, ...] = ()
+        if item.get("topologyAssignment"):
+            gates = (kueue.GATE_TOPOLOGY,)
+            annotations |= {kueue.ANNOTATION_WORKLOAD: self.name, kueue.ANNOTATION_UNCONSTRAINED: "true"}
+        count = int(item.get("count", self.counts.get(name, 0)))
+        return PodSetAssignment(count, selector, tuple(tolerations), labels, annotations, gates)
+
+    def _updates(self, pod_set: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the changes to a pod set by admission checks."""
+        for check in self.status.get("admissionChecks") or ():
+            yield from (u for u in check.get("podSetUpdates") or () if u.get("name") == pod_set)
+
+    def with_conditions(
+        self, now: datetime, *changes: tuple[QueueCondition, bool, str, str]
+    ) -> list[dict[str, Any]] | None:
+        """Return the conditions after changes of (type, status, reason, message); None if nothing changes.
+
+        A merge patch replaces the list, so it has the others as well.
+
+        Args:
+            now: the time of a transition.
+            changes: the new conditions.
+        """
+        found = {c["type"]: dict(c) for c in self.child.conditions}
+        before = {kind: dict(condition) for kind, condition in found.items()}
+        for kind, is_true, reason, message in changes:
+            status, old = "True" if is_true else "False", found.get(kind, {})
+            since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+            if (old.get("status"), old.get("reason")) == (status, reason):
+                continue
+            found[str(kind)] = {
+                "type": str(kind),
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else since,
+                "observedGeneration": int(self.child.manifest["metadata"].get("generation", 1)),
+            }
+        return None if found == before else list(found.values())

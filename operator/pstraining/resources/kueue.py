@@ -1,0 +1,243 @@
+"""Kueue's objects for a job: the Workload that asks for quota, and what an admission adds to pods.
+
+The API is kueue.x-k8s.io/v1beta2 (https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/). A user's templates stay as
+they are: an admission is merged into rendered pods alone, so that nothing has to be restored after an eviction.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.values import copied
+from pstraining.resources import pods, standbys
+from pstraining.resources.launcher import LauncherMap
+from pstraining.resources.metadata import metadata
+from pstraining.resources.pods import PodTask
+
+API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
+LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+LABEL_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
+LABEL_MAX_SECONDS: Final = "kueue.x-k8s.io/max-exec-time-seconds"
+LABEL_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
+LABEL_POD_SET: Final = "kueue.x-k8s.io/podset"
+ANNOTATION_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
+ANNOTATION_REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
+ANNOTATION_SLICE: Final = "kueue.x-k8s.io/workload-slice-name"
+ANNOTATION_WORKLOAD: Final = "kueue.x-k8s.io/workload"
+ANNOTATION_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
+GATE_TOPOLOGY: Final = "kueue.x-k8s.io/topology"
+STANDBY: Final = "standby"
+"""The pod set of the members that are not the first of their shard."""
+
+_POD_FIELDS: Final = (
+    *("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "overhead", "resources"),
+    *("topologySpreadConstraints", "schedulerName"),
+)
+_CONTAINER_FIELDS: Final = ("name", "image", "resources", "restartPolicy")
+_ROLE_FIELDS: Final = ("template", "resources")
+_MAX_NAME: Final = 57
+"""Characters of a Workload's name before its hash; the whole name has at most 63."""
+
+
+@dataclass(frozen=True)
+class Priority:
+    """The priority of a Workload among others."""
+
+    value: int = 0
+    group: str = ""
+    """API group of the class; empty without a class."""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class PodSetAssignment:
+    """What an admission gives to the pods of one pod set."""
+
+    count: int
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[str, ...] = ()
+    """Names of scheduling gates, which Kueue removes."""
+
+
+@dataclass(frozen=True)
+class SliceChain:
+    """The place of an elastic Workload among the Workloads of its job (KEP-77)."""
+
+    first: str
+    """Name of the first Workload."""
+    replaces: str = ""
+    """Name of the Workload that it replaces once it is admitted; empty for the first."""
+
+
+def workload_name(job: PSTrainingJob, extra: str = "") -> str:
+    """Return the name of a Workload, by Kueue's convention: kind, name, and a hash that differs for each extra."""
+    parts = (names.KIND, names.GROUP, job.metadata.name, job.metadata.uid, *((extra,) if extra else ()))
+    digest = hashlib.sha1("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+    return f"{names.SINGULAR}-{job.metadata.name}"[:_MAX_NAME] + f"-{digest[:5]}"
+
+
+def is_elastic(job: PSTrainingJob) -> bool:
+    """Whether its number of workers changes by workload slices; with worker.minReplicas, Kueue may admit fewer."""
+    return job.spec.worker.min_replicas is None
+
+
+def counts(job: PSTrainingJob) -> dict[str, int]:
+    """Return the number of pods of each pod set, in the order of the Workload's pod sets."""
+    spec = job.spec
+    found = {
+        names.PS: spec.ps.replicas,
+        STANDBY: spec.ps.replicas * standbys.standbys(job),
+        names.WORKER: spec.worker.replicas,
+        names.CHIEF: int(spec.chief.enabled),
+        names.EVALUATOR: int(spec.evaluator.enabled),
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def digest(job: PSTrainingJob) -> str:
+    """Return a hash of the fields that decide what the pods request.
+
+    It is made of the job and not of rendered pods, because another version of the operator renders other pods, and
+    must not stop the job for it.
+    """
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    roles = {role: spec.get(role) or {} for role in names.ROLES}
+    found = {role: {f: values[f] for f in _ROLE_FIELDS if f in values} for role, values in roles.items()}
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def pod_sets(job: PSTrainingJob) -> list[dict[str, Any]]:
+    """Return the pod sets of a job: the number of each role's pods, and of each pod what its placement depends on."""
+    tasks = {
+        names.PS: PodTask(names.PS),
+        STANDBY: PodTask(names.PS, member=1),
+        names.WORKER: PodTask(names.WORKER, 0),
+        names.CHIEF: PodTask(names.CHIEF, term=1),
+        names.EVALUATOR: PodTask(names.EVALUATOR, term=1),
+    }
+    found = []
+    for name, count in counts(job).items():
+        item: dict[str, Any] = {"name": name, "count": count}
+        if name == names.WORKER and not is_elastic(job):
+            item["minCount"] = job.spec.worker.min_replicas
+        template = pods.build(job, tasks[name], LauncherMap(""))
+        found.append(item | {"template": _outline(template)})
+    return found
+
+
+def build(job: PSTrainingJob, priority: Priority, chain: SliceChain, name: str) -> dict[str, Any]:
+    """Return the Workload of a job.
+
+    Args:
+        job: the job as its user wrote it.
+        priority: its priority; Kueue needs one in any case.
+        chain: its place among the job's Workloads; ignored if the job is not elastic.
+        name: the Workload's name.
+    """
+    annotations = {names.ANNOTATION_POD_SETS: digest(job)}
+    if is_elastic(job):
+        annotations |= {ANNOTATION_ELASTIC: "true", ANNOTATION_SLICE: chain.first}
+        if chain.replaces:
+            annotations[ANNOTATION_REPLACES] = f"{job.metadata.namespace}/{chain.replaces}"
+    found = metadata(job, name, "queue", annotations=annotations)
+    found["labels"] |= {LABEL_JOB_UID: job.metadata.uid}
+    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": found, "spec": _spec(job, priority)}
+
+
+def corrections(job: PSTrainingJob, priority: Priority) -> dict[str, Any]:
+    """Return the parts of a Workload without quota that are written again when the job changes, by JSON pointer."""
+    parts = {f"/spec/{key}": value for key, value in _spec(job, priority).items()}
+    return parts | {"/metadata/annotations/" + names.ANNOTATION_POD_SETS.replace("/", "~1"): digest(job)}
+
+
+def _spec(job: PSTrainingJob, priority: Priority) -> dict[str, Any]:
+    labels = job.metadata.labels
+    spec: dict[str, Any] = {"queueName": labels[LABEL_QUEUE], "priority": priority.value, "podSets": pod_sets(job)}
+    if priority.name:
+        kind = "WorkloadPriorityClass" if priority.group == "kueue.x-k8s.io" else "PriorityClass"
+        spec["priorityClassRef"] = {"group": priority.group, "kind": kind, "name": priority.name}
+    if (seconds := labels.get(LABEL_MAX_SECONDS, "")).isdecimal():
+        spec["maximumExecutionTimeSeconds"] = int(seconds)
+    return spec
+
+
+def pod_set_of(manifest: Mapping[str, Any]) -> str | None:
+    """Return the pod set of the pods that an object holds; None if it holds none."""
+    labels = manifest["metadata"].get("labels") or {}
+    match manifest["kind"]:
+        case "StatefulSet":
+            return names.PS if labels[names.LABEL_MEMBER] == "0" else STANDBY
+        case "Deployment" | "Job":
+            return str(labels[names.LABEL_ROLE])
+    return None
+
+
+def place(manifest: dict[str, Any], assigned: Mapping[str, PodSetAssignment]) -> dict[str, Any]:
+    """Return an object with its admission merged into its pod template.
+
+    Args:
+        manifest: the object; one without a pod template is returned as it is.
+        assigned: what each pod set was given; empty for a job without a queue.
+    """
+    found = assigned.get(pod_set_of(manifest) or "")
+    template = (manifest.get("spec") or {}).get("template")
+    if found is None or template is None:
+        return manifest
+    placed: dict[str, Any] = copied(manifest)
+    template = placed["spec"]["template"]
+    spec = template["spec"]
+    for target, key, values in (
+        (template["metadata"], "labels", found.labels),
+        (template["metadata"], "annotations", found.annotations),
+        (spec, "nodeSelector", found.node_selector),
+    ):
+        if values:
+            target[key] = {**(target.get(key) or {}), **values}
+    known = list(spec.get("tolerations") or ())
+    added = [dict(t) for t in found.tolerations if t not in known]
+    if added:
+        spec["tolerations"] = [*known, *added]
+    if found.gates:
+        gates = [g for g in spec.get("schedulingGates") or () if g["name"] not in found.gates]
+        spec["schedulingGates"] = [*gates, *({"name": name} for name in found.gates)]
+    return placed
+
+
+def conflict(job: PSTrainingJob, assigned: Mapping[str, PodSetAssignment]) -> str:
+    """Return how an admission contradicts the pod template of a role; empty if it does not."""
+    for pod_set in pod_sets(job) if assigned else ():
+        found, template = assigned.get(pod_set["name"], PodSetAssignment(0)), pod_set["template"]
+        for field_name, own, values in (
+            ("nodeSelector", template["spec"].get("nodeSelector"), found.node_selector),
+            ("label", template["metadata"].get("labels"), found.labels),
+            ("annotation", template["metadata"].get("annotations"), found.annotations),
+        ):
+            for key, value in values.items():
+                if (own or {}).get(key, value) != value:
+                    where = f"the admission sets {field_name} {key} of pod set {pod_set['name']} to {value}"
+                    return f"{where}, and the template of the job to {(own or {})[key]}"
+    return ""
+
+
+def _outline(template: Mapping[str, Any]) -> dict[str, Any]:
+    spec = template["spec"]
+    outline: dict[str, Any] = {key: spec[key] for key in _POD_FIELDS if key in spec}
+    for key in ("initContainers", "containers"):
+        if spec.get(key):
+            outline[key] = [{f: c[f] for f in _CONTAINER_FIELDS if f in c} for c in spec[key]]
+    return {"metadata": dict(_metadata(template["metadata"])), "spec": outline}
+
+
+def _metadata(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the labels and annotations of pods that other programs may read; those of this API change with versions."""
+    for key in ("labels", "annotations"):
+        values = {k: v for k, v in (found.get(key) or {}).items() if not k.startswith(f"{names.GROUP}/")}
+        if values:
+            yield key, values

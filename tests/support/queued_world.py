@@ -1,0 +1,195 @@
+"""A simulated job with a queue: a few lines play Kueue's part, and count the pods that have quota."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pstraining.api import names
+from pstraining.core.actions import Action, Kind, Outcome, PatchStatus, Replace, Verdict
+from pstraining.resources import kueue
+from pstraining.resources.installation import Installation, KueueSupport
+from tests.support.builders import NOW, job, stamp
+from tests.support.copying import copied
+from tests.support.simulation import StaleError, World
+
+QUEUE = "team-a"
+WITH_KUEUE = Installation(kueue=KueueSupport.ON)
+
+
+@dataclass
+class QueuedWorld(World):
+    """One job with a queue, and a quota of pods."""
+
+    installation: Installation = WITH_KUEUE
+    quota: int = 100
+    """Pods for which the ClusterQueue has quota."""
+    flavors: tuple[str, ...] = ()
+    """ResourceFlavors that every pod set is assigned."""
+
+    def _write(self, action: Action) -> Outcome:
+        key = str(action.kind), action.name
+        if isinstance(action, PatchStatus):
+            self._patch(action, self.children[key])
+        elif isinstance(action, Replace) and action.kind is Kind.WORKLOAD:
+            self._correct(action, self.children[key])
+        else:
+            return super()._write(action)
+        self.writes.append((type(action).__name__, action.kind, action.name))
+        return Outcome(action, Verdict.DONE)
+
+    def _patch(self, action: PatchStatus, target: dict[str, Any]) -> None:
+        """Apply a JSON merge patch (RFC 7386)."""
+        if action.version != target["metadata"].get("resourceVersion"):
+            raise StaleError
+        changed = {**target.get("status", {}), **copied(dict(action.status))}
+        target["status"] = {k: v for k, v in changed.items() if v is not None}
+        self.touch(target)
+
+    def _correct(self, action: Replace, target: dict[str, Any]) -> None:
+        """Apply a JSON patch (RFC 6902) whose operations all add."""
+        for pointer, value in copied(dict(action.parts)).items():
+            *path, last = (step.replace("~1", "/") for step in pointer.split("/")[1:])
+            place: Any = target
+            for step in path:
+                place = place[int(step) if isinstance(place, list) else step]
+            place[last] = value
+        self.touch(target)
+
+    def touch(self, target: dict[str, Any]) -> None:
+        super().touch(target)
+        target["metadata"].setdefault("creationTimestamp", stamp(NOW + timedelta(seconds=self.serial)))
+
+    @property
+    def workloads(self) -> list[dict[str, Any]]:
+        """All Workloads, oldest first."""
+        found = [child for (kind, _), child in self.children.items() if kind == Kind.WORKLOAD]
+        return sorted(found, key=lambda w: int(w["metadata"]["uid"].removeprefix("uid-")))
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """The only Workload."""
+        (found,) = self.workloads
+        return found
+
+    def is_true(self, workload: dict[str, Any], kind: str) -> bool:
+        """Whether a condition of a Workload is true."""
+        conditions = workload.get("status", {}).get("conditions", ())
+        return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+
+    def admit(self) -> None:
+        """Kueue admits what fits, partially where a pod set has a minimum; a slice replaces its predecessor."""
+        for workload in self.workloads:
+            waits = not self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")
+            if waits and workload["spec"].get("active", True):
+                self._admit(workload)
+
+    def _admit(self, workload: dict[str, Any]) -> None:
+        former = workload["metadata"]["annotations"].get(kueue.ANNOTATION_REPLACES, "").partition("/")[2]
+        old = next((w for w in self.workloads if w["metadata"]["name"] == former and self._holds(w)), None)
+        room = self.quota - sum(sum(self._quota(w).values()) for w in self.workloads if w is not old)
+        sets, least = workload["spec"]["podSets"], 0
+        counts = {s["name"]: s["count"] for s in sets}
+        elastic = next((s for s in sets if "minCount" in s), None)
+        if elastic is not None:
+            least = elastic["minCount"]
+            spare = room - (sum(counts.values()) - counts[elastic["name"]])
+            counts[elastic["name"]] = max(least, min(counts[elastic["name"]], spare))
+        if sum(counts.values()) > room:
+            self._set(workload, "QuotaReserved", False, "WaitingForQuota", "insufficient unused quota for pods")
+            return
+        flavors = {f"resource-{i}": flavor for i, flavor in enumerate(self.flavors)}
+        assignments = [{"name": name, "count": count, "flavors": flavors} for name, count in counts.items()]
+        workload.setdefault("status", {})["admission"] = {"clusterQueue": "cq", "podSetAssignments": assignments}
+        self._set(workload, "QuotaReserved", True, "QuotaReserved", "")
+        self._set(workload, "Evicted", False, "QuotaReserved", "")
+        self._set(workload, "Admitted", True, "Admitted", "")
+        if old is not None:
+            self._set(old, "Finished", True, "WorkloadSliceReplaced", "Replaced by a larger slice")
+
+    def evict(self, reason: str = "Preempted", message: str = "Preempted to accommodate a higher priority") -> None:
+        """Kueue evicts what is admitted; the quota stays reserved."""
+        for workload in self.workloads:
+            if self._holds(workload):
+                self._set(workload, "Evicted", True, reason, message)
+
+    def stop_queue(self) -> None:
+        """A user stops the Workload, as `kueuectl stop workload` does."""
+        for workload in self.workloads:
+            workload["spec"]["active"] = False
+        self.evict("Deactivated", "The workload is deactivated")
+
+    def _holds(self, workload: dict[str, Any]) -> bool:
+        return self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")
+
+    def _quota(self, workload: dict[str, Any]) -> Counter[str]:
+        if not self._holds(workload):
+            return Counter()
+        assigned = {a["name"]: a["count"] for a in workload["status"]["admission"]["podSetAssignments"]}
+        asked = {s["name"]: s["count"] for s in workload["spec"]["podSets"]}
+        elastic = kueue.ANNOTATION_ELASTIC in workload["metadata"]["annotations"]
+        held = Counter({n: min(c, asked[n]) if elastic else c for n, c in assigned.items()})
+        held.subtract({r["name"]: r["count"] for r in workload["status"].get("reclaimablePods") or ()})
+        return held
+
+    def with_quota(self) -> Counter[str]:
+        """The number of pods of each pod set that have quota."""
+        return sum((self._quota(w) for w in self.workloads), Counter())
+
+    def existing(self) -> Counter[str]:
+        """The number of pods of each pod set that hold resources."""
+        return Counter(_pod_set(p) for p in self.pods.values() if p["status"]["phase"] not in ("Succeeded", "Failed"))
+
+    def without_quota(self) -> dict[str, int]:
+        """The pods of each pod set that exist without quota; empty if all have it."""
+        held = self.with_quota()
+        return {name: count - held[name] for name, count in self.existing().items() if count > held[name]}
+
+    def steps(self) -> Iterator[None]:
+        """Let Kueue, the operator and Kubernetes act until nothing changes."""
+        for _ in range(40):
+            before = (len(self.writes), self.status_writes, len(self.pods), self.versions)
+            self.admit()
+            yield
+            self.reconcile()
+            yield
+            if self.job is None:
+                return
+            self.controllers()
+            yield
+            if before == (len(self.writes), self.status_writes, len(self.pods), self.versions):
+                return
+        raise AssertionError(f"does not settle: {self.writes[-10:]}")
+
+    def run(self) -> None:
+        """All of `steps`."""
+        for _ in self.steps():
+            pass
+
+    def _set(self, workload: dict[str, Any], kind: str, is_true: bool, reason: str, message: str) -> None:
+        conditions = workload.setdefault("status", {}).setdefault("conditions", [])
+        status = "True" if is_true else "False"
+        new = {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": stamp(self.now),
+        }
+        if not any({**c, "lastTransitionTime": ""} == {**new, "lastTransitionTime": ""} for c in conditions):
+            conditions[:] = [*(c for c in conditions if c["type"] != kind), new]
+            self.touch(workload)
+
+
+def queued(quota: int = 100, **spec: Any) -> QueuedWorld:
+    """A job with a queue, which no pass has seen."""
+    manifest = job(spec=spec)
+    manifest["metadata"]["labels"] = {kueue.LABEL_QUEUE: QUEUE}
+    return QueuedWorld(manifest, quota=quota)
+
+
+def _pod_set(pod: dict[str, Any]) -> str:
+    labels = pod["metadata"]["labels"]
+    role = labels[names.LABEL_ROLE]
+    return kueue.STANDBY if role == names.PS and labels.get(names.LABEL_MEMBER, "0") != "0" else str(role)

@@ -1,0 +1,363 @@
+"""Jobs with a queue of Kueue: when they run, with how many workers, and when their quota is asked for and returned."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pstraining.api.conditions import Reason
+from pstraining.core.actions import Kind, PatchStatus
+from pstraining.core.snapshot import QueueObjects, Snapshot
+from pstraining.resources import kueue
+from pstraining.resources.installation import Installation, KueueSupport
+from tests.support.queued_world import QueuedWorld, queued
+from tests.support.simulation import phase
+
+ROLES = {"ps", "worker", "chief"}
+
+
+def running(quota: int = 100, **spec: Any) -> QueuedWorld:
+    world = queued(quota, **spec)
+    world.run()
+    assert phase(world) == "Running"
+    return world
+
+
+def test_no_pod_exists_before_the_admission() -> None:
+    world = queued(quota=3)
+    world.run()
+    assert not world.pods
+    assert phase(world) == "Queued"
+    assert world.condition("Queued")["reason"] == Reason.AWAITS_ADMISSION
+    words = "WaitingForQuota: insufficient unused quota for pods"
+    assert words in world.condition("Queued")["message"]
+    assert world.condition("Running")["message"] == world.condition("Queued")["message"]
+    assert [e.reason for e in world.told if e.reason == "Queued"]
+
+
+def test_the_workload_asks_for_every_role() -> None:
+    world = queued(ps={"replicas": 2, "standby": {"mode": "Warm"}}, evaluator={"enabled": True})
+    world.reconcile()
+    sets = {s["name"]: s["count"] for s in world.workload["spec"]["podSets"]}
+    assert sets == {"ps": 2, "standby": 2, "worker": 2, "chief": 1, "evaluator": 1}
+    assert world.workload["spec"]["queueName"] == "team-a"
+    assert world.workload["spec"]["priority"] == 0
+    (owner,) = world.workload["metadata"]["ownerReferences"]
+    assert owner["controller"]
+
+
+def test_an_admitted_job_runs_and_its_queue_is_quiet() -> None:
+    world = running()
+    assert world.condition("Queued")["reason"] == Reason.ADMITTED
+    assert world.is_true(world.workload, "PodsReady")
+    assert world.existing() == world.with_quota()
+    writes, statuses = len(world.writes), world.status_writes
+    for _ in range(3):
+        world.reconcile()
+    assert (len(world.writes), world.status_writes) == (writes, statuses)
+
+
+def test_an_evicted_job_keeps_its_quota_until_the_last_pod_is_gone() -> None:
+    world = running()
+    world.lingering.add("chief")
+    world.evict()
+    world.reconcile()
+    world.controllers()
+    world.reconcile()
+    assert phase(world) == "Stopping"
+    assert set(world.existing()) == ROLES, "the chief saves before the others stop"
+    assert world.with_quota(), "its pods still run"
+    world.gone("chief")
+    for _ in range(4):
+        world.reconcile()
+        world.controllers()
+    assert not world.pods
+    assert not world.with_quota()
+    requeued = next(c for c in world.workload["status"]["conditions"] if c["type"] == "Requeued")
+    assert (requeued["status"], requeued["reason"]) == ("True", "Preempted")
+    world.run()
+    assert phase(world) == "Running"
+    assert world.job is not None
+    assert world.job["status"]["restarts"] == 0, "no failure of the job"
+
+
+def test_a_stopped_workload_is_not_requeued() -> None:
+    world = running()
+    world.stop_queue()
+    world.run()
+    assert not world.with_quota()
+    requeued = next(c for c in world.workload["status"]["conditions"] if c["type"] == "Requeued")
+    assert requeued["status"] == "False"
+    assert "spec.active" in world.condition("Queued")["message"]
+
+
+@pytest.mark.parametrize("code", [0, 78])
+def test_the_end_of_the_job_gives_its_quota_back(code: int) -> None:
+    world = running()
+    world.end("chief", code=code)
+    world.run()
+    assert world.is_true(world.workload, "Finished")
+    finished = next(c for c in world.workload["status"]["conditions"] if c["type"] == "Finished")
+    assert finished["reason"] == ("Failed" if code else "Succeeded")
+    assert phase(world) == ("Failed" if code else "Succeeded")
+
+
+def test_the_quota_of_an_ended_job_is_kept_while_a_pod_still_stops() -> None:
+    world = running()
+    world.lingering.add("worker")
+    world.end("chief")
+    for _ in range(6):
+        world.reconcile()
+        world.controllers()
+    assert world.existing() == {"worker": 2}
+    assert not world.is_true(world.workload, "Finished")
+    world.gone("worker")
+    world.run()
+    assert world.is_true(world.workload, "Finished")
+
+
+def test_quota_that_was_given_back_is_not_used_again() -> None:
+    world = running(worker={"replicas": 4, "minReplicas": 2}, successPolicy="AllWorkers")
+    world.end("worker", 3)
+    world.run()
+    for replicas in (2, 4):
+        world.edit({"worker": {"replicas": replicas}})
+        world.run()
+        assert world.without_quota() == {}
+    assert world.existing()["worker"] == 3
+
+
+def test_fewer_workers_may_be_admitted() -> None:
+    world = running(quota=6, worker={"replicas": 8, "minReplicas": 2})
+    assert world.existing()["worker"] == 4
+    assert world.condition("Queued")["message"].endswith("with 4 of 8 workers.")
+    assert world.job is not None
+    assert world.job["status"]["worker"]["summary"] == "4/4"
+
+
+def test_more_workers_wait_for_a_slice_and_no_pod_is_touched() -> None:
+    world = running(quota=6, worker={"replicas": 4})
+    before = {name: p["metadata"]["uid"] for name, p in world.pods.items()}
+    world.edit({"worker": {"replicas": 8}})
+    world.run()
+    assert world.existing()["worker"] == 4
+    assert "4 of 8 workers" in world.condition("Queued")["message"]
+    world.quota = 10
+    world.run()
+    assert world.existing()["worker"] == 8
+    assert before.items() <= {name: p["metadata"]["uid"] for name, p in world.pods.items()}.items()
+    assert len(world.workloads) == 1
+    assert world.with_quota()["worker"] == 8
+
+
+def test_fewer_workers_give_their_quota_back_once_their_pods_are_gone() -> None:
+    world = running(worker={"replicas": 4})
+    world.lingering.add("worker")
+    world.edit({"worker": {"replicas": 2}})
+    world.reconcile()
+    world.controllers()
+    world.reconcile()
+    assert world.with_quota()["worker"] == 4
+    world.gone("worker")
+    world.run()
+    assert world.with_quota()["worker"] == world.existing()["worker"] == 2
+    assert phase(world) == "Running"
+
+
+def test_quota_that_a_smaller_number_gave_up_is_asked_for_again() -> None:
+    world = running(quota=10, worker={"replicas": 8})
+    world.edit({"worker": {"replicas": 4}})
+    world.run()
+    world.quota = 6
+    world.edit({"worker": {"replicas": 8}})
+    world.run()
+    assert world.existing()["worker"] == 4
+
+
+def test_a_slice_that_is_not_wanted_any_more_is_deleted() -> None:
+    world = running(quota=6, worker={"replicas": 4})
+    world.edit({"worker": {"replicas": 8}})
+    world.run()
+    assert len(world.workloads) == 2
+    world.edit({"worker": {"replicas": 6}})
+    world.run()
+    assert [s["count"] for s in world.workloads[1]["spec"]["podSets"] if s["name"] == "worker"] == [6]
+    world.edit({"worker": {"replicas": 4}})
+    world.run()
+    assert len(world.workloads) == 1
+
+
+def test_workers_that_have_ended_give_their_quota_back() -> None:
+    world = running(worker={"replicas": 3}, successPolicy="AllWorkers")
+    world.end("worker", 1)
+    world.run()
+    assert world.workload["status"]["reclaimablePods"] == [{"name": "worker", "count": 1}]
+    assert world.without_quota() == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ps": {"replicas": 2}}, {"ps": {"resources": {"requests": {"cpu": "2"}}}}, {"chief": {"enabled": False}}],
+)
+def test_a_job_that_asks_for_other_pods_queues_again(change: dict[str, Any]) -> None:
+    world = running()
+    uid = world.workload["metadata"]["uid"]
+    world.edit(change)
+    world.quota = 0
+    world.run()
+    assert phase(world) == "Queued"
+    assert world.workload["metadata"]["uid"] != uid
+    assert not world.pods
+
+
+def test_a_job_that_waits_corrects_its_workload_and_keeps_its_place() -> None:
+    world = queued(quota=0)
+    world.run()
+    uid = world.workload["metadata"]["uid"]
+    world.edit({"ps": {"replicas": 3}})
+    world.run()
+    assert world.workload["metadata"]["uid"] == uid
+    assert {s["name"]: s["count"] for s in world.workload["spec"]["podSets"]}["ps"] == 3
+
+
+def test_suspension_by_the_user_gives_the_quota_back() -> None:
+    world = running()
+    world.lingering.add("chief")
+    world.edit({"runPolicy": {"suspend": True}})
+    labels = world.job["metadata"].pop("labels") if world.job is not None else {}
+    world.run()
+    assert world.workloads, "its pods still stop, whatever its label is now"
+    world.gone("chief")
+    world.run()
+    assert phase(world) == "Suspended"
+    assert not world.workloads
+    assert world.job is not None
+    world.job["metadata"]["labels"] = labels
+    world.edit({"runPolicy": {"suspend": False}})
+    world.run()
+    assert phase(world) == "Running"
+
+
+def test_a_deleted_workload_stops_the_job_and_is_made_again() -> None:
+    world = running()
+    world.lingering.add("chief")
+    del world.children[str(Kind.WORKLOAD), world.workload["metadata"]["name"]]
+    world.quota = 0
+    world.run()
+    assert not world.workloads, "its pods still run"
+    world.gone("chief")
+    world.run()
+    assert phase(world) == "Queued"
+    assert not world.pods
+    assert world.workload["status"]["conditions"]
+
+
+class WithObjects(QueuedWorld):
+    """The operator has read some of Kueue's objects of the cluster."""
+
+    objects: QueueObjects = QueueObjects()
+
+    def snapshot(self) -> Snapshot:
+        return replace(super().snapshot(), queue_objects=self.objects)
+
+
+def with_flavor(world: QueuedWorld, spec: dict[str, Any]) -> WithObjects:
+    found = WithObjects(world.job, installation=world.installation, flavors=("gpu",))
+    found.objects = QueueObjects(flavors={"gpu": {"spec": spec}})
+    return found
+
+
+def test_pods_get_the_labels_and_tolerations_of_their_flavor() -> None:
+    toleration = {"key": "spot", "operator": "Exists"}
+    world = with_flavor(queued(), {"nodeLabels": {"pool": "a"}, "tolerations": [toleration]})
+    world.run()
+    for (kind, _), child in world.children.items():
+        if kind in ("StatefulSet", "Deployment", "Job"):
+            spec = child["spec"]["template"]["spec"]
+            assert spec["nodeSelector"]["pool"] == "a"
+            assert toleration in spec["tolerations"]
+            assert child["spec"]["template"]["metadata"]["labels"][kueue.LABEL_POD_SET]
+    assert "pool" not in str(world.job), "the user's templates stay"
+    writes = len(world.writes)
+    world.reconcile()
+    assert len(world.writes) == writes
+
+
+def test_a_flavor_that_cannot_be_read_holds_a_start_and_stops_no_job() -> None:
+    world = with_flavor(queued(), {})
+    known, world.objects = world.objects, QueueObjects()
+    world.run()
+    assert not world.pods
+    assert "ResourceFlavor gpu" in world.condition("Queued")["message"]
+    world.objects = known
+    world.run()
+    assert phase(world) == "Running"
+    world.objects = QueueObjects()
+    del world.children["Deployment", "digits-worker-1"]
+    world.run()
+    assert "digits-worker-1" not in world.names_of("Deployment"), "it would miss the labels of its flavor"
+    assert world.existing()["ps"] == 1
+    world.objects = known
+    world.run()
+    assert "digits-worker-1" in world.names_of("Deployment")
+
+
+def test_an_admission_that_contradicts_a_template_is_reported() -> None:
+    template = {
+        "spec": {"nodeSelector": {"pool": "b"}, "containers": [{"name": "tensorflow", "image": "i", "command": ["x"]}]}
+    }
+    world = with_flavor(queued(worker={"template": template}), {"nodeLabels": {"pool": "a"}})
+    world.run()
+    assert not world.pods
+    assert "nodeSelector pool of pod set ps to a" in world.condition("Queued")["message"]
+
+
+def test_the_value_of_the_priority_class_is_copied() -> None:
+    world = WithObjects(queued().job, installation=Installation(kueue=KueueSupport.ON))
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"
+    world.run()
+    assert not world.workloads
+    assert "WorkloadPriorityClass high does not exist" in world.condition("Queued")["message"]
+    world.objects = QueueObjects(priorities={(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000})
+    world.run()
+    assert world.workload["spec"]["priority"] == 1000
+    assert world.workload["spec"]["priorityClassRef"]["name"] == "high"
+
+
+@pytest.mark.parametrize(
+    ("support", "expected", "reason"),
+    [
+        (KueueSupport.OFF, "Running", Reason.QUEUE_IGNORED),
+        (KueueSupport.MISSING, "Queued", Reason.KUEUE_NOT_INSTALLED),
+    ],
+)
+def test_an_operator_without_kueue(support: KueueSupport, expected: str, reason: Reason) -> None:
+    world = queued()
+    world.installation = Installation(kueue=support)
+    world.run()
+    assert not world.workloads
+    assert phase(world) == expected
+    assert world.condition("Queued")["reason"] == reason
+
+
+def test_a_job_without_a_queue_is_left_alone() -> None:
+    world = queued()
+    assert world.job is not None
+    world.job["metadata"]["labels"] = {}
+    world.run()
+    assert phase(world) == "Running"
+    assert not world.workloads
+    assert not [c for c in world.job["status"]["conditions"] if c["type"] == "Queued"]
+
+
+def test_a_status_patch_names_the_version_that_it_was_made_from() -> None:
+    world = running()
+    world.evict()
+    for _ in range(10):
+        made = world.plan()
+        for action in made.actions:
+            if isinstance(action, PatchStatus):
+                assert action.version == world.workload["metadata"]["resourceVersion"]
+        world.reconcile()
+        world.controllers()
