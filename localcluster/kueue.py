@@ -21,6 +21,8 @@ NAME, SERVING = "kueue", "kueue-serving"
 CERTIFICATES = (Certificate(NAME, NAME, "system:masters"), Certificate(SERVING, NAME, sans=("IP:127.0.0.1",)))
 PORT, HEALTH_PORT = 9443, 18081
 FRAMEWORKS = ("batch/job", "pod", "deployment", "statefulset")
+EXTERNAL = ("PSTrainingJob.v1alpha1.pstraining.dev",)
+"""The kinds whose own operators ask for their quota: Kueue leaves what these objects own alone."""
 CALLED = ("v1-pod", "v1-job", "v1-deployment", "v1-statefulset", "kueue-x-k8s-io")
 """Parts of the paths of the webhooks that belong to them, and to Kueue's own objects."""
 CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
@@ -48,7 +50,7 @@ def configuration(certificates: Path) -> Object:
         "webhook": {"host": "127.0.0.1", "port": PORT, "certDir": str(certificates)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
-        "integrations": {"frameworks": list(FRAMEWORKS)},
+        "integrations": {"frameworks": list(FRAMEWORKS), "externalFrameworks": list(EXTERNAL)},
     }
 
 

@@ -1,165 +1,388 @@
-"""What Kueue does for jobs, as docs/users/gang-scheduling.md has it: the real one, beside the cluster's control plane.
+"""Jobs in a queue of Kueue, as docs/users/queues.md has it: the real Kueue, real kubelets, scripted programs.
 
-The nodes are KWOK's: what is shown is who is admitted.
+The invariant over the audit log is checked after each scenario: at no moment did pods of admitted jobs request more
+than the quota.
 """
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT
-from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.e2e.conftest import ROOT, cluster_command
+from tests.support.examples import Example
+from tests.support.kube import ApiError, Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.scripted_program import fake_template, manifest
-from tests.support.soak_marks import in_soak
+from tests.support.scripted_program import Puppet, fake_template, manifest, share, template
+from tests.support.soak_marks import THOROUGH, in_all
+from tests.support.watching import Watch
 
-pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_soak]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_all]
 
-QUEUE_LABEL, GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
+QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"
 NAME = "pstraining-test"
-CPU = 30
-"""What a pod asks for: a node has room for two."""
+ROUNDS = 20 if THOROUGH else 3
+"""How often a queue is drained and released."""
+JOBS = 200 if THOROUGH else 12
+"""The jobs of one queue that compete by priority."""
+PRIORITIES = 4
+MILLICORES = 10
+"""What a pod requests: the quota is counted in pods of this size."""
 
 
-@pytest.fixture
-def kueue(fake_nodes: int) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def kueue() -> Iterator[None]:
     subprocess.run([sys.executable, "-m", "localcluster", "kueue", "up"], cwd=ROOT, check=True)
     yield
     subprocess.run([sys.executable, "-m", "localcluster", "kueue", "down"], cwd=ROOT, check=True)
 
 
 class Queue:
-    """A queue in a namespace, for so many pods at a time."""
+    """A queue of one namespace, with quota for some pods."""
 
     def __init__(self, kube: Kube, namespace: str, pods: int) -> None:
         self.kube, self.namespace = kube, namespace
-        self._make("ResourceFlavor", "resourceflavors", {})
-        resources = [{"name": "cpu", "nominalQuota": str(CPU * pods)}]
+        self._make("ResourceFlavor", "resourceflavors", {"nodeLabels": {"kubernetes.io/os": "linux"}})
+        resources = [{"name": "cpu", "nominalQuota": f"{MILLICORES * pods}m"}]
+        group = {"coveredResources": ["cpu"], "flavors": [{"name": NAME, "resources": resources}]}
+        preemption = {"withinClusterQueue": "LowerPriority"}
         self._make(
             "ClusterQueue",
             "clusterqueues",
-            {
-                "namespaceSelector": {},
-                "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": NAME, "resources": resources}]}],
-            },
+            {"namespaceSelector": {}, "resourceGroups": [group], "preemption": preemption},
         )
         self._make("LocalQueue", f"namespaces/{namespace}/localqueues", {"clusterQueue": NAME})
+        self.kube.request(
+            "POST",
+            f"{GROUP}/workloadpriorityclasses",
+            {
+                "apiVersion": "kueue.x-k8s.io/v1beta2",
+                "kind": "WorkloadPriorityClass",
+                "metadata": {"name": f"{NAME}-high"},
+                "value": 1000,
+            },
+        )
 
     def _make(self, kind: str, where: str, spec: Object) -> None:
         body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": NAME}, "spec": spec}
         self.kube.request("POST", f"{GROUP}/{where}", body)
 
+    def remove(self) -> None:
+        """Delete the objects of the cluster, for the next test."""
+        self.kube.request("DELETE", f"{GROUP}/namespaces/{self.namespace}/localqueues/{NAME}")
+        for plural in ("clusterqueues", "resourceflavors"):
+            self.kube.request("DELETE", f"{GROUP}/{plural}/{NAME}")
+        self.kube.request("DELETE", f"{GROUP}/workloadpriorityclasses/{NAME}-high")
+        gone = lambda: NAME not in json.dumps(self.kube.request("GET", f"{GROUP}/clusterqueues")["items"])  # noqa: E731
+        wait_for(gone, "the ClusterQueue is gone", 60)
+
     def change(self, patch: list[Object]) -> None:
-        """A JSON patch of what all share."""
+        """Apply a JSON patch to the ClusterQueue."""
         self.kube.request("PATCH", f"{GROUP}/clusterqueues/{NAME}", patch, "application/json-patch+json")
 
     def room_for(self, pods: int) -> None:
-        """Another quota."""
+        """Set another quota."""
         path = "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota"
-        self.change([{"op": "replace", "path": path, "value": str(CPU * pods)}])
+        self.change([{"op": "replace", "path": path, "value": f"{MILLICORES * pods}m"}])
 
-    def workloads(self) -> list[Object]:
-        """What Kueue has noted of the namespace's pods."""
-        found: list[Object] = self.kube.request("GET", f"{GROUP}/namespaces/{self.namespace}/workloads")["items"]
-        return found
+    def stop(self, policy: str) -> None:
+        """Set the policy that stops the queue."""
+        self.change([{"op": "add", "path": "/spec/stopPolicy", "value": policy}])
 
+    def used(self) -> str:
+        """The reserved amount of cpu, as a quantity."""
+        status = self.kube.request("GET", f"{GROUP}/clusterqueues/{NAME}").get("status") or {}
+        usage = (status.get("flavorsReservation") or [{}])[0].get("resources") or [{}]
+        return str(usage[0].get("total", "0"))
 
-def fake_job(namespace: str, name: str, *, pods_ask: bool, chief: bool = False) -> Object:
-    """A parameter server and two workers; all pods of the template ask the queue, or the job itself has its label."""
-    job = manifest(namespace, name, chief={"enabled": chief})
-    template = fake_template(cpu=CPU)
-    template["metadata"] = {"labels": {QUEUE_LABEL: NAME} if pods_ask else {}}
-    job["spec"]["worker"]["template"] = template
-    if not pods_ask:
-        job["metadata"]["labels"] = {QUEUE_LABEL: NAME}
-    return job
+    def all_workloads(self) -> list[Object]:
+        """The Workloads of all jobs."""
+        return self.kube.list("Workload", self.namespace)
 
-
-def pods(kube: Kube, namespace: str, job: str) -> list[Object]:
-    found = kube.list("Pod", namespace, f"pstraining.dev/job-name={job}")
-    return [p for p in found if not p["metadata"].get("deletionTimestamp")]
+    def workloads(self, job: str) -> list[Object]:
+        """The Workloads of a job."""
+        return [w for w in self.all_workloads() if w["metadata"]["labels"].get("pstraining.dev/job-name") == job]
 
 
-def gated(found: list[Object]) -> int:
-    return sum(any(g["name"] == GATE for g in p["spec"].get("schedulingGates", ())) for p in found)
+class History:
+    """Every version of the pods, Workloads and ClusterQueues, in the order in which the API server stored them."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        kinds = (("Pod", namespace), ("Workload", namespace), ("ClusterQueue", ""))
+        self.watches = [Watch(kube, kind, where) for kind, where in kinds]
+
+    def events(self) -> list[tuple[str, Object]]:
+        """Return all versions, in order."""
+        found = [(kind, version) for watch in self.watches for _, kind, version in list(watch.seen)]
+        return sorted(found, key=lambda event: int(event[1]["metadata"]["resourceVersion"]))
+
+    def admitted(self) -> list[tuple[str, int]]:
+        """Return the Workloads with their priorities, in the order of their first admission."""
+        found: dict[str, int] = {}
+        for _, version in self.events():
+            if version["kind"] == "Workload" and condition_of(version, "QuotaReserved").get("status") == "True":
+                found.setdefault(version["metadata"]["name"], version["spec"]["priority"])
+        return list(found.items())
+
+    def check(self) -> int:
+        """Replay the history: pods of admitted jobs never request more than the quota.
+
+        Returns:
+            The number of versions that were checked.
+        """
+        events = self.events()
+        pods: dict[str, str] = {}
+        quota = 0
+        for kind, found in events:
+            uid, job = found["metadata"]["uid"], found["metadata"].get("labels", {}).get("pstraining.dev/job-name", "")
+            if found["kind"] == "Pod":
+                over = kind == "DELETED" or found["status"].get("phase") in ("Succeeded", "Failed")
+                pods.pop(uid, None) if over else pods.update({uid: job})
+            elif found["kind"] == "ClusterQueue":
+                (group,) = found["spec"]["resourceGroups"]
+                quota = max(quota, millicores(group["flavors"][0]["resources"][0]["nominalQuota"]))
+            assert len(pods) * MILLICORES <= quota, f"{len(pods)} pods with a quota of {quota}m: {pods}"
+        return len(events)
 
 
-def running(kube: Kube, namespace: str, name: str) -> Object:
-    return job_condition(kube.get("PSTrainingJob", namespace, name), "Running")
+def millicores(quantity: str) -> int:
+    return int(quantity[:-1]) if quantity.endswith("m") else int(quantity) * 1000
 
 
-def test_single_pods_get_their_quota_and_the_job_says_what_it_waits_for(
-    kube: Kube, namespace: str, own_operator: OperatorProcess, kueue: None
-) -> None:
-    own_operator.start()
-    queue = Queue(kube, namespace, pods=0)
+@pytest.fixture
+def queue(kube: Kube, namespace: str, kueue: None, own_operator: OperatorProcess) -> Iterator[Queue]:
+    """A queue without quota, and an operator that asks Kueue."""
+    own_operator.start(settings={"PSTRAINING_KUEUE": "true"})
+    made = Queue(kube, namespace, pods=0)
+    history = History(kube, namespace)
+    yield made
+    assert history.check() > 0
+    for job in kube.list("PSTrainingJob", namespace):
+        kube.delete("PSTrainingJob", namespace, job["metadata"]["name"])
+    wait_for(lambda: not kube.list("Pod", namespace), "the pods are gone", 90)
+    made.remove()
 
-    # A label on the job itself is nothing to Kueue.
-    kube.create(fake_job(namespace, "labelled", pods_ask=False))
-    wait_for(lambda: running(kube, namespace, "labelled")["status"] == "True", "it runs at once", 60)
-    assert gated(pods(kube, namespace, "labelled")) == 0
-    assert queue.workloads() == []
-    kube.delete("PSTrainingJob", namespace, "labelled")
-    wait_for(lambda: not kube.list("Pod", namespace), "it is gone", 60)
 
-    # A label in the template is a quota for single pods, which is no gang.
-    kube.create(fake_job(namespace, "queued", pods_ask=True))
-    wait_for(lambda: len(pods(kube, namespace, "queued")) == 3 and len(queue.workloads()) == 3, "three pods ask", 60)
-    wait_for(
-        lambda: running(kube, namespace, "queued")["reason"] == "SchedulingGated",
-        f"the job says so: {running(kube, namespace, 'queued')}",
-        60,
-    )
-    assert gated(pods(kube, namespace, "queued")) == 3
-    queue.room_for(2)
-    wait_for(lambda: gated(pods(kube, namespace, "queued")) == 1, "two are admitted")
+def queued(queue: Queue, name: str, folder: Path, labels: dict[str, str] | None = None, **spec: Any) -> Puppet:
+    """A job of scripted programs, in the queue."""
+    orders = folder / f"{queue.namespace}-{name}"
+    orders.mkdir(parents=True, exist_ok=True)
+    orders.chmod(0o777)
+    share(queue.kube, queue.namespace, f"{name}-orders", orders)
+    worker = spec.pop("worker", {"replicas": 1})
+    pod = template(name)
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{MILLICORES}m"}}
+    made = manifest(queue.namespace, name, **spec)
+    made["spec"]["worker"] = {"template": pod, **worker}
+    made["metadata"]["labels"] = {QUEUE_LABEL: NAME, **(labels or {})}
+    queue.kube.create(made)
+    return Puppet(queue.kube, queue.namespace, name, orders)
+
+
+def condition(job: Puppet, kind: str) -> Object:
+    return job_condition(job.job(), kind)
+
+
+def uids(job: Puppet, role: str = "") -> dict[str, str]:
+    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in job.pods(role)}
+
+
+def test_the_second_job_has_no_pod_until_the_first_has_ended(queue: Queue, shared: Path) -> None:
     queue.room_for(3)
-    wait_for(lambda: running(kube, namespace, "queued")["status"] == "True", "the third is admitted, too", 60)
-
-    # A lost pod is replaced within its quota: Kueue lets go of the old one.
-    (lost, *_) = pods(kube, namespace, "queued")
-    kube.delete("Pod", namespace, lost["metadata"]["name"], grace=0)
-
-    def is_replaced() -> bool:
-        uids = {p["metadata"]["uid"] for p in kube.list("Pod", namespace)}
-        return lost["metadata"]["uid"] not in uids and len(uids) == 3 and gated(pods(kube, namespace, "queued")) == 0
-
-    wait_for(is_replaced, "it is replaced", 60)
-
-    # Whoever is preempted is deleted, and waits for its turn again; nothing is held against the job.
-    queue.change([{"op": "add", "path": "/spec/stopPolicy", "value": "HoldAndDrain"}])
-    wait_for(lambda: gated(pods(kube, namespace, "queued")) == 3, "all are evicted, and wait", 60)
-    queue.change([{"op": "replace", "path": "/spec/stopPolicy", "value": "None"}])
-    wait_for(lambda: gated(pods(kube, namespace, "queued")) == 0, "all are admitted again", 60)
-    wait_for(lambda: running(kube, namespace, "queued")["status"] == "True", "it runs again", 60)
-    stored = kube.get("PSTrainingJob", namespace, "queued") or {}
-    assert sum(r["failures"] for r in stored["status"]["replicaRecords"]) == 0, "nobody has failed"
-
-    # A suspended job gives its quota back.
-    kube.merge("PSTrainingJob", namespace, "queued", {"spec": {"runPolicy": {"suspend": True}}})
-    wait_for(lambda: not kube.list("Pod", namespace) and not queue.workloads(), "nothing is left", 60)
+    first = queued(queue, "first", shared)
+    first.wait_phase("Running")
+    second = queued(queue, "second", shared)
+    second.wait_phase("Queued")
+    wait_for(lambda: "insufficient" in condition(second, "Queued")["message"], f"Kueue's words: {second.status()}")
+    assert not second.pods()
+    first.exit("chief-0", 0)
+    first.wait_phase("Succeeded")
+    assert wait_for(second.pods, "the second job starts", 5)
+    second.wait_phase("Running")
+    (workload,) = queue.workloads("first")
+    assert condition_of(workload, "Finished")["reason"] == "Succeeded"
+    assert second.pods()[0]["spec"]["nodeSelector"]["kubernetes.io/os"] == "linux", "the flavor's label"
 
 
-def test_a_chief_queues_as_the_others_do(
-    kube: Kube, namespace: str, own_operator: OperatorProcess, kueue: None
-) -> None:
-    """Its pod belongs to one of Kubernetes' Jobs, whose pods Kueue's documentation says it leaves out."""
-    own_operator.start()
-    queue = Queue(kube, namespace, pods=0)
-    kube.create(fake_job(namespace, "queued", pods_ask=True, chief=True))
-    roles = "pstraining.dev/role"
+def condition_of(found: Object, kind: str) -> Object:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == kind), {})
 
-    def waits() -> dict[str, bool]:
-        return {p["metadata"]["labels"][roles]: gated([p]) == 1 for p in kube.list("Pod", namespace)}
 
-    wait_for(lambda: waits() == {"ps": True, "worker": True, "chief": True}, "all wait", 60)
-    wait_for(lambda: len(queue.workloads()) == 4, "each by itself")
-    queue.room_for(4)
-    wait_for(
-        lambda: job_condition(kube.get("PSTrainingJob", namespace, "queued"), "Succeeded")["status"] == "True",
-        "all run",
-        60,
-    )
+def test_fewer_workers_are_admitted_where_a_minimum_is_set(queue: Queue, shared: Path) -> None:
+    queue.room_for(6)
+    job = queued(queue, "partial", shared, worker={"replicas": 8, "minReplicas": 2})
+    job.wait_phase("Running")
+    wait_for(lambda: len(job.pods("worker")) == 4, "four of eight workers")
+    assert "4 of 8 workers" in condition(job, "Queued")["message"]
+
+
+def test_more_workers_come_by_a_slice_and_no_pod_is_touched(queue: Queue, shared: Path) -> None:
+    queue.room_for(6)
+    job = queued(queue, "elastic", shared, worker={"replicas": 4})
+    job.wait_phase("Running")
+    before = wait_for(lambda: uids(job) if len(job.pods()) == 6 else None, "six pods")
+    queue.kube.merge("PSTrainingJob", queue.namespace, "elastic", {"spec": {"worker": {"replicas": 8}}})
+    wait_for(lambda: len(queue.workloads("elastic")) == 2, "a slice waits")
+    wait_for(lambda: "4 of 8 workers" in condition(job, "Queued")["message"], "the job reports it")
+    assert len(job.pods("worker")) == 4
+    queue.room_for(10)
+    wait_for(lambda: len(job.pods("worker")) == 8, "eight workers")
+    assert before.items() <= uids(job).items()
+    wait_for(lambda: len(queue.workloads("elastic")) == 1, "the former slice is gone")
+    queue.kube.merge("PSTrainingJob", queue.namespace, "elastic", {"spec": {"worker": {"replicas": 2}}})
+    wait_for(lambda: queue.used() == f"{MILLICORES * 4}m", "the quota of six workers is back", 90)
+    assert job.phase() == "Running"
+
+
+def test_a_higher_priority_preempts_and_quota_is_free_when_the_last_pod_is_gone(queue: Queue, shared: Path) -> None:
+    queue.room_for(3)
+    low = queued(queue, "low", shared)
+    low.wait_phase("Running")
+    high = queued(queue, "high", shared, labels={PRIORITY_LABEL: f"{NAME}-high"})
+    seen: list[tuple[int, int]] = []
+
+    def is_running() -> bool:
+        seen.append((len(queue.kube.list("Pod", queue.namespace)), len(high.pods())))
+        return high.phase() == "Running"
+
+    wait_for(is_running, f"the higher priority runs: {high.job()}", 120)
+    assert all(pods <= 3 for pods, _ in seen), "never more pods than quota"
+    low.wait_phase("Queued")
+    assert sum(r["failures"] for r in low.status().get("replicaRecords", [])) == 0
+    high.exit("chief-0", 0)
+    low.wait_phase("Running")
+
+
+def test_hold_and_drain_and_release(queue: Queue, shared: Path) -> None:
+    queue.room_for(3)
+    job = queued(queue, "held", shared)
+    for _ in range(ROUNDS):
+        job.wait_phase("Running")
+        queue.stop("HoldAndDrain")
+        job.wait_phase("Queued")
+        wait_for(lambda: queue.used() == "0", "all quota is back")
+        assert not job.pods()
+        queue.stop("None")
+    job.wait_phase("Running")
+    assert sum(r["failures"] for r in job.status().get("replicaRecords", [])) == 0
+
+
+def test_suspension_and_deletion_give_the_quota_back(queue: Queue, shared: Path) -> None:
+    queue.room_for(3)
+    job = queued(queue, "job", shared)
+    job.wait_phase("Running")
+    queue.kube.merge("PSTrainingJob", queue.namespace, "job", {"spec": {"runPolicy": {"suspend": True}}})
+    job.wait_phase("Suspended")
+    wait_for(lambda: queue.used() == "0" and not queue.workloads("job"), "suspension gives it back")
+    queue.kube.merge("PSTrainingJob", queue.namespace, "job", {"spec": {"runPolicy": {"suspend": False}}})
+    job.wait_phase("Running")
+    queue.kube.delete("PSTrainingJob", queue.namespace, "job")
+    wait_for(lambda: queue.used() == "0", "deletion gives it back", 90)
+
+
+def test_training_resumes_at_the_step_at_which_it_was_evicted(queue: Queue, shared: Path) -> None:
+    queue.room_for(400)
+    spec = {"training": {"mode": "Sync"}}
+    example = Example.start(queue.kube, queue.namespace, "digits", shared, spec, paced=True)
+    queue.kube.merge("PSTrainingJob", queue.namespace, example.name, {"spec": {"runPolicy": {"suspend": True}}})
+    stop = lambda: (example.job().get("status") or {}).get("phase") == "Suspended"  # noqa: E731
+    wait_for(stop, "it is suspended, so that its label may change", 120)
+    labels = {"metadata": {"labels": {QUEUE_LABEL: NAME}}, "spec": {"runPolicy": {"suspend": False}}}
+    queue.kube.merge("PSTrainingJob", queue.namespace, example.name, labels)
+    wait_for(lambda: steps(example, example.pod("worker")), "worker 0 trains", 180)
+    worker, seen = example.pod("worker"), 0
+    queue.stop("HoldAndDrain")
+
+    def is_queued() -> bool:
+        nonlocal seen
+        seen = max([seen, *steps(example, worker)])
+        return str(example.job()["status"]["phase"]) == "Queued"
+
+    wait_for(is_queued, "it is evicted", 120, every=0.2)
+    queue.stop("None")
+    restored = example.wait_event("restored")
+    assert restored["step"] >= seen > 0, "no step is trained again"
+    assert sum(example.failures(role) for role in ("ps", "worker", "chief")) == 0
+
+
+def steps(example: Example, pod: str) -> list[int]:
+    """The steps that a worker's log has so far; none once the pod is gone."""
+    try:
+        lines = example.kube.log(example.namespace, pod).splitlines()
+    except ApiError:
+        return []
+    found = [json.loads(line) for line in lines if line.startswith('{"event"') and line.endswith("}")]
+    return [int(event["step"]) for event in found if event["event"] == "worker"]
+
+
+def test_a_job_that_ends_while_kueue_is_away_gives_its_quota_back_later(queue: Queue, shared: Path) -> None:
+    queue.room_for(3)
+    first, second = queued(queue, "first", shared), queued(queue, "second", shared)
+    wait_for(lambda: "Running" in (first.phase(), second.phase()), "one of them runs", 120)
+    running, waiting = (first, second) if first.phase() == "Running" else (second, first)
+    line = next(row.split() for row in cluster_command("status").splitlines() if row.startswith("kueue "))
+    manager = int(line[1])
+    os.kill(manager, signal.SIGSTOP)
+    try:
+        running.exit("chief-0", 0)
+        running.wait_phase("Succeeded")
+        wait_for(lambda: not running.pods(), "its pods are gone")
+        assert not waiting.pods()
+    finally:
+        os.kill(manager, signal.SIGCONT)
+    waiting.wait_phase("Running", 180)
+
+
+def test_a_default_queue_does_not_take_a_job_apart(queue: Queue, shared: Path) -> None:
+    """Kueue puts the label of a LocalQueue named `default` on jobs without one, but not on what a job owns."""
+    spec = {"clusterQueue": NAME}
+    body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}, "spec": spec}
+    queue.kube.request("POST", f"{GROUP}/namespaces/{queue.namespace}/localqueues", body)
+    queue.room_for(3)
+    job = queued(queue, "plain", shared)
+    job.wait_phase("Running")
+    assert [w["metadata"]["name"] for w in queue.workloads("")] == []
+    for kind in ("StatefulSet", "Deployment", "Job", "Pod"):
+        labels = [found["metadata"].get("labels", {}) for found in queue.kube.list(kind, queue.namespace)]
+        assert labels
+        assert not [found for found in labels if QUEUE_LABEL in found], kind
+    queue.kube.request("DELETE", f"{GROUP}/namespaces/{queue.namespace}/localqueues/default")
+
+
+def test_jobs_are_admitted_in_order_of_their_priority(queue: Queue, fake_nodes: int) -> None:
+    """Fake nodes, on which the pod of a chief ends at once, so that one job follows the other."""
+    queue.stop("Hold")
+    queue.room_for(3)
+    history = History(queue.kube, queue.namespace)
+    for value in range(PRIORITIES):
+        body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "value": value}
+        body["metadata"] = {"name": f"{NAME}-{value}"}
+        queue.kube.request("POST", f"{GROUP}/workloadpriorityclasses", body)
+    pod = fake_template()
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{MILLICORES}m"}}
+    for index in range(JOBS):
+        made = manifest(queue.namespace, f"job-{index}")
+        made["spec"]["worker"] = {"replicas": 1, "template": pod}
+        made["metadata"]["labels"] = {QUEUE_LABEL: NAME, PRIORITY_LABEL: f"{NAME}-{index % PRIORITIES}"}
+        queue.kube.create(made)
+    wait_for(lambda: len(queue.all_workloads()) == JOBS, "all jobs wait", 120)
+    queue.stop("None")
+    ended = lambda: all(j["status"].get("phase") == "Succeeded" for j in jobs(queue))  # noqa: E731
+    wait_for(ended, "all jobs have ended", 30 * JOBS)
+    admitted = history.admitted()
+    assert len(admitted) == JOBS
+    assert [priority for _, priority in admitted] == sorted((p for _, p in admitted), reverse=True)
+    for value in range(PRIORITIES):
+        queue.kube.request("DELETE", f"{GROUP}/workloadpriorityclasses/{NAME}-{value}")
+
+
+def jobs(queue: Queue) -> list[Object]:
+    return queue.kube.list("PSTrainingJob", queue.namespace)

@@ -36,9 +36,11 @@ _PATHS = {
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "Node": ("/api/v1", "nodes"),
     "PSTrainingJob": ("/apis/pstraining.dev/v1alpha1", "pstrainingjobs"),
+    "Workload": ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "ClusterQueue": ("/apis/kueue.x-k8s.io/v1beta2", "clusterqueues"),
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
 }
-_CLUSTER_WIDE = {"Namespace", "PersistentVolume", "Node", "CustomResourceDefinition"}
+_CLUSTER_WIDE = {"Namespace", "PersistentVolume", "Node", "ClusterQueue", "CustomResourceDefinition"}
 CHILD_KINDS = (
     "StatefulSet",
     "Deployment",
