@@ -155,6 +155,19 @@ def test_progress_takes_a_service_a_secret_and_the_review_of_tokens(render: Rend
     assert environment(rendered)["PSTRAINING_PROGRESS_URL"] == f"https://{host}:{service['spec']['ports'][0]['port']}"
 
 
+def test_with_a_list_of_namespaces_progress_takes_a_cluster_role_for_one_right(render: Render) -> None:
+    rendered = render({"watch": {"namespaces": ["team-a"]}, "progress": {"enabled": True}})
+    (role,) = own_cluster_roles(rendered)
+    assert granted(role["rules"]) == REVIEW
+    binding = rendered.one("ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"] == f"pstraining-operator-tokens-{NAMESPACE}"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "pstraining-operator", "namespace": NAMESPACE}]
+    roles = {(r["metadata"]["namespace"], r["metadata"]["name"]): r for r in rendered.of_kind("Role")}
+    assert granted(roles["team-a", "pstraining-operator"]["rules"]) == OPERATOR | LOGS
+    assert granted(roles[NAMESPACE, "pstraining-operator-progress"]["rules"]) == SECRET
+    assert environment(rendered)["PSTRAINING_PROGRESS_URL"].startswith("https://")
+
+
 @pytest.mark.parametrize("values", [{"progress": {"enabled": False}}, {"watch": {"namespaces": ["team-a"]}}])
 def test_without_progress_none_of_that_is_there(values: dict[str, Any], render: Render) -> None:
     rendered = render({**values, "networkPolicy": {"enabled": True}})

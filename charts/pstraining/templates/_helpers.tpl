@@ -53,7 +53,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* Whether the operator accepts progress: not without a ClusterRole. Empty or true. */}}
+{{/* Whether the operator accepts progress. auto: not if it would be all that a ClusterRole is for. Empty or true. */}}
 {{- define "pstraining.progress" -}}
-{{- if and .Values.progress.enabled (not .Values.watch.namespaces) }}true{{ end -}}
+{{- $enabled := toString .Values.progress.enabled -}}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") (not .Values.watch.namespaces)) }}true{{ end -}}
 {{- end -}}

@@ -70,6 +70,20 @@ a call that is added to the operator is added here and there.
   verbs: [get]
 {{- end -}}
 
+{{/* What it may do with the logs of a job's own pods, which its chief keeps beside the checkpoints. */}}
+{{- define "pstraining.logRules" -}}
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+{{- end -}}
+
+{{/* Whether a report of progress comes from the pod that its token names: in a ClusterRole, as tokens have no namespace. */}}
+{{- define "pstraining.tokenRules" -}}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+{{- end -}}
+
 {{/* What it may do in its own namespace: the Lease that lets one operator at a time work. */}}
 {{- define "pstraining.leaseRules" -}}
 - apiGroups: [coordination.k8s.io]

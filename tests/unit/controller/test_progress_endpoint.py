@@ -187,6 +187,9 @@ class Secrets:
     def __init__(self, first: Mapping[str, Any] | None = None) -> None:
         self.first, self.stored = first, dict[str, Any]()
 
+    async def review_token(self, token: str, audience: str) -> Mapping[str, Any]:
+        return {"error": "invalid bearer token"}
+
     async def get_secret(self, namespace: str, name: str) -> Mapping[str, Any]:
         if not self.stored:
             raise NotFound("no Secret", status=404, reason="NotFound")
@@ -230,6 +233,11 @@ def secret(certificate: bytes, key: bytes) -> dict[str, Any]:
     return {"data": {"tls.crt": base64.b64encode(certificate).decode(), "tls.key": base64.b64encode(key).decode()}}
 
 
+class WithoutReviews(Secrets):
+    async def review_token(self, token: str, audience: str) -> Mapping[str, Any]:
+        raise Refused("tokenreviews is forbidden", status=403, reason="Forbidden")
+
+
 class Forbidden(Secrets):
     async def get_secret(self, namespace: str, name: str) -> Mapping[str, Any]:
         raise Refused("secrets is forbidden", status=403, reason="Forbidden")
@@ -240,11 +248,12 @@ class Forbidden(Secrets):
     [
         (Secrets({}), ""),
         (Forbidden(), "secrets is forbidden"),
+        (WithoutReviews(), "may not review tokens (tokenreviews is forbidden). Set progress.enabled=true in the chart"),
         ({"data": {}}, "Secret pstraining-operator-progress has no 'tls.crt'"),
         (secret(b"no certificate", b"no key"), "Secret pstraining-operator-progress is unusable"),
         (secret(certificates.new_authority(datetime.now(UTC)).certificate, b"no key"), "is unusable"),
     ],
-    ids=["no URL", "forbidden", "empty", "no certificate", "no key"],
+    ids=["no URL", "forbidden", "no reviews", "empty", "no certificate", "no key"],
 )
 async def test_without_an_authority_the_operator_runs_and_accepts_no_progress(
     stored: Any, words: str, caplog: pytest.LogCaptureFixture

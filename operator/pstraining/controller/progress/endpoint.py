@@ -22,6 +22,12 @@ from pstraining.resources.installation import ProgressEndpoint
 logger = logging.getLogger(__name__)
 
 REMEDY: Final = "Delete it, and restart the operator."
+MISSING_RIGHT: Final = (
+    "Progress is not accepted: the operator may not review tokens (%s). Set progress.enabled=true in the chart, which "
+    "grants `create` for tokenreviews in a ClusterRole, or false."
+)
+INVALID: Final = "pstraining-asks-for-the-right"
+"""Text and audience of no token: the API server answers that it is invalid, if the operator may ask."""
 
 
 class ProgressReceiver:
@@ -59,7 +65,7 @@ class ProgressReceiver:
         if not self._settings.progress_url:
             return None
         authority = await self._authority()
-        if authority is None:
+        if authority is None or not await self._may_review_tokens():
             return None
         url = self._settings.progress_url.rstrip("/")
         try:
@@ -75,6 +81,17 @@ class ProgressReceiver:
         """Stop serving, without holding up the event loop, in which the last answers are made."""
         if self._stop is not None:
             await asyncio.to_thread(self._stop)
+
+    async def _may_review_tokens(self) -> bool:
+        """Whether the operator may review tokens: not with the rights for a list of namespaces alone."""
+        try:
+            await answered(
+                lambda: self._client.review_token(INVALID, INVALID), "The API server cannot be asked to review tokens"
+            )
+        except Refused as error:
+            logger.warning(MISSING_RIGHT, error.message)
+            return False
+        return True
 
     async def _authority(self) -> certificates.Pair | None:
         try:

@@ -19,7 +19,7 @@ AT_ONCE: Final = 2
 """Requests for logs at a time: the operator reads one log of a job at a time, while the next request is on its way."""
 NO_ENDPOINT: Final = (
     "The chief had no endpoint of the operator, so the job's spec, its conditions and the logs of its tasks are not "
-    "here. An operator has one unless the chart's watch.namespaces is set or progress.enabled is false."
+    "here. An operator has one unless the chart's progress.enabled is false, or is auto and watch.namespaces is set."
 )
 
 
