@@ -1,9 +1,12 @@
-"""Pods and nodes of a snapshot, without the objects that they are read from."""
+"""Pods, nodes and children of a snapshot, without the objects that they are read from."""
 
+from datetime import datetime
 from typing import Any
 
-from pstraining.core.snapshot import Container, Node, Pod
-from tests.support.builders import NOW
+from pstraining.core.actions import Kind, Manifest
+from pstraining.core.facts import Facts, read_status
+from pstraining.core.snapshot import Child, Container, Node, Pod, Snapshot
+from tests.support.builders import NOW, job, stamp, typed
 
 
 def a_pod(role: str, index: int, node: str, **more: Any) -> Pod:
@@ -20,3 +23,27 @@ def a_node(name: str, **more: Any) -> Node:
 
 
 NODES = {"cut": a_node("cut", answers=False, silent_since=NOW), "other": a_node("other")}
+
+
+def a_child(
+    kind: Kind, name: str, *, uid: str = "u", deleting: bool = False, refusal: str = "", **manifest: Any
+) -> Child:
+    """A child; of its metadata `labels` and `annotations` are given, else the parts of the manifest."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        **{part: manifest.pop(part) for part in ("labels", "annotations") if part in manifest},
+    }
+    return Child(kind, name, uid, deleting, {"metadata": metadata, **manifest}, refusal)
+
+
+def snapshot_of(manifest: Manifest, *seen: Pod | Child) -> Snapshot:
+    """The snapshot of a job with these pods and children."""
+    children = {(each.kind, each.name): each for each in seen if isinstance(each, Child)}
+    return Snapshot(manifest, children, tuple(each for each in seen if isinstance(each, Pod)))
+
+
+def facts_of(spec: dict[str, Any], *seen: Pod | Child, now: datetime = NOW, **status: Any) -> Facts:
+    """The facts of a job that started at `NOW`, with these pods and children."""
+    manifest = {**job(spec=spec), "status": {"startTime": stamp(NOW), **status}}
+    snapshot = snapshot_of(manifest, *seen)
+    return Facts(typed(manifest), snapshot, read_status(snapshot), now)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
+from pstraining.api.text import printable
 from pstraining.core.observe import observe
 from pstraining.core.policies.failure_counts import FailureCounts, count_failures, last_line
 from tests.support.builders import NOW, job, pod, terminated, typed
@@ -120,6 +121,9 @@ def test_the_failure_is_told_with_its_last_line() -> None:
     assert (told.pod, told.exit_code, told.message, told.count) == ("digits-chief-1", 1, "KeyError: 'a'", 1)
 
 
-@pytest.mark.parametrize(("text", "line"), [("", ""), ("\n\n", ""), ("a\nb\n", "b"), ("x" * 500, "x" * 300)])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("", ""), ("\n\n", ""), ("a\nb\n", "b"), ("x" * 500, "x" * 300), ("\x1b" * 300, printable("\x1b" * 300)[:300])],
+)
 def test_last_line(text: str, line: str) -> None:
     assert last_line(text) == line

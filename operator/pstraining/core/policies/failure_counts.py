@@ -32,7 +32,7 @@ from pstraining.resources.standbys import members
 
 @dataclass(frozen=True)
 class Failure:
-    """One newly counted failure of a replica, or one on which a rule acts."""
+    """One newly counted failure of a replica."""
 
     role: str
     index: int
@@ -110,12 +110,11 @@ def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJob
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
             if _is_superseded(pod, old, pods_by_uid):
                 continue
-            decision = decide(job, pod.role, cause(pod), _exit_code(pod))
+            decision = _decide(job, pod)
             new = _count(job, old, pod, decision)
             if new is not old:
                 records[key] = new
-            decisive = decision.consequence in (Consequence.FAIL_JOB, Consequence.RESTART_JOB)
-            if new.failures > old.failures or (new is not old and decisive):
+            if new.failures > old.failures:
                 failures.append(Failure(pod.role, pod.index, _last_failure(pod, new.failures), decision))
     counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures))
     if counts.restart_job is not None:
@@ -175,9 +174,13 @@ def _wanted(job: PSTrainingJob, replica: Pod | ReplicaRecord) -> bool:
     return replica.index < count and replica.member < members(job)
 
 
-def _exit_code(pod: Pod) -> int | None:
-    end = newest_end(pod)
-    return None if end is None else end.exit_code
+def _decide(job: PSTrainingJob, pod: Pod) -> Decision:
+    """Return the consequence of the end of a pod's newest run."""
+    end, why = newest_end(pod), cause(pod)
+    code = None if end is None else end.exit_code
+    if why is FailureReason.ERROR and code == 0 and runs_for_ever(job, pod.role, pod.index):
+        return Decision(Consequence.RESTART_FREE, why)  # no failure: rules are about failures
+    return decide(job, pod.role, why, code)
 
 
 def _ended_runs(pod: Pod) -> int:
@@ -207,7 +210,7 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
     new = ended - (record.ended if same else 0)
     if new <= 0:
         return record
-    failed = new - _free(job, pod, decision, new)
+    failed = new - _free(pod, decision, new)
     times = [*record.failure_times, *[_ended_at(pod)] * failed]
     return record.model_copy(
         update={
@@ -225,7 +228,7 @@ _STOPPED = (128 + 9, 128 + 15)
 """SIGKILL and SIGTERM."""
 
 
-def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
+def _free(pod: Pod, decision: Decision, new: int) -> int:
     """Return how many of the newly ended runs do not count."""
     if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
         return new  # a node that is back reports ends from after Kubernetes had given its pods up
@@ -237,8 +240,7 @@ def _free(job: PSTrainingJob, pod: Pod, decision: Decision, new: int) -> int:
         before = pod.container.last
         stopped = before is not None and before.exit_code in _STOPPED
         return min(new, 2 if stopped else 1)
-    exited_well = runs_for_ever(job, pod.role, pod.index) and _exit_code(pod) == 0
-    return new if exited_well or decision.consequence is Consequence.RESTART_FREE else 0
+    return new if decision.consequence is Consequence.RESTART_FREE else 0
 
 
 def _ended_at(pod: Pod) -> datetime:
