@@ -1,0 +1,143 @@
+"""Which programs have succeeded for good, when the job's time is up, and which workers are retired."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Kind
+from pstraining.core.policies import deadline, retired_workers
+from pstraining.core.policies.success import runs_for_ever, succeeded, workers
+from pstraining.core.snapshot import Child, Container, Pod, Termination
+from tests.support.builders import NOW, job, stamp, typed
+from tests.support.snapshots import a_child, a_pod, facts_of, snapshot_of
+
+SECOND = timedelta(seconds=1)
+ALWAYS = {"worker": {"restartPolicy": "Always"}}
+ALONE = {"chief": {"enabled": False}}
+
+
+def end(code: int, at: datetime | None = None) -> Termination:
+    return Termination(code, "", "", at)
+
+
+def ended(role: str, index: int = 0, *, now: int | None = None, before: int | None = None, **more: Any) -> Pod:
+    """A pod whose program has ended with these codes: in the last run, and in the one before."""
+    terminated, last = (None if code is None else end(code, NOW) for code in (now, before))
+    return a_pod(role, index, "n", container=Container(terminated=terminated, last=last), **more)
+
+
+LOST: dict[str, Any] = {"disruption": "DeletionByTaintManager", "deleting": True}
+SUCCESSES: dict[str, tuple[Pod, dict[str, Any], bool]] = {
+    "it runs": (ended("worker"), {}, False),
+    "it has ended with 0": (ended("worker", now=0), {}, True),
+    "it had ended with 0 and idles": (ended("worker", before=0), {}, True),
+    "it has failed": (ended("worker", now=1, before=1), {}, False),
+    "its pod has succeeded": (ended("worker", phase="Succeeded"), {}, True),
+    "a server": (ended("ps", now=0), {}, False),
+    "a server's pod": (ended("ps", phase="Succeeded"), {}, False),
+    "a chief": (ended("chief", now=0), ALWAYS, True),
+    "a worker that always runs": (ended("worker", now=0, phase="Succeeded"), ALWAYS, False),
+    "a worker in the chief's place": (ended("worker", now=0), ALWAYS | ALONE, True),
+    "another worker beside it": (ended("worker", 1, now=0), ALWAYS | ALONE, False),
+    "before its node was lost": (ended("worker", now=0, deleted_at=NOW + SECOND, **LOST), {}, True),
+    "in the second in which its node was lost": (ended("worker", now=0, deleted_at=NOW, **LOST), {}, True),
+    "after its node was lost": (
+        ended("worker", now=0, phase="Succeeded", deleted_at=NOW - SECOND, **LOST),
+        {},
+        False,
+    ),
+    "at an unknown time": (
+        a_pod("worker", 0, "n", container=Container(terminated=end(0)), deleted_at=NOW, **LOST),
+        {},
+        False,
+    ),
+    "a failure before its node was lost": (ended("worker", now=1, deleted_at=NOW + SECOND, **LOST), {}, False),
+    "a chief after its node was lost": (ended("chief", now=0, deleted_at=NOW - SECOND, **LOST), {}, True),
+    "after its pod was evicted": (
+        ended("worker", now=0, disruption="EvictionByEvictionAPI", deleting=True, deleted_at=NOW - SECOND),
+        {},
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("when", SUCCESSES)
+def test_a_program_that_has_ended_with_0_for_good(when: str) -> None:
+    seen, spec, expected = SUCCESSES[when]
+    assert succeeded(typed(job(spec=spec)), seen) is expected
+
+
+def test_only_workers_run_for_ever() -> None:
+    assert runs_for_ever(typed(job(spec=ALWAYS)), names.WORKER, 0)
+    assert not runs_for_ever(typed(job()), names.WORKER, 0)
+    assert not runs_for_ever(typed(job(spec=ALWAYS)), names.CHIEF, 0)
+
+
+def deployment(index: int, **more: Any) -> Child:
+    return a_child(Kind.DEPLOYMENT, f"digits-worker-{index}", **more)
+
+
+MARK = {names.ANNOTATION_SUCCEEDED: "true"}
+AGAIN = {names.LABEL_RESTART_ATTEMPT: "1"}
+WORKERS: dict[str, tuple[tuple[Pod | Child, ...], int, set[int]]] = {
+    # what is seen, the restarts of the job, the workers that have succeeded
+    "none": ((deployment(0), a_pod("worker", 0, "n")), 0, set()),
+    "by their pods": ((ended("worker", 0, now=0), ended("worker", 1, now=1)), 0, {0}),
+    "one that is scaled away": ((ended("worker", 2, now=0),), 0, set()),
+    "by their Deployments": ((deployment(1, annotations=MARK),), 0, {1}),
+    "another mark": ((deployment(1, annotations={names.ANNOTATION_SUCCEEDED: "no"}),), 0, set()),
+    "from before the job was restarted": ((deployment(1, annotations=MARK), ended("worker", 0, now=0)), 1, set()),
+    "since the job was restarted": (
+        (deployment(1, annotations=MARK, labels=AGAIN), ended("worker", 0, now=0, job_restarts=1)),
+        1,
+        {0, 1},
+    ),
+    "a pod since it was restarted": (
+        (deployment(0, annotations=MARK), ended("worker", 0, now=0, job_restarts=1)),
+        1,
+        {0},
+    ),
+}
+
+
+@pytest.mark.parametrize("which", WORKERS)
+def test_workers_have_succeeded_by_pod_or_by_memory(which: str) -> None:
+    seen, restarts, expected = WORKERS[which]
+    manifest = {**job(), "status": {"jobRestarts": restarts}}
+    assert workers(typed(manifest), snapshot_of(manifest, *seen)) == expected
+
+
+def test_a_retired_worker_has_succeeded_or_was_given_up() -> None:
+    records = [{"role": "worker", "index": index, "givenUp": index < 2} for index in range(3)]
+    status = facts_of({}, replicaRecords=records).status
+    assert retired_workers.given_up(status) == {0, 1}
+    assert retired_workers.reasons(status, [1, 3]) == {
+        0: names.ANNOTATION_GIVEN_UP,
+        1: names.ANNOTATION_SUCCEEDED,
+        3: names.ANNOTATION_SUCCEEDED,
+    }
+
+
+LIMITED = {"runPolicy": {"activeDeadlineSeconds": 100}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "started", "before", "at"),
+    [(LIMITED, NOW, 0, 100), (LIMITED, NOW, 60, 40), (LIMITED, None, 60, None), ({}, NOW, 0, None)],
+)
+def test_the_deadline_counts_active_time(spec: Any, started: datetime | None, before: int, at: int | None) -> None:
+    status = facts_of(spec, startTime=started and stamp(started), activeSeconds=before).status
+    assert deadline.ends_at(typed(job(spec=spec)), status) == (None if at is None else NOW + at * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("started", "suspended", "after", "expected"),
+    [(NOW, True, 30, 37), (NOW, False, 30, 7), (None, True, 30, 7), (NOW, True, -5, 7), (NOW, True, 0, 7)],
+)
+def test_a_suspension_adds_the_time_since_the_start(
+    started: datetime | None, suspended: bool, after: int, expected: int
+) -> None:
+    status = facts_of({}, startTime=started and stamp(started), activeSeconds=7).status
+    assert deadline.active_seconds(status, NOW + after * SECOND, suspended=suspended) == expected

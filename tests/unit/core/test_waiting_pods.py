@@ -1,0 +1,72 @@
+"""Which pods the operator replaces because they wait although their budget is not spent, once that is on record."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.api.conditions import Reason
+from pstraining.core.actions import Delete, Kind
+from pstraining.core.policies.stuck_pods import deletions
+from pstraining.core.snapshot import Container, Pod, Termination
+from tests.support.snapshots import a_pod, facts_of
+
+
+def container(code: int | None = None, now: int | None = None, waiting: str = "") -> Container:
+    last, terminated = (None if each is None else Termination(each, "Error", "", None) for each in (code, now))
+    return Container(restarts=int(code is not None), last=last, terminated=terminated, waiting_reason=waiting)
+
+
+def seen(role: str, **more: Any) -> Pod:
+    return a_pod(role, 0, "n", **{"name": "p", "uid": "7"} | more)
+
+
+RULE = {"failurePolicy": {"rules": [{"exitCodes": {"values": [42, 43]}, "action": "RestartReplica"}]}}
+IGNORE = {"failurePolicy": {"rules": [{"exitCodes": {"values": [42]}, "action": "Ignore"}]}}
+NEVER = {role: {"restartPolicy": "Never"} for role in (names.PS, names.WORKER, names.CHIEF)}
+CRASHING = container(1, waiting="CrashLoopBackOff")
+IDLE, BACK_OFF = Reason.FAILURE_RULE, Reason.STUCK_IN_BACK_OFF
+CASES: dict[str, tuple[dict[str, Any], Pod, Reason | None]] = {
+    "a server in back-off": ({}, seen("ps", container=CRASHING), BACK_OFF),
+    "a server that waits for something else": ({}, seen("ps", container=container(1, waiting="ErrImagePull")), None),
+    "a worker in back-off": ({}, seen("worker", container=CRASHING), None),
+    "a server in back-off that goes": ({}, seen("ps", container=CRASHING, deleting=True), None),
+    "a worker that a rule runs again": (NEVER | RULE, seen("worker", container=container(42)), IDLE),
+    "a server that a rule runs again": (NEVER | RULE, seen("ps", container=container(42)), IDLE),
+    "a chief that a rule runs again": (NEVER | RULE, seen("chief", container=container(42)), None),
+    "a worker that has just ended": (NEVER | RULE, seen("worker", container=container(now=42)), IDLE),
+    "a worker whose failure is ignored": (NEVER | IGNORE, seen("worker", container=container(42)), IDLE),
+    "a worker that a rule fails": (
+        NEVER | {"failurePolicy": {"rules": [{"action": "FailJob"}]}},
+        seen("worker", container=container(42)),
+        None,
+    ),
+    "a worker of another code": (NEVER | RULE, seen("worker", container=container(9)), None),
+    "a worker that ended well": (
+        NEVER | {"failurePolicy": {"rules": [{"action": "Ignore"}]}},
+        seen("worker", container=container(0)),
+        None,
+    ),
+    "a worker that runs": (NEVER | RULE, seen("worker"), None),
+    "a worker whose pod has ended": (NEVER | RULE, seen("worker", container=container(42), phase="Failed"), None),
+    "a worker that its launcher runs again": (RULE, seen("worker", container=container(42)), None),
+    "the run that ended last decides": (NEVER | RULE, seen("worker", container=container(9, now=42)), None),
+}
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_a_pod_that_waits_is_replaced_once_its_failures_are_on_record(which: str) -> None:
+    spec, pod, reason = CASES[which]
+    assert list(deletions(facts_of(spec, pod))) == [], "not before"
+    counted = facts_of(spec, pod).failures.records
+    records = [each.model_dump(by_alias=True, mode="json") for each in counted]
+    expected = [] if reason is None else [Delete(Kind.POD, "p", "7", reason)]
+    assert list(deletions(facts_of(spec, pod, replicaRecords=records))) == expected
+
+
+@pytest.mark.parametrize("changed", [{"podUID": "6"}, {"member": 1}])
+def test_a_record_of_something_else_is_none_of_this_pods(changed: dict[str, Any]) -> None:
+    pod = seen("ps", container=CRASHING)
+    (counted,) = facts_of({}, pod).failures.records
+    record = counted.model_dump(by_alias=True, mode="json") | changed
+    assert list(deletions(facts_of({}, pod, replicaRecords=[record]))) == []
