@@ -130,7 +130,7 @@ def test_every_panel_has_data_and_a_lost_server_is_told(
     assert alert["labels"]["severity"] == "info"
     assert alert["labels"]["namespace"] == namespace
     assert alert["annotations"]["summary"] == f"Failover of a parameter server to its standby: {example.name}"
-    assert alert["annotations"]["runbook_url"].endswith("alerts.html#pstrainingtookover")
+    assert alert["annotations"]["runbook"].startswith("docs/operators/alerts.md#pstrainingtookover ")
     wait_for(
         lambda: not firing(prometheus, namespace) - {"PSTrainingTookOver"}, "no other alert fires for long", 60, every=1
     )
