@@ -23,7 +23,11 @@ from tests.support.scripted_program import Puppet, fake_template, manifest, shar
 from tests.support.soak_marks import THOROUGH, in_all
 from tests.support.watching import Watch
 
-pytestmark = [pytest.mark.alone, pytest.mark.cluster, in_all]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.cluster,
+    in_all("tests/unit/core/test_admission.py::test_no_pod_exists_before_the_admission"),
+]
 
 QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"
