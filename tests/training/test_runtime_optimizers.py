@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.local_servers import LocalServers
 from tests.support.servers import Rig, batches, in_float64, small
 from tests.support.soak_marks import ALL, in_all
 from tests.support.worker_threads import Crew
@@ -55,7 +56,28 @@ def _mixed() -> Any:
     return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.Adam(1e-2), rules))
 
 
+def _adagrad() -> Any:
+    import keras
+
+    return keras.optimizers.Adagrad(0.1, weight_decay=0.01)
+
+
+def _rmsprop() -> Any:
+    import keras
+
+    return keras.optimizers.RMSprop(1e-2, momentum=0.5, centered=True)
+
+
+def _ftrl() -> Any:
+    import keras
+
+    return keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.001)
+
+
 OPTIMIZERS = {
+    "Adagrad": _adagrad,
+    "RMSprop": _rmsprop,
+    "Ftrl": _ftrl,
     "Adafactor": _adafactor,
     "Lamb": _lamb,
     "Muon": _muon,
@@ -122,7 +144,9 @@ def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: An
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
-@pytest.mark.parametrize("name", ["Adafactor", "Lamb", "Muon", "ScheduleFreeAdamW", "MultiOptimizer"])
+@pytest.mark.parametrize(
+    "name", ["Adagrad", "RMSprop", "Ftrl", "Adafactor", "Lamb", "Muon", "ScheduleFreeAdamW", "MultiOptimizer"]
+)
 def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
     """In this process: the same gradients for Keras's optimizer, and for its clones on every server's segments."""
     import tensorflow as tf
@@ -147,49 +171,6 @@ def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
     values = servers.values()
     for variable, tensor in zip(alone.trainable_variables, model.tensors, strict=True):
         np.testing.assert_allclose(values[tensor.path], variable.numpy(), rtol=0, atol=1e-6, err_msg=tensor.path)
-
-
-class LocalServers:
-    """What every server would have of a model, in this process."""
-
-    def __init__(self, model: Any, ps: int) -> None:
-        import tensorflow as tf
-
-        from pstraining.runtime.model import partition
-        from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
-
-        self.layout = partition.partition(model.tensors, ps)
-        self._parts = [
-            SegmentOptimizer(model.optimizers, self.layout.on(n), self.layout.tensors, fused=True) for n in range(ps)
-        ]
-        for number, part in enumerate(self._parts):
-            for segment, vector in zip(self.layout.on(number), part.vectors, strict=True):
-                vector.assign(partition.pack(self.layout, segment, model.values()))
-            for slot, of in part.copies:
-                slot.assign(part.vectors[of])
-        self.apply = tf.function(self._apply, jit_compile=False, autograph=False)
-
-    def _apply(self, gradients: Any) -> None:
-        import tensorflow as tf
-
-        flat = [tf.reshape(gradient, [-1]) for gradient in gradients]
-        for number, part in enumerate(self._parts):
-            vectors = [
-                tf.concat([flat[slice_.tensor][slice_.begin : slice_.end] for slice_ in segment.slices], 0)
-                for segment in self.layout.on(number)
-            ]
-            part.train(vectors)
-            part.add(vectors)
-
-    def values(self) -> Any:
-        from pstraining.runtime.model import partition
-
-        pairs = [
-            (segment, np.asarray(vector.read_value()))
-            for number, part in enumerate(self._parts)
-            for segment, vector in zip(self.layout.on(number), part.vectors, strict=True)
-        ]
-        return partition.unpack(self.layout, pairs)
 
 
 @pytest.mark.usefixtures("plain_arithmetic")

@@ -114,6 +114,21 @@ def test_a_tensor_that_its_optimizer_needs_whole_is_not_cut_and_the_skew_is_know
     assert layout.skew() == pytest.approx(3.0, abs=0.01)
 
 
+def test_where_norms_suffice_and_are_agreed_on_a_whole_tensor_is_cut() -> None:
+    held = [
+        Tensor("norms", (LARGE, 3), "float32", "trainable", whole=True, by_norms=True),
+        Tensor("shape", (LARGE, 3), "float32", "other", whole=True),
+        *tensors([100] * 3),
+    ]
+    assert partition(held, 3).cut_by_norms() == ()
+    layout = partition(held, 3, agrees_on_norms=True)
+    assert layout.cut_by_norms() == (0,)
+    pieces = [slice_ for segment in layout.segments for slice_ in segment.slices if slice_.tensor == 0]
+    assert len(pieces) > 1
+    assert all(map(layout.is_piece, pieces))
+    assert partition(held, 1, agrees_on_norms=True).cut_by_norms() == ()
+
+
 def test_the_fingerprint_of_a_layout_stays_the_same() -> None:
     """A record on a server that a newer version of this program reads."""
     assert partition(tensors([10, 20, 30]), 2).fingerprint("Adam") == 3251941882264740191

@@ -123,7 +123,7 @@ class MeanClipping:
         for vector, runs in zip(vectors, self._runs, strict=True):
             for part, (_, norm) in zip(_split(vector, runs), runs, strict=True):
                 if norm is not None:
-                    found[norm].append(_sum_of_squares(part))
+                    found[norm].append(sum_of_squares(part))
         for (_, gradients), norm in zip(touched, self._of_table, strict=True):
             if norm is not None:
                 found[norm].append(_sum_of_rows(gradients))
@@ -174,7 +174,7 @@ def _split(vector: Tensor, runs: _Runs) -> list[Tensor]:
     return list(tf.split(vector, [size for size, _ in runs])) if len(runs) > 1 else [vector]
 
 
-def _sum_of_squares(vector: Tensor) -> Tensor:
+def sum_of_squares(vector: Tensor) -> Tensor:
     """Emit the sum of squares of a vector of known length. float64[]."""
     wide = tf.cast(vector, tf.float32) if vector.dtype == tf.float16 else vector
     return tf.cast(_sum(tf.square(wide), vector.shape[0]), tf.float64)

@@ -103,18 +103,19 @@ class Model:
         """
         numbered = list(zip(self._numbers, trained, strict=True))
         groups = [optimizer.group_of(self.optimizers, number, variable) for number, variable in numbered]
-        whole = [optimizer.is_whole(self.optimizers[number]) for number in self._numbers]
+        trained_by = [self.optimizers[number] for number in self._numbers]
+        kinds = [(optimizer.is_whole(own), optimizer.needs_only_norms(own)) for own in trained_by]
         # Numbered in the model's order, which freezing does not change: a checkpoint fits before and after it.
         all_of_them = [variable for variable in self.keras.variables if id(variable) not in local]
         paths = {id(v): path for v, path in zip(all_of_them, _paths(all_of_them), strict=True)}
 
-        def described_as(group: str, variable: KerasVariable, is_whole: bool = False) -> partition.Tensor:
+        def described_as(group: str, variable: KerasVariable, kind: tuple[bool, ...] = ()) -> partition.Tensor:
             shape = tuple(int(size) for size in variable.shape)
-            return partition.Tensor(paths[id(variable)], shape, str(variable.dtype), group, is_whole)
+            return partition.Tensor(paths[id(variable)], shape, str(variable.dtype), group, *kind)
 
         dense = len(self.trainable)
         self.tensors = (
-            *map(described_as, groups[:dense], self.trainable, whole[:dense]),
+            *map(described_as, groups[:dense], self.trainable, kinds[:dense]),
             *(described_as(STATE, variable) for variable in state),
         )
         self.frozen_tensors = tuple(described_as(partition.FROZEN, variable) for variable in self.frozen)

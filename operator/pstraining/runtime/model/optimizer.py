@@ -1,11 +1,12 @@
 """The user's optimizer, cloned onto packed vectors or whole tensors.
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
-shapes of tensors would be silently wrong on a vector, so its tensors are never cut, and its clone has variables of
-their shapes. Which of the two an optimizer is has been measured; others are refused. A clone does not clip by norm:
-the mean of a round is clipped before it (`model.clipping`), and in mode Async each worker clips its gradient. On large
-vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common optimizers inside the clone: half
-the server's time, and equal up to rounding. Schedules, weight decay, averages and clipping by value remain Keras's."""
+shapes of tensors would be silently wrong on a vector, so its clone has variables of their shapes. Its tensors are not
+cut, unless norms are all that it uses, and the servers agree on them (`model.trust_ratio`). Which of the two an
+optimizer is has been measured; others are refused. A clone does not clip by norm: the mean of a round is clipped before
+it (`model.clipping`), and in mode Async each worker clips its gradient. On large vectors TensorFlow's fused kernels
+replace Keras's composed arithmetic of the common optimizers inside the clone: half the server's time, and equal up to
+rounding. Schedules, weight decay, averages and clipping by value remain Keras's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,6 +152,15 @@ def is_schedule_free(optimizer: KerasOptimizer) -> bool:
 def is_whole(optimizer: KerasOptimizer) -> bool:
     """Return whether an optimizer looks at whole tensors: at their norms or shapes."""
     return _is_one_of(optimizer, WHOLE)
+
+
+def needs_only_norms(optimizer: KerasOptimizer) -> bool:
+    """Return whether norms of the variable and of its update are all that an optimizer uses of a whole tensor.
+
+    An update of clipped or accumulated gradients is not known when the servers agree on norms.
+    """
+    changed_later = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.gradient_accumulation_steps
+    return _is_one_of(optimizer, ("Lamb",)) and not changed_later
 
 
 def _is_one_of(optimizer: KerasOptimizer, names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ Pure and deterministic: every task computes the same layout from the same model.
 import hashlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,7 +44,9 @@ class Tensor:
     dtype: str
     group: str
     whole: bool = field(default=False, repr=False)
-    """Whether its optimizer needs all of it in one place; not in a fingerprint, which names the optimizer."""
+    """Whether its optimizer looks at all of it; not in a fingerprint, which names the optimizer."""
+    by_norms: bool = field(default=False, repr=False)
+    """Whether norms are all that its optimizer needs of a whole tensor: where servers agree on norms, it may be cut."""
 
     @property
     def size(self) -> int:
@@ -117,6 +119,15 @@ class Layout:
         """One parameter server's rows of every table."""
         return tuple(segment for segment in self.segments if segment.ps == ps and segment.group == TABLE)
 
+    def cut_by_norms(self) -> tuple[int, ...]:
+        """Return the numbers of tensors in several pieces whose optimizer needs the norms of all of them."""
+        slices = [slice_ for segment in self.segments for slice_ in segment.slices]
+        return tuple(sorted({s.tensor for s in slices if self.tensors[s.tensor].whole and self.is_piece(s)}))
+
+    def is_piece(self, slice_: Slice) -> bool:
+        """Return whether a slice is not all of its tensor."""
+        return slice_.size < self.tensors[slice_.tensor].size
+
     def skew(self) -> float:
         """Return how many times the mean of all servers' bytes the fullest server holds, without tables."""
         load = [0] * self.ps
@@ -139,10 +150,15 @@ def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
     return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes)) if min_bytes else ps
 
 
-def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
+def partition(tensors: Sequence[Tensor], ps: int, *, agrees_on_norms: bool = False) -> Layout:
     """Balance tensors over `ps` servers: the largest first, each to the server with the fewest bytes so far.
 
     Frozen tensors are balanced by themselves: they need memory, and take no part in a step's traffic.
+
+    Args:
+        tensors: in the model's order.
+        ps: number of servers.
+        agrees_on_norms: whether a step knows the norms of tensors that are cut; see `Tensor.by_norms`.
 
     Raises:
         ValueError: there is no server, or two tensors share a path.
@@ -152,7 +168,8 @@ def partition(tensors: Sequence[Tensor], ps: int) -> Layout:
     if len({tensor.path for tensor in tensors}) != len(tensors):
         raise ValueError("two tensors share a path")
     tables = [number for number, tensor in enumerate(tensors) if tensor.group == TABLE]
-    moving, frozen = _cut(tensors, ps, frozen=False), _cut(tensors, ps, frozen=True)
+    whole = {n for n, tensor in enumerate(tensors) if tensor.whole and not (tensor.by_norms and agrees_on_norms)}
+    moving, frozen = _cut(tensors, ps, whole, frozen=False), _cut(tensors, ps, whole, frozen=True)
     parts, owner = [*moving, *frozen], {**_balance(moving, ps), **_balance(frozen, ps)}
     segments: list[Segment] = []
     for target in range(ps):
@@ -181,14 +198,14 @@ def _balance(parts: Sequence[tuple[Slice, int]], ps: int) -> dict[Slice, int]:
     return owner
 
 
-def _cut(tensors: Sequence[Tensor], ps: int, *, frozen: bool) -> list[tuple[Slice, int]]:
+def _cut(tensors: Sequence[Tensor], ps: int, whole: Collection[int], *, frozen: bool) -> list[tuple[Slice, int]]:
     """Return slices with their bytes: one per tensor, several for a tensor of more than half a server's share."""
     mine = [(n, t) for n, t in enumerate(tensors) if t.group != TABLE and (t.group == FROZEN) == frozen]
     half_share = sum(tensor.bytes for _, tensor in mine) / ps / 2
     parts: list[tuple[Slice, int]] = []
     for index, tensor in mine:
         pieces = 1
-        if ps > 1 and not tensor.whole and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
+        if ps > 1 and index not in whole and tensor.bytes >= LARGE_BYTES and tensor.bytes > half_share:
             pieces = min(ps, math.ceil(tensor.bytes / half_share))
         bounds = [tensor.size * number // pieces for number in range(pieces + 1)]
         for begin, end in itertools.pairwise(bounds):

@@ -1,8 +1,9 @@
 """The program's optimizers on the segments of one parameter server.
 
 Each optimizer of the program is cloned onto the vectors of its groups; one that looks at whole tensors has a variable
-for each tensor, in its shape, and only messages and checkpoints know the vector. A worker in the mode Hybrid has the
-same objects for every server, so that its arithmetic and the order of its state are the servers'.
+for each tensor, in its shape, or for each piece of one, and only messages and checkpoints know the vector. A worker in
+the mode Hybrid has the same objects for every server, so that its arithmetic and the order of its state are the
+servers'.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ import tensorflow as tf
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE
 from pstraining.runtime.model.loss_scale import LossScale, LossScaleSettings
-from pstraining.runtime.model.partition import Array, Segment
-from pstraining.runtime.model.partition import Tensor as ModelTensor
+from pstraining.runtime.model.partition import Array, Layout, Segment
 from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Tensor
+from pstraining.runtime.model.trust_ratio import Piece, TrustRatios
 
 
 class SlotPlace(NamedTuple):
@@ -76,8 +77,8 @@ class SegmentOptimizer:
 
     Args:
         program: the program's optimizers, by the numbers in the segments' groups.
-        segments: the server's, without tables.
-        tensors: all tensors of the layout.
+        layout: of the whole model.
+        ps: number of the server.
         fused: whether fused kernels may replace Keras's arithmetic.
         scaling: settings of loss scaling; None for none.
     """
@@ -85,16 +86,16 @@ class SegmentOptimizer:
     def __init__(
         self,
         program: Sequence[KerasOptimizer],
-        segments: Sequence[Segment],
-        tensors: Sequence[ModelTensor],
+        layout: Layout,
+        ps: int,
         *,
         fused: bool,
         scaling: LossScaleSettings | None = None,
     ) -> None:
-        self._segments = segments
-        self._variables = [_variables(number, segment, tensors) for number, segment in enumerate(segments)]
+        self._layout, self._segments = layout, (segments := layout.on(ps))
+        self._variables = [_variables(number, segment, layout) for number, segment in enumerate(segments)]
         self.vectors: list[Any] = [  # `PSVariable` on a server
-            TensorVariables([variable.value for variable in own]) if is_whole(segment, tensors) else own[0].value
+            TensorVariables([variable.value for variable in own]) if is_whole(segment, layout) else own[0].value
             for segment, own in zip(segments, self._variables, strict=True)
         ]
         """One per segment, each of shape [segment.size]."""
@@ -112,7 +113,8 @@ class SegmentOptimizer:
         self.copies: list[tuple[Any, int]] = []
         """Slots that begin as copies of the parameters, with the numbers of their segments."""
         for index, numbers in self._trained_by.items():
-            self._clone(program, index, numbers, tensors, fused=fused)
+            self._clone(program, index, numbers, fused=fused)
+        self.trust = TrustRatios(layout.cut_by_norms(), self._pieces())
         self.loss_scale = LossScale(scaling) if scaling else None
         if self.loss_scale:
             self.counters |= self.loss_scale.saved()
@@ -122,24 +124,23 @@ class SegmentOptimizer:
         program: Sequence[KerasOptimizer],
         index: int,
         numbers: Sequence[int],
-        tensors: Sequence[ModelTensor],
         *,
         fused: bool,
     ) -> None:
         """Clone one of the program's optimizers onto these segments."""
         variables = [variable for number in numbers for variable in self._variables[number]]
         groups = [self._segments[number].group for number in numbers for _ in self._variables[number]]
-        places: list[tuple[int, int | None]] = []
-        for number in numbers:
-            segment = self._segments[number]
-            whole = is_whole(segment, tensors)
-            places += [(number, slice_.tensor) for slice_ in segment.slices] if whole else [(number, None)]
+        places = [place for number in numbers for place in self._slot_places(number)]
         clone = self.clones[index] = optimizers.clone(program[index], variables, groups, fused=fused)
         slots, counters = optimizers.state_of(clone, variables)
+        together: dict[SlotPlace, list[Any]] = {}
         for (slot, place), value in slots.items():
-            self.slots[SlotPlace(slot, *places[place])] = value
-            if optimizers.starts_as_parameters(clone, slot):
-                self.copies.append((value, places[place][0]))
+            together.setdefault(SlotPlace(slot, *places[place]), []).append(value)
+        for where, values in together.items():
+            joins = where.tensor is None and is_whole(self._segments[where.segment], self._layout)
+            self.slots[where] = TensorVariables(values) if joins else values[0]
+            if optimizers.starts_as_parameters(clone, where.slot):
+                self.copies.append((self.slots[where], where.segment))
         prefix = f"optimizer{index}/" if len(program) > 1 else ""
         self.counters |= {prefix + name: value for name, value in counters.items()}
 
@@ -148,11 +149,25 @@ class SegmentOptimizer:
         """Return all state: vectors, slots and counters."""
         return [*self.vectors, *self.slots.values(), *self.counters.values()]
 
-    def train(self, vectors: Sequence[Tensor]) -> None:
-        """Emit one step of every optimizer, from one vector per segment; those of segments of state are not used."""
-        for index, numbers in self._trained_by.items():
-            gradients = [gradient for n in numbers for gradient in self._split(n, vectors[n])]
-            self.clones[index].apply(gradients, [variable for n in numbers for variable in self._variables[n]])
+    def train(self, vectors: Sequence[Tensor], trust: Tensor | None = None) -> None:
+        """Emit one step of every optimizer.
+
+        Args:
+            vectors: one per segment; those of segments of state are not used.
+            trust: totals of `trust_squares` of all servers; None without pieces. float64[trust.length].
+        """
+        with self.trust.by(trust):
+            for index, numbers in self._trained_by.items():
+                gradients = [gradient for n in numbers for gradient in self._split(n, vectors[n])]
+                self.clones[index].apply(gradients, [variable for n in numbers for variable in self._variables[n]])
+
+    def trust_squares(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Emit the sums of squares by which a step scales the updates of pieces; see `TrustRatios`.
+
+        Args:
+            vectors: see `train`.
+        """
+        return self.trust.squares([self._split(n, vectors[n])[place] for n, place in self._places_of_pieces()])
 
     def add(self, vectors: Sequence[Tensor], *, moves: bool = False) -> None:
         """Emit adding the changes of segments of state.
@@ -165,26 +180,56 @@ class SegmentOptimizer:
             if moves or segment.group == STATE:
                 self.vectors[number].assign_add(vectors[number], read_value=False)
 
+    def _slot_places(self, number: int) -> list[tuple[int, int | None]]:
+        """Return what the slots of each of a segment's variables belong to."""
+        segment, tensors = self._segments[number], self._layout.tensors
+        if not is_whole(segment, self._layout):
+            return [(number, None)]
+        # A piece has no slot of its tensor; where norms suffice, slots are of the variables' shapes, and lie together.
+        return [(number, None if tensors[slice_.tensor].by_norms else slice_.tensor) for slice_ in segment.slices]
+
+    def _places_of_pieces(self) -> list[tuple[int, int]]:
+        """Return the segment, and the place in it, of every piece of a tensor whose norms are needed."""
+        return [
+            (number, place)
+            for number, segment in enumerate(self._segments)
+            if is_whole(segment, self._layout)
+            for place, slice_ in enumerate(segment.slices)
+            if self._layout.is_piece(slice_)
+        ]
+
+    def _pieces(self) -> list[Piece]:
+        return [
+            Piece(
+                clone=self.clones[optimizers.number_of(self._segments[number].group)],
+                variable=self._variables[number][place],
+                tensor=self._segments[number].slices[place].tensor,
+            )
+            for number, place in self._places_of_pieces()
+        ]
+
     def _split(self, number: int, vector: Tensor) -> list[Tensor]:
         """Return a segment's gradient as its variables have it."""
         own = self.vectors[number]
         return own.split(vector) if isinstance(own, TensorVariables) else [vector]
 
 
-def is_whole(segment: Segment, tensors: Sequence[ModelTensor]) -> bool:
+def is_whole(segment: Segment, layout: Layout) -> bool:
     """Return whether a segment's optimizer looks at whole tensors: then all tensors of its group are whole."""
-    return tensors[segment.slices[0].tensor].whole
+    return layout.tensors[segment.slices[0].tensor].whole
 
 
-def _variables(number: int, segment: Segment, tensors: Sequence[ModelTensor]) -> list[KerasVariable]:
-    """Create a segment's vector, or a variable for each of its whole tensors."""
-    if not is_whole(segment, tensors):
+def _variables(number: int, segment: Segment, layout: Layout) -> list[KerasVariable]:
+    """Create a segment's vector, or a variable for each of its whole tensors and of their pieces."""
+    if not is_whole(segment, layout):
         return [_variable((segment.size,), segment.dtype, f"segment{number}")]
     made = []
     for place, slice_ in enumerate(segment.slices):
-        tensor = tensors[slice_.tensor]
-        variable = _variable(tensor.shape, tensor.dtype, f"segment{number}_{place}")
-        variable._path = tensor.path  # by which Muon decides, and Keras calls the slots
+        tensor, is_piece = layout.tensors[slice_.tensor], layout.is_piece(slice_)
+        shape = (slice_.size,) if is_piece else tensor.shape
+        variable = _variable(shape, tensor.dtype, f"segment{number}_{place}")
+        # Muon decides by the path, and Keras calls the slots by it.
+        variable._path = f"{tensor.path}_from_{slice_.begin}" if is_piece else tensor.path
         made.append(variable)
     return made
 

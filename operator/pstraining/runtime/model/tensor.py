@@ -96,6 +96,8 @@ class KerasOptimizer(Protocol):
     _learning_rate: Any
     beta_1: float
     """Of Adam and its kin."""
+    beta_2: float
+    epsilon: float
     _momentums: Sequence[KerasVariable]
     _velocities: Sequence[KerasVariable]
     _inner_optimizers: "list[KerasOptimizer]"
@@ -121,6 +123,12 @@ class KerasOptimizer(Protocol):
     ) -> Sequence[Sequence[KerasVariable]]:
         """Create slots of these names."""
 
+    def assign(self, variable: KerasVariable, value: Tensor) -> Operation:
+        """Emit replacing a variable's value."""
+
+    def assign_sub(self, variable: KerasVariable, value: Tensor) -> Operation:
+        """Emit subtracting from a variable."""
+
     def exclude_from_weight_decay(self, *, var_list: Sequence[KerasVariable]) -> None:
         """Never decay these variables."""
 
@@ -129,6 +137,8 @@ class KerasOptimizer(Protocol):
     def _clip_gradients(self, grads: Sequence[Tensor]) -> Iterable[Tensor]: ...
 
     def _get_current_learning_rate(self) -> Tensor: ...
+
+    def _get_variable_index(self, variable: object) -> int: ...
 
 
 class KerasLayer(Protocol):

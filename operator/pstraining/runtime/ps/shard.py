@@ -1,8 +1,7 @@
 """One parameter server's part of the state, as operations to emit inside a traced function.
 
-A shard consists of its segments, clones of the optimizers on them (slots and iteration counts live beside the vectors),
-a record, the worker registry, and the update mode's variables. Every write happens in the server's critical section,
-after a check of the record.
+A shard consists of its segments, clones of the optimizers with their slots beside them, a record, the worker registry,
+and the update mode's variables. Every write happens in the server's critical section, after a check of the record.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,9 +42,10 @@ class ServerHooks:
     """Number of workers that receive their splits together; 0: each worker when it requests one."""
     paired: bool = False
     """Whether standbys apply the same updates."""
+    agrees_on_norms: bool = False
+    """Whether every process knows the norms of tensors that are cut before it applies a step."""
     on_newcomer: Callable[["Shard", Tensor, Tensor], list[Operation]] = lambda shard, worker, newcomer: []
-    """Emits a server's reaction to a process that registers for a worker's index; its last argument is 1 if the process
-    is newer than the registered one."""
+    """Emits a server's reaction to a process that registers as a worker; the last argument is 1 for a new one."""
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
     """Emits applying the step after a given one, which others have applied; its arguments are the session and that
     step. None if servers are not in lockstep."""
@@ -93,11 +93,9 @@ class Shard:
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
             self.registry = WorkerRegistry()
-            self._optimizer = SegmentOptimizer(
-                model.optimizers, self.segments, layout.tensors, fused=updates.fused, scaling=model.scaling
-            )
-            self.loss_scale = self._optimizer.loss_scale
-            self.vectors: list[PSVariable] = self._optimizer.vectors  # `TensorVariables` behave as one
+            self.optimizer = SegmentOptimizer(model.optimizers, layout, ps, fused=updates.fused, scaling=model.scaling)
+            self.loss_scale = self.optimizer.loss_scale
+            self.vectors: list[PSVariable] = self.optimizer.vectors  # `TensorVariables` behave as one
             rows = [
                 _zeros((table.slices[0].rows, table.slices[0].width), table.dtype, len(self.segments) + number)
                 for number, table in enumerate(self.tables)
@@ -108,27 +106,27 @@ class Shard:
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
             self._rates = [
                 (index, clone._learning_rate.value)
-                for index, clone in [*self._optimizer.clones.items(), *of_tables.items()]
+                for index, clone in [*self.optimizer.clones.items(), *of_tables.items()]
                 if isinstance(getattr(clone, "_learning_rate", None), keras.Variable)
             ]
             """Numbers of the program's optimizers, and their learning rates on this server; without schedules."""
-            with_ledger = updates.with_ledger and ps == 0
-            self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if with_ledger else None
+            leads = updates.with_ledger and ps == 0
+            self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if leads else None
             self.mode_state = updates.make_mode_state(self) if updates.make_mode_state else None
             first = len(self.segments) + len(self.tables)
             frozen = [_zeros((part.size,), part.dtype, first + n) for n, part in enumerate(self.frozen_segments)]
             self.frozen: list[PSVariable] = [vector.value for vector in frozen]
             """Vectors that no step changes."""
-        self.slots: dict[SlotPlace, PSVariable] = dict(self._optimizer.slots)
+        self.slots: dict[SlotPlace, PSVariable] = dict(self.optimizer.slots)
         for slot, table, value in self._table_optimizers.slots() if self._table_optimizers else ():
             self.slots[SlotPlace(slot, len(self.segments) + table)] = value
         """The optimizers' slots; tables come after the segments."""
-        self.scalars: dict[str, PSVariable] = self._optimizer.counters | (self.ledger.saved() if self.ledger else {})
+        self.scalars: dict[str, PSVariable] = self.optimizer.counters | (self.ledger.saved() if self.ledger else {})
         """The optimizers' counters, and on the first server the ledger's variables."""
         self.values = [*self.vectors, *self.rows, *self.frozen]
         """The model's variables: of segments, tables and frozen segments."""
         own_state = [*self.values, *self.slots.values(), *self.scalars.values()]
-        parts = [v for vector in self.vectors if isinstance(vector, TensorVariables) for v in vector.variables]
+        parts = [v for joined in own_state if isinstance(joined, TensorVariables) for v in joined.variables]
         written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
         self._rest = [variable for variable in created if id(variable) not in written]
         of_mode = self.mode_state.transient if self.mode_state else ()
@@ -140,11 +138,11 @@ class Shard:
     @property
     def dense(self) -> list[PSVariable]:
         """Return all state except that of tables: vectors, the optimizers' vectors, and their counters."""
-        return self._optimizer.state
+        return self.optimizer.state
 
     def begins_as_parameters(self, place: SlotPlace) -> bool:
         """Return whether a new slot is a copy of the parameters, or an average of them."""
-        return place.slot == "average" or any(slot is self.slots[place] for slot, _ in self._optimizer.copies)
+        return place.slot == "average" or any(slot is self.slots[place] for slot, _ in self.optimizer.copies)
 
     # Every method below emits operations, in the critical section unless its docstring says otherwise.
 
@@ -212,7 +210,7 @@ class Shard:
         """
         own = [*self.slots.values(), *self.scalars.values()]
         targets = self.values + (own if optimizer_state is not None else [])
-        copies = self._optimizer.copies if optimizer_state is None else []
+        copies = self.optimizer.copies if optimizer_state is None else []
         copied = {id(slot) for slot, _ in copies}
         initial = self._rest + ([v for v in own if id(v) not in copied] if optimizer_state is None else [])
 
@@ -265,6 +263,7 @@ class Shard:
         moves: bool = False,
         state_weight: Callable[[Segment], Tensor] | None = None,
         overflowed: Tensor | None = None,
+        trust: Tensor | None = None,
     ) -> list[Operation]:
         """Apply one step, inside a critical section; return the operations to wait for.
 
@@ -276,14 +275,15 @@ class Shard:
             state_weight: emits the fraction by which each element of a segment of state moves towards its vector; None
                 if the vector is a change.
             overflowed: whether a gradient of the scaled loss is not finite: then only segments of state change. bool[].
+            trust: see `SegmentOptimizer.train`.
         """
         changes = list(vectors)
         for number, segment in enumerate(self.segments):
             if state_weight is not None and segment.group == STATE:
                 changes[number] = (vectors[number] - self.vectors[number].read_value()) * state_weight(segment)
-        trained = [] if moves else unless(overflowed, lambda: self._optimizer.train(changes))
+        trained = [] if moves else unless(overflowed, lambda: self.optimizer.train(changes, trust))
         with tf.control_dependencies(trained):
-            self._optimizer.add(changes, moves=moves)
+            self.optimizer.add(changes, moves=moves)
         return self.apply_rows(touched, losses, overflowed=overflowed)
 
     def apply_rows(

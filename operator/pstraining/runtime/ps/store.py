@@ -43,7 +43,8 @@ class ModelMembers:
         self.client, self.model, self.each = client, model, members
         self.updates = updates or ServerHooks()
         tensors, shards = [*model.tensors, *model.frozen_tensors, *model.tables], len(client.shards) // members
-        self.layout = partition.partition(tensors, partition.servers_to_use(tensors, shards, min_bytes))
+        servers = partition.servers_to_use(tensors, shards, min_bytes)
+        self.layout = partition.partition(tensors, servers, agrees_on_norms=self.updates.agrees_on_norms)
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
         self.of_shards = [
             [

@@ -30,8 +30,8 @@ class DenseState:
             self._parts = [
                 SegmentOptimizer(
                     store.model.optimizers,
-                    shard.segments,
-                    store.layout.tensors,
+                    store.layout,
+                    shard.number,
                     fused=store.updates.fused,
                     scaling=store.model.scaling,
                 )
@@ -165,10 +165,11 @@ class DenseState:
             pairs = zip(self._clipping, vectors, strict=True)
             vectors = [clipping.vectors(own, totals) for clipping, own in pairs]
             skipped = tf.logical_not(are_usable(totals, overflows))
+        trust = self._emit_trust(vectors)
 
         def step() -> None:
             for part, own in zip(self._parts, vectors, strict=True):
-                _step(part, own, tf.greater(overflows, 0))
+                _step(part, own, tf.greater(overflows, 0), trust)
 
         unless(skipped, step)
         return self._emit_show()
@@ -179,6 +180,12 @@ class DenseState:
     def _emit_sums_of_squares(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
         pairs = zip(self._clipping, vectors, strict=True)
         return added([clipping.squares(own) for clipping, own in pairs])
+
+    def _emit_trust(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor | None:
+        """Emit the totals by which updates of pieces are scaled; None if no tensor needs them."""
+        if not self._parts[0].trust.length:
+            return None
+        return added([part.trust_squares(own) for part, own in zip(self._parts, vectors, strict=True)])
 
     def _emit_means(self, stats: Tensor, sums: Sequence[Tensor]) -> list[list[Tensor]]:
         """Emit the mean gradient, for every server one vector per segment."""
@@ -198,10 +205,10 @@ class DenseState:
         return with_dependencies(shown, tf.constant(0))
 
 
-def _step(part: SegmentOptimizer, vectors: Sequence[Tensor], overflowed: Tensor) -> None:
+def _step(part: SegmentOptimizer, vectors: Sequence[Tensor], overflowed: Tensor, trust: Tensor | None) -> None:
     """Emit a step as `Shard.apply` does, with the vectors alone."""
     scale = part.loss_scale
-    unless(overflowed if scale else None, lambda: part.train(vectors))
+    unless(overflowed if scale else None, lambda: part.train(vectors, trust))
     part.add(vectors)
     if scale:
         scale.skip(overflowed)

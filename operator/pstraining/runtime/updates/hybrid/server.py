@@ -35,7 +35,7 @@ class HybridAccumulators(Accumulators):
         super().__init__(shard, config)
         self.behind = tf.Variable(tf.zeros([], tf.int64))
         """Steps applied since this server's dense parameters were written."""
-        self.made_norms = tf.Variable(tf.zeros([self.norms.clipping.length], tf.float64)) if self.norms else None
+        self.made_norms = tf.Variable(tf.zeros([self.norms.length], tf.float64)) if self.norms else None
         """The sums of squares by which the last step was clipped; None if it is not clipped by norm together with rows
         of tables."""
         # The arbiter's.

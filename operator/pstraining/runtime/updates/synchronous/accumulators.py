@@ -12,6 +12,7 @@ from pstraining.runtime.model import sparse_optimizer
 from pstraining.runtime.model.clipping import MeanClipping, are_usable
 from pstraining.runtime.model.keras_model import Touched
 from pstraining.runtime.model.partition import Segment
+from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, clock, not_applied, with_dependencies
 from pstraining.runtime.ps.shard import Shard
@@ -59,21 +60,50 @@ class RoundResult(NamedTuple):
     """On the arbiter, 1 for every worker in the round. int64[WORKER_SLOTS]."""
     overflowed: Tensor
     """1 if the loss is scaled and a gradient of the round is not finite. float64[]."""
+    trust: Tensor | None = None
+    """Totals by which updates of pieces are scaled, see `TrustRatios`; None if no tensor needs them."""
 
 
 class MeanNorms:
-    """The norms by which a round's mean is clipped; create it inside `variables_on` for a server.
+    """The norms that a round's step needs; create it inside `variables_on` for a server.
 
     Args:
-        clipping: clips the server's part of the mean.
+        clipping: clips the server's part of the mean; None if it is not clipped by norm.
+        part: the server's, with its pieces of tensors; None if workers have them.
     """
 
-    def __init__(self, clipping: MeanClipping) -> None:
-        self.clipping = clipping
-        self.totals = tf.Variable(tf.zeros([clipping.length], tf.float64))
+    def __init__(self, clipping: MeanClipping | None, part: SegmentOptimizer | None) -> None:
+        self.clipping, self._part = clipping, part if part and part.trust.length else None
+        self._clipped_by = clipping.length if clipping else 0
+        self.length = self._clipped_by + (self._part.trust.length if self._part else 0)
+        """Number of sums of squares: of the mean, and then of pieces."""
+        self.totals = tf.Variable(tf.zeros([self.length], tf.float64))
         """The sums of squares of all servers together."""
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt that they belong to; -1 for none."""
+
+    def squares(self, vectors: Sequence[Tensor], touched: Sequence[Touched]) -> Tensor:
+        """Emit the sums of squares of the server's part; see `MeanClipping` and `TrustRatios`. float64[length]."""
+        found = [self.clipping.squares(vectors, touched)] if self.clipping else []
+        return tf.concat([*found, self._part.trust_squares(vectors)] if self._part else found, 0)
+
+    def trust_of(self, totals: Tensor) -> Tensor | None:
+        """Return the part of totals by which updates of pieces are scaled; None if there is none."""
+        return totals[self._clipped_by :] if self._part else None
+
+    def applied_to(self, found: RoundResult) -> RoundResult:
+        """Emit a result with a clipped mean; without a weight if the norms of the mean are not usable."""
+        totals, clipping = self.totals.read_value(), self.clipping
+        found = found._replace(trust=self.trust_of(totals))
+        if clipping is None:
+            return found
+        totals = totals[: clipping.length]
+        usable = are_usable(totals, found.overflowed)
+        return found._replace(
+            weight=tf.where(usable, found.weight, tf.zeros([], tf.float64)),
+            mean=lambda: clipping.vectors(found.mean(), totals),
+            touched=lambda: clipping.rows(found.touched(), totals),
+        )
 
 
 class Accumulators(ModeState):
@@ -103,8 +133,10 @@ class Accumulators(ModeState):
         """Number of the round's format; None if there is a single one."""
         self.rows = [SparseAccumulator(table) for table in shard.tables]
         norms = shard.norms if not config.moves and (config.dense or shard.tables) else None
-        self.norms = MeanNorms(MeanClipping(norms, segments, shard.tables)) if norms else None
-        """None if the mean is not clipped by norm."""
+        clipping = MeanClipping(norms, segments, shard.tables) if norms else None
+        found = MeanNorms(clipping, shard.optimizer if config.dense else None)
+        self.norms = found if found.length else None
+        """None if the step needs none."""
         # The arbiter's.
         self.admitted = tf.Variable(tf.zeros([WORKER_SLOTS], tf.int64))
         self.closed = tf.Variable(tf.zeros([], tf.int64))
@@ -211,17 +243,17 @@ class Accumulators(ModeState):
         return means
 
     def squares(self) -> Tensor:
-        """Emit the sums of squares of the mean; see `MeanClipping`."""
-        return self.norms_or_raise().clipping.squares(self.mean(), self._touched(self._total()))
+        """Emit the sums of squares that the step needs; see `MeanNorms`."""
+        return self.norms_or_raise().squares(self.mean(), self._touched(self._total()))
 
     def norms_or_raise(self) -> MeanNorms:
         """Return the norms.
 
         Raises:
-            TypeError: the mean is not clipped by norm.
+            TypeError: the step needs none.
         """
         if self.norms is None:
-            raise TypeError("the mean is not clipped by norm")
+            raise TypeError("the step needs no norms")
         return self.norms
 
     def _total(self) -> Tensor:
@@ -244,7 +276,7 @@ class Accumulators(ModeState):
             self.admitted.read_value(),
             tf.zeros([], tf.float64) if self.overflowed is None else self.overflowed.read_value(),
         )
-        return found if self.norms is None else _clipped(found, self.norms)
+        return found if self.norms is None else self.norms.applied_to(found)
 
     def clear(self) -> list[Operation]:
         """Emit the reset of the round; return the operations to wait for."""
@@ -293,17 +325,6 @@ class SparseAccumulator:
             indices, gradients = tf.gather(indices, order), tf.gather(gradients, order)
         unique, summed = sparse_optimizer.merged([(indices, gradients)])
         return unique, summed / tf.cast(total, summed.dtype)
-
-
-def _clipped(found: RoundResult, norms: MeanNorms) -> RoundResult:
-    """Emit the result with a clipped mean; without a weight if its norms are not usable."""
-    totals, clipping = norms.totals.read_value(), norms.clipping
-    usable = are_usable(totals, found.overflowed)
-    return found._replace(
-        weight=tf.where(usable, found.weight, tf.zeros([], tf.float64)),
-        mean=lambda: clipping.vectors(found.mean(), totals),
-        touched=lambda: clipping.rows(found.touched(), totals),
-    )
 
 
 def _deadline(config: RoundConfig) -> Tensor:

@@ -1,16 +1,16 @@
-"""Norms of a round's mean gradient, agreed on before the step is decided.
+"""Norms of a round's mean gradient, and of pieces of tensors, agreed on before the step is decided.
 
-First every server computes the sums of squares of its part of the mean. The arbiter stores their totals, and then every
-other server stores the arbiter's. Only then may the step be decided, so a server that applies it later clips by the
-same norms, whichever process has it follow. Norms belong to one attempt at one step, whose gradients no longer change:
-the first totals stay, and a repeated or late call changes nothing. Standbys receive the clipped mean.
+First every server computes the sums of squares of its part. The arbiter stores their totals, and then every other
+server stores the arbiter's. Only then may the step be decided, so a server that applies it later clips by the same
+norms, and scales by the same trust ratios, whichever process has it follow. Norms belong to one attempt at one step,
+whose gradients no longer change: the first totals stay, and a repeated or late call changes nothing. Standbys receive
+the clipped mean.
 """
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from pstraining.runtime.model.clipping import MeanClipping
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
@@ -19,15 +19,15 @@ from pstraining.runtime.updates.synchronous.messages import RoundPlace
 
 
 class NormOps(FetchOps):
-    """Emits a server's part in the agreement; only for optimizers that clip by norm."""
+    """Emits a server's part in the agreement; only for optimizers that need norms."""
 
     @property
-    def clips_by_norm(self) -> bool:
-        """Whether the round's mean is clipped by norm."""
+    def has_norms(self) -> bool:
+        """Whether the round's step needs norms."""
         return self._state.norms is not None
 
     def squares(self, session: Tensor, place: Tensor, go: Tensor) -> Tensor:
-        """Return the sums of squares of this server's part of the mean, if `go` is 1 and the round is this server's.
+        """Return the sums of squares of this server's part, if `go` is 1 and the round is this server's.
 
         Args:
             session: term and generation. int64[2].
@@ -42,7 +42,7 @@ class NormOps(FetchOps):
             valid = tf.equal(go, 1) & self._is_at(session, place)
             if self._arbiter:
                 valid &= tf.equal(self._state.closed.read_value(), 1)
-            nothing = tf.zeros([self._clipping.length], tf.float64)
+            nothing = tf.zeros([self._state.norms_or_raise().length], tf.float64)
             sums = tf.cond(valid, self._state.squares, lambda: nothing)
             return tf.concat([[tf.cast(valid, tf.float64)], sums], 0)
 
@@ -81,10 +81,6 @@ class NormOps(FetchOps):
         found: Tensor = self._critical([session, place, totals], body)
         return found
 
-    @property
-    def _clipping(self) -> MeanClipping:
-        return self._state.norms_or_raise().clipping
-
     def _is_at(self, session: Tensor, place: Tensor) -> Tensor:
         """Whether the sums on this server are those of the attempt. bool[]."""
         record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
@@ -112,7 +108,7 @@ def settled(
             none. float64[1 + length].
     """
     arbiter, *others = servers
-    if not arbiter.clips_by_norm:
+    if not arbiter.has_norms:
         return []
     found = [server.squares(session, place, go) for server in servers]
     with tf.device(arbiter.device):

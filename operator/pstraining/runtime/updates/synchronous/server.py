@@ -307,9 +307,14 @@ class RoundOps(NormOps):
 
     def _move(self, result: RoundResult) -> list[Operation]:
         """Apply the mean to the parameters; return the operations to wait for."""
-        overflowed = self._overflowed(result)
-        moves = self._config.moves
-        return self._shard.apply(result.mean(), result.touched(), result.losses, moves=moves, overflowed=overflowed)
+        return self._shard.apply(
+            result.mean(),
+            result.touched(),
+            result.losses,
+            moves=self._config.moves,
+            overflowed=self._overflowed(result),
+            trust=result.trust,
+        )
 
     def _overflowed(self, result: RoundResult) -> Tensor | None:
         """Return whether the mean is not finite, bool[]; None if rounds do not scale the loss."""
@@ -332,7 +337,7 @@ class RoundOps(NormOps):
         """Whether the arbiter may apply the step. bool[]."""
         state = self._state
         complete = tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
-        return complete & self._is_settled(place) if self.clips_by_norm else complete
+        return complete & self._is_settled(place) if self.has_norms else complete
 
     def _may_follow(self, place: RoundPlace) -> Tensor:
         """Whether another server may apply the step that the arbiter has applied. bool[]."""
@@ -379,5 +384,6 @@ def round_hooks(
         on_newcomer=on_newcomer,
         follow=follow,
         paired=member is not None,
+        agrees_on_norms=member is None,  # standbys do not apply a step by trust ratios
         member_round_ops=member,
     )

@@ -39,7 +39,7 @@ class ReplicatedAccumulators(Accumulators):
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt of the staged input; -1 for none."""
         segments = shard.segments if config.dense else ()
-        numbers = 5 + (self.norms.clipping.length if self.norms else 0)
+        numbers = 5 + (self.norms.length if self.norms else 0)
         staged = [tf.zeros([numbers], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
             staged += [_empty([None], tf.int64), _empty([None, table.slices[0].width], table.dtype)]
@@ -146,7 +146,7 @@ class PrimaryRoundOps(MemberRoundOps):
             ready = open_ & same & tf.equal(record[RecordField.STEP], round_.step)
             if self._arbiter:
                 ready &= self._may_apply(round_)
-            elif self.clips_by_norm:
+            elif self.has_norms:
                 ready &= self._is_settled(round_)
             made = open_ & (record[RecordField.STEP] > round_.step)
 
