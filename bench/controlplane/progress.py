@@ -136,7 +136,7 @@ async def _reporter(bench: Bench, server: str, pod: Mapping[str, Any]) -> _Repor
             "audiences": [progress_audience(labels[names.LABEL_JOB_UID])],
             "expirationSeconds": TOKEN_SECONDS,
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]},
-        }
+        },
     }
     made = await bench.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", body)
     url = server + progress_path(namespace, labels[names.LABEL_JOB])
