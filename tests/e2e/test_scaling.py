@@ -192,13 +192,13 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     def change(spec: Object) -> None:
         kube.merge("PSTrainingJob", namespace, example.name, {"spec": spec})
 
-    example.wait_event("worker", "worker")
+    example.wait_trained()
     change({"runPolicy": {"suspend": True}})
     wait_for(lambda: example.job()["status"]["phase"] == "Suspended", "Suspended", 60)
     check_freed(kube, namespace)
     change({"runPolicy": {"suspend": False}})
     resumed = went_on_at(example, 2)
-    example.wait_event("worker", "worker")
+    example.wait_trained()
     change({"ps": {"replicas": 2}})
     rescaled = went_on_at(example, 3)
     example.wait_event("worker", "worker")

@@ -110,6 +110,14 @@ class Example:
         except DeadlineError as error:
             raise DeadlineError(f"{error}; {self.log(role, index)[-2000:]}") from None
 
+    def wait_trained(self, index: int = 0, *, seconds: float = 180) -> int:
+        """Wait until a worker reports a step: its first report may come before that. Return the newest step."""
+
+        def newest() -> int:
+            return max((int(e["step"]) for e in self.events("worker", index) if e.get("event") == "worker"), default=0)
+
+        return wait_for(newest, f"worker {index} trains", seconds, every=0.5)
+
     def wait_succeeded(self, seconds: float = 300) -> Object:
         """Wait for the job's success; a failure ends the wait."""
 
