@@ -148,6 +148,8 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
         snapshot: the observed state.
         status: the stored status.
     """
+    if not snapshot.of_kind(Kind.WORKLOAD):  # as of most jobs: what only Workloads need is not derived
+        return QueueState(job, snapshot.installation.kueue, (), snapshot.queue_objects)
     retired = retired_workers.reasons(status, success.workers(job, snapshot))
     found = sorted(map(QueueWorkload, snapshot.of_kind(Kind.WORKLOAD)), key=lambda w: (w.created, w.name))
     return QueueState(job, snapshot.installation.kueue, tuple(found), snapshot.queue_objects, frozenset(retired))
