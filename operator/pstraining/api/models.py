@@ -351,6 +351,11 @@ class PSTrainingJobSpec(ApiModel):
     network: NetworkSpec = NetworkSpec()
 
 
+def _texts(labels: Any) -> Any:
+    """Return the labels that are texts: the API server accepts no others, and null means absent."""
+    return {k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, dict) else {}
+
+
 class Metadata(ApiModel):
     """The part of metadata that planning reads."""
 
@@ -358,7 +363,7 @@ class Metadata(ApiModel):
     namespace: str
     uid: str
     generation: int = 1
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default_factory=dict)
 
 
 class PSTrainingJob(ApiModel):

@@ -262,3 +262,11 @@ def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
     admitted = {"conditions": [{"type": "Queued", "status": "False", "reason": "Admitted"}]}
     planned = Planned({**made, "status": admitted}, ())
     assert "queue" not in report(planned, None)
+
+
+def test_labels_that_are_left_empty_or_no_texts_hide_no_object() -> None:
+    expected = of(looked(None, manifest(), NOW))
+    for labels in (None, {"team": 7, "tier": None}):
+        made = manifest()
+        made["metadata"]["labels"] = labels
+        assert of(looked(None, made, NOW)) == expected

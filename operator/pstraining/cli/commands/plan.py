@@ -290,7 +290,7 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
             "memoryBytes": int(asked.get("memory", 0)),
             "devices": devices_of(asked),
         },
-        **({"queue": queue_of(planned)} if queue_of(planned) else {}),
+        **({"queue": queue} if (queue := queue_of(planned)) else {}),
         **({"network": bandwidth_table.report(carried)} if carried else {}),
     }
 
