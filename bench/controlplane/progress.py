@@ -131,7 +131,6 @@ async def _reporter(bench: Bench, server: str, pod: Mapping[str, Any]) -> _Repor
     """The program of a pod, with a token as the kubelet would have projected it."""
     namespace, labels = pod["namespace"], pod["labels"]
     body = {
-        "metadata": {},
         "spec": {
             "audiences": [progress_audience(labels[names.LABEL_JOB_UID])],
             "expirationSeconds": TOKEN_SECONDS,

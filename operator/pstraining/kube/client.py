@@ -127,7 +127,6 @@ class KubeClient:
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
-            "metadata": {},
             "spec": {"token": token, "audiences": [audience]},
         }
         answer = await self._request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
@@ -209,7 +208,8 @@ class KubeClient:
         Raises:
             ApiError: one of its four classes; no other error is raised.
         """
-        name = body["metadata"].get("name") if method == "POST" else None  # other paths contain it
+        # Other paths contain the name; some bodies have no metadata.
+        name = (body.get("metadata") or {}).get("name") if method == "POST" else None
         release = await self._requests.acquire((method, path, name))
         try:
             return await self._send(method, path, query, body, content_type)
