@@ -47,6 +47,27 @@ class LocalServers:
             part.train(own, trust)
             part.add(own)
 
+    def train_beside(self, optimizer: Any, model: Any, steps: int) -> None:
+        """Train on random gradients, and a plain Keras model on the same; demand equal values (float32, 1e-6).
+
+        Args:
+            optimizer: of the plain model, which it was built for.
+            model: with the same initial values.
+            steps: the number of updates.
+        """
+        import tensorflow as tf
+
+        variables, tensors = model.trainable_variables, self.layout.tensors
+        apply = tf.function(lambda found: optimizer.apply(found, variables), jit_compile=False)
+        random = np.random.default_rng(0)
+        for _ in range(steps):
+            found = [tf.constant(random.normal(0, 0.1, tensor.shape), tf.float32) for tensor in tensors]
+            apply(found)
+            self.apply(found)
+        values = self.values()
+        for variable, tensor in zip(variables, tensors, strict=True):
+            np.testing.assert_allclose(values[tensor.path], variable.numpy(), rtol=0, atol=1e-6, err_msg=tensor.path)
+
     def values(self) -> Any:
         from pstraining.runtime.model import partition
 

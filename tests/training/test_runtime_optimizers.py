@@ -149,7 +149,6 @@ def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: An
 )
 def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
     """In this process: the same gradients for Keras's optimizer, and for its clones on every server's segments."""
-    import tensorflow as tf
     from keras.src.utils import naming
 
     from pstraining.runtime.model.keras_model import Model
@@ -162,15 +161,7 @@ def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
         variable.assign(initial)
     own.build(alone.trainable_variables)
     servers = LocalServers(model, 3)
-    apply = tf.function(lambda found: own.apply(found, alone.trainable_variables), jit_compile=False)
-    random = np.random.default_rng(0)
-    for _ in range(STEPS):
-        found = [tf.constant(random.normal(0, 0.1, tensor.shape), tf.float32) for tensor in model.tensors]
-        apply(found)
-        servers.apply(found)
-    values = servers.values()
-    for variable, tensor in zip(alone.trainable_variables, model.tensors, strict=True):
-        np.testing.assert_allclose(values[tensor.path], variable.numpy(), rtol=0, atol=1e-6, err_msg=tensor.path)
+    servers.train_beside(own, alone, STEPS)
 
 
 @pytest.mark.usefixtures("plain_arithmetic")

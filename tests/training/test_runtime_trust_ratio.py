@@ -49,7 +49,6 @@ def cut(layout: partition.Layout) -> set[str]:
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_pieces_on_three_servers_equal_keras() -> None:
     """In this process: the same gradients for Keras's Lamb, and for its clones on every server's pieces."""
-    import tensorflow as tf
 
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.objective import Objective
@@ -61,15 +60,7 @@ def test_pieces_on_three_servers_equal_keras() -> None:
     own.build(alone.trainable_variables)
     servers = LocalServers(model, 3, agrees_on_norms=True)
     assert cut(servers.layout) == {"sequential/dense_1/kernel"}
-    apply = tf.function(lambda found: own.apply(found, alone.trainable_variables), jit_compile=False)
-    dice = np.random.default_rng(0)
-    for _ in range(STEPS):
-        found = [tf.constant(dice.normal(0, 0.1, tensor.shape), tf.float32) for tensor in model.tensors]
-        apply(found)
-        servers.apply(found)
-    values = servers.values()
-    for variable, tensor in zip(alone.trainable_variables, model.tensors, strict=True):
-        np.testing.assert_allclose(values[tensor.path], variable.numpy(), rtol=0, atol=1e-6, err_msg=tensor.path)
+    servers.train_beside(own, alone, STEPS)
 
 
 def test_a_ratio_is_one_if_a_norm_is_zero() -> None:
