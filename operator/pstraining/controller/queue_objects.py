@@ -15,6 +15,7 @@ from pstraining.core.policies import admission, teardown
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.kube.errors import NotFound, Refused
 from pstraining.kube.port import ApiPort, Object
+from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
 
 logger = logging.getLogger(__name__)
@@ -78,14 +79,15 @@ class QueueObjectReader:
 
 def _needed(snapshot: Snapshot) -> list[_Ref]:
     """Return what the next decision about a job depends on."""
-    if snapshot.installation.kueue is not KueueSupport.ON:
+    labels = snapshot.job["metadata"].get("labels") or {}
+    if snapshot.installation.kueue is not KueueSupport.ON or not labels.get(kueue.LABEL_QUEUE):
         return []
     job = read_job(snapshot)
     if isinstance(job, str):
         return []
     state = admission.observed(job, snapshot, read_status(snapshot))
-    if not state.decides or state.current is None or not state.current.has_quota:
-        return [] if not state.decides or state.priority_class is None else [state.priority_class]
+    if state.current is None or not state.current.has_quota:
+        return [] if state.priority_class is None else [state.priority_class]
     return [(Kind.RESOURCE_FLAVOR, name) for name in sorted(state.current.flavors)]
 
 

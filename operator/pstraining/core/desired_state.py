@@ -126,8 +126,7 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
     found = job, launcher_map, carried, pointers, term, snapshot.children
     rendered = children(*found, installation=snapshot.installation)
-    labelled = (job_restart.labelled(manifest, facts.status.job_restarts) for manifest in rendered)
-    wanted = [kueue.place(manifest, facts.queue.assignments) for manifest in labelled]
+    wanted = [completed(facts, manifest) for manifest in rendered]
     group = gang.group(facts)
     if group is not None:
         wanted.insert(0, group)  # no scheduler considers a member before the group exists
@@ -136,6 +135,11 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     early = _before_chief(job, snapshot, allowed)
     written = {id(manifest) for manifest in early}
     return DesiredState(launcher_map, term, wanted, early, [m for m in allowed if id(m) not in written])
+
+
+def completed(facts: Facts, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a rendered child with what its restarts and its admission add to it."""
+    return kueue.place(job_restart.labelled(manifest, facts.status.job_restarts), facts.queue.assignments)
 
 
 def _exists(snapshot: Snapshot, manifest: Manifest) -> bool:

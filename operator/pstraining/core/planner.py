@@ -50,7 +50,7 @@ from pstraining.core.policies import (
 )
 from pstraining.core.policies.attempts import Step
 from pstraining.core.snapshot import Child, Snapshot
-from pstraining.resources import kueue, workloads
+from pstraining.resources import workloads
 from pstraining.resources.launcher import LauncherFiles
 
 
@@ -182,8 +182,7 @@ def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step
             installation = facts.snapshot.installation
             made_of = facts.job, role, step.create, desired.launcher_map
             attempt = workloads.build_attempt(*made_of, installation=installation)
-            attempt = job_restart.labelled(attempt, facts.status.job_restarts)
-            attempt = kueue.place(attempt, facts.queue.assignments)
+            attempt = desired_state.completed(facts, attempt)
             later = Reason.NEXT_TERM if is_chief else Reason.NEXT_ATTEMPT
             yield Create(Kind.JOB, attempt["metadata"]["name"], attempt, Reason.DESIRED if step.create == 1 else later)
 

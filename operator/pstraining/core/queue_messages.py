@@ -33,7 +33,7 @@ def stopping(state: QueueState) -> str:
     """Return the message for a job that stops because it is not admitted any more."""
     first = "The chief" if state.job.spec.chief.enabled else "Worker 0"
     left = f"`kubectl get pods -l {names.LABEL_JOB}={state.job.metadata.name}` shows what is left"
-    return f"{waiting(state)} {first} stops first, then all others; {left}."
+    return f"{waiting(state).removesuffix('.')}. {first} stops first, then all others; {left}."
 
 
 def waiting(state: QueueState) -> str:
@@ -44,7 +44,8 @@ def waiting(state: QueueState) -> str:
             f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue, or remove the label "
             f"{kueue.LABEL_QUEUE}. The job waits, and starts by itself."
         )
-    if state.priority is None and state.priority_class is not None:
+    # A Workload with quota keeps the priority that it was created with.
+    if (current is None or not current.has_quota) and state.priority is None and state.priority_class is not None:
         kind, name = state.priority_class
         return f"{kind} {name} does not exist or cannot be read: create it, or name another one."
     if current is None:

@@ -28,7 +28,7 @@ class QueueCondition(StrEnum):
     FINISHED = "Finished"
 
 
-REPLACED = "WorkloadSliceReplaced"
+_REPLACED = "WorkloadSliceReplaced"
 """Kueue's reason for the end of a Workload that a larger one has replaced."""
 REQUEUED_REASONS = ("Preempted", "NodeFailures")
 """Reasons for an eviction after which the Workload queues again at once; Kueue decides after the others."""
@@ -99,6 +99,16 @@ class QueueWorkload:
         return self.is_true(QueueCondition.QUOTA_RESERVED)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the job, or Kueue, has declared it finished."""
+        return self.is_true(QueueCondition.FINISHED)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a larger Workload has replaced it."""
+        return self.is_finished and self.condition(QueueCondition.FINISHED).get("reason") == _REPLACED
+
+    @property
     def may_run(self) -> bool:
         """Whether Kueue has admitted it, and has not evicted it since."""
         is_evicted = self.is_true(QueueCondition.EVICTED)
@@ -146,8 +156,7 @@ class QueueWorkload:
         if item.get("topologyAssignment"):
             gates = (kueue.GATE_TOPOLOGY,)
             annotations |= {kueue.ANNOTATION_WORKLOAD: self.name, kueue.ANNOTATION_UNCONSTRAINED: "true"}
-        count = int(item.get("count", self.counts.get(name, 0)))
-        return PodSetAssignment(count, selector, tuple(tolerations), labels, annotations, gates)
+        return PodSetAssignment(selector, tuple(tolerations), labels, annotations, gates)
 
     def _updates(self, pod_set: str) -> Iterator[Mapping[str, Any]]:
         """Yield the changes to a pod set by admission checks."""
@@ -156,7 +165,7 @@ class QueueWorkload:
 
     def with_conditions(
         self, now: datetime, *changes: tuple[QueueCondition, bool, str, str]
-    ) -> list[dict[str, Any]] | None:
+    ) -> list[Mapping[str, Any]] | None:
         """Return the conditions after changes of (type, status, reason, message); None if nothing changes.
 
         A merge patch replaces the list, so it has the others as well.
@@ -165,14 +174,13 @@ class QueueWorkload:
             now: the time of a transition.
             changes: the new conditions.
         """
-        found = {c["type"]: dict(c) for c in self.child.conditions}
-        before = {kind: dict(condition) for kind, condition in found.items()}
+        changed: dict[str, Mapping[str, Any]] = {}
+        since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         for kind, is_true, reason, message in changes:
-            status, old = "True" if is_true else "False", found.get(kind, {})
-            since = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+            status, old = "True" if is_true else "False", self.condition(kind)
             if (old.get("status"), old.get("reason")) == (status, reason):
                 continue
-            found[str(kind)] = {
+            changed[str(kind)] = {
                 "type": str(kind),
                 "status": status,
                 "reason": reason,
@@ -180,4 +188,4 @@ class QueueWorkload:
                 "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else since,
                 "observedGeneration": int(self.child.manifest["metadata"].get("generation", 1)),
             }
-        return None if found == before else list(found.values())
+        return [*({c["type"]: c for c in self.child.conditions} | changed).values()] if changed else None

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.values import copied
 from pstraining.resources import pods, standbys
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import metadata
@@ -57,7 +56,6 @@ class Priority:
 class PodSetAssignment:
     """What an admission gives to the pods of one pod set."""
 
-    count: int
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -180,18 +178,16 @@ def pod_set_of(manifest: Mapping[str, Any]) -> str | None:
 
 
 def place(manifest: dict[str, Any], assigned: Mapping[str, PodSetAssignment]) -> dict[str, Any]:
-    """Return an object with its admission merged into its pod template.
+    """Return an object, with its admission merged into its pod template.
 
     Args:
         manifest: the object; one without a pod template is returned as it is.
         assigned: what each pod set was given; empty for a job without a queue.
     """
-    found = assigned.get(pod_set_of(manifest) or "")
+    found = assigned.get(pod_set_of(manifest) or "") if assigned else None
     template = (manifest.get("spec") or {}).get("template")
     if found is None or template is None:
         return manifest
-    placed: dict[str, Any] = copied(manifest)
-    template = placed["spec"]["template"]
     spec = template["spec"]
     for target, key, values in (
         (template["metadata"], "labels", found.labels),
@@ -207,13 +203,13 @@ def place(manifest: dict[str, Any], assigned: Mapping[str, PodSetAssignment]) ->
     if found.gates:
         gates = [g for g in spec.get("schedulingGates") or () if g["name"] not in found.gates]
         spec["schedulingGates"] = [*gates, *({"name": name} for name in found.gates)]
-    return placed
+    return manifest
 
 
 def conflict(job: PSTrainingJob, assigned: Mapping[str, PodSetAssignment]) -> str:
     """Return how an admission contradicts the pod template of a role; empty if it does not."""
     for pod_set in pod_sets(job) if assigned else ():
-        found, template = assigned.get(pod_set["name"], PodSetAssignment(0)), pod_set["template"]
+        found, template = assigned.get(pod_set["name"], PodSetAssignment()), pod_set["template"]
         for field_name, own, values in (
             ("nodeSelector", template["spec"].get("nodeSelector"), found.node_selector),
             ("label", template["metadata"].get("labels"), found.labels),

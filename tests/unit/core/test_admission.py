@@ -325,6 +325,42 @@ def test_the_value_of_the_priority_class_is_copied() -> None:
     assert world.workload["spec"]["priorityClassRef"]["name"] == "high"
 
 
+def test_an_eviction_is_reported_in_kueues_words_if_the_priority_class_was_not_read_again() -> None:
+    world = WithObjects(queued().job, installation=Installation(kueue=KueueSupport.ON))
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"
+    world.objects = QueueObjects(priorities={(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000})
+    world.run()
+    world.objects = QueueObjects()  # as of an operator that has just started
+    world.lingering.add("chief")
+    world.evict()
+    world.reconcile()
+    message = world.condition("Queued")["message"]
+    assert message.startswith("Preempted: Preempted to accommodate a higher priority. The chief stops first")
+
+
+def test_a_finished_workload_of_a_job_that_goes_on_is_replaced_by_one_write_each() -> None:
+    world = running()
+    world._set(world.workload, "Finished", True, "OwnerNotFound", "finished by mistake")
+    name = world.workload["metadata"]["name"]
+    writes = len(world.writes)
+    world.run()
+    assert phase(world) == "Running"
+    assert [w for w in world.writes[writes:] if w[2] == name and w[0] != "PatchStatus"] == [
+        ("Delete", Kind.WORKLOAD, name),
+        ("Create", Kind.WORKLOAD, name),
+    ]
+
+
+def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
+    world = queued(quota=0)
+    world.run()
+    world._set(world.workload, "Finished", True, "WorkloadSliceReplaced", "replaced")
+    world.run()
+    assert [write for write in world.writes if write[0] == "Delete"] == [world.writes[1]]
+    assert len(world.workloads) == 1
+
+
 @pytest.mark.parametrize(
     ("support", "expected", "reason"),
     [

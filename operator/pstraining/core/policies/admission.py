@@ -14,7 +14,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
 from pstraining.core.policies import retired_workers, success, teardown
-from pstraining.core.queue_workload import REPLACED, QueueCondition, QueueWorkload
+from pstraining.core.queue_workload import QueueWorkload
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
@@ -47,8 +47,12 @@ class QueueState:
     @cached_property
     def live(self) -> tuple[QueueWorkload, ...]:
         """Return the Workloads that have neither finished nor are being deleted, oldest first."""
-        is_over = (w.child.deleting or w.is_true(QueueCondition.FINISHED) for w in self.workloads)
-        return tuple(w for w, over in zip(self.workloads, is_over, strict=True) if not over)
+        return tuple(w for w in self.workloads if not (w.child.deleting or w.is_finished))
+
+    @property
+    def finished(self) -> tuple[QueueWorkload, ...]:
+        """The Workloads that have finished and are not being deleted."""
+        return tuple(w for w in self.workloads if w.is_finished and not w.child.deleting)
 
     @cached_property
     def current(self) -> QueueWorkload | None:
@@ -176,11 +180,6 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
 
 def is_held(state: QueueState, snapshot: Snapshot) -> bool:
     """Whether the job may not run. A job that runs does not stop because a flavor could not be read."""
-    cannot_start = bool(state.unknown_flavors) or bool(state.conflict)
-    return not state.is_admitted or (cannot_start and not teardown.workloads(snapshot))
-
-
-def replaced(state: QueueState) -> tuple[QueueWorkload, ...]:
-    """Return the Workloads that a larger one has replaced; nothing needs them any more."""
-    finished = (w for w in state.workloads if not w.child.deleting and w not in state.live)
-    return tuple(w for w in finished if w.condition(QueueCondition.FINISHED).get("reason") == REPLACED)
+    if not state.is_admitted or teardown.workloads(snapshot):
+        return not state.is_admitted
+    return bool(state.unknown_flavors) or bool(state.conflict)

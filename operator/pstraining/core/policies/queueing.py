@@ -14,7 +14,7 @@ so that an operator that starts anywhere continues there. The contract is that o
 (https://kueue.sigs.k8s.io/docs/tasks/dev/integrate_a_custom_job/).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import names
@@ -22,7 +22,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.core import role_status
 from pstraining.core.actions import Action, Create, Delete, Kind, PatchStatus, Replace
 from pstraining.core.facts import Facts
-from pstraining.core.policies import admission, teardown
+from pstraining.core.policies import teardown
 from pstraining.core.policies.admission import QueueState
 from pstraining.core.queue_workload import REQUEUED_REASONS, QueueCondition, QueueWorkload
 from pstraining.core.snapshot import Pod
@@ -40,7 +40,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     if state.support is not KueueSupport.ON:
         return
     is_over = teardown.is_over(facts.snapshot)
-    yield from _deletions(admission.replaced(state), Reason.NOT_DESIRED)
+    yield from _deletions([w for w in state.finished if w.is_replaced], Reason.NOT_DESIRED)
     is_suspended = state.job.spec.run_policy.suspend
     if not state.decides or is_suspended:
         if is_over or not is_suspended:
@@ -63,17 +63,16 @@ def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
     reason = "Succeeded" if end is Condition.SUCCEEDED else "Failed"
     for workload in facts.queue.live:
         change = (QueueCondition.FINISHED, True, reason, f"The PSTrainingJob has {reason.lower()}.")
-        yield from _patch(facts, workload, Reason.JOB_FINISHED, change)
+        status = {"conditions": workload.with_conditions(facts.now, change)}
+        yield _patch(workload, status, Reason.JOB_FINISHED)
 
 
 def _first(facts: Facts) -> Iterator[Action]:
-    """Create the Workload, once those that are being deleted are gone."""
-    if any(w.child.deleting for w in facts.queue.workloads):
-        return
-    finished = [w for w in facts.queue.workloads if w not in facts.queue.live]
-    yield from _deletions(tuple(finished), Reason.NOT_DESIRED)
-    if not finished:
-        name = kueue.workload_name(facts.queue.job)
+    """Create the Workload, once former ones are gone."""
+    state = facts.queue
+    yield from _deletions([w for w in state.finished if not w.is_replaced], Reason.NOT_DESIRED)
+    if not state.workloads:
+        name = kueue.workload_name(state.job)
         yield from _created(facts, SliceChain(name), name)
 
 
@@ -82,15 +81,15 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     state = facts.queue
     evicted = current.condition(QueueCondition.EVICTED)
     if evicted.get("status") == "True" and current.has_quota:
-        yield from _quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
+        yield _quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
         return
     # One Workload is left: the others ask for pods beside those of a job that does not run.
-    yield from _deletions(tuple(w for w in state.live if w is not current), Reason.NOT_DESIRED)
+    yield from _deletions([w for w in state.live if w is not current], Reason.NOT_DESIRED)
     asked = current.counts.get(names.WORKER) == state.job.spec.worker.replicas
     if state.matches and (current.has_quota or (asked and state.keeps_priority)):
         return
     if current.has_quota or not state.keeps_priority:
-        yield from _deletions((current,), Reason.SPEC_CHANGED)
+        yield from _deletions([current], Reason.SPEC_CHANGED)
         return
     found = state.priority
     if found is not None:
@@ -98,7 +97,7 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         yield Replace(Kind.WORKLOAD, current.name, current.child.uid, parts, Reason.SPEC_CHANGED)
 
 
-def _quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: str) -> Iterator[PatchStatus]:
+def _quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: str) -> PatchStatus:
     changed = current.with_conditions(
         facts.now,
         (QueueCondition.QUOTA_RESERVED, False, _PENDING, message),
@@ -107,8 +106,7 @@ def _quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: 
     )
     # PodsReady goes, too: the next start is counted from its own admission.
     kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
-    status: dict[str, Any] = {"admission": None, "reclaimablePods": None, "conditions": kept}
-    yield PatchStatus(Kind.WORKLOAD, current.name, current.child.uid, current.version, status, Reason.QUOTA_RETURNED)
+    return _patch(current, {"admission": None, "reclaimablePods": None, "conditions": kept}, Reason.QUOTA_RETURNED)
 
 
 def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
@@ -120,7 +118,7 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     # Workers that have given their quota back are counted in it, as long as the Workload lives.
     needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
     if pending is not None and needed <= asked:
-        yield from _deletions((pending,), Reason.NOT_DESIRED)
+        yield from _deletions([pending], Reason.NOT_DESIRED)
     elif pending is not None and pending.counts.get(names.WORKER) != wanted:
         yield _recounted(pending, wanted)
     elif pending is None and needed > asked:
@@ -153,7 +151,7 @@ def _reported(facts: Facts, current: QueueWorkload) -> Iterator[PatchStatus]:
     if done > current.reclaimable.get(names.WORKER, 0):
         status["reclaimablePods"] = [{"name": names.WORKER, "count": done}]
     if status:
-        yield PatchStatus(Kind.WORKLOAD, current.name, current.child.uid, current.version, status, Reason.PODS_REPORTED)
+        yield _patch(current, status, Reason.PODS_REPORTED)
 
 
 def _reclaimable(facts: Facts, current: QueueWorkload) -> int:
@@ -163,7 +161,7 @@ def _reclaimable(facts: Facts, current: QueueWorkload) -> int:
     return min(current.count(names.WORKER) or 0, retired)
 
 
-def _readiness(facts: Facts, current: QueueWorkload) -> list[dict[str, Any]] | None:
+def _readiness(facts: Facts, current: QueueWorkload) -> list[Mapping[str, Any]] | None:
     stored = current.condition(QueueCondition.PODS_READY)
     ready = role_status.is_complete(facts)
     if ready:
@@ -182,14 +180,9 @@ def _created(facts: Facts, chain: SliceChain, name: str) -> Iterator[Create]:
         yield Create(Kind.WORKLOAD, name, kueue.build(facts.queue.job, found, chain, name), Reason.DESIRED)
 
 
-def _deletions(workloads: tuple[QueueWorkload, ...], reason: Reason) -> Iterator[Delete]:
-    return (Delete(Kind.WORKLOAD, w.name, w.child.uid, reason) for w in workloads if not w.child.deleting)
+def _deletions(workloads: Iterable[QueueWorkload], reason: Reason) -> Iterator[Delete]:
+    return (Delete(Kind.WORKLOAD, w.name, w.child.uid, reason) for w in workloads)
 
 
-def _patch(
-    facts: Facts, workload: QueueWorkload, reason: Reason, *changed: tuple[QueueCondition, bool, str, str]
-) -> Iterator[PatchStatus]:
-    conditions = workload.with_conditions(facts.now, *changed)
-    if conditions is not None:
-        status = {"conditions": conditions}
-        yield PatchStatus(Kind.WORKLOAD, workload.name, workload.child.uid, workload.version, status, reason)
+def _patch(workload: QueueWorkload, status: Mapping[str, Any], reason: Reason) -> PatchStatus:
+    return PatchStatus(Kind.WORKLOAD, workload.name, workload.child.uid, workload.version, status, reason)
