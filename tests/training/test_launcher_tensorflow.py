@@ -27,6 +27,7 @@ built = tf.train.ServerDef.FromString(serve.server_def(cluster, "ps", 1))
 wanted = tf.train.ServerDef(
     cluster=tf.train.ClusterSpec(cluster).as_cluster_def(), job_name="ps", task_index=1, protocol="grpc", port=2222)
 wanted.default_session_config.experimental.disable_thread_spinning = True
+wanted.default_session_config.device_count["GPU"] = 0
 assert built == wanted, (built, wanted)
 """
 # A client that is no coordinator's: its own map, state by name on the PS; counts up as often as it is told.

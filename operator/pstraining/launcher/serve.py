@@ -50,7 +50,10 @@ NO_SPINNING = bytes([0x82, 1, 2, 0x48, 1])
 """A ConfigProto with experimental {disable_thread_spinning: true}: idle threads sleep at once. Spinning takes a fifth
 of the processor time of a small step, measured with more processes than cores."""
 NO_GPU = bytes([0x0A, 7, 0x0A, 3]) + b"GPU" + bytes([0x10, 0])
-"""A ConfigProto with device_count {GPU: 0}."""
+"""A ConfigProto with device_count {GPU: 0}. A server computes on the CPU. A GPU that it sees, as with a container
+runtime that shows all GPUs of the node, belongs to the workers there."""
+CONFIG = NO_GPU + NO_SPINNING
+"""A server's ConfigProto: protobuf's wire format allows messages to be concatenated."""
 CONTEXT_ID, STATUS_OK = 1, 1
 SERVER_OFFSET = 32
 """Offset in bytes of the pointer to the server in a TF_Server; a std::string precedes it."""
@@ -120,4 +123,4 @@ def server_def(cluster: Cluster, kind: str, index: int) -> bytes:
         jobs += field(1, field(1, name.encode()) + b"".join(entries))
     port = int(cluster[kind][index].rpartition(":")[2])
     task = field(2, kind.encode()) + field(3, index)
-    return field(1, jobs) + task + field(4, NO_SPINNING) + field(5, b"grpc") + field(6, port)
+    return field(1, jobs) + task + field(4, CONFIG) + field(5, b"grpc") + field(6, port)

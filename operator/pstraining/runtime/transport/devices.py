@@ -1,5 +1,7 @@
 """A connected task's own devices, as TensorFlow lists them."""
 
+import os
+
 import tensorflow as tf
 
 from pstraining.runtime.config.cluster import Task
@@ -7,7 +9,9 @@ from pstraining.runtime.config.devices import check_gpus
 
 
 def prepare(requested: int) -> None:
-    """Let GPU memory grow with its use, so that processes can share a GPU; before TensorFlow uses a device.
+    """Let GPU memory grow with its use, so that processes can share a GPU; before TensorFlow creates its devices.
+
+    The variable of the environment, unlike `tf.config`, is no error if the program has listed its devices already.
 
     Args:
         requested: GPUs that must be visible.
@@ -17,8 +21,7 @@ def prepare(requested: int) -> None:
     """
     gpus = tf.config.list_physical_devices("GPU")
     check_gpus(requested=requested, visible=len(gpus), is_built_for_gpus=tf.test.is_built_with_gpu_support())
-    for device in gpus:
-        tf.config.experimental.set_memory_growth(device, True)
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def of_task(task: Task) -> tuple[str, ...]:
