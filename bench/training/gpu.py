@@ -1,8 +1,9 @@
 """Training on a GPU beside plain Keras on the same card: `python -m bench.training.gpu`.
 
-One worker and one parameter server on this host train in mode Async; `fit` trains the same model with the same batches.
-They run in turn, and the median of the rounds' ratios of steps per second counts. The share of transfers is the time of
-one copy of the parameters to the GPU and one of the gradient back, measured alone, over the time of a step.
+One worker and parameter servers on this host train in mode Async, in each of several ways; `fit` trains the same model
+with the same batches. They run in turn, and the median of the rounds' ratios of steps per second counts. The share of
+transfers is the time of one copy of the parameters to the GPU and one of the gradient back, measured alone, over the
+time of a step.
 
 `--cpu` runs tiny models on the CPU instead: that shows that the program works, and measures nothing.
 """
@@ -24,7 +25,15 @@ from pstraining.runtime.local import LocalJob
 PROGRAM: Final = "bench.training.gpu_program"
 BATCH: Final = {"resnet": 64, "transformer": 32}
 LEAST: Final = 0.9
-"""Steps per second of the runtime over those of `fit`, at least."""
+"""Steps per second of the runtime over those of `fit`, at least, in the fastest way with one server."""
+OVERLAP: Final = {"mode": "Async", "overlapCommunication": True}
+WAYS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
+    "Async": (1, {"mode": "Async"}),
+    "overlapped": (1, OVERLAP),
+    "overlapped, Bf16": (1, {**OVERLAP, "compression": {"push": "Bf16", "pull": "Bf16"}}),
+    "overlapped, 4 servers": (4, OVERLAP),
+}
+"""The number of parameter servers and the settings of training, by name."""
 NO_GPU: Final = (
     "bench.training.gpu measures on a GPU, and TensorFlow sees none on this machine. Run it where "
     "`tf.config.list_physical_devices('GPU')` names one, or add --cpu to see that the program works."
@@ -37,20 +46,23 @@ class Figures:
 
     fit: tuple[float, ...]
     """Steps per second of plain Keras, by round."""
-    runtime: tuple[float, ...]
-    """Steps per second of the runtime."""
+    runtime: Mapping[str, tuple[float, ...]]
+    """Steps per second of the runtime, by way and round."""
     copy_seconds: float
     """For one copy each way of what crosses in a step."""
 
-    @property
-    def ratio(self) -> float:
+    def ratio(self, way: str) -> float:
         """The median of the rounds' ratios, the runtime over `fit`."""
-        return median(ours / theirs for ours, theirs in zip(self.runtime, self.fit, strict=True))
+        return median(ours / theirs for ours, theirs in zip(self.runtime[way], self.fit, strict=True))
+
+    def transfer_share(self, way: str) -> float:
+        """The time of the transfers in a step, in parts of the step; overlapped ones take no time of their own."""
+        return self.copy_seconds * median(self.runtime[way])
 
     @property
-    def transfer_share(self) -> float:
-        """The part of a step that transfers take, if nothing hides them."""
-        return self.copy_seconds * median(self.runtime)
+    def is_enough(self) -> bool:
+        """Whether one of the ways with one server reaches the limit."""
+        return max(self.ratio(way) for way in self.runtime if WAYS[way][0] == 1) >= LEAST
 
 
 def steps_per_second(events: Sequence[Mapping[str, Any]], warm: int) -> float:
@@ -70,14 +82,16 @@ def steps_per_second(events: Sequence[Mapping[str, Any]], warm: int) -> float:
     return float((last["steps"] - first["steps"]) / (last["monotonic"] - first["monotonic"]))
 
 
-def measure(settings: Mapping[str, Any], *, rounds: int, seconds: float) -> Figures:
-    """Run `fit` and a job in turn."""
+def measure(settings: Mapping[str, Any], ways: Sequence[str], *, rounds: int, seconds: float) -> Figures:
+    """Run `fit` and a job of each way in turn."""
     os.environ["BENCH_GPU"] = json.dumps(settings)
-    fit, runtime = [], []
+    fit: list[float] = []
+    runtime: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         fit.append(_plain("fit"))
-        runtime.append(_job(settings["warm"], seconds))
-    return Figures(tuple(fit), tuple(runtime), _plain("copies"))
+        for way in ways:
+            runtime[way].append(_job(way, settings["warm"], seconds))
+    return Figures(tuple(fit), {way: tuple(found) for way, found in runtime.items()}, _plain("copies"))
 
 
 def _plain(what: str) -> float:
@@ -86,14 +100,15 @@ def _plain(what: str) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _job(warm: int, seconds: float, limit: float = 300.0) -> float:
+def _job(way: str, warm: int, seconds: float, limit: float = 300.0) -> float:
     """Steps per second of a job over a number of seconds after the warm-up.
 
     Raises:
         TimeoutError: it does not train.
     """
     deadline = time.monotonic() + limit + seconds
-    with LocalJob(["-m", PROGRAM, "job"], chief=False, training={"mode": "Async"}) as job:
+    servers, training = WAYS[way]
+    with LocalJob(["-m", PROGRAM, "job"], ps=servers, chief=False, training=training) as job:
         worker = job.processes["worker-0"]
         while True:
             events = [event for event in worker.events("worker") if event["steps"] >= warm]
@@ -116,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.training.gpu", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--cpu", action="store_true", help="tiny models on the CPU: shows that it works")
     parser.add_argument("--only", default="", help="names of models that contain this")
+    parser.add_argument("--way", action="append", choices=list(WAYS), help="only this way, once or more (default all)")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each program (default 5)")
     parser.add_argument("--seconds", type=float, default=20, help="of a job's training that are measured (default 20)")
     parser.add_argument("--steps", type=int, default=200, help="of `fit` that are measured (default 200)")
@@ -129,19 +145,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         batch, warm = (4, 2) if options.cpu else (BATCH[name], 30)
         device = "CPU:0" if options.cpu else "GPU:0"
         settings = {"model": name, "device": device, "batch": batch, "small": options.cpu}
-        found[name] = measure(
-            settings | {"warm": warm, "steps": options.steps}, rounds=options.rounds, seconds=options.seconds
-        )
-        text = f"{name}: {found[name].ratio:.3f} of fit's steps/s, transfers {found[name].transfer_share:.1%} of a step"
-        sys.stdout.write(text + "\n")
+        settings |= {"warm": warm, "steps": options.steps}
+        found[name] = measure(settings, options.way or list(WAYS), rounds=options.rounds, seconds=options.seconds)
+        sys.stdout.write("".join(f"{line}\n" for line in lines(name, found[name])))
         sys.stdout.flush()
     if options.out:
-        rows = {
-            name: {**asdict(figures), "ratio": figures.ratio, "transfer_share": figures.transfer_share}
-            for name, figures in found.items()
-        }
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
-    return int(not options.cpu and any(figures.ratio < LEAST for figures in found.values()))
+        options.out.write_text(json.dumps({name: asdict(figures) for name, figures in found.items()}, indent=1) + "\n")
+    return int(not options.cpu and not all(figures.is_enough for figures in found.values()))
+
+
+def lines(name: str, figures: Figures) -> list[str]:
+    """The figures of a model as text, a line for each way."""
+    return [
+        f"{name}, {way}: {figures.ratio(way):.3f} of fit's steps/s ({median(rates):.2f} of {median(figures.fit):.2f}), "
+        f"transfers {figures.transfer_share(way):.1%} of a step"
+        for way, rates in figures.runtime.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -156,7 +156,9 @@ def _needs() -> Iterator[str]:
     yield "| every pod of a job | Python, in its image, for the launcher | >=3.8 | 3.11 |"
     yield f"| programs on `pstraining.runtime` | Python | {python} | 3.11 |"
     for package, extra in (("tensorflow-cpu", "runtime-cpu"), ("tensorflow", "runtime-gpu"), ("keras", "runtime-cpu")):
-        tested = _locked(extra, package) if extra == "runtime-cpu" else "locked, not run on a GPU"
+        tested = (
+            _locked(extra, package) if extra == "runtime-cpu" else "locked, run on an H100 with CUDA 13's libraries"
+        )
         yield f"| programs on `pstraining.runtime` | {package} | {_range(extras[extra], package)} | {tested} |"
     yield "| other programs | TensorFlow, in their image | any with `TF_CONFIG` | |"
 

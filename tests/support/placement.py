@@ -38,6 +38,13 @@ def wanted_devices() -> list[str] | None:
     return wanted.split(",")
 
 
+def sees_gpu() -> bool:
+    """Return whether tests compute on a GPU."""
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
 @contextmanager
 def computing_on(client: Any, *names: str) -> Iterator[None]:
     """The client's computing devices are these, as CPU:1."""

@@ -78,6 +78,14 @@ REFUSED = {
         edit("spec.training", {"mode": "Sync", "maxStaleness": 4}),
         "only with mode Async do workers run apart",
     ),
+    "overlapped communication with Sync": (
+        edit("spec.training", {"mode": "Sync", "overlapCommunication": True}),
+        "spec.training.overlapCommunication: only updates of mode Async",
+    ),
+    "overlapped communication and local steps": (
+        edit("spec.training", {"localSteps": 2, "overlapCommunication": True}),
+        "spec.training.overlapCommunication: only updates of mode Async, and of single steps",
+    ),
     "backup workers without Sync": (edit("spec.training.backupWorkers", 1), "only an update of mode Sync waits"),
     "ordered sums without Sync": (edit("spec.training.orderedSums", True), "added up only with mode Sync"),
     "ordered sums and backup workers": (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime import local
-from tests.support.placement import divide_cpu
+from tests.support.placement import divide_cpu, sees_gpu
 from tests.support.servers import connected
 from tests.support.soak_marks import ALL
 from tests.support.warm import Parents
@@ -31,7 +31,13 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm() -> Iterator[None]:
-    """Local jobs' chiefs and workers are forked from processes that have TensorFlow imported."""
+    """Local jobs' chiefs and workers are forked from processes that have TensorFlow imported.
+
+    Not on a GPU: CUDA's libraries start threads, which a fork does not copy.
+    """
+    if sees_gpu():
+        yield
+        return
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "spawn", Parents(stack, local.spawn).spawn)
         yield
@@ -41,8 +47,11 @@ def warm() -> Iterator[None]:
 def divided() -> None:
     """A process has several logical CPU devices from the start: TensorFlow divides them before its first tensor.
 
+    On a GPU, arithmetic is that of float32, and sums have one order: else comparisons would be of the card's rounding.
     Its modules are nothing that the garbage collector has to look through while functions are traced.
     """
+    if sees_gpu():
+        os.environ |= {"NVIDIA_TF32_OVERRIDE": "0", "TF_DETERMINISTIC_OPS": "1"}
     divide_cpu()
     gc.collect()
     gc.freeze()

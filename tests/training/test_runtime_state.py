@@ -40,7 +40,7 @@ def batches(number: int) -> Any:
 
 def stale(rig: Rig, shares: Any) -> None:
     """One update of every worker, each computed on what was there before the first of them."""
-    from pstraining.runtime.updates.asynchronous.updates import SentUpdate
+    from pstraining.runtime.updates.asynchronous.progress import SentUpdate
 
     for updates, share in zip(rig.workers, shares, strict=True):
         version = int(updates._client.call(updates._pull[0]))

@@ -138,6 +138,13 @@ def training() -> list[Rule]:
             "fieldPath": ".maxStaleness",
         },
         {
+            "rule": "!has(self.overlapCommunication) || !self.overlapCommunication || ((!has(self.mode) || "
+            "self.mode == 'Async') && (!has(self.localSteps) || self.localSteps == 1))",
+            "message": "spec.training.overlapCommunication: only updates of mode Async, and of single steps, travel "
+            "while a worker computes; take it away, or mode and localSteps",
+            "fieldPath": ".overlapCommunication",
+        },
+        {
             "rule": f"!has(self.backupWorkers) || self.backupWorkers == 0 || ({sync})",
             "message": "spec.training.backupWorkers: only an update of mode Sync waits for workers; set "
             "spec.training.mode, too",

@@ -124,6 +124,12 @@ class TrainingSpec(ApiModel):
         description="Async: updates that a worker may be ahead of the slowest live worker before it waits "
         "(stale-synchronous parallel). Default of the runtime: no limit.",
     )
+    overlap_communication: bool | None = Field(
+        default=None,
+        description="Async: a worker computes its next gradient while its last update travels to the servers and new "
+        "parameters come back (pipelined SGD). Each gradient misses the worker's own last update. Meant for "
+        "accelerators that would wait for the network. Not with localSteps. Default of the runtime: false.",
+    )
     backup_workers: int | None = Field(
         default=None,
         ge=0,

@@ -94,6 +94,7 @@ def test_the_cluster_map() -> None:
         "minShardBytes": 1024,
         "compression": {"push": "Int8", "pull": "OneBit", "errorFeedback": False, "topKPermille": 5},
         "maxStaleness": 9,
+        "overlapCommunication": True,
         "backupWorkers": 1,
         "orderedSums": False,
         "nonFinite": "Skip",

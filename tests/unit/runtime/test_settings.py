@@ -45,6 +45,14 @@ def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:
         ({"steps": 10, "mode": "sync"}, "training.mode: input should be 'Async', 'Sync' or 'Hybrid'"),
         ({"steps": 10, "backupWorkers": 1}, "training: backupWorkers and orderedSums need mode Sync"),
         ({"steps": 10, "mode": "Sync", "maxStaleness": 1}, "training: maxStaleness needs mode Async"),
+        (
+            {"steps": 10, "mode": "Sync", "overlapCommunication": True},
+            "training: overlapCommunication needs mode Async, and does not go with localSteps",
+        ),
+        (
+            {"steps": 10, "localSteps": 2, "overlapCommunication": True},
+            "training: overlapCommunication needs mode Async, and does not go with localSteps",
+        ),
         ({"steps": 10, "maxStaleness": 0}, "training.maxStaleness: input should be greater than or equal to 1"),
         ({"steps": 10, "mode": "Hybrid", "backupWorkers": 1}, "training: backupWorkers and orderedSums need mode Sync"),
         (

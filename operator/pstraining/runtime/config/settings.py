@@ -52,6 +52,7 @@ class TrainingSettings(BaseModel):
     min_shard_bytes: int = Field(default=MIN_SHARD_BYTES, ge=0, le=2**40)
     compression: CompressionSettings = CompressionSettings()
     max_staleness: int | None = Field(default=None, ge=1, le=65536)
+    overlap_communication: bool = False
     backup_workers: int = Field(default=0, ge=0, le=4095)
     ordered_sums: bool = False
     non_finite: NonFinite = NonFinite.FAIL
@@ -79,6 +80,8 @@ class TrainingSettings(BaseModel):
             raise ValueError("compression.pull may be None, Bf16 or Auto in mode Async: other codecs need mode Sync")
         if self.mode is not Mode.ASYNC and self.max_staleness is not None:
             raise ValueError("maxStaleness needs mode Async")
+        if self.overlap_communication and (self.mode is not Mode.ASYNC or self.local_steps > 1):
+            raise ValueError("overlapCommunication needs mode Async, and does not go with localSteps")
         coded = {self.compression.push, self.compression.pull} != {Codec.NONE}
         if self.mode is Mode.HYBRID and (self.local_steps > 1 or coded):
             raise ValueError("localSteps and compression do not go with mode Hybrid")

@@ -43,6 +43,13 @@ class Batches(Protocol):
             ValueError: the user's function returned an empty dataset.
         """
 
+    def draw_ahead(self, number: int) -> UpdateBatches | None:
+        """Draw before the last update is applied; return None if that needs a new split of the data.
+
+        Raises:
+            ValueError: see `draw`.
+        """
+
     def sample(self, number: int) -> list[Batch]:
         """Return at most `number` batches for a trial of functions; drawing is not affected."""
 
@@ -74,6 +81,10 @@ class DatasetBatches:
         """Return the next batches."""
         found, self._sampled = self._sampled[:number], self._sampled[number:]
         return UpdateBatches([*found, *(self._next() for _ in range(number - len(found)))])
+
+    def draw_ahead(self, number: int) -> UpdateBatches:
+        """Return the next batches."""
+        return self.draw(number)
 
     def sample(self, number: int) -> list[Batch]:
         """Return the first batches; `draw` returns them again."""
@@ -134,6 +145,13 @@ class AssignedBatches:
                 self._split = _Split(*taken, self._open(taken[0]))
             if self._split.is_over:
                 raise ValueError(f"the data function returned an empty dataset for position {taken[0]}")
+        with tf.device(self._device):
+            return self._split.draw(number)
+
+    def draw_ahead(self, number: int) -> UpdateBatches | None:
+        """Return the next batches of the current split; None at its end."""
+        if self._split is None or self._split.is_over:
+            return None
         with tf.device(self._device):
             return self._split.draw(number)
 

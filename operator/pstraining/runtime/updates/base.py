@@ -70,6 +70,8 @@ class Updates(Protocol):
 
     is_idempotent: bool
     """Whether a step may be repeated after a lost reply: the same batches count once in one set of parameters."""
+    looks_ahead: bool
+    """Whether a step computes the gradient of the next one, whose batches it then expects."""
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function of a step, without an effect.
@@ -90,6 +92,9 @@ class Updates(Protocol):
             ShardLostError: a server is unreachable.
         """
 
+    def expect(self, batches: Sequence[Batch] | None) -> None:
+        """Note the batches of the step after the next one; None: they are not drawn. For modes that look ahead."""
+
     def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
         """Apply one update with these batches, and with it the worker's data progress.
 
@@ -105,8 +110,14 @@ class BoundUpdates(ABC):
     share. See `worker.router.Rebindable`.
     """
 
+    looks_ahead = False
+
     def __init__(self, store: ParameterStore, computer: GradientComputer) -> None:
         self._store, self._client, self._computer = store, store.client, computer
+
+    def expect(self, batches: Sequence[Batch] | None) -> None:
+        """Raise TypeError: a step needs no other batches than its own."""
+        raise TypeError(f"{type(self).__name__} does not look ahead")
 
     @abstractmethod
     def bind(self, store: ParameterStore) -> Self:

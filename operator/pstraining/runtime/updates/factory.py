@@ -10,6 +10,7 @@ from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous import updates as asynchronous
+from pstraining.runtime.updates.asynchronous.overlap import OverlappedUpdates
 from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates, AsyncWorker
 from pstraining.runtime.updates.base import Identity, Updates
@@ -75,6 +76,8 @@ def choose(
             blend = StateBlend(store.model, workers=workers, batches=batches) if workers > 1 else None
             computer, compressor = own_part(store, blend)
             worker = AsyncWorker(store, identity, choices, compressor)
+            if training.overlap_communication:
+                return OverlappedUpdates(worker, store, computer, bound=bound, blend=blend)
             return AsyncUpdates(worker, store, computer, moves=moves, bound=bound, blend=blend)
 
         return UpdateFactory(hooks, make_async)

@@ -82,6 +82,7 @@ class Worker:
         self._wake = threading.Event()  # the heartbeat is due before its time
         self._sending = threading.Lock()  # so that no older report replaces a newer one
         self._pending: UpdateBatches | None = None  # the batches to train next; kept until their update is applied
+        self._upcoming: UpdateBatches | None = None  # those after them, if the updates look ahead
         self._session: records.Session | None = None
         self._outcome_unknown = False  # whether some servers may have the pending update
         self._renewal = renewal or Renewal(enabled=False)
@@ -169,7 +170,7 @@ class Worker:
         same_set = self._session is not None and self._session.generation == session.generation
         resends = self._outcome_unknown and same_set and self._updates.is_idempotent
         if not resends and self._batches.reset():
-            self._pending = None
+            self._pending = self._upcoming = None
         if self._session is None:
             self._begin_counting()
         self._session, self._outcome_unknown, self._resent = session, False, self._pending if resends else None
@@ -218,9 +219,10 @@ class Worker:
         while True:
             is_new = self._pending is None
             if self._pending is None:
-                if self._divided and self._divided.has_changed():
-                    self._batches.restart()
-                self._pending = self._batches.draw(self._training.batches_per_update)
+                self._pending = self._draw()
+            if self._updates.looks_ahead:
+                self._upcoming = self._upcoming or self._batches.draw_ahead(self._training.batches_per_update)
+                self._updates.expect(self._upcoming.batches if self._upcoming else None)
             self._carried.begin(again=not is_new)
             result = self._updates.step(self._pending.batches, self._pending.progress)
             if result.done:
@@ -248,6 +250,15 @@ class Worker:
                 return False
             if self._pending is None and self._renewal.is_due(self._client.connection, whole=self._where.whole):
                 raise RenewalDueError
+
+    def _draw(self) -> UpdateBatches:
+        """Return the batches that were drawn ahead, else the next ones of the data."""
+        if self._upcoming is not None:
+            drawn, self._upcoming = self._upcoming, None
+            return drawn
+        if self._divided and self._divided.has_changed():
+            self._batches.restart()
+        return self._batches.draw(self._training.batches_per_update)
 
     def _note_epoch(self, step: int, progress: SplitPosition | None) -> None:
         """Send a heartbeat at the first step of an epoch, so that the logs of the one before have all its metrics."""

@@ -12,9 +12,8 @@ it.
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import tensorflow as tf
 
@@ -29,10 +28,11 @@ from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
+from pstraining.runtime.updates.asynchronous.progress import AsyncProgress, SentUpdate
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
-from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows, ShardGradient
+from pstraining.runtime.updates.gradients import GradientComputer, Rows, ShardGradient
 from pstraining.runtime.updates.messages import GradientStats
 
 FIRST_PAUSE: Final = 0.001
@@ -40,35 +40,8 @@ LONGEST_PAUSE: Final = 0.05
 """Seconds between queries while a slower worker is waited for; doubled from the first to the longest."""
 
 
-_OF_NONE: Final = Session(0, 0)
+NO_SESSION: Final = Session(0, 0)
 """A session that never exists: servers reject its requests."""
-
-
-class SentUpdate(NamedTuple):
-    """An update as it was sent. A resent update consists of the same bytes."""
-
-    gradient: LocalGradient
-    parts: Parts
-    residual: Residual
-    fmt: int
-    version: int
-    """The global step whose parameters the gradient was computed on."""
-
-
-@dataclass
-class AsyncProgress:
-    """The progress of a worker in mode Async; it outlives a failover."""
-
-    number: int = 0
-    """The worker's number of its last update; 0 before the first."""
-    sent: Sequence[Batch] | None = None
-    """The batches of the last update."""
-    encoded: SentUpdate | None = None
-    """The last update as it was sent, until every server has accepted it."""
-    ahead: int = 0
-    """Updates by which this worker is ahead of the slowest live worker."""
-    generation: int = 0
-    """The set of parameters that the progress belongs to."""
 
 
 def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = False) -> ServerHooks:
@@ -152,16 +125,16 @@ class AsyncUpdates(BoundUpdates):
         return AsyncUpdates(self._shared, store, computer, moves=self._moves, bound=self._bound, blend=self._blend)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Trace the functions of all formats, in a session that never exists; nothing to do for a single format."""
-        if len(self._formats) == 1:
+        """Trace the functions of all formats, in a session that never exists; nothing to do if one call is a step."""
+        if len(self._formats) == 1 and self._is_one_call(batches, 0):
             return
-        self.start_session(_OF_NONE)
+        self.start_session(NO_SESSION)
         gradient = self._computer.compute(batches)
         self._compressor.warm_up(gradient.vectors)
         for fmt in range(len(self._formats)):
             self._worker_progress.encoded = None
             self._push_or_resend(batches, fmt, None)
-        self._worker_progress.encoded = None
+        self._worker_progress.encoded = self._worker_progress.computed = None
 
     def trace(self, batches: Sequence[Batch]) -> None:
         """See `BoundUpdates`; includes functions that cannot be run without an effect."""
@@ -172,7 +145,7 @@ class AsyncUpdates(BoundUpdates):
 
     def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
         """See `BoundUpdates`; only functions that can be run without an effect."""
-        none = self._session_tensor(_OF_NONE)
+        none = self._session_tensor(NO_SESSION)
         who = (none, self._identity, self._numbered(None))
         yield self._ask, who[:2]
         for fmt, function in enumerate(self._compute_and_push):
@@ -185,8 +158,10 @@ class AsyncUpdates(BoundUpdates):
     def start_session(self, session: Session) -> None:
         """See `Updates`."""
         worker_progress = self._worker_progress
+        worker_progress.held = None
         if session.generation != worker_progress.generation:
             worker_progress.generation, worker_progress.encoded = session.generation, None
+            worker_progress.computed = None
         self._session = self._session_tensor(session)
 
     def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:

@@ -1,0 +1,152 @@
+"""Asynchronous updates whose communication overlaps with computation.
+
+While an update travels to the servers and new parameters come back, the worker computes its next gradient on the
+parameters that it holds (pipelined SGD of width 2: Li et al., Pipe-SGD, NeurIPS 2018). A step takes the longer of both
+times instead of their sum. Each gradient misses the worker's own last update, and its staleness counts it.
+
+    step n        push the update of step n ─► pull ─────────► hold the parameters
+                  compute the gradient of step n+1 on the parameters held before
+    step n+1      push the update of step n+1 ─► pull ...
+
+The batches of the next step are drawn before the step. Without them, as before a new split of the data, the gradient is
+computed in its own step, on the newest parameters.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.compression.push import Residual, as_parts
+from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
+from pstraining.runtime.ps.data_ledger import SplitPosition
+from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.updates.asynchronous.messages import PushResult
+from pstraining.runtime.updates.asynchronous.progress import ComputedAhead, SentUpdate
+from pstraining.runtime.updates.asynchronous.state import StateBlend
+from pstraining.runtime.updates.asynchronous.updates import NO_SESSION, AsyncUpdates, AsyncWorker
+from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient
+
+_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="pstraining-exchange")
+"""The thread that waits for the servers while the worker's own thread computes."""
+
+
+class Exchanged(NamedTuple):
+    """The reply to an update, and the parameters that were read after it."""
+
+    result: PushResult[float]
+    version: int
+    vectors: list[list[Tensor]]
+    """One vector per segment of every server, on the device that computes."""
+
+
+class OverlappedUpdates(AsyncUpdates):
+    """A worker's steps in mode Async; communication overlaps with computation. See `AsyncUpdates` for the arguments.
+
+    Raises:
+        ModelError: the model has state of its own that one step hands to the next.
+    """
+
+    looks_ahead = True
+
+    def __init__(
+        self,
+        worker: AsyncWorker,
+        store: ParameterStore,
+        computer: GradientComputer,
+        *,
+        bound: int | None = None,
+        blend: StateBlend | None = None,
+    ) -> None:
+        if store.model.carried:
+            raise ModelError(
+                "spec.training.overlapCommunication: an RNN with stateful=True hands its state from batch to batch, "
+                "which a gradient that is computed ahead would mix up; leave overlapCommunication out"
+            )
+        super().__init__(worker, store, computer, bound=bound, blend=blend)
+        numbers = range(len(self._formats))
+        self._fetch = [tf.function(partial(self._emit_vectors, fmt), autograph=False) for fmt in numbers]
+        self._hold = tf.function(self._emit_hold, autograph=False)
+
+    def bind(self, store: ParameterStore) -> "OverlappedUpdates":
+        """See `BoundUpdates`."""
+        return OverlappedUpdates(self._shared, store, self._computer.bind(store), bound=self._bound, blend=self._blend)
+
+    def expect(self, batches: Sequence[Batch] | None) -> None:
+        """See `Updates`."""
+        self._worker_progress.upcoming = batches
+
+    def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
+        """See `BoundUpdates`; the calls of both threads, with a gradient of zeros in a session that never exists."""
+        yield from super()._usual_step_functions(batches)
+        zeros, none = self._computer.zeros(), self._session_tensor(NO_SESSION)
+        for fmt, fetch in enumerate(self._fetch):
+            yield fetch, ()
+            if self._compressor.is_plain(fmt):
+                load = (zeros.stats, as_parts(zeros.vectors), zeros.rows)
+                yield self._push[fmt], (*load, none, self._identity, self._numbered(None))
+
+    def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
+        """Return False: pushing and computing are calls of two threads."""
+        return False
+
+    def _push_or_resend(
+        self, batches: Sequence[Batch], fmt: int, progress: SplitPosition | None
+    ) -> tuple[PushResult[float], Residual, int]:
+        """Push these batches' gradient, or resend it; compute the next one meanwhile."""
+        own = self._worker_progress
+        if own.encoded is None:
+            gradient, version = self._gradient(batches, fmt)
+            own.encoded = SentUpdate(gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version)
+        sent, upcoming, own.upcoming = own.encoded, own.upcoming, None
+        exchange = _BESIDE.submit(self._exchange, sent, progress)
+        try:
+            if upcoming is not None and own.held is not None and not self._is_computed(upcoming):
+                own.computed = ComputedAhead(upcoming, self._computer.compute(upcoming), own.held)
+        finally:
+            exchange.exception()  # no exchange runs on in the next step, whatever the computation raises
+        result, version, vectors = exchange.result()
+        if result.accepted:
+            self._client.call(self._hold, vectors)
+            own.held = version
+        return result._replace(version=sent.version), sent.residual, sent.fmt
+
+    def _is_computed(self, batches: Sequence[Batch]) -> bool:
+        computed = self._worker_progress.computed
+        return computed is not None and computed.batches is batches
+
+    def _gradient(self, batches: Sequence[Batch], fmt: int) -> tuple[LocalGradient, int]:
+        """Return the gradient of these batches, and the version of the parameters that it was computed on."""
+        own = self._worker_progress
+        computed, own.computed = own.computed, None
+        if computed is not None and computed.batches is batches:
+            return computed.gradient, computed.version
+        if own.held is None:
+            own.held = int(self._client.call(self._pull[fmt]))
+        return self._computer.compute(batches), own.held
+
+    def _exchange(self, sent: SentUpdate, progress: SplitPosition | None) -> Exchanged:
+        """Push an update, and pull after it."""
+        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
+        reply = self._client.call(self._push[sent.fmt], *load, self._session, self._identity, self._numbered(progress))
+        version, vectors = self._client.run(self._fetch[sent.fmt])
+        return Exchanged(PushResult.unpack(reply), int(version), vectors)
+
+    def _emit_vectors(self, fmt: int) -> tuple[Tensor, list[list[Tensor]]]:
+        """Emit the first server's step before the read, int64[], and the parameters, on the device that computes."""
+        first = self._store.shards[0]
+        with tf.device(first.device):
+            version = first.record.read_value()[RecordField.STEP]
+        others = [tf.constant(0)] * (len(self._store.shards) - 1)
+        vectors = self._store.emit_fetch(self._formats[fmt].fetched_as, [version, *others])
+        return self._client.to_local(version), self._client.to_device(vectors, self._client.compute)
+
+    def _emit_hold(self, vectors: Sequence[Sequence[Tensor]]) -> Operation:
+        """Emit writing vectors into the model's local variables."""
+        held = self._store.emit_hold(vectors)
+        with tf.control_dependencies([held]), tf.device(self._client.local):
+            return tf.constant(0)

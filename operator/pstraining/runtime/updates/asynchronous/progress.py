@@ -1,0 +1,51 @@
+"""A worker's progress in mode Async: its last update as it was sent, and what it knows of the next one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pstraining.runtime.compression.push import Parts, Residual
+from pstraining.runtime.model.tensor import Batch
+from pstraining.runtime.updates.gradients import LocalGradient
+
+
+class SentUpdate(NamedTuple):
+    """An update as it was sent. A resent update consists of the same bytes."""
+
+    gradient: LocalGradient
+    parts: Parts
+    residual: Residual
+    fmt: int
+    version: int
+    """The global step whose parameters the gradient was computed on."""
+
+
+class ComputedAhead(NamedTuple):
+    """The gradient of batches whose update is not due yet; see `overlap`."""
+
+    batches: Sequence[Batch]
+    gradient: LocalGradient
+    version: int
+    """See `SentUpdate`."""
+
+
+@dataclass
+class AsyncProgress:
+    """The progress of a worker in mode Async; it outlives a failover."""
+
+    number: int = 0
+    """The worker's number of its last update; 0 before the first."""
+    sent: Sequence[Batch] | None = None
+    """The batches of the last update."""
+    encoded: SentUpdate | None = None
+    """The last update as it was sent, until every server has accepted it."""
+    ahead: int = 0
+    """Updates by which this worker is ahead of the slowest live worker."""
+    generation: int = 0
+    """The set of parameters that the progress belongs to."""
+    upcoming: Sequence[Batch] | None = None
+    """The batches of the next update, while they are expected."""
+    computed: ComputedAhead | None = None
+    """The gradient of the next update, if it is computed."""
+    held: int | None = None
+    """The global step of the parameters that the worker holds; None: the next gradient needs a pull."""

@@ -1,0 +1,206 @@
+"""Communication that overlaps with computation, in mode Async: what a gradient misses, and what is never lost."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.local import LocalJob
+from pstraining.runtime.transport.client import ShardLostError
+from tests.support.servers import SESSION, Rig, batches, small
+from tests.support.soak_marks import in_all, some
+from tests.training.test_runtime_faults import finished, transcript
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+OVERLAP: dict[str, Any] = {"mode": "Async", "overlapCommunication": True}
+
+
+def momentum() -> Any:
+    import keras
+
+    return keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def started(client: Any, **settings: Any) -> Rig:
+    rig = Rig(client, momentum, ps=2, build=small, **{**OVERLAP, **settings})
+    rig.start()
+    return rig
+
+
+def train(rig: Rig, made: Any) -> list[Any]:
+    """One update for each batch; each step expects the batch of the next one."""
+    worker, results = rig.workers[0], []
+    updates = [[batch] for batch in made]
+    for batch, following in zip(updates, [*updates[1:], None], strict=True):
+        worker.expect(following)
+        results.append(worker.step(batch))
+        assert results[-1].session_valid
+    return results
+
+
+def delayed(rig: Rig, made: Any) -> dict[str, Any]:
+    """Return Keras' parameters where each gradient but the first is computed without the update before it."""
+    import keras
+    import tensorflow as tf
+
+    model, optimizer = small(), momentum()
+    for variable, (path, value) in zip(model.variables, rig.initial.items(), strict=True):
+        assert path.endswith(variable.name), "in the model's order"
+        variable.assign(value)
+    optimizer.build(model.trainable_variables)
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    before: list[Any] = []
+    for x, y in made:
+        now = [variable.numpy() for variable in model.trainable_variables]
+        for variable, value in zip(model.trainable_variables, before or now, strict=True):
+            variable.assign(value)
+        with tf.GradientTape() as tape:
+            found = loss(y, model(x, training=True))
+        gradients = tape.gradient(found, [variable.value for variable in model.trainable_variables])
+        for variable, value in zip(model.trainable_variables, now, strict=True):
+            variable.assign(value)
+        optimizer.apply(gradients)
+        before = now
+    return {path: variable.numpy() for path, variable in zip(rig.initial, model.variables, strict=True)}
+
+
+def test_each_gradient_misses_the_workers_own_last_update_and_no_other(client: Any) -> None:
+    made = batches(8)
+    rig = started(client)
+    results = train(rig, made)
+    expected, found = delayed(rig, made), rig.snapshot().variables
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, atol=1e-6)
+    assert [result.staleness for result in results] == [0, *[1] * 7]
+    client.container += ".plain"
+    plain = Rig(client, momentum, ps=2, build=small, mode="Async")
+    plain.initial = rig.initial
+    plain.start()
+    plain.train(made)
+    other = plain.snapshot().variables
+    assert any(np.abs(other[path] - value).max() > 1e-3 for path, value in expected.items()), "the delay shows"
+
+
+def test_without_the_next_batches_a_step_is_that_of_keras(client: Any) -> None:
+    """As before a new split of the data, of which nobody knows yet whose it is."""
+    rig = started(client)
+    for batch in batches(3):
+        rig.workers[0].expect(None)
+        assert rig.workers[0].step([batch]).staleness == 0
+
+
+def test_the_next_gradient_is_computed_while_an_update_travels(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply to the update waits for the computation: in one thread it would wait for ever."""
+    rig = started(client)
+    worker = rig.workers[0]
+    train(rig, batches(2))
+    computed, compute, exchange = threading.Event(), worker._computer.compute, worker._exchange
+    overlapped: list[bool] = []
+
+    def computing(made: Any) -> Any:
+        gradient = compute(made)
+        computed.set()
+        return gradient
+
+    def exchanging(*arguments: Any) -> Any:
+        overlapped.append(computed.wait(60))
+        return exchange(*arguments)
+
+    first, second, third = [[batch] for batch in batches(3, seed=1)]
+    worker.expect(second)
+    assert worker.step(first).applied  # the gradient of the second is computed
+    monkeypatch.setattr(worker._computer, "compute", computing)
+    monkeypatch.setattr(worker, "_exchange", exchanging)
+    worker.expect(third)
+    assert worker.step(second).applied
+    assert overlapped == [True]
+
+
+@pytest.mark.parametrize("reached", [True, False], ids=["its reply was lost", "it was lost"])
+def test_an_update_whose_reply_is_lost_counts_once(client: Any, monkeypatch: pytest.MonkeyPatch, reached: bool) -> None:
+    made = batches(4)
+    rig = started(client)
+    worker = rig.workers[0]
+    train(rig, made[:2])
+    third, fourth = [made[2]], [made[3]]
+    exchange = worker._exchange
+
+    def lost(*arguments: Any) -> Any:
+        if reached:
+            exchange(*arguments)
+        raise ShardLostError("UNAVAILABLE: the reply is lost", client.connection)
+
+    monkeypatch.setattr(worker, "_exchange", lost)
+    worker.expect(fourth)
+    with pytest.raises(ShardLostError):
+        worker.step(third)
+    monkeypatch.setattr(worker, "_exchange", exchange)
+    worker.start_session(SESSION)
+    worker.expect(fourth)
+    assert worker.step(third).applied
+    worker.expect(None)
+    assert worker.step(fourth).step == 4
+    assert [record.step for record in rig.store.read()] == [4, 4]
+
+
+def test_a_gradient_of_other_parameters_is_not_used(client: Any) -> None:
+    """After a restore the servers have another set: what was computed ahead is computed again."""
+    from pstraining.runtime.ps.record import Session
+
+    rig = started(client)
+    worker, (first, second) = rig.workers[0], [[batch] for batch in batches(2)]
+    worker.expect(second)
+    assert worker.step(first).applied
+    rig.start(rig.snapshot(), term=2, generation=8)
+    worker.start_session(Session(2, 8))
+    worker.expect(None)
+    result = worker.step(second)
+    assert (result.applied, result.staleness) == (True, 0), "not 1: it was computed on the restored parameters"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    some(
+        [{"compression": {"push": "Int8", "pull": "Bf16"}}, {"accumulationSteps": 2}, {"members": 2}],
+        lambda settings: "compression" in settings,
+        in_all("tests/training/test_runtime_overlap.py::test_it_learns_with_codecs_standbys_and_several_batches"),
+    ),
+    ids=["codecs", "accumulation", "standbys"],
+)
+def test_it_learns_with_codecs_standbys_and_several_batches(client: Any, settings: Any) -> None:
+    rig = started(client, **settings)
+    rig.workers[0].warm_up([batches(1)[0]])
+    rig.workers[0].start_session(SESSION)
+    rig.workers[0].trace([batches(1)[0]])
+    rig.workers[0].dry_run([batches(1)[0]])
+    assert {record.step for record in rig.store.read()} == {0}, "a rehearsal has no effect"
+    losses = [result.loss for result in train(rig, batches(1) * 12)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert {record.step for record in rig.store.read()} == {12}
+
+
+def test_a_stateful_rnn_is_refused(client: Any) -> None:
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+
+    def build() -> Any:
+        return keras.Sequential(
+            [keras.Input(batch_shape=(16, 8, 1)), keras.layers.GRU(4, stateful=True), keras.layers.Dense(3)]
+        )
+
+    with pytest.raises(ModelError, match=r"overlapCommunication: an RNN with stateful=True.*leave"):
+        Rig(client, momentum, ps=1, build=build, **OVERLAP)
+
+
+def test_every_sample_counts_once_in_a_job(tmp_path: Path) -> None:
+    """Two workers, with data that is assigned in splits."""
+    training = {**OVERLAP, "epochs": 2}
+    with LocalJob(["-m", "examples.gpu"], workers=2, training=training, checkpoint={"path": str(tmp_path)}) as run:
+        assert finished(run) == 0, transcript(run)
+        (result,) = run.processes["chief"].events("result")
+        staleness = [event["staleness_max"] for event in run.processes["worker-0"].events("worker_done")]
+    assert result["step"] == 2 * 45  # batches of 32 of 1,437 images
+    assert max(staleness) >= 1, "it did overlap"
