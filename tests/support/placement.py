@@ -16,6 +16,8 @@ from tests.support.run_metadata import recorded
 
 LOGICAL = 3
 """CPU devices of the process that runs the tests."""
+USUAL = "usual"
+"""In a test's parameters, the devices that the client has: CPU:0, or those of PSTRAINING_TEST_DEVICES."""
 
 
 def divide_cpu() -> None:
@@ -47,13 +49,19 @@ def sees_gpu() -> bool:
 
 @contextmanager
 def computing_on(client: Any, *names: str) -> Iterator[None]:
-    """The client's computing devices are these, as CPU:1."""
+    """The client's computing devices are these, as CPU:1; USUAL leaves them as they are."""
     before = client.devices
-    client.devices = tuple(map(client._own, names))
+    client.devices = tuple(client._own(name) for name in names if name != USUAL) or before
     try:
         yield
     finally:
         client.devices = before
+
+
+def assert_computes(store: Any, device: str) -> None:
+    """The model of a worker's store is on this device, as CPU:1, or USUAL."""
+    found = {_short(variable.value.device).split()[-1] for variable in store.model.variables}
+    assert device == USUAL or found == {device}
 
 
 @dataclass

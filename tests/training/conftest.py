@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime import local
-from tests.support.placement import divide_cpu, sees_gpu
+from tests.support.placement import computing_on, divide_cpu, sees_gpu
 from tests.support.servers import connected
 from tests.support.soak_marks import ALL
 from tests.support.warm import Parents
@@ -86,6 +86,13 @@ def client(cluster: Any, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(cluster._watchdog, "_ask_after", 30.0)
     cluster.container = "test." + "".join(c if c.isalnum() else "." for c in request.node.nodeid)
     return cluster
+
+
+@pytest.fixture
+def device(cluster: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device that computes, as CPU:1, or USUAL; a test names it with `indirect`."""
+    with computing_on(cluster, request.param):
+        yield request.param
 
 
 @pytest.fixture

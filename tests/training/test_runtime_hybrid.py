@@ -14,36 +14,15 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.ps.data_ledger import SplitPosition
-from pstraining.runtime.updates.base import Identity
-from tests.support.servers import GENERATION, SESSION, Rig, batches, in_float64, large, small
+from tests.support.hybrid_rig import HybridRig
+from tests.support.placement import USUAL, assert_computes
+from tests.support.servers import GENERATION, SESSION, batches, in_float64, large, small
 from tests.support.soak_marks import in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
 from tests.training.test_runtime_sync import STEPS, alone, convolutional, optimizer
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
-
-
-class HybridRig(Rig):
-    """A rig of hybrid updates."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, mode="Hybrid", **options)
-
-    def replace(self, worker: int) -> None:
-        """The next process of a worker."""
-        self.workers[worker].close()
-        self.identities[worker] = Identity(worker, self.identities[worker].incarnation + 1)
-        self.workers[worker] = self.mode.make(self.new_store(), self.identities[worker])
-        assert self.store.register(worker, self.identities[worker].incarnation)
-        self.workers[worker].start_session(SESSION)
-        self.workers[worker]._register()  # so that the others do not begin without it
-
-    def assert_replicas_are_equal(self) -> None:
-        first, *others = (updates._dense.read() for updates in self.workers)
-        for other in others:
-            for one, two in zip(first, other, strict=True):
-                np.testing.assert_array_equal(one, two)
 
 
 @pytest.fixture
@@ -182,9 +161,21 @@ def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
     assert any("moving_mean" in path and (value != rig.initial[path]).any() for path, value in state.variables.items())
 
 
-def test_a_worker_that_vanished_without_a_word_is_left_out(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "device",
+    some(
+        [USUAL, "CPU:1"],
+        lambda device: device == USUAL,
+        in_all("tests/training/test_runtime_devices.py::test_another_device_leads_to_the_same_parameters"),  # a loss
+    ),
+    indirect=True,
+)
+def test_a_worker_that_vanished_without_a_word_is_left_out(
+    device: str, rigs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 8.0)
     rig = rigs(sgd, ps=2, build=small, workers=3)
+    assert_computes(rig.store, device)
     Crew(rig, [batches(2, seed=worker) for worker in range(3)]).join()
     rig.workers[1]._member.transport.close()
     crew = Crew(rig, [batches(5, seed=5), [], batches(5, seed=6)])

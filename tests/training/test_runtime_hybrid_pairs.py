@@ -10,8 +10,9 @@ import pytest
 from pstraining.runtime.allreduce import transport as ring_transport
 from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import PRIMARY, STANDBY, STEPS, WORKERS, Message, losses, rounds_messages
+from tests.support.placement import USUAL, assert_computes, computing_on
 from tests.support.ring_pairs import RingPairs
-from tests.support.soak_marks import ALL, THOROUGH, in_all
+from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "3"))
@@ -28,14 +29,24 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
-@pytest.fixture(scope="module")
-def pairs(cluster: Any) -> Iterator[RingPairs]:
-    cluster.container = "test.hybrid.pairs"
-    with pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(
+    scope="module",
+    params=some(
+        [USUAL, "CPU:1"],
+        lambda device: device == USUAL,
+        in_all(
+            "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when"
+        ),
+    ),
+)
+def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[RingPairs]:
+    cluster.container = f"test.hybrid.pairs.{request.param}"
+    with pytest.MonkeyPatch.context() as patch, computing_on(cluster, request.param):
         # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
         patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
         patch.setattr(ring_transport, "SILENT_BEATS", 600)
         found = RingPairs(cluster, adam)
+        assert_computes(found.rig.workers[0]._store, request.param)
         yield found
         found.close()
 

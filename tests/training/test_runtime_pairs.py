@@ -9,8 +9,9 @@ import pytest
 
 from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import Message, Pairs, losses, rounds_messages
+from tests.support.placement import USUAL, assert_computes, computing_on
 from tests.support.servers import small
-from tests.support.soak_marks import ALL, THOROUGH
+from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "4"))
@@ -25,13 +26,22 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
-@pytest.fixture(scope="module")
-def pairs(cluster: Any) -> Iterator[Pairs]:
-    cluster.container = "test.pairs"
-    with pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(
+    scope="module",
+    params=some(
+        [USUAL, "CPU:1"],
+        lambda device: device == USUAL,
+        in_all("tests/training/test_runtime_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when"),
+    ),
+)
+def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Pairs]:
+    cluster.container = f"test.pairs.{request.param}"
+    with pytest.MonkeyPatch.context() as patch, computing_on(cluster, request.param):
         # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
         patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
-        yield Pairs(cluster, adam, small)
+        found = Pairs(cluster, adam, small)
+        assert_computes(found.rig.store, request.param)
+        yield found
 
 
 def test_standbys_equal_their_primaries_bit_for_bit(pairs: Pairs) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pstraining.runtime.ps import worker_registry
 from pstraining.runtime.updates.base import Identity
+from tests.support.placement import USUAL, assert_computes
 from tests.support.servers import SESSION, Rig, batches, in_float64, small, warm_up
 from tests.support.soak_marks import ALL, cover, in_all, some
 from tests.support.worker_threads import Crew
@@ -159,12 +160,22 @@ def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_dif
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "device",
+    some(
+        [USUAL, "CPU:1"],
+        lambda device: device == USUAL,
+        in_all("tests/training/test_runtime_devices.py::test_another_device_leads_to_the_same_parameters"),  # a loss
+    ),
+    indirect=True,
+)
 def test_a_worker_that_fell_silent_is_not_waited_for_and_may_come_back(
-    client: Any, monkeypatch: pytest.MonkeyPatch
+    client: Any, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)
     rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=2, mode="Sync")
     rig.start()
+    assert_computes(rig.store, device)
     first, second = batches(2, seed=0), batches(2, seed=1)
     warm_up(rig, first[:1])  # a worker that traces for long is not waited for
     crew = Crew(rig, [first[:1], second[:1]])
