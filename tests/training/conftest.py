@@ -105,4 +105,5 @@ def plain_arithmetic() -> Iterator[None]:
     before = tf.config.optimizer.get_experimental_options()
     determinism.plain_arithmetic()
     yield
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True, "remapping": True, **before})
+    rewritten = {"arithmetic_optimization": True, "remapping": True, "constant_folding": True}
+    tf.config.optimizer.set_experimental_options({**rewritten, **before})
