@@ -1,5 +1,6 @@
 """Lamb on tensors that are cut over parameter servers: its trust ratio is of whole tensors, as in one process."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from pstraining.runtime.allreduce import transport as ring_transport
 from pstraining.runtime.model import optimizer, partition, trust_ratio
 from tests.support.local_servers import LocalServers
+from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.servers import Rig, batches, in_float64
-from tests.support.soak_marks import ALL, in_all
+from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_sync as sync
 from tests.training.test_runtime_optimizers import STEPS, assert_equal, train_and_restore
@@ -34,6 +36,12 @@ def plain() -> Any:
     return keras.optimizers.Lamb(1e-2)
 
 
+def accumulating() -> Any:
+    import keras
+
+    return keras.optimizers.Lamb(1e-2, weight_decay=0.1, gradient_accumulation_steps=3)
+
+
 def wide(units: int = 300) -> Any:
     """With a kernel of more than 256 KB, whose pieces are smaller than that."""
     import keras
@@ -47,14 +55,15 @@ def cut(layout: partition.Layout) -> set[str]:
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
-def test_pieces_on_three_servers_equal_keras() -> None:
+@pytest.mark.parametrize("make", [lamb, accumulating])
+def test_pieces_on_three_servers_equal_keras(make: Any) -> None:
     """In this process: the same gradients for Keras's Lamb, and for its clones on every server's pieces."""
 
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.objective import Objective
 
-    model = Model(wide, lamb, Objective("sparse_categorical_crossentropy"))
-    alone, own = wide(), lamb()
+    model = Model(wide, make, Objective("sparse_categorical_crossentropy"))
+    alone, own = wide(), make()
     for variable, initial in zip(alone.trainable_variables, model.trainable, strict=True):
         variable.assign(initial)
     own.build(alone.trainable_variables)
@@ -72,42 +81,49 @@ def test_a_ratio_is_one_if_a_norm_is_zero() -> None:
     assert [ratio(4, 16), ratio(0, 16), ratio(4, 0), ratio(0, 0)] == [0.5, 1, 1, 1]
 
 
-def test_clipped_and_accumulated_gradients_need_whole_tensors() -> None:
+def test_gradients_that_are_clipped_by_norm_need_whole_tensors() -> None:
     """The servers agree on norms before they know such a gradient."""
     import keras
 
-    found = [
-        optimizer.needs_only_norms(keras.optimizers.Lamb(**options))
-        for options in ({}, {"clipvalue": 1.0}, {"clipnorm": 1.0}, {"global_clipnorm": 1.0})
-    ]
-    assert found == [True, True, False, False]
-    assert not optimizer.needs_only_norms(keras.optimizers.Lamb(gradient_accumulation_steps=2))
+    options: list[dict[str, Any]] = [{}, {"clipvalue": 1.0}, {"gradient_accumulation_steps": 2}]
+    options += [{"clipnorm": 1.0}, {"global_clipnorm": 1.0}]
+    found = [optimizer.needs_only_norms(keras.optimizers.Lamb(**own)) for own in options]
+    assert found == [True, True, True, False, False]
     assert not optimizer.needs_only_norms(keras.optimizers.Adafactor())
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
-def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "slot"),
+    some(
+        [(lamb, "average"), (accumulating, "gradient_accumulator")],
+        lambda make, slot: make is lamb,
+        in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored"),
+    ),
+)
+def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path, make: Any, slot: str) -> None:
     """Restored onto another number of servers, where it has other pieces, and in Async, where it has none."""
     shares = [batches(STEPS, seed=worker) for worker in range(2 if ALL else 1)]
-    state, rig = train_and_restore(client, lamb, shares, tmp_path, build=wide)
+    state, rig = train_and_restore(client, make, shares, tmp_path, build=wide)
     assert cut(rig.store.layout) == {"sequential/dense_1/kernel"}
-    assert_equal(state.variables, rig, sync.alone(rig, wide, lamb, list(zip(*shares, strict=True)), ordered=True))
-    whole = Rig(client, lamb, ps=3, build=wide)
+    assert_equal(state.variables, rig, sync.alone(rig, wide, make, list(zip(*shares, strict=True)), ordered=True))
+    whole = Rig(client, make, ps=3, build=wide)
     assert not cut(whole.store.layout)
     whole.start(state)
     found = whole.control.snapshot(fence=1)
-    assert found.slots.keys() == {"momentum", "velocity", "average"}
-    for slot, values in state.slots.items():
+    assert found.slots.keys() == {"momentum", "velocity", slot}
+    for name, values in state.slots.items():
         for path, value in values.items():
-            np.testing.assert_array_equal(found.slots[slot][path], value)
+            np.testing.assert_array_equal(found.slots[name][path], value)
 
 
 @in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored")  # in Hybrid
 @pytest.mark.usefixtures("plain_arithmetic")
-def test_hybrid_workers_have_every_piece(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("members", [1, 2])
+def test_hybrid_workers_have_every_piece(client: Any, monkeypatch: pytest.MonkeyPatch, members: int) -> None:
     monkeypatch.setattr(ring_transport, "SILENT_BEATS", 600)
     build = in_float64(lambda: wide(200))
-    rig = Rig(client, lamb, ps=3, build=build, workers=2, mode="Hybrid")
+    rig = Rig(client, lamb, ps=2, members=members, build=build, workers=2, mode="Hybrid")
     assert cut(rig.store.layout)
     rig.start()
     shares = [batches(10, seed=worker) for worker in range(2)]
@@ -131,9 +147,37 @@ def test_sums_in_any_order(client: Any) -> None:
     assert_equal(rig.snapshot().variables, rig, expected)
 
 
-@pytest.mark.parametrize("mode", ["Sync", "Hybrid", "Async"])
-def test_tensors_stay_whole_where_servers_have_standbys(client: Any, mode: str) -> None:
-    rig = Rig(client, plain, ps=2, members=2, build=wide, mode=mode)
-    assert not cut(rig.store.layout)
-    for updates in rig.workers if mode == "Hybrid" else ():
-        updates.close()
+def test_tensors_stay_whole_where_updates_are_not_rounds(client: Any) -> None:
+    assert not cut(Rig(client, plain, ps=2, build=wide, mode="Async").store.layout)
+    assert not cut(Rig(client, plain, ps=2, build=wide, mode="Sync", local_steps=2).store.layout)
+
+
+MESSAGES = rounds_messages(random.Random(0), clips=True, workers=1)
+DECIDED = MESSAGES.index(Message("apply standby", 0)) + 1
+"""The number of messages up to the decision, which one member of each shard has not heard of."""
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize(
+    "cuts",
+    some(
+        [[DECIDED], [*range(1, DECIDED), *range(DECIDED + 1, len(MESSAGES) + 1)]],
+        lambda cuts: cuts == [DECIDED],
+        in_all("tests/training/test_runtime_trust_ratio.py::test_members_scale_alike_whatever_is_lost_when"),
+    ),
+    ids=["decided", "others"],
+)
+def test_members_scale_alike_whatever_is_lost_when(client: Any, cuts: list[int]) -> None:
+    """Standbys receive the totals with the mean; an undisturbed run equals Keras in one process."""
+    pairs = Pairs(client, plain, wide, workers=1)
+    assert cut(pairs.rig.store.layout) == {"sequential/dense_1/kernel"}
+    assert pairs.expected
+    assert not pairs.differences(pairs.both)
+    steps = list(zip(*pairs.shares, strict=True))
+    assert_equal(pairs.rig.snapshot().variables, pairs.rig, sync.alone(pairs.rig, wide, plain, steps, ordered=True))
+    survivors = ((1,), (0,))
+    for end in cuts:
+        pairs.play(MESSAGES[:end])
+        pairs.take_over(survivors)
+        pairs.finish(survivors)
+        assert not pairs.differences(survivors), list(map(str, MESSAGES[:end]))

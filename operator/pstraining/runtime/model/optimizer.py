@@ -157,10 +157,9 @@ def is_whole(optimizer: KerasOptimizer) -> bool:
 def needs_only_norms(optimizer: KerasOptimizer) -> bool:
     """Return whether norms of the variable and of its update are all that an optimizer uses of a whole tensor.
 
-    An update of clipped or accumulated gradients is not known when the servers agree on norms.
+    Servers agree on norms once a step. The update of a gradient that is clipped by norm is known only after that.
     """
-    changed_later = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.gradient_accumulation_steps
-    return _is_one_of(optimizer, ("Lamb",)) and not changed_later
+    return _is_one_of(optimizer, ("Lamb",)) and not (optimizer.clipnorm or optimizer.global_clipnorm)
 
 
 def _is_one_of(optimizer: KerasOptimizer, names: Sequence[str]) -> bool:

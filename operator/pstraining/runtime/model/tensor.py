@@ -100,6 +100,8 @@ class KerasOptimizer(Protocol):
     epsilon: float
     _momentums: Sequence[KerasVariable]
     _velocities: Sequence[KerasVariable]
+    _accumulated_gradients: Sequence[KerasVariable]
+    """With `gradient_accumulation_steps`."""
     _inner_optimizers: "list[KerasOptimizer]"
     """Of a MultiOptimizer."""
     _optimizer_map: Callable[[object], "KerasOptimizer"]

@@ -63,7 +63,7 @@ class TrustRatios:
         """
         found: list[list[Tensor]] = [[] for _ in range(self.length)]
         for piece, given in zip(self._pieces, gradients, strict=True):
-            (gradient,) = piece.clone._clip_gradients([given])
+            (gradient,) = piece.clone._clip_gradients([_accumulated(piece, given)])
             index = piece.clone._get_variable_index(piece.variable)
             place = 2 * self._places[piece.tensor]
             found[place].append(sum_of_squares(_decayed(piece)))
@@ -114,6 +114,18 @@ def _update(clone: KerasOptimizer, index: int, gradient: Tensor) -> _Update:
     velocity += (tf.square(gradient) - velocity) * tf.cast(1 - clone.beta_2, dtype)
     root = tf.sqrt(velocity / (1 - tf.pow(beta_2, step))) + tf.cast(clone.epsilon, dtype)
     return _Update(momentum, velocity, momentum / (1 - tf.pow(beta_1, step)) / root)
+
+
+def _accumulated(piece: Piece, gradient: Tensor) -> Tensor:
+    """Emit the gradient of a step, with those before it that the optimizer has accumulated.
+
+    Between the steps of such an optimizer, no update is scaled, and nothing reads the sums.
+    """
+    steps = piece.clone.gradient_accumulation_steps
+    if not steps:
+        return gradient
+    before = piece.clone._accumulated_gradients[piece.clone._get_variable_index(piece.variable)]
+    return (gradient + before.value.read_value()) / steps
 
 
 def _decayed(piece: Piece) -> Tensor:

@@ -248,7 +248,10 @@ class StagedStats(NamedTuple):
     overflowed: Tensor
     """1 if the loss is scaled and a gradient is not finite. float64[]."""
     norms: Tensor
-    """The sums of squares by which the mean is clipped; empty if it is not clipped by norm. float64[length]."""
+    """The sums of squares by which the primary has clipped the mean, and those by which the step scales updates.
+
+    Empty if the step needs no norms. float64[length].
+    """
 
     def pack(self) -> Tensor:
         """Emit the numbers on the primary. float64[5 + length]."""

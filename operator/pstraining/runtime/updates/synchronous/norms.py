@@ -4,7 +4,7 @@ First every server computes the sums of squares of its part. The arbiter stores 
 server stores the arbiter's. Only then may the step be decided, so a server that applies it later clips by the same
 norms, and scales by the same trust ratios, whichever process has it follow. Norms belong to one attempt at one step,
 whose gradients no longer change: the first totals stay, and a repeated or late call changes nothing. Standbys receive
-the clipped mean.
+the clipped mean, and the totals with it.
 """
 
 from collections.abc import Sequence

@@ -384,6 +384,6 @@ def round_hooks(
         on_newcomer=on_newcomer,
         follow=follow,
         paired=member is not None,
-        agrees_on_norms=member is None,  # standbys do not apply a step by trust ratios
+        agrees_on_norms=True,
         member_round_ops=member,
     )

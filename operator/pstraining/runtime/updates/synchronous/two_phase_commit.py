@@ -97,6 +97,7 @@ class ReplicatedAccumulators(Accumulators):
             lambda: list(zip(rows[::2], rows[1::2], strict=True)),
             admitted,
             stats.overflowed,
+            trust=self.norms.trust_of(stats.norms) if self.norms else None,
         )
         return found, rest[1:]
 

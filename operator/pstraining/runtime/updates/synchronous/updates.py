@@ -79,7 +79,7 @@ def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHook
         fused=not config.ordered,  # one order of arithmetic on any number of servers
         make_mode_state=lambda shard: ReplicatedAccumulators(shard, config) if paired else Accumulators(shard, config),
         lockstep_workers=config.workers if config.ordered else 0,
-        agrees_on_norms=not paired and not config.moves,  # each worker's optimizer makes its own steps
+        agrees_on_norms=not config.moves,  # each worker's optimizer makes its own steps
     )
 
 
