@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from localcluster import faults, gang, kueue, kwok, lifecycle, load, status
@@ -118,7 +119,7 @@ def run_gang(args: argparse.Namespace, layout: Layout, progress: Progress) -> No
 
 def run_kueue(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
     """Start or stop Kueue, which admits pods by quota."""
-    _run_part(kueue.up if args.action == "up" else kueue.down, layout, progress)
+    _run_part(partial(kueue.up, all_jobs=args.all_jobs) if args.action == "up" else kueue.down, layout, progress)
 
 
 def _run_part(act: Callable[[lifecycle.Cluster], None], layout: Layout, progress: Progress) -> None:
@@ -185,7 +186,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("action", choices=("up", "down"))
     command.add_argument("--nodes", type=int, default=20)
     add("gang", run_gang).add_argument("action", choices=("up", "down"))
-    add("kueue", run_kueue).add_argument("action", choices=("up", "down"))
+    command = add("kueue", run_kueue)
+    command.add_argument("action", choices=("up", "down"))
+    command.add_argument("--all-jobs", action="store_true", help="it sets manageJobsWithoutQueueName")
     add("audit", audit).add_argument("action", nargs="?", choices=("path",), default="path")
     add("bin", bin_folder)
     add("tool", one_tool).add_argument("name")

@@ -40,8 +40,13 @@ OWN_ETC = (
 Object = dict[str, Any]
 
 
-def configuration(certificates: Path) -> Object:
-    """The manager's: what is ours to choose, and little else."""
+def configuration(certificates: Path, *, all_jobs: bool) -> Object:
+    """The manager's: what is ours to choose, and little else.
+
+    Args:
+        certificates: the folder of its serving certificate.
+        all_jobs: whether it also takes jobs without a queue.
+    """
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -50,6 +55,8 @@ def configuration(certificates: Path) -> Object:
         "webhook": {"host": "127.0.0.1", "port": PORT, "certDir": str(certificates)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
+        "manageJobsWithoutQueueName": all_jobs,
+        "multiKueue": {"externalFrameworks": [{"name": name} for name in EXTERNAL]},
         "integrations": {"frameworks": list(FRAMEWORKS), "externalFrameworks": list(EXTERNAL)},
     }
 
@@ -94,8 +101,8 @@ def webhooks(manifests: Path, authority: bytes) -> list[Object]:
     return found
 
 
-def up(cluster: Cluster) -> None:
-    """Install the CRDs, start the manager, and have the API server ask it."""
+def up(cluster: Cluster, *, all_jobs: bool = False) -> None:
+    """Install the CRDs, start the manager, and have the API server ask it; a manager of other settings is replaced."""
     cluster.toolbox.ensure([NAME])
     certs, etc = cluster.layout.pki, cluster.layout.etc
     pki.ensure_pki(certs, CERTIFICATES)
@@ -108,7 +115,7 @@ def up(cluster: Cluster) -> None:
         write(target, (certs / f"{SERVING}.{part}").read_text(encoding="utf-8"))
         target.chmod(0o600)
     config = etc / f"{NAME}.json"
-    write(config, json.dumps(configuration(serving), indent=1))
+    write(config, json.dumps(configuration(serving, all_jobs=all_jobs), indent=1))
     program, authority = cluster.toolbox.binary(NAME), (certs / "ca.crt").read_bytes()
     _apply(cluster, "crds", definitions(program.parent / "bases", authority))
     # Its API for pending workloads would want certificates of its own.

@@ -1,7 +1,7 @@
 """The whole campaign: ``python -m tests.campaign``.
 
-Brings the local cluster up unless KUBECONFIG and PSTRAINING_CONTEXT name one, runs every plan, and takes the cluster
-down again if it was not up before. The exit status is 1 if any plan diverges.
+Brings the local cluster up, with Kueue, unless KUBECONFIG and PSTRAINING_CONTEXT name one, runs every plan, and takes
+the cluster down again if it was not up before. The exit status is 1 if any plan diverges.
 """
 
 import argparse
@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import yaml
 from hack.test_cluster import ClusterSession
 from localcluster.progress import Progress
 from tests.campaign.campaign import opened, run_all, say
-from tests.campaign.faults import Plan, plans, thinned
+from tests.campaign.faults import QUEUED, Plan, plans, thinned
 from tests.campaign.oracle import Run
 from tests.campaign.table import Results
 from tests.campaign.workloads import WORKLOADS
@@ -47,7 +48,8 @@ def main() -> int:
     try:
         target = session.up(with_images=False)
         environment = target.environment()
-        status = asyncio.run(_campaign(asked, environment))
+        with _kueue(asked, session):
+            status = asyncio.run(_campaign(asked, environment))
         if asked.guards:
             command = [sys.executable, "-m", "pytest", "-q", "tests/campaign"]
             status |= subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode
@@ -57,10 +59,26 @@ def main() -> int:
         session.down()
 
 
+@contextmanager
+def _kueue(asked: argparse.Namespace, session: ClusterSession) -> Iterator[None]:
+    """Start Kueue for workloads with a queue; a cluster that the environment names has it."""
+    if session.context is not None or not QUEUED & {*(asked.workload or WORKLOADS)}:
+        yield
+        return
+    command = [sys.executable, "-m", "localcluster", "kueue"]
+    subprocess.run([*command, "up"], cwd=ROOT, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*command, "down"], cwd=ROOT, check=True)
+
+
 async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
     started, results = time.monotonic(), Results(seed=asked.seed, thin=asked.thin)
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
-    async with opened(folder, dict(environment), yaml.safe_load(CRD.read_text())) as campaign:
+    with_queues = bool(QUEUED & {*(asked.workload or WORKLOADS)})
+    crd = yaml.safe_load(CRD.read_text())
+    async with opened(folder, dict(environment), crd, with_queues=with_queues) as campaign:
         found: list[Plan] = []
         for workload in asked.workload or WORKLOADS:
             before, own = await campaign.reference(workload)

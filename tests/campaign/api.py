@@ -27,6 +27,7 @@ BASES = {
     names.PLURAL: JOBS,
 }
 """Where each kind lives that a job may have."""
+QUEUE_API = "/apis/kueue.x-k8s.io/v1beta2"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Api:
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
+        self.bases = dict(BASES)
+        """Where each kind lives that a job may have in this cluster."""
         self._client = ApiClient(configuration)
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._client.rest_client.ssl_context, limit=0), read_bufsize=2**21
@@ -93,12 +96,15 @@ class Watched:
     """By plural and namespace, then by uid."""
     born: dict[str, dict[str, Object]] = field(default_factory=dict)
     """Every pod ever seen, by namespace and uid."""
+    history: dict[str, list[tuple[str, Object]]] = field(default_factory=dict)
+    """Every version of the pods and of the Workloads of Kueue, by namespace: how it changed, and what it was then."""
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     async def open(self) -> None:
         """Begin to watch."""
-        self._tasks = [asyncio.create_task(self._follow(plural)) for plural in ("pods", names.PLURAL)]
+        followed = [plural for plural in ("pods", names.PLURAL, "workloads") if plural in self.api.bases]
+        self._tasks = [asyncio.create_task(self._follow(plural)) for plural in followed]
 
     async def close(self) -> None:
         """Stop."""
@@ -109,6 +115,10 @@ class Watched:
     def pods(self, namespace: str) -> list[Object]:
         """The pods of a namespace."""
         return list(self.objects.get(("pods", namespace), {}).values())
+
+    def workloads(self, namespace: str) -> list[Object]:
+        """The Workloads of Kueue in a namespace."""
+        return list(self.objects.get(("workloads", namespace), {}).values())
 
     def job(self, namespace: str) -> Object | None:
         """The one job of a namespace."""
@@ -131,7 +141,7 @@ class Watched:
 
     async def _follow(self, plural: str) -> None:
         while True:
-            path = f"{BASES[plural]}/{plural}"
+            path = f"{self.api.bases[plural]}/{plural}"
             listed = await self.api.ask("GET", path)
             for key in [k for k in self.objects if k[0] == plural]:
                 del self.objects[key]
@@ -152,6 +162,8 @@ class Watched:
             held.pop(metadata["uid"], None)
         else:
             held[metadata["uid"]] = found
+        if plural != names.PLURAL:
+            self.history.setdefault(metadata["namespace"], []).append((kind, found))
         if plural == "pods":
             self.born.setdefault(metadata["namespace"], {})[metadata["uid"]] = found
         async with self._changed:

@@ -16,8 +16,8 @@ import aiohttp
 from pstraining.api import names
 from pstraining.kube.connection import load_configuration
 from pstraining.runtime.local import hold_port
-from tests.campaign import oracle
-from tests.campaign.api import BASES, Api, Object, Watched
+from tests.campaign import oracle, queues
+from tests.campaign.api import Api, Object, Watched
 from tests.campaign.faults import OnWatch, OnWrite, Plan, Point
 from tests.campaign.forks import Forked, Forks
 from tests.campaign.oracle import Run
@@ -107,12 +107,19 @@ class Campaign:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
         query = "fieldManager=pstraining-tests&force=true"
         await self.api.ask("PATCH", f"{path}?{query}", crd, "application/apply-patch+yaml")
-        await self._there(f"{BASES[names.PLURAL]}/{names.PLURAL}")
+        await self._there(f"{self.api.bases[names.PLURAL]}/{names.PLURAL}")
 
     async def clean_up(self) -> None:
-        """Delete all namespaces."""
+        """Delete all namespaces and queues."""
+        if self.has_queues:
+            await queues.remove(self.api, self._made)
         for name in self._made:
             await self.api.ask("DELETE", f"/api/v1/namespaces/{name}")
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether each namespace has a queue of Kueue."""
+        return "workloads" in self.api.bases
 
     async def _namespace(self) -> str:
         if not self._free.empty():
@@ -121,6 +128,8 @@ class Campaign:
         self._made.append(name)
         await self.api.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         await self._there(f"/api/v1/namespaces/{name}/serviceaccounts/default")
+        if self.has_queues:
+            await queues.add(self.api, name)
         return name
 
     async def _there(self, path: str) -> None:
@@ -150,6 +159,7 @@ class _Attempt:
     async def _played(self) -> Run:
         async with serving(self.proxy):
             self.campaign.watched.born.pop(self.namespace, None)
+            self.campaign.watched.history.pop(self.namespace, None)
             keeping = asyncio.create_task(self._keep_running())
             try:
                 await self._ready()
@@ -185,6 +195,7 @@ class _Attempt:
             "PSTRAINING_NAMESPACES": self.namespace,
             "PSTRAINING_HEALTH_PORT": str(self.health),
             "PSTRAINING_METRICS_PORT": "0",
+            **({"PSTRAINING_KUEUE": "true"} if self.plan.is_queued else {}),
         }
         while self.proxy.generation < MOST_OPERATORS:
             self.proxy.generation += 1
@@ -240,6 +251,8 @@ class _Attempt:
         self.result.attempts = list(self.proxy.attempts)
         self.result.operators = self.proxy.generation
         self.result.fired = self.proxy.fired or self.plan.on_write is None
+        if self.plan.is_queued:
+            self.result.problems += queues.without_quota(self.campaign.watched.history.get(self.namespace, ()))
         self.result.born = oracle.tasks_of(list(self.campaign.watched.born.get(self.namespace, {}).values()))
 
     async def _quiet(self, end: float) -> None:
@@ -266,6 +279,8 @@ class _Attempt:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             left = await oracle.end_state(api, self.namespace)
+            if self.plan.is_queued and (quota := await queues.used(api, self.namespace)) != "0":
+                left["quota"] = quota
             if not left:
                 break
             await asyncio.sleep(0.2)
@@ -287,14 +302,18 @@ def _kubeconfig(url: str) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, environment: dict[str, str], crd: Object) -> AsyncIterator[Campaign]:
-    """A campaign on the cluster that the environment names, with this CRD."""
+async def opened(
+    folder: Path, environment: dict[str, str], crd: Object, *, with_queues: bool = False
+) -> AsyncIterator[Campaign]:
+    """A campaign on the cluster that the environment names, with this CRD; with queues if Kueue is there."""
     api = Api(await load_configuration(environment))
     watched = Watched(api)
     forks = await Forks.open()
     campaign = Campaign(api, watched, forks, folder)
     try:
         await campaign.install(crd)
+        if with_queues:
+            await queues.install(api)
         await watched.open()
         yield campaign
     finally:

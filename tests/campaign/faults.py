@@ -66,10 +66,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "pods": ("pods",),
     "workloads": WORKLOADS_KINDS,
     "services": ("services", "configmaps"),
-    "all": (names.PLURAL, "pods", *WORKLOADS_KINDS, "services", "configmaps"),
+    "queue": ("workloads",),
+    "all": (names.PLURAL, "pods", *WORKLOADS_KINDS, "services", "configmaps", "workloads"),
 }
 """Kinds that a watch fault strikes together."""
 
+QUEUED = frozenset({"queue", "evict", "slice"})
+"""The workloads whose job has a queue of Kueue."""
 CRASHES = (OnWrite.CRASH_BEFORE, OnWrite.CRASH_AFTER, OnWrite.CRASH_TWICE, OnWrite.STALE)
 
 
@@ -92,6 +95,11 @@ class Plan:
         if self.on_write is not None:
             return str(self.on_write)
         return f"watch {self.on_watch}" if self.on_watch is not None else "none"
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the job has a queue."""
+        return self.workload in QUEUED
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -120,7 +128,7 @@ def plans(workload: str, before: Sequence[Point], own: Sequence[Point], seed: in
     for fault in (f for f in OnWrite if f not in (OnWrite.CRASH_BEFORE, OnWrite.CRASH_AFTER, OnWrite.STALE)):
         for point in own:
             yield Plan(workload, fault, point)
-    groups = list(GROUPS)
+    groups = [group for group in GROUPS if group != "queue" or workload in QUEUED]
     for number, point in enumerate(own):
         yield Plan(workload, OnWrite.STALE, point, group=groups[number % len(groups)])
     for on_watch in OnWatch:

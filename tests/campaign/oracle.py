@@ -11,6 +11,7 @@ What may differ, and why; everything else is a divergence:
 - An applied change whose answer is lost is applied again, and changes nothing.
 - Old lists of pods: an operator that is told that there are none says so, and that they are back.
 - Pods that go in the workload: one that has gone meanwhile is not told of the new cluster map.
+- With a queue, Kueue's webhook refuses a pod whose Job it has not seen yet: one event reports it, and the pod comes.
 - Tries: what was refused or lost is tried again, so up to TRIES_SLACK more requests than writes for each object.
 - A request that arrives late, after the workload: the write that it stands for may happen a second time, once, and
   must be harmless or undone, by one more write: the end state is compared after it.
@@ -26,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from pstraining.api import names
-from tests.campaign.api import BASES, Api, Object
+from tests.campaign.api import Api, Object
 from tests.campaign.faults import CRASHES, OnWatch, OnWrite, Plan, Point
-from tests.campaign.proxy import GENERATED, RETRY_AFTER, Attempt
+from tests.campaign.proxy import RETRY_AFTER, Attempt, stable_name
 from tests.campaign.stage import JOB, identity
 
 STATUS_SLACK = 2
@@ -37,6 +38,7 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 POD = re.compile(r"\b(job(?:-[a-z]+)+-\d+)(?:-[a-z0-9]{6,10})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?\b")
 VARYING = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generateName", "activeSeconds")
+WORKLOAD = re.compile(r"\b(pstrainingjob-job)-[0-9a-f]{5}\b")
 HASHES = ("pod-template-hash", "controller-revision-hash", names.ANNOTATION_CLUSTER_HASH)
 
 Key = tuple[str, str, str]
@@ -83,12 +85,12 @@ def _key(attempt: Attempt) -> Key:
 async def end_state(api: Api, namespace: str) -> dict[str, Any]:
     """Everything in a namespace that a job may have, canonical."""
     found: dict[str, Any] = {}
-    for plural, base in BASES.items():
+    for plural, base in api.bases.items():
         listed = await api.ask("GET", f"{base}/namespaces/{namespace}/{plural}")
         for item in listed["items"]:
             name = item["metadata"]["name"]
             if name != "kube-root-ca.crt":
-                key = GENERATED.sub("", name) if plural == "pods" else name
+                key = stable_name(plural, name)
                 found.setdefault(f"{plural}/{key}", []).append(_object(plural, item, namespace))
     return found
 
@@ -113,7 +115,7 @@ def canonical(value: Any, namespace: str) -> Any:
         return [canonical(v, namespace) for v in value]
     if isinstance(value, str):
         text = UUID.sub("<uid>", value.replace(namespace, "<namespace>"))
-        return POD.sub(r"\1", TIME.sub("<time>", text))
+        return POD.sub(r"\1", WORKLOAD.sub(r"\1", TIME.sub("<time>", text)))
     return value
 
 
@@ -151,6 +153,7 @@ def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
             low, high = 0, high + STATUS_SLACK
         if kind == "events":
             low = 0 if run.plan.on_write is not None or run.plan.on_watch is OnWatch.SILENT else low
+        high += run.plan.is_queued and (kind, name) == ("events", "PodsRefused")
         if (verb, kind) == ("apply", "pods") and f"pods/{name}" not in run.state:
             low = 0
         if kind == "events" and run.plan.on_write is OnWrite.STALE and "pods" in run.plan.kinds:

@@ -27,6 +27,8 @@ STALE_SECONDS = 1.0
 """How far behind the watches of an operator are that was shown old lists."""
 GENERATED = re.compile(r"(-[a-z0-9]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 """What Kubernetes puts behind the names of pods."""
+HASHED = re.compile(r"-[0-9a-f]{5}$")
+"""What the name of a Workload ends with: a hash of the job's uid."""
 PATH = re.compile(r"^/(?:api|apis/[^/]+)/[^/]+/namespaces/[^/]+/(?P<kind>[^/]+)(?:/(?P<name>[^/]+))?(?P<sub>/status)?$")
 ANSWERS = {
     OnWrite.CONFLICT: (
@@ -203,12 +205,17 @@ class FaultProxy:
             name = sent.get("reason", "")
         elif verb == "create":
             name = sent["metadata"].get("name", "")
-        elif kind == "pods":
-            name = GENERATED.sub("", name)
+        name = stable_name(kind, name)
         self.seen[verb, kind, name] += 1
         point = Point(verb, kind, name, self.seen[verb, kind, name])
         self.attempts.append(attempt := Attempt(point, asyncio.get_running_loop().time()))
         return attempt
+
+
+def stable_name(plural: str, name: str) -> str:
+    """A name without what differs from run to run."""
+    pattern = {"pods": GENERATED, "workloads": HASHED}.get(plural)
+    return name if pattern is None else pattern.sub("", name)
 
 
 def _kind_of_list(path: str) -> str:

@@ -4,13 +4,16 @@ No scheduler and no kubelet touches the pods, as they ask for a scheduler that d
 test writes, and the API server removes them as soon as somebody deletes them. All other controllers are real.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pstraining.api import names
-from tests.campaign.api import BASES, Api, Object, Watched
+from pstraining.resources import kueue
+from tests.campaign.api import QUEUE_API, Api, Object, Watched
+from tests.campaign.queues import QUEUE, quota
 
 JOB = "job"
 STEP_SECONDS = 120.0
@@ -29,21 +32,23 @@ class Stage:
 
     def path(self, plural: str, name: str = "", sub: str = "") -> str:
         """A path in this namespace."""
-        return "/".join(p for p in (f"{BASES[plural]}/namespaces/{self.namespace}/{plural}", name, sub) if p)
+        return "/".join(p for p in (f"{self.api.bases[plural]}/namespaces/{self.namespace}/{plural}", name, sub) if p)
 
-    async def submit(self, *, workers: int = 1, **spec: Any) -> None:
-        """Create the job, and wait until all of it exists."""
+    async def submit(self, *, workers: int = 1, queue: bool = False, **spec: Any) -> None:
+        """Create the job, and wait until all of it exists; a job with a queue may have to wait for its admission."""
+        labels = {kueue.LABEL_QUEUE: QUEUE} if queue else {}
         container = {"name": "tensorflow", "image": "none", "command": ["python"]}
         template = {"spec": {"schedulerName": "nobody", "containers": [container]}}
         worker = {"replicas": workers, "template": template}
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
-            "metadata": {"name": JOB, "namespace": self.namespace},
+            "metadata": {"name": JOB, "namespace": self.namespace, "labels": labels},
             "spec": {"worker": worker, "ps": {"replicas": 1}, **spec},
         }
         await self.api.ask("POST", self.path(names.PLURAL) + "?fieldValidation=Strict", body)
-        await self.until(lambda: self.condition("Created") == "True", "Created")
+        if not queue:
+            await self.until(lambda: self.condition("Created") == "True", "Created")
 
     async def change(self, spec: Object) -> None:
         """The user changes the job."""
@@ -117,6 +122,16 @@ class Stage:
     async def until(self, check: Callable[[], bool], what: str) -> None:
         """Wait for something to be seen."""
         await self.watched.until(check, what, STEP_SECONDS)
+
+    async def stop_queue(self, policy: str) -> None:
+        """The administrator stops the namespace's ClusterQueue, or lets it go on."""
+        path = f"{QUEUE_API}/clusterqueues/{self.namespace}"
+        await self.api.merge(path, {"spec": {"stopPolicy": policy}})
+
+    @property
+    def quota(self) -> Counter[str]:
+        """The number of pods of each pod set that have quota."""
+        return quota(self.watched.workloads(self.namespace))
 
     @property
     def status(self) -> Object:

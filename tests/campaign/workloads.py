@@ -1,4 +1,4 @@
-"""The six workloads, each a script that waits for what the job says before it goes on: the same writes every time."""
+"""The workloads, each a script that waits for what the job says before it goes on: the same writes every time."""
 
 from collections.abc import Awaitable, Callable
 
@@ -76,6 +76,46 @@ async def take_over(stage: Stage) -> None:
     await stage.until(lambda: stage.phase == "Running", "the job runs")
 
 
+async def queue(stage: Stage) -> None:
+    """A job waits in a queue, is admitted, comes up, and succeeds: its quota is back."""
+    await stage.stop_queue("Hold")
+    stage.begun()
+    await stage.submit(queue=True)
+    await stage.until(lambda: stage.phase == "Queued", "it waits")
+    await stage.stop_queue("None")
+    await stage.bring_up()
+    await stage.end(names.CHIEF)
+    await stage.until(lambda: stage.condition("Succeeded") == "True", "Succeeded")
+    await stage.until(lambda: not stage.quota, "the quota is back")
+
+
+async def evict(stage: Stage) -> None:
+    """A running job is evicted, and admitted again once its quota is back."""
+    await stage.submit(queue=True)
+    await stage.bring_up()
+    stage.begun()
+    await stage.stop_queue("HoldAndDrain")
+    await stage.until(lambda: stage.phase == "Queued" and not stage.pods(), "queued, and freed")
+    await stage.until(lambda: not stage.quota, "the quota is back")
+    await stage.until(lambda: all(stage.role(r).get("ready") == 0 for r in ("ps", "worker", "chief")), "0 ready")
+    await stage.stop_queue("None")
+    await stage.bring_up()
+
+
+async def slice_(stage: Stage) -> None:
+    """One worker becomes two by a slice, and then one again, whose quota is back."""
+    await stage.submit(queue=True)
+    await stage.bring_up()
+    stage.begun()
+    await stage.scale(2)
+    await stage.run(names.WORKER, 1)
+    await stage.until(lambda: stage.role("worker").get("ready") == 2, "both workers run")
+    await stage.until(lambda: len(stage.watched.workloads(stage.namespace)) == 1, "the slice has replaced the first")
+    await stage.scale(1)
+    await stage.until(lambda: len(stage.pods(names.WORKER)) == 1, "one worker is left")
+    await stage.until(lambda: stage.quota[names.WORKER] == 1, "the quota of the other is back")
+
+
 WORKLOADS: dict[str, Workload] = {
     "create": create,
     "succeed": succeed,
@@ -83,4 +123,7 @@ WORKLOADS: dict[str, Workload] = {
     "suspend": suspend,
     "scale": scale,
     "take-over": take_over,
+    "queue": queue,
+    "evict": evict,
+    "slice": slice_,
 }

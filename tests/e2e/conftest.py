@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
 OPERATOR_IMAGE = ("--set", f"image.repository={image_repository('operator')}")
 """The chart's option for the image that is on the nodes."""
-ALONE = {"healed", "fake_nodes", "gang_scheduler"}
+ALONE = {"healed", "fake_nodes", "gang_scheduler", "kueue"}
 """Fixtures that change the whole cluster."""
 
 
@@ -126,6 +126,14 @@ def run_helm(kube: Kube, command: list[str]) -> None:
     environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
     where = ["-n", RELEASE_NAMESPACE, "--kube-context", kube.target.context]
     subprocess.run([*command, *where], check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def kueue() -> Iterator[None]:
+    """The real Kueue, which answers for all pods of the cluster."""
+    cluster_command("kueue", "up")
+    yield
+    cluster_command("kueue", "down")
 
 
 @pytest.fixture

@@ -7,15 +7,13 @@ than the quota.
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, cluster_command
+from tests.e2e.conftest import cluster_command
 from tests.support.examples import Example
 from tests.support.kube import ApiError, Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
@@ -24,7 +22,6 @@ from tests.support.soak_marks import THOROUGH, in_all
 from tests.support.watching import Watch
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.cluster,
     in_all("tests/unit/core/test_admission.py::test_no_pod_exists_before_the_admission"),
 ]
@@ -39,13 +36,6 @@ JOBS = 200 if THOROUGH else 12
 PRIORITIES = 4
 MILLICORES = 10
 """What a pod requests: the quota is counted in pods of this size."""
-
-
-@pytest.fixture(scope="module")
-def kueue() -> Iterator[None]:
-    subprocess.run([sys.executable, "-m", "localcluster", "kueue", "up"], cwd=ROOT, check=True)
-    yield
-    subprocess.run([sys.executable, "-m", "localcluster", "kueue", "down"], cwd=ROOT, check=True)
 
 
 class Queue:
@@ -139,17 +129,18 @@ class History:
         return list(found.items())
 
     def check(self) -> int:
-        """Replay the history: pods of admitted jobs never request more than the quota.
+        """Replay the history: pods of jobs with a queue never request more than the quota.
 
         Returns:
             The number of versions that were checked.
         """
         events = self.events()
+        with_queue = {job_of(version) for _, version in events if version["kind"] == "Workload"}
         pods: dict[str, str] = {}
         quota = 0
         for kind, found in events:
-            uid, job = found["metadata"]["uid"], found["metadata"].get("labels", {}).get("pstraining.dev/job-name", "")
-            if found["kind"] == "Pod":
+            uid, job = found["metadata"]["uid"], job_of(found)
+            if found["kind"] == "Pod" and job in with_queue:
                 over = kind == "DELETED" or found["status"].get("phase") in ("Succeeded", "Failed")
                 pods.pop(uid, None) if over else pods.update({uid: job})
             elif found["kind"] == "ClusterQueue":
@@ -157,6 +148,10 @@ class History:
                 quota = max(quota, millicores(group["flavors"][0]["resources"][0]["nominalQuota"]))
             assert len(pods) * MILLICORES <= quota, f"{len(pods)} pods with a quota of {quota}m: {pods}"
         return len(events)
+
+
+def job_of(found: Object) -> str:
+    return str(found["metadata"].get("labels", {}).get("pstraining.dev/job-name", ""))
 
 
 def millicores(quantity: str) -> int:
@@ -188,7 +183,7 @@ def queued(queue: Queue, name: str, folder: Path, labels: dict[str, str] | None 
     pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{MILLICORES}m"}}
     made = manifest(queue.namespace, name, **spec)
     made["spec"]["worker"] = {"template": pod, **worker}
-    made["metadata"]["labels"] = {QUEUE_LABEL: NAME, **(labels or {})}
+    made["metadata"]["labels"] = {QUEUE_LABEL: NAME} if labels is None else labels
     queue.kube.create(made)
     return Puppet(queue.kube, queue.namespace, name, orders)
 
@@ -258,7 +253,7 @@ def test_a_higher_priority_preempts_and_quota_is_free_when_the_last_pod_is_gone(
     queue.room_for(3)
     low = queued(queue, "low", shared)
     low.wait_phase("Running")
-    high = queued(queue, "high", shared, labels={PRIORITY_LABEL: f"{NAME}-high"})
+    high = queued(queue, "high", shared, labels={QUEUE_LABEL: NAME, PRIORITY_LABEL: f"{NAME}-high"})
     high.wait_phase("Running", 120)
     low.wait_phase("Queued")
     assert sum(r["failures"] for r in low.status().get("replicaRecords", [])) == 0
@@ -345,19 +340,27 @@ def test_a_job_that_ends_while_kueue_is_away_gives_its_quota_back_later(queue: Q
     waiting.wait_phase("Running", 180)
 
 
-def test_a_default_queue_does_not_take_a_job_apart(queue: Queue, shared: Path) -> None:
-    """Kueue puts the label of a LocalQueue named `default` on jobs without one, but not on what a job owns."""
+@pytest.mark.parametrize("takes_all", [False, True], ids=["", "manageJobsWithoutQueueName"])
+def test_a_job_without_a_queue_runs_outside_of_all_queues(queue: Queue, shared: Path, takes_all: bool) -> None:
+    """Kueue puts the label of a LocalQueue named `default` on objects without one, but not on what a job owns."""
+    cluster_command("kueue", "up", *(["--all-jobs"] if takes_all else []))
     spec = {"clusterQueue": NAME}
     body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}, "spec": spec}
     queue.kube.request("POST", f"{GROUP}/namespaces/{queue.namespace}/localqueues", body)
+    waiting, plain = queued(queue, "waiting", shared), queued(queue, "plain", shared, labels={})
+    plain.wait_phase("Running")
+    waiting.wait_phase("Queued")
+    assert not waiting.pods()
     queue.room_for(3)
-    job = queued(queue, "plain", shared)
-    job.wait_phase("Running")
-    assert [w["metadata"]["name"] for w in queue.workloads("")] == []
+    waiting.wait_phase("Running")
+    assert {job_of(w) for w in queue.all_workloads()} == {"waiting"}, "Kueue made none for what jobs own"
     for kind in ("StatefulSet", "Deployment", "Job", "Pod"):
         labels = [found["metadata"].get("labels", {}) for found in queue.kube.list(kind, queue.namespace)]
         assert labels
         assert not [found for found in labels if QUEUE_LABEL in found], kind
+    for job in (plain, waiting):
+        job.exit("chief-0", 0)
+        job.wait_phase("Succeeded")
     queue.kube.request("DELETE", f"{GROUP}/namespaces/{queue.namespace}/localqueues/default")
 
 

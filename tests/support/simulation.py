@@ -99,17 +99,20 @@ class World:
         snapshot = self.snapshot()
         made = self._plan(snapshot)
         outcomes = self._execute(made.actions[:stop_after])
-        if stop_after is not None and stop_after <= len(made.actions):
-            return made
-        if self.job is None:
+        if self.job is None or (stop_after is not None and stop_after <= len(made.actions)):
             return made
         status = next_status(snapshot, outcomes, self.now)
         documented(status, made)
         if status != self.job.get("status"):
-            self.told.extend(events(snapshot, status))
-            self.job["status"] = status
-            self.status_writes += 1
+            self._store(status, events(snapshot, status))
         return made
+
+    def _store(self, status: dict[str, Any], found: Iterable[Event]) -> None:
+        """Write the job's status, and then its events."""
+        assert self.job is not None
+        self.job["status"] = status
+        self.status_writes += 1
+        self.told.extend(found)
 
     def settle(self, passes: int = 20) -> int:
         """Reconcile and let controllers act until nothing changes; the number of passes it took."""
