@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.conditions import Reason
 from pstraining.core.actions import Action, Kind, Outcome, PatchStatus, Replace, Verdict
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
@@ -32,7 +33,7 @@ class QueuedWorld(World):
         key = str(action.kind), action.name
         if isinstance(action, PatchStatus):
             self._patch(action, self.children[key])
-        elif isinstance(action, Replace) and action.kind is Kind.WORKLOAD:
+        elif isinstance(action, Replace) and action.kind is Kind.WORKLOAD and action.reason != Reason.DRIFTED:
             self._correct(action, self.children[key])
         else:
             return super()._write(action)

@@ -96,6 +96,17 @@ def root() -> list[Rule]:
             "message": "spec.runPolicy.managedBy is immutable: delete the job and make it anew",
             "fieldPath": ".spec.runPolicy.managedBy",
         },
+        {
+            "rule": "has(self.spec.managedBy) == has(oldSelf.spec.managedBy) && "
+            "(!has(self.spec.managedBy) || self.spec.managedBy == oldSelf.spec.managedBy)",
+            "message": "spec.managedBy is immutable: delete the job and create it again",
+            "fieldPath": ".spec.managedBy",
+        },
+        {
+            "rule": f"self.spec.runPolicy.managedBy != '{names.MULTIKUEUE}'",
+            "message": f"spec.runPolicy.managedBy: MultiKueue reads spec.managedBy; set {names.MULTIKUEUE} there",
+            "fieldPath": ".spec.runPolicy.managedBy",
+        },
     ]
 
 

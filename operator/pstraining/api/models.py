@@ -349,6 +349,18 @@ class PSTrainingJobSpec(ApiModel):
     )
     failure_policy: FailurePolicy = FailurePolicy()
     network: NetworkSpec = NetworkSpec()
+    managed_by: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=63,
+        description="Manager of the job, where Kueue reads and removes it. kueue.x-k8s.io/multikueue: Kueue sends the "
+        "job to another cluster, and its status comes from there. Default: runPolicy.managedBy. Immutable.",
+    )
+
+    @property
+    def manager(self) -> str:
+        """The manager of the job."""
+        return self.managed_by or self.run_policy.managed_by
 
 
 def _texts(labels: Any) -> Any:
@@ -364,6 +376,7 @@ class Metadata(ApiModel):
     uid: str
     generation: int = 1
     labels: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default_factory=dict)
 
 
 class PSTrainingJob(ApiModel):

@@ -25,6 +25,8 @@ EVALUATOR: Final = "evaluator"
 ROLES: Final = (CHIEF, WORKER, PS, EVALUATOR)
 MANAGED_BY: Final = f"{GROUP}/operator"
 """runPolicy.managedBy of the jobs that this operator looks after."""
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""spec.managedBy of the jobs that Kueue sends to another cluster."""
 
 MAIN_CONTAINER: Final = "tensorflow"
 """The container that is wrapped; a pod with a single container may call it anything."""
@@ -76,6 +78,8 @@ ANNOTATION_DEMOTED: Final = f"{GROUP}/demoted"
 """On a shard's Service: the uid of the pod that the last take-over left alive, and that has to go."""
 ANNOTATION_POD_SETS: Final = f"{GROUP}/pod-sets"
 """On a Workload of Kueue: a hash of the fields from which its pod sets were made."""
+ANNOTATION_SPEC: Final = f"{GROUP}/spec"
+"""On a Workload that Kueue sends to another cluster: a hash of the spec of its job."""
 ANNOTATION_TAKEOVER: Final = f"{GROUP}/takeover"
 """On the job: a planned take-over that somebody asks for, as "<shard>@<epoch>"; done once the epoch is higher."""
 

@@ -146,7 +146,7 @@ class RunPolicy(ApiModel):
         min_length=1,
         max_length=63,
         description="Manager of the job. Default pstraining.dev/operator. The operator ignores jobs of any other "
-        "manager, such as kueue.x-k8s.io/multikueue. Immutable.",
+        "manager. Kueue's kueue.x-k8s.io/multikueue belongs to spec.managedBy. Immutable.",
     )
     clean_pod_policy: JobCleanPodPolicy = Field(
         default=JobCleanPodPolicy(), description="Pods deleted after the job has ended."

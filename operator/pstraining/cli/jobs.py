@@ -93,6 +93,14 @@ def is_true(job: Object, kind: str) -> bool:
     return condition(job, kind).get("status") == "True"
 
 
+def manager(job: Object) -> tuple[str, str]:
+    """The manager of a job, and the field that names it."""
+    spec = job["spec"]
+    if spec.get("managedBy"):
+        return str(spec["managedBy"]), "spec.managedBy"
+    return str((spec.get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)), "spec.runPolicy.managedBy"
+
+
 def end_of(job: Object) -> Condition | None:
     """How the job has ended, if it has."""
     return next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if is_true(job, kind)), None)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pstraining.api import names
 from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, Object
-from pstraining.cli.jobs import end_of, job_named, one_line, phase, why
+from pstraining.cli.jobs import end_of, job_named, manager, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
 from pstraining.cli.status.pod_state import is_unexplained, state
 from pstraining.cli.status.pod_state import why as why_pod
@@ -82,9 +82,11 @@ def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
 def _notes(job: Object) -> list[str]:
     """Facts that the status does not state yet, as the operator has not processed the job."""
     metadata, reported = job["metadata"], job.get("status") or {}
-    manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
-    if manager != names.MANAGED_BY:
-        return [f"{manager} manages this job (spec.runPolicy.managedBy)."]
+    found, field = manager(job)
+    if found == names.MULTIKUEUE:
+        return [f"Kueue sends this job to another cluster ({field}). Its pods are there; its status is a copy."]
+    if found != names.MANAGED_BY:
+        return [f"{found} manages this job ({field})."]
     if metadata.get("deletionTimestamp"):
         return ["The job is being deleted."]
     if not reported:

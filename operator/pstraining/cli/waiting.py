@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import typer
 
-from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, is_true
+from pstraining.cli.jobs import condition, is_true, manager
 
 EVERY, SELDOM = 0.5, 5.0
 """Seconds between two looks: between the first ones, and after a while."""
@@ -131,5 +130,5 @@ def state(job: Object) -> str:
 
 
 def _unseen(job: Object) -> str:
-    manager = (job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
-    return f"{manager} has not processed the job yet. Check that it is running, with `kubectl pstraining doctor`."
+    found, _ = manager(job)
+    return f"{found} has not processed the job yet. Check that it is running, with `kubectl pstraining doctor`."

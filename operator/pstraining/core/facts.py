@@ -34,6 +34,7 @@ from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failover import ShardState
 from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Snapshot
+from pstraining.resources import kueue
 from pstraining.resources.gang import GangMembers
 
 
@@ -53,8 +54,13 @@ class Facts:
 
     @cached_property
     def is_managed_here(self) -> bool:
-        """Whether runPolicy.managedBy leaves the job to this operator."""
-        return self.job.spec.run_policy.managed_by == names.MANAGED_BY
+        """Whether managedBy leaves the job to this operator."""
+        return self.job.spec.manager == names.MANAGED_BY
+
+    @cached_property
+    def is_dispatched(self) -> bool:
+        """Whether MultiKueue sends the job to another cluster."""
+        return kueue.is_dispatched(self.job)
 
     @cached_property
     def recorded_end(self) -> Condition | None:

@@ -13,6 +13,7 @@ from pstraining.api import names
 from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, Snapshot, Termination
+from pstraining.resources import kueue
 from pstraining.resources.installation import STANDARD, Installation
 
 
@@ -42,7 +43,8 @@ def observe(
     uid = job["metadata"]["uid"]
     owned = {}
     for manifest in children:
-        if controller_uid(manifest) == uid or _is_labelled(manifest, job["metadata"]):
+        metadata = job["metadata"]
+        if controller_uid(manifest) == uid or _is_labelled(manifest, metadata) or _is_prebuilt(manifest, metadata):
             child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, job, mount_failures.get(m["metadata"]["uid"], ""))) is not None]
@@ -69,6 +71,14 @@ def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
         return False
     is_orphan = controller_uid(manifest) is None and names.is_child(job["name"], metadata["name"])
     return manifest["kind"] == Kind.CLAIM or is_orphan
+
+
+def _is_prebuilt(manifest: Manifest, job: Manifest) -> bool:
+    """Whether an object is the Workload that MultiKueue has sent with the job, and no job has taken yet."""
+    if manifest["kind"] != Kind.WORKLOAD or controller_uid(manifest) is not None:
+        return False
+    sent = kueue.prebuilt(job.get("labels") or {}, job.get("annotations") or {})
+    return bool(sent == manifest["metadata"]["name"])
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -35,6 +35,7 @@ from pstraining.core.policies import (
     completion,
     deadline,
     diagnosis,
+    dispatching,
     failover,
     gang,
     job_restart,
@@ -63,15 +64,23 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
         launcher: the launcher that new children get.
     """
     facts = gather(snapshot, now)
-    if snapshot.deleting or isinstance(facts, str) or not facts.is_managed_here:
+    if snapshot.deleting or isinstance(facts, str) or not (facts.is_managed_here or facts.is_dispatched):
         return Plan()
-    found = _decide(facts, launcher)
+    found = _dispatch(facts) if facts.is_dispatched else _decide(facts, launcher)
     adopted = _without(adoption.adoptions(facts.job, snapshot), found.actions)
     owners = (*retain_policy.owner_changes(facts.job, snapshot), *adopted)
     # The garbage collector deletes by the owners that an object has when the job is deleted.
     if owners and any(a.kind is Kind.PS_TRAINING_JOB for a in found.actions):
         return Plan(owners)
     return replace(found, actions=(*found.actions, *owners))
+
+
+def _dispatch(facts: Facts) -> Plan:
+    """Ask for the quota of a job that another cluster runs."""
+    expiry = clean_up.expiry(facts.job, facts.status)
+    if expiry is not None and expiry <= facts.now:
+        return Plan((Delete(Kind.PS_TRAINING_JOB, facts.snapshot.name, facts.snapshot.uid, Reason.TTL_EXPIRED),))
+    return Plan(tuple(dispatching.changes(facts)), _earliest(expiry, dispatching.due(facts)))
 
 
 def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:

@@ -44,6 +44,8 @@ def waiting(state: QueueState) -> str:
             f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue, or remove the label "
             f"{kueue.LABEL_QUEUE}. The job waits, and starts by itself."
         )
+    if current is None and state.prebuilt:
+        return f"Workload {state.prebuilt}, which MultiKueue sends with the job, does not exist."
     # A Workload with quota keeps the priority that it was created with.
     if (current is None or not current.has_quota) and state.priority is None and state.priority_class is not None:
         kind, name = state.priority_class

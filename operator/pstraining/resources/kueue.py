@@ -22,6 +22,8 @@ LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 LABEL_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 LABEL_MAX_SECONDS: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 LABEL_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
+PREBUILT: Final = "kueue.x-k8s.io/prebuilt-workload-name"
+"""Annotation, or label, of a job that MultiKueue has sent here: the name of the Workload that it has sent before."""
 LABEL_POD_SET: Final = "kueue.x-k8s.io/podset"
 ANNOTATION_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 ANNOTATION_REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
@@ -81,9 +83,32 @@ def workload_name(job: PSTrainingJob, extra: str = "") -> str:
     return f"{names.SINGULAR}-{job.metadata.name}"[:_MAX_NAME] + f"-{digest[:5]}"
 
 
+def prebuilt(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """Return the name of the Workload that MultiKueue has sent with a job; empty if it has sent none.
+
+    Args:
+        labels: the job's.
+        annotations: the job's.
+    """
+    return annotations.get(PREBUILT) or labels.get(PREBUILT, "")
+
+
+def prebuilt_of(job: PSTrainingJob) -> str:
+    """Return the name of the Workload that MultiKueue has sent with a job; empty if it has sent none."""
+    return prebuilt(job.metadata.labels, job.metadata.annotations)
+
+
+def is_dispatched(job: PSTrainingJob) -> bool:
+    """Whether MultiKueue sends the job to another cluster."""
+    return job.spec.manager == names.MULTIKUEUE
+
+
 def is_elastic(job: PSTrainingJob) -> bool:
-    """Whether its number of workers changes by workload slices; with worker.minReplicas, Kueue may admit fewer."""
-    return job.spec.worker.min_replicas is None
+    """Whether its number of workers changes by workload slices.
+
+    With worker.minReplicas, Kueue may admit fewer. MultiKueue sends a job once, with all of its workers.
+    """
+    return job.spec.worker.min_replicas is None and not is_dispatched(job) and not prebuilt_of(job)
 
 
 def counts(job: PSTrainingJob) -> dict[str, int]:
@@ -111,6 +136,20 @@ def digest(job: PSTrainingJob) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:10]
 
 
+def spec_digest(job: PSTrainingJob) -> str:
+    """Return a hash of the spec that another cluster gets; whether the job is suspended here is no part of it."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    spec.get("runPolicy", {}).pop("suspend", None)
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _marks(job: PSTrainingJob) -> dict[str, str]:
+    """Return the annotations by which the operator recognizes what a Workload was made from."""
+    return {names.ANNOTATION_POD_SETS: digest(job)} | (
+        {names.ANNOTATION_SPEC: spec_digest(job)} if is_dispatched(job) else {}
+    )
+
+
 def pod_sets(job: PSTrainingJob) -> list[dict[str, Any]]:
     """Return the pod sets of a job: the number of each role's pods, and of each pod what its placement depends on."""
     tasks = {
@@ -123,7 +162,7 @@ def pod_sets(job: PSTrainingJob) -> list[dict[str, Any]]:
     found = []
     for name, count in counts(job).items():
         item: dict[str, Any] = {"name": name, "count": count}
-        if name == names.WORKER and not is_elastic(job):
+        if name == names.WORKER and job.spec.worker.min_replicas is not None:
             item["minCount"] = job.spec.worker.min_replicas
         template = pods.build(job, tasks[name], LauncherMap(""))
         found.append(item | {"template": _outline(template)})
@@ -139,7 +178,7 @@ def build(job: PSTrainingJob, priority: Priority, chain: SliceChain, name: str) 
         chain: its place among the job's Workloads; ignored if the job is not elastic.
         name: the Workload's name.
     """
-    annotations = {names.ANNOTATION_POD_SETS: digest(job)}
+    annotations = _marks(job)
     if is_elastic(job):
         annotations |= {ANNOTATION_ELASTIC: "true", ANNOTATION_SLICE: chain.first}
         if chain.replaces:
@@ -152,7 +191,7 @@ def build(job: PSTrainingJob, priority: Priority, chain: SliceChain, name: str) 
 def corrections(job: PSTrainingJob, priority: Priority) -> dict[str, Any]:
     """Return the parts of a Workload without quota that are written again when the job changes, by JSON pointer."""
     parts = {f"/spec/{key}": value for key, value in _spec(job, priority).items()}
-    return parts | {"/metadata/annotations/" + names.ANNOTATION_POD_SETS.replace("/", "~1"): digest(job)}
+    return parts | {f"/metadata/annotations/{key.replace('/', '~1')}": value for key, value in _marks(job).items()}
 
 
 def _spec(job: PSTrainingJob, priority: Priority) -> dict[str, Any]:

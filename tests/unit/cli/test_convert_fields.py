@@ -88,8 +88,8 @@ GANGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, What]]]] = [
         ({"suspend": True}, {"suspend": True}, []),
         ({"managedBy": "kubeflow.org/training-operator"}, {}, [("managedBy", CHANGED)]),
         (
-            {"managedBy": "kueue.x-k8s.io/multikueue"},
-            {"managedBy": "kueue.x-k8s.io/multikueue"},
+            {"managedBy": "other.dev/operator"},
+            {"managedBy": "other.dev/operator"},
             [("managedBy", DIFFERENT)],
         ),
         ({"schedulingPolicy": {"priorityClass": "high"}}, {"schedulingPolicy": {"priorityClass": "high"}}, []),
@@ -111,6 +111,13 @@ def test_run_policy(run_policy: dict[str, Any], made: dict[str, Any], said: list
     wanted = {k: v for k, v in always.items() if k not in run_policy} | made
     assert spec(job).get("runPolicy", {}) == wanted
     assert notes(job) == [(f"spec.runPolicy.{path}", what) for path, what in said]
+
+
+def test_multikueue_reads_its_field_below_spec() -> None:
+    job = tfjob({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})
+    assert spec(job)["managedBy"] == "kueue.x-k8s.io/multikueue"
+    assert "managedBy" not in spec(job)["runPolicy"]
+    assert ("spec.runPolicy.managedBy", CHANGED) in notes(job)
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,12 @@ def test_without_an_operator_the_installation_is_what_is_wrong() -> None:
     world = running()
     world.edit({"worker": {"replicas": 3}})
     assert ("fail", "operator") in found(Read(world))
-    managed = World(job(spec={"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}))
+    managed = World(job(spec={"runPolicy": {"managedBy": "other.dev/operator"}}))
     assert found(Read(managed)) == [("warn", "managedBy")]
+    sent = World(job(spec={"managedBy": "kueue.x-k8s.io/multikueue"}))
+    (cause,) = examined(Read(sent))["checks"]
+    assert "Kueue sends this job to another cluster" in cause["message"]
+    assert "label kueue.x-k8s.io/queue-name" in cause["todo"]
 
 
 def test_a_job_that_waits_as_it_was_asked_is_not_ill() -> None:

@@ -286,7 +286,8 @@ def test_what_nobody_has_written_into_the_status_yet_is_noted() -> None:
     changed["metadata"]["generation"] += 1
     assert "has not processed the last change" in notes(changed)[0]
     assert "is being deleted" in notes(job() | {"metadata": job()["metadata"] | {"deletionTimestamp": stamp(NOW)}})[0]
-    assert "kueue" in notes(job(spec={"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}))[0]
+    assert "other.dev/operator manages" in notes(job(spec={"runPolicy": {"managedBy": "other.dev/operator"}}))[0]
+    assert "to another cluster" in notes(job(spec={"managedBy": "kueue.x-k8s.io/multikueue"}))[0]
 
 
 def conditions(**held: str) -> Object:

@@ -18,7 +18,7 @@ def status(world: World) -> dict[str, Any]:
 
 
 def test_a_job_of_another_manager_is_left_alone() -> None:
-    world = World(job(spec={"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}))
+    world = World(job(spec={"runPolicy": {"managedBy": "other.dev/operator"}}))
     assert world.job is not None
     world.job["status"] = {"theirs": True}
     world.reconcile()

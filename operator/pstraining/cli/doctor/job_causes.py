@@ -24,10 +24,11 @@ from pstraining.cli.doctor.advice import (
     of_waiting,
 )
 from pstraining.cli.doctor.checks import Check, CheckResult
-from pstraining.cli.jobs import condition, is_true, one_line
+from pstraining.cli.jobs import condition, is_true, manager, one_line
 from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, TaskRole
 from pstraining.cli.waiting import is_seen, is_suspended
+from pstraining.resources import kueue
 
 _STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STALLED, Condition.STATUS_INCOMPLETE)
 """Reasons that keep a job from training until its spec or the cluster is corrected."""
@@ -76,14 +77,26 @@ def _cause(name: str, message: str, advice: Advice | None, result: CheckResult =
 
 def _unmanaged(found: JobEvidence) -> Iterator[Check]:
     metadata = found.job["metadata"]
-    manager = (found.job["spec"].get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)
-    if manager != names.MANAGED_BY:
-        message = f"{manager} manages this job (spec.runPolicy.managedBy), and the operator does not."
-        yield _cause("managedBy", message, Advice(f"Ask {manager}.", NOTHING_HAPPENS), CheckResult.WARN)
+    other, field = manager(found.job)
+    if other == names.MULTIKUEUE:
+        message = f"Kueue sends this job to another cluster ({field}), where its pods are."
+        yield _cause("managedBy", message, _elsewhere(metadata), CheckResult.WARN)
+    elif other != names.MANAGED_BY:
+        message = f"{other} manages this job ({field}), and the operator does not."
+        yield _cause("managedBy", message, Advice(f"Ask {other}.", NOTHING_HAPPENS), CheckResult.WARN)
     elif metadata.get("deletionTimestamp"):
         left = [task.pod.name for task in found.tasks]
         message = f"The job is being deleted. Its pods: {', '.join(left) or 'none'}."
         yield _cause("deleted", message, Advice("Wait for the pods' grace period.", STOPS), CheckResult.WARN)
+
+
+def _elsewhere(metadata: Object) -> Advice:
+    if kueue.LABEL_QUEUE not in (metadata.get("labels") or {}):
+        return Advice(f"Name a queue in the label {kueue.LABEL_QUEUE}: Kueue sends no other job.", NOTHING_HAPPENS)
+    return Advice(
+        "Look at the job's Workload, `kubectl get workloads`, and run this command in the other cluster.",
+        NOTHING_HAPPENS,
+    )
 
 
 def _unseen(found: JobEvidence) -> Iterator[Check]:

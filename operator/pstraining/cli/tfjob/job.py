@@ -103,7 +103,10 @@ def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes
     roles = converted_roles(replicas, notes)
     found = roles | _success(spec, roles, replicas[names.WORKER].path, notes)
     _dynamic_worker(spec, found, notes)
-    if run_policy := converted_run_policy(policy, roles, notes):
+    run_policy = converted_run_policy(policy, roles, notes)
+    if run_policy.get("managedBy") == names.MULTIKUEUE:
+        found["managedBy"] = run_policy.pop("managedBy")
+    if run_policy:
         found["runPolicy"] = run_policy
     spec.close()
     broken = frozenset(role for role, one in replicas.items() if one.broken)

@@ -95,6 +95,13 @@ def _managed_by(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
         notes.changed(
             fields.at("managedBy"), f"it names TFJob's own operator; ours, {names.MANAGED_BY}, is the default."
         )
+    elif manager == names.MULTIKUEUE:
+        found["managedBy"] = manager
+        notes.changed(
+            fields.at("managedBy"),
+            "it is spec.managedBy here. Kueue sends the job to another cluster if its configuration names "
+            "PSTrainingJobs in multiKueue.externalFrameworks.",
+        )
     elif manager:
         found["managedBy"] = manager
         notes.different(

@@ -40,6 +40,11 @@ class QueueState:
         return self.job.metadata.labels.get(kueue.LABEL_QUEUE, "")
 
     @property
+    def prebuilt(self) -> str:
+        """The name of the Workload that MultiKueue has sent with the job; empty if it has sent none."""
+        return kueue.prebuilt_of(self.job)
+
+    @property
     def decides(self) -> bool:
         """Whether the job needs an admission."""
         return bool(self.queue) and self.support is not KueueSupport.OFF
@@ -72,8 +77,11 @@ class QueueState:
         if current is None or current.spec.get("queueName") != self.queue:
             return False
         wanted, found = kueue.counts(self.job), dict(current.counts)
-        wanted.pop(names.WORKER, None)
-        found.pop(names.WORKER, None)
+        if kueue.is_dispatched(self.job):  # the other cluster gets the spec as it was when Kueue sent the job
+            return current.child.annotations.get(names.ANNOTATION_SPEC) == kueue.spec_digest(self.job)
+        if not self.prebuilt:
+            wanted.pop(names.WORKER, None)
+            found.pop(names.WORKER, None)
         return current.pod_sets_digest == kueue.digest(self.job) and wanted == found
 
     @property

@@ -5,6 +5,7 @@
     no Workload, and stopped                                create it
     the Workload asks for other pods, and is stopped        with quota: delete it; without: correct it
     evicted, and stopped                                    clear the admission: quota is given back
+    sent by MultiKueue with other pods, and stopped         Finished: MultiKueue sends the job again
     admitted, and more workers are wanted                   create a Workload that replaces it (a slice)
     admitted, and fewer workers are wanted and left         lower its count
     admitted                                                report pods that are ready, and those that have ended
@@ -14,24 +15,22 @@ so that an operator that starts anywhere continues there. The contract is that o
 (https://kueue.sigs.k8s.io/docs/tasks/dev/integrate_a_custom_job/).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core import role_status
-from pstraining.core.actions import Action, Create, Delete, Kind, PatchStatus, Replace
+from pstraining.core.actions import Action, Kind, PatchStatus, Replace
 from pstraining.core.facts import Facts
 from pstraining.core.policies import teardown
 from pstraining.core.policies.admission import QueueState
-from pstraining.core.queue_workload import REQUEUED_REASONS, QueueCondition, QueueWorkload
+from pstraining.core.policies.queue_writes import corrected, created, deletions, patched, quota_returned
+from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.core.snapshot import Pod
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
 from pstraining.resources.kueue import SliceChain
-
-_PENDING = "Pending"
-"""The reason of QuotaReserved after an eviction."""
 
 
 def changes(facts: Facts) -> Iterator[Action]:
@@ -40,11 +39,11 @@ def changes(facts: Facts) -> Iterator[Action]:
     if state.support is not KueueSupport.ON:
         return
     is_over = teardown.is_over(facts.snapshot)
-    yield from _deletions([w for w in state.finished if w.is_replaced], Reason.NOT_DESIRED)
+    yield from deletions([w for w in state.finished if w.is_replaced], Reason.NOT_DESIRED)
     is_suspended = state.job.spec.run_policy.suspend
     if not state.decides or is_suspended:
         if is_over or not is_suspended:
-            yield from _deletions(state.live, Reason.NOT_DESIRED)
+            yield from deletions(state.live, Reason.NOT_DESIRED)
         return
     current = state.current
     if current is None:
@@ -64,16 +63,18 @@ def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
     for workload in facts.queue.live:
         change = (QueueCondition.FINISHED, True, reason, f"The PSTrainingJob has {reason.lower()}.")
         status = {"conditions": workload.with_conditions(facts.now, change)}
-        yield _patch(workload, status, Reason.JOB_FINISHED)
+        yield patched(workload, status, Reason.JOB_FINISHED)
 
 
 def _first(facts: Facts) -> Iterator[Action]:
-    """Create the Workload, once former ones are gone."""
+    """Create the Workload, once former ones are gone; MultiKueue sends one with the job."""
     state = facts.queue
-    yield from _deletions([w for w in state.finished if not w.is_replaced], Reason.NOT_DESIRED)
+    if state.prebuilt:
+        return
+    yield from deletions([w for w in state.finished if not w.is_replaced], Reason.NOT_DESIRED)
     if not state.workloads:
         name = kueue.workload_name(state.job)
-        yield from _created(facts, SliceChain(name), name)
+        yield from created(facts, SliceChain(name), name)
 
 
 def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
@@ -81,32 +82,28 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     state = facts.queue
     evicted = current.condition(QueueCondition.EVICTED)
     if evicted.get("status") == "True" and current.has_quota:
-        yield _quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
+        yield quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
         return
     # One Workload is left: the others ask for pods beside those of a job that does not run.
-    yield from _deletions([w for w in state.live if w is not current], Reason.NOT_DESIRED)
+    yield from deletions([w for w in state.live if w is not current], Reason.NOT_DESIRED)
+    if state.prebuilt:
+        if not state.matches:
+            yield _out_of_sync(facts, current)
+        return
     asked = current.counts.get(names.WORKER) == state.job.spec.worker.replicas
     if state.matches and (current.has_quota or (asked and state.keeps_priority)):
         return
     if current.has_quota or not state.keeps_priority:
-        yield from _deletions([current], Reason.SPEC_CHANGED)
+        yield from deletions([current], Reason.SPEC_CHANGED)
         return
-    found = state.priority
-    if found is not None:
-        parts = kueue.corrections(state.job, found)
-        yield Replace(Kind.WORKLOAD, current.name, current.child.uid, parts, Reason.SPEC_CHANGED)
+    yield from corrected(facts, current)
 
 
-def _quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: str) -> PatchStatus:
-    changed = current.with_conditions(
-        facts.now,
-        (QueueCondition.QUOTA_RESERVED, False, _PENDING, message),
-        (QueueCondition.ADMITTED, False, "NoReservation", "The workload has no reservation"),
-        (QueueCondition.REQUEUED, reason in REQUEUED_REASONS, reason, message),
-    )
-    # PodsReady goes, too: the next start is counted from its own admission.
-    kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
-    return _patch(current, {"admission": None, "reclaimablePods": None, "conditions": kept}, Reason.QUOTA_RETURNED)
+def _out_of_sync(facts: Facts, current: QueueWorkload) -> PatchStatus:
+    """Refuse the Workload that MultiKueue has sent with a job of other pods: MultiKueue sends both again."""
+    words = "The prebuilt workload is out of sync with its PSTrainingJob"
+    conditions = current.with_conditions(facts.now, (QueueCondition.FINISHED, True, "OutOfSync", words))
+    return patched(current, {"conditions": conditions}, Reason.SPEC_CHANGED)
 
 
 def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
@@ -118,13 +115,13 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     # Workers that have given their quota back are counted in it, as long as the Workload lives.
     needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
     if pending is not None and needed <= asked:
-        yield from _deletions([pending], Reason.NOT_DESIRED)
+        yield from deletions([pending], Reason.NOT_DESIRED)
     elif pending is not None and pending.counts.get(names.WORKER) != wanted:
         yield _recounted(pending, wanted)
     elif pending is None and needed > asked:
         first = current.child.annotations.get(kueue.ANNOTATION_SLICE, current.name)
         name = kueue.workload_name(state.job, f"{state.job.metadata.generation}\n{current.child.uid}")
-        yield from _created(facts, SliceChain(first, current.name), name)
+        yield from created(facts, SliceChain(first, current.name), name)
     elif needed < asked and not any(_leaves(p, state, wanted) for p in facts.snapshot.pods_of(names.WORKER)):
         yield _recounted(current, needed)
 
@@ -151,7 +148,7 @@ def _reported(facts: Facts, current: QueueWorkload) -> Iterator[PatchStatus]:
     if done > current.reclaimable.get(names.WORKER, 0):
         status["reclaimablePods"] = [{"name": names.WORKER, "count": done}]
     if status:
-        yield _patch(current, status, Reason.PODS_REPORTED)
+        yield patched(current, status, Reason.PODS_REPORTED)
 
 
 def _reclaimable(facts: Facts, current: QueueWorkload) -> int:
@@ -172,17 +169,3 @@ def _readiness(facts: Facts, current: QueueWorkload) -> list[Mapping[str, Any]] 
     else:
         return None  # Kueue counts the time since the admission
     return current.with_conditions(facts.now, (QueueCondition.PODS_READY, ready, reason, message))
-
-
-def _created(facts: Facts, chain: SliceChain, name: str) -> Iterator[Create]:
-    found = facts.queue.priority
-    if found is not None:
-        yield Create(Kind.WORKLOAD, name, kueue.build(facts.queue.job, found, chain, name), Reason.DESIRED)
-
-
-def _deletions(workloads: Iterable[QueueWorkload], reason: Reason) -> Iterator[Delete]:
-    return (Delete(Kind.WORKLOAD, w.name, w.child.uid, reason) for w in workloads)
-
-
-def _patch(workload: QueueWorkload, status: Mapping[str, Any], reason: Reason) -> PatchStatus:
-    return PatchStatus(Kind.WORKLOAD, workload.name, workload.child.uid, workload.version, status, reason)

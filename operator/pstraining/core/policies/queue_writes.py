@@ -1,0 +1,59 @@
+"""The writes to Kueue's Workloads that several policies decide about."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pstraining.api.conditions import Reason
+from pstraining.core.actions import Create, Delete, Kind, PatchStatus, Replace
+from pstraining.core.facts import Facts
+from pstraining.core.queue_workload import REQUEUED_REASONS, QueueCondition, QueueWorkload
+from pstraining.resources import kueue
+from pstraining.resources.kueue import SliceChain
+
+_PENDING = "Pending"
+"""The reason of QuotaReserved after an eviction."""
+
+
+def created(facts: Facts, chain: SliceChain, name: str) -> Iterator[Create]:
+    """Create a Workload, once the job's priority is known."""
+    found = facts.queue.priority
+    if found is not None:
+        yield Create(Kind.WORKLOAD, name, kueue.build(facts.queue.job, found, chain, name), Reason.DESIRED)
+
+
+def corrected(facts: Facts, current: QueueWorkload) -> Iterator[Replace]:
+    """Write a Workload without quota again, once the job's priority is known."""
+    found = facts.queue.priority
+    if found is not None:
+        parts = kueue.corrections(facts.queue.job, found)
+        yield Replace(Kind.WORKLOAD, current.name, current.child.uid, parts, Reason.SPEC_CHANGED)
+
+
+def deletions(workloads: Iterable[QueueWorkload], reason: Reason) -> Iterator[Delete]:
+    """Delete Workloads."""
+    return (Delete(Kind.WORKLOAD, w.name, w.child.uid, reason) for w in workloads)
+
+
+def patched(workload: QueueWorkload, status: Mapping[str, Any], reason: Reason) -> PatchStatus:
+    """Change the status of a Workload, unless it has changed since."""
+    return PatchStatus(Kind.WORKLOAD, workload.name, workload.child.uid, workload.version, status, reason)
+
+
+def quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: str) -> PatchStatus:
+    """Clear the admission of an evicted Workload, which gives its quota back.
+
+    Args:
+        facts: what is known about the job.
+        current: the Workload.
+        reason: why Kueue has evicted it.
+        message: Kueue's words.
+    """
+    changed = current.with_conditions(
+        facts.now,
+        (QueueCondition.QUOTA_RESERVED, False, _PENDING, message),
+        (QueueCondition.ADMITTED, False, "NoReservation", "The workload has no reservation"),
+        (QueueCondition.REQUEUED, reason in REQUEUED_REASONS, reason, message),
+    )
+    # PodsReady goes, too: the next start is counted from its own admission.
+    kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
+    return patched(current, {"admission": None, "reclaimablePods": None, "conditions": kept}, Reason.QUOTA_RETURNED)

@@ -1,0 +1,171 @@
+"""Jobs that MultiKueue sends from one cluster to another: what the operator does in the first, and in the second."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.policies.dispatching import STOP_SECONDS
+from pstraining.resources import kueue
+from tests.support.builders import stamp
+from tests.support.copying import copied
+from tests.support.queued_world import QueuedWorld, queued
+from tests.support.simulation import phase
+
+
+def dispatched(**spec: Any) -> QueuedWorld:
+    """A job in the first cluster, whose Workload has quota there."""
+    world = queued(managedBy=names.MULTIKUEUE, **spec)
+    world.run()
+    return world
+
+
+def reports(world: QueuedWorld, phase_: str, **status: Any) -> None:
+    """Kueue copies the status from the second cluster."""
+    assert world.job is not None
+    world.job["status"] = {"phase": phase_, **status}
+
+
+def sent(**spec: Any) -> QueuedWorld:
+    """The same job in the second cluster, with the Workload that Kueue has sent."""
+    original = dispatched(**spec).workload
+    world = queued(**spec)
+    assert world.job is not None
+    world.job["metadata"]["annotations"] = {kueue.PREBUILT: original["metadata"]["name"]}
+    metadata = {key: original["metadata"][key] for key in ("name", "namespace", "annotations")}
+    metadata["labels"] = original["metadata"]["labels"] | {names.LABEL_JOB_UID: "uid-of-the-first-job"}
+    found = {key: original[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {**metadata, "uid": "uid-0"}}
+    world.children["Workload", metadata["name"]] = copied(found)
+    world.touch(world.workload)
+    return world
+
+
+def test_the_first_cluster_asks_for_quota_and_runs_nothing() -> None:
+    world = dispatched()
+    assert list(world.children) == [("Workload", world.workload["metadata"]["name"])]
+    assert not world.pods
+    assert world.job is not None
+    assert not world.job.get("status"), "its status comes from the other cluster"
+    assert kueue.ANNOTATION_ELASTIC not in world.workload["metadata"]["annotations"]
+
+
+def test_without_kueue_nothing_is_done() -> None:
+    world = queued(managedBy=names.MULTIKUEUE)
+    world.installation = type(world.installation)()
+    world.reconcile()
+    assert not world.writes
+
+
+def test_a_suspended_job_leaves_the_other_cluster() -> None:
+    world = dispatched()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.run()
+    assert not world.children
+    world.edit({"runPolicy": {"suspend": False}})
+    world.run()
+    assert world.with_quota()
+
+
+def test_a_changed_job_is_sent_again() -> None:
+    world = dispatched()
+    before = world.workload["metadata"]["uid"]
+    world.edit({"training": {"mode": "Sync"}})
+    world.run()
+    assert world.workload["metadata"]["uid"] != before
+    assert world.with_quota()
+
+
+def test_a_job_that_waits_is_corrected() -> None:
+    world = queued(quota=0, managedBy=names.MULTIKUEUE)
+    world.run()
+    before = world.workload["metadata"]["uid"]
+    world.edit({"worker": {"replicas": 3}})
+    world.run()
+    assert world.workload["metadata"]["uid"] == before
+    assert {s["name"]: s["count"] for s in world.workload["spec"]["podSets"]}["worker"] == 3
+    count = len(world.writes)
+    world.reconcile()
+    assert len(world.writes) == count
+
+
+def test_an_evicted_job_returns_its_quota_when_it_has_stopped_over_there() -> None:
+    world = dispatched()
+    reports(world, "Running")
+    world.evict()
+    plan = world.reconcile()
+    assert world.with_quota()
+    assert plan.requeue_at == world.now + timedelta(seconds=STOP_SECONDS)
+    reports(world, "Queued")
+    world.reconcile()
+    assert not world.with_quota()
+
+
+def test_a_cluster_that_is_lost_does_not_hold_the_quota() -> None:
+    world = dispatched()
+    reports(world, "Running")
+    world.evict()
+    world.now += timedelta(seconds=STOP_SECONDS)
+    world.reconcile()
+    assert not world.with_quota()
+
+
+def test_the_end_is_left_to_kueue_and_the_ttl_is_not() -> None:
+    world = dispatched(runPolicy={"ttlSecondsAfterFinished": 60})
+    ended = {"type": "Succeeded", "status": "True", "reason": "ChiefSucceeded", "message": ""}
+    ended["lastTransitionTime"] = stamp(world.now)
+    reports(world, "Succeeded", conditions=[ended], completionTime=stamp(world.now))
+    count = len(world.writes)
+    world.reconcile()
+    assert len(world.writes) == count
+    world.now += timedelta(seconds=60)
+    world.reconcile()
+    assert world.job is None
+
+
+def test_a_workload_that_kueue_has_finished_is_not_made_again() -> None:
+    """The news of the end may come after the end of the Workload."""
+    world = dispatched()
+    world._set(world.workload, "Finished", True, "Succeeded", "")
+    count = len(world.writes)
+    world.reconcile()
+    assert len(world.writes) == count
+
+
+def test_the_second_cluster_takes_the_workload_that_was_sent() -> None:
+    world = sent()
+    world.quota = 0
+    world.run()
+    assert phase(world) == "Queued"
+    (owner,) = world.workload["metadata"]["ownerReferences"]
+    assert world.job is not None
+    uid, labels = world.job["metadata"]["uid"], world.workload["metadata"]["labels"]
+    assert (owner["uid"], owner["controller"]) == (uid, True)
+    assert labels[names.LABEL_JOB_UID] == labels[kueue.LABEL_JOB_UID] == uid
+    assert not world.pods
+    world.quota = 100
+    world.run()
+    assert phase(world) == "Running"
+    world.end(names.CHIEF)
+    world.run()
+    assert world.is_true(world.workload, "Finished")
+    assert phase(world) == "Succeeded"
+
+
+def test_the_second_cluster_makes_no_workload_of_its_own() -> None:
+    world = sent()
+    world.children.clear()
+    world.run()
+    assert not world.workloads
+    assert "which MultiKueue sends with the job, does not exist" in world.condition("Queued")["message"]
+
+
+@pytest.mark.parametrize("change", [{"worker": {"replicas": 3}}, {"ps": {"resources": {"requests": {"cpu": "2"}}}}])
+def test_a_job_that_differs_from_what_was_sent_is_sent_again(change: dict[str, Any]) -> None:
+    world = sent()
+    world.run()
+    world.edit(change)
+    world.run()
+    assert not world.pods
+    (finished,) = [c for c in world.workload["status"]["conditions"] if c["type"] == "Finished"]
+    assert (finished["status"], finished["reason"]) == ("True", "OutOfSync")
