@@ -124,9 +124,9 @@ def job(labels: Mapping[str, str] | None, spec: Manifest, status: Manifest | Non
     return found
 
 
-def refusals(policy: Manifest, old: Manifest, new: Manifest) -> list[str]:
-    """The messages with which the policy refuses a change."""
-    given = {"object": new, "oldObject": old}
+def refusals(policy: Manifest, old: Manifest, new: Manifest, user: str = "alice") -> list[str]:
+    """The messages with which the policy refuses a user's change."""
+    given = {"object": new, "oldObject": old, "request": {"userInfo": {"username": user}}}
     of = {v["name"]: cel.evaluate(v["expression"], cel.context(given)) for v in policy["spec"]["variables"]}
     variables = cel.context({**given, "variables": of})
     rules = policy["spec"]["validations"]
@@ -189,3 +189,12 @@ def test_the_queue_of_a_job_that_holds_no_quota_can_be_changed(
     # The same write may resume it.
     for new in (job(after, spec, status), job(after, RUNS, status)):
         assert refusals(policy, job(before, spec, status), new) == []
+
+
+def test_the_operator_may_put_a_job_into_a_queue_and_not_take_it_out(render: Render) -> None:
+    policy = render(ENABLED).one("ValidatingAdmissionPolicy")
+    operator = f"system:serviceaccount:{NAMESPACE}:{OPERATOR_ROLE}"
+    without, within = job(queue(None), RUNS, None), job(queue("default"), RUNS, None)
+    assert refusals(policy, without, within, operator) == []
+    assert refusals(policy, within, without, operator)
+    assert refusals(policy, without, within, f"{operator}-other")

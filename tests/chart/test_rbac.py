@@ -33,6 +33,8 @@ CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")} | REVIEW | LOGS
 KUEUE = {
     ("kueue.x-k8s.io", "workloads"): ("create", "delete", "get", "list", "patch", "update", "watch"),
     ("kueue.x-k8s.io", "workloads/status"): ("get", "patch"),
+    ("kueue.x-k8s.io", "localqueues"): ("get",),
+    ("pstraining.dev", "pstrainingjobs"): ("delete", "list", "patch", "watch"),
 }
 """What jobs in queues take, where jobs are watched."""
 KUEUE_CLASSES = {

@@ -23,6 +23,7 @@ from kubernetes import config
 from localcluster import faults
 from localcluster.images import image_repository
 from tests.support.kube import Kube, Target, named_target, wait_for
+from tests.support.kueue_queues import History, Queue
 from tests.support.nodes import ready
 from tests.support.operator_process import OperatorProcess
 
@@ -134,6 +135,20 @@ def kueue() -> Iterator[None]:
     cluster_command("kueue", "up")
     yield
     cluster_command("kueue", "down")
+
+
+@pytest.fixture
+def queue(kube: Kube, namespace: str, kueue: None, own_operator: OperatorProcess) -> Iterator[Queue]:
+    """A queue without quota, and an operator that asks Kueue."""
+    own_operator.start(settings={"PSTRAINING_KUEUE": "true"})
+    made = Queue(kube, namespace, pods=0)
+    history = History(kube, namespace)
+    yield made
+    assert history.check() > 0
+    for job in kube.list("PSTrainingJob", namespace):
+        kube.delete("PSTrainingJob", namespace, job["metadata"]["name"])
+    wait_for(lambda: not kube.list("Pod", namespace), "the pods are gone", 90)
+    made.remove()
 
 
 @pytest.fixture

@@ -7,185 +7,37 @@ than the quota.
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import cluster_command
 from tests.support.examples import Example
-from tests.support.kube import ApiError, Kube, Object, job_condition, wait_for
-from tests.support.operator_process import OperatorProcess
-from tests.support.scripted_program import Puppet, fake_template, manifest, share, template
+from tests.support.kube import ApiError, Object, job_condition, wait_for
+from tests.support.kueue_queues import (
+    GROUP,
+    MILLICORES,
+    NAME,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    History,
+    Queue,
+    condition_of,
+    queued,
+)
+from tests.support.scripted_program import Puppet, fake_template, manifest
 from tests.support.soak_marks import THOROUGH, in_all
-from tests.support.watching import Watch
 
 pytestmark = [
     pytest.mark.cluster,
     in_all("tests/unit/core/test_admission.py::test_no_pod_exists_before_the_admission"),
 ]
 
-QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-GROUP = "/apis/kueue.x-k8s.io/v1beta2"
-NAME = "pstraining-test"
 ROUNDS = 20 if THOROUGH else 3
 """How often a queue is drained and released."""
 JOBS = 200 if THOROUGH else 12
 """The jobs of one queue that compete by priority."""
 PRIORITIES = 4
-MILLICORES = 10
-"""What a pod requests: the quota is counted in pods of this size."""
-
-
-class Queue:
-    """A queue of one namespace, with quota for some pods."""
-
-    def __init__(self, kube: Kube, namespace: str, pods: int) -> None:
-        self.kube, self.namespace = kube, namespace
-        self._make("ResourceFlavor", "resourceflavors", {"nodeLabels": {"kubernetes.io/os": "linux"}})
-        resources = [
-            {"name": "cpu", "nominalQuota": f"{MILLICORES * pods}m"},
-            {"name": "memory", "nominalQuota": "100Gi"},
-        ]
-        group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": NAME, "resources": resources}]}
-        preemption = {"withinClusterQueue": "LowerPriority"}
-        self._make(
-            "ClusterQueue",
-            "clusterqueues",
-            {"namespaceSelector": {}, "resourceGroups": [group], "preemption": preemption},
-        )
-        self._make("LocalQueue", f"namespaces/{namespace}/localqueues", {"clusterQueue": NAME})
-        self.kube.request(
-            "POST",
-            f"{GROUP}/workloadpriorityclasses",
-            {
-                "apiVersion": "kueue.x-k8s.io/v1beta2",
-                "kind": "WorkloadPriorityClass",
-                "metadata": {"name": f"{NAME}-high"},
-                "value": 1000,
-            },
-        )
-
-    def _make(self, kind: str, where: str, spec: Object) -> None:
-        body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": NAME}, "spec": spec}
-        self.kube.request("POST", f"{GROUP}/{where}", body)
-
-    def remove(self) -> None:
-        """Delete the objects of the cluster, for the next test."""
-        self.kube.request("DELETE", f"{GROUP}/namespaces/{self.namespace}/localqueues/{NAME}")
-        for plural in ("clusterqueues", "resourceflavors"):
-            self.kube.request("DELETE", f"{GROUP}/{plural}/{NAME}")
-        self.kube.request("DELETE", f"{GROUP}/workloadpriorityclasses/{NAME}-high")
-        gone = lambda: NAME not in json.dumps(self.kube.request("GET", f"{GROUP}/clusterqueues")["items"])  # noqa: E731
-        wait_for(gone, "the ClusterQueue is gone", 60)
-
-    def change(self, patch: list[Object]) -> None:
-        """Apply a JSON patch to the ClusterQueue."""
-        self.kube.request("PATCH", f"{GROUP}/clusterqueues/{NAME}", patch, "application/json-patch+json")
-
-    def room_for(self, pods: int) -> None:
-        """Set another quota."""
-        path = "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota"
-        self.change([{"op": "replace", "path": path, "value": f"{MILLICORES * pods}m"}])
-
-    def stop(self, policy: str) -> None:
-        """Set the policy that stops the queue."""
-        self.change([{"op": "add", "path": "/spec/stopPolicy", "value": policy}])
-
-    def used(self) -> str:
-        """The reserved amount of cpu, as a quantity."""
-        status = self.kube.request("GET", f"{GROUP}/clusterqueues/{NAME}").get("status") or {}
-        usage = (status.get("flavorsReservation") or [{}])[0].get("resources") or ()
-        return str(next((item.get("total", "0") for item in usage if item["name"] == "cpu"), "0"))
-
-    def all_workloads(self) -> list[Object]:
-        """The Workloads of all jobs."""
-        return self.kube.list("Workload", self.namespace)
-
-    def workloads(self, job: str) -> list[Object]:
-        """The Workloads of a job."""
-        return [w for w in self.all_workloads() if w["metadata"]["labels"].get("pstraining.dev/job-name") == job]
-
-
-class History:
-    """Every version of the pods, Workloads and ClusterQueues, in the order in which the API server stored them."""
-
-    def __init__(self, kube: Kube, namespace: str) -> None:
-        kinds = (("Pod", namespace), ("Workload", namespace), ("ClusterQueue", ""))
-        self.watches = [Watch(kube, kind, where) for kind, where in kinds]
-
-    def events(self) -> list[tuple[str, Object]]:
-        """Return all versions, in order."""
-        found = [(kind, version) for watch in self.watches for _, kind, version in list(watch.seen)]
-        return sorted(found, key=lambda event: int(event[1]["metadata"]["resourceVersion"]))
-
-    def admitted(self) -> list[tuple[str, int]]:
-        """Return the Workloads with their priorities, in the order of their first admission."""
-        found: dict[str, int] = {}
-        for _, version in self.events():
-            if version["kind"] == "Workload" and condition_of(version, "QuotaReserved").get("status") == "True":
-                found.setdefault(version["metadata"]["name"], version["spec"]["priority"])
-        return list(found.items())
-
-    def check(self) -> int:
-        """Replay the history: pods of jobs with a queue never request more than the quota.
-
-        Returns:
-            The number of versions that were checked.
-        """
-        events = self.events()
-        with_queue = {job_of(version) for _, version in events if version["kind"] == "Workload"}
-        pods: dict[str, str] = {}
-        quota = 0
-        for kind, found in events:
-            uid, job = found["metadata"]["uid"], job_of(found)
-            if found["kind"] == "Pod" and job in with_queue:
-                over = kind == "DELETED" or found["status"].get("phase") in ("Succeeded", "Failed")
-                pods.pop(uid, None) if over else pods.update({uid: job})
-            elif found["kind"] == "ClusterQueue":
-                (group,) = found["spec"]["resourceGroups"]
-                quota = max(quota, millicores(group["flavors"][0]["resources"][0]["nominalQuota"]))
-            assert len(pods) * MILLICORES <= quota, f"{len(pods)} pods with a quota of {quota}m: {pods}"
-        return len(events)
-
-
-def job_of(found: Object) -> str:
-    return str(found["metadata"].get("labels", {}).get("pstraining.dev/job-name", ""))
-
-
-def millicores(quantity: str) -> int:
-    return int(quantity[:-1]) if quantity.endswith("m") else int(quantity) * 1000
-
-
-@pytest.fixture
-def queue(kube: Kube, namespace: str, kueue: None, own_operator: OperatorProcess) -> Iterator[Queue]:
-    """A queue without quota, and an operator that asks Kueue."""
-    own_operator.start(settings={"PSTRAINING_KUEUE": "true"})
-    made = Queue(kube, namespace, pods=0)
-    history = History(kube, namespace)
-    yield made
-    assert history.check() > 0
-    for job in kube.list("PSTrainingJob", namespace):
-        kube.delete("PSTrainingJob", namespace, job["metadata"]["name"])
-    wait_for(lambda: not kube.list("Pod", namespace), "the pods are gone", 90)
-    made.remove()
-
-
-def queued(queue: Queue, name: str, folder: Path, labels: dict[str, str] | None = None, **spec: Any) -> Puppet:
-    """A job of scripted programs, in the queue."""
-    orders = folder / f"{queue.namespace}-{name}"
-    orders.mkdir(parents=True, exist_ok=True)
-    orders.chmod(0o777)
-    share(queue.kube, queue.namespace, f"{name}-orders", orders)
-    worker = spec.pop("worker", {"replicas": 1})
-    pod = template(name)
-    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{MILLICORES}m"}}
-    made = manifest(queue.namespace, name, **spec)
-    made["spec"]["worker"] = {"template": pod, **worker}
-    made["metadata"]["labels"] = {QUEUE_LABEL: NAME} if labels is None else labels
-    queue.kube.create(made)
-    return Puppet(queue.kube, queue.namespace, name, orders)
 
 
 def condition(job: Puppet, kind: str) -> Object:
@@ -216,11 +68,6 @@ def test_the_second_job_has_no_pod_until_the_first_has_ended(queue: Queue, share
     (workload,) = queue.workloads("first")
     assert condition_of(workload, "Finished")["reason"] == "Succeeded"
     assert second.pods()[0]["spec"]["nodeSelector"]["kubernetes.io/os"] == "linux", "the flavor's label"
-
-
-def condition_of(found: Object, kind: str) -> Object:
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c["type"] == kind), {})
 
 
 def test_fewer_workers_are_admitted_where_a_minimum_is_set(queue: Queue, shared: Path) -> None:
@@ -338,30 +185,6 @@ def test_a_job_that_ends_while_kueue_is_away_gives_its_quota_back_later(queue: Q
     finally:
         os.kill(manager, signal.SIGCONT)
     waiting.wait_phase("Running", 180)
-
-
-@pytest.mark.parametrize("takes_all", [False, True], ids=["", "manageJobsWithoutQueueName"])
-def test_a_job_without_a_queue_runs_outside_of_all_queues(queue: Queue, shared: Path, takes_all: bool) -> None:
-    """Kueue puts the label of a LocalQueue named `default` on objects without one, but not on what a job owns."""
-    cluster_command("kueue", "up", *(["--all-jobs"] if takes_all else []))
-    spec = {"clusterQueue": NAME}
-    body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}, "spec": spec}
-    queue.kube.request("POST", f"{GROUP}/namespaces/{queue.namespace}/localqueues", body)
-    waiting, plain = queued(queue, "waiting", shared), queued(queue, "plain", shared, labels={})
-    plain.wait_phase("Running")
-    waiting.wait_phase("Queued")
-    assert not waiting.pods()
-    queue.room_for(3)
-    waiting.wait_phase("Running")
-    assert {job_of(w) for w in queue.all_workloads()} == {"waiting"}, "Kueue made none for what jobs own"
-    for kind in ("StatefulSet", "Deployment", "Job", "Pod"):
-        labels = [found["metadata"].get("labels", {}) for found in queue.kube.list(kind, queue.namespace)]
-        assert labels
-        assert not [found for found in labels if QUEUE_LABEL in found], kind
-    for job in (plain, waiting):
-        job.exit("chief-0", 0)
-        job.wait_phase("Succeeded")
-    queue.kube.request("DELETE", f"{GROUP}/namespaces/{queue.namespace}/localqueues/default")
 
 
 def test_jobs_are_admitted_in_order_of_their_priority(queue: Queue, fake_nodes: int) -> None:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Action, Kind, Outcome, PatchStatus, Replace, Verdict
+from pstraining.core.snapshot import Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import NOW, job, stamp
@@ -26,12 +27,17 @@ class QueuedWorld(World):
     installation: Installation = WITH_KUEUE
     quota: int = 100
     """Pods for which the ClusterQueue has quota."""
+    default_queue: bool = False
+    """Whether the namespace has a LocalQueue named `default`."""
     flavors: tuple[str, ...] = ()
     """ResourceFlavors that every pod set is assigned."""
 
     def _write(self, action: Action) -> Outcome:
         key = str(action.kind), action.name
-        if isinstance(action, PatchStatus):
+        if isinstance(action, Replace) and action.kind is Kind.PS_TRAINING_JOB:
+            assert self.job is not None
+            self.job["metadata"]["labels"] = copied(dict(action.parts["/metadata/labels"]))
+        elif isinstance(action, PatchStatus):
             self._patch(action, self.children[key])
         elif isinstance(action, Replace) and action.kind is Kind.WORKLOAD and action.reason != Reason.DRIFTED:
             self._correct(action, self.children[key])
@@ -61,6 +67,13 @@ class QueuedWorld(World):
     def touch(self, target: dict[str, Any]) -> None:
         super().touch(target)
         target["metadata"].setdefault("creationTimestamp", stamp(NOW + timedelta(seconds=self.serial)))
+
+    def snapshot(self) -> Snapshot:
+        found = super().snapshot()
+        if not self.default_queue:
+            return found
+        objects = replace(found.queue_objects, default_queues=frozenset({found.namespace}))
+        return replace(found, queue_objects=objects)
 
     @property
     def workloads(self) -> list[dict[str, Any]]:

@@ -57,6 +57,13 @@ a call that is added to the operator is added here and there.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
   verbs: [get, patch]
+# A job without a queue gets the default queue of its namespace.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues]
+  verbs: [get]
+- apiGroups: [pstraining.dev]
+  resources: [pstrainingjobs]
+  verbs: [patch]
 {{- end }}
 {{- end -}}
 

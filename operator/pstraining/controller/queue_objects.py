@@ -1,4 +1,4 @@
-"""Reads Kueue's objects of the cluster that jobs with a queue refer to: ResourceFlavors and priority classes.
+"""Reads Kueue's objects that jobs refer to: ResourceFlavors, priority classes and the default queues of namespaces.
 
 They are few, rarely change and concern a job only when it is created or admitted. So they are read then, and not
 watched. All jobs share what was read.
@@ -20,9 +20,11 @@ from pstraining.resources.installation import KueueSupport
 
 logger = logging.getLogger(__name__)
 
+_CLASSES: Final = (Kind.WORKLOAD_PRIORITY_CLASS, Kind.PRIORITY_CLASS)
 REREAD_SECONDS: Final = 10.0
 """Seconds after which an object is read again for a job that does not run yet."""
 _Ref = tuple[Kind, str]
+"""A kind, and a name; of a default queue the namespace."""
 
 
 class QueueObjectReader:
@@ -44,7 +46,8 @@ class QueueObjectReader:
         present = {ref: found for ref, (_, found) in self._found.items() if found is not None}
         return QueueObjects(
             {name: found for (kind, name), found in present.items() if kind is Kind.RESOURCE_FLAVOR},
-            {ref: _value(found) for ref, found in present.items() if ref[0] is not Kind.RESOURCE_FLAVOR},
+            {ref: _value(found) for ref, found in present.items() if ref[0] in _CLASSES},
+            frozenset(name for kind, name in present if kind is Kind.LOCAL_QUEUE),
         )
 
     async def read(self, snapshot: Snapshot) -> bool:
@@ -68,8 +71,9 @@ class QueueObjectReader:
         return (found is None or not runs) and self._clock() >= since + REREAD_SECONDS
 
     async def _read(self, kind: Kind, name: str) -> Object | None:
+        place = (name, kueue.DEFAULT_QUEUE) if kind is Kind.LOCAL_QUEUE else ("", name)
         try:
-            return await self._port.get(kind, "", name)
+            return await self._port.get(kind, *place)
         except NotFound:
             return None
         except Refused as error:
@@ -80,8 +84,10 @@ class QueueObjectReader:
 def _needed(snapshot: Snapshot) -> list[_Ref]:
     """Return what the next decision about a job depends on."""
     labels = snapshot.job["metadata"].get("labels") or {}
-    if snapshot.installation.kueue is not KueueSupport.ON or not labels.get(kueue.LABEL_QUEUE):
+    if snapshot.installation.kueue is not KueueSupport.ON:
         return []
+    if not labels.get(kueue.LABEL_QUEUE):
+        return [] if teardown.workloads(snapshot) else [(Kind.LOCAL_QUEUE, snapshot.namespace)]
     job = read_job(snapshot)
     if isinstance(job, str):
         return []

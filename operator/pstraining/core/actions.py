@@ -36,6 +36,7 @@ class Kind(StrEnum):
     RESOURCE_FLAVOR = "ResourceFlavor"
     WORKLOAD_PRIORITY_CLASS = "WorkloadPriorityClass"
     PRIORITY_CLASS = "PriorityClass"
+    LOCAL_QUEUE = "LocalQueue"
     PS_TRAINING_JOB = "PSTrainingJob"
 
     @classmethod
@@ -52,7 +53,7 @@ class Kind(StrEnum):
     @classmethod
     def of_queues(cls) -> tuple["Kind", ...]:
         """Return the kinds of which only jobs with a queue have objects, or that no job owns."""
-        return cls.WORKLOAD, cls.RESOURCE_FLAVOR, cls.WORKLOAD_PRIORITY_CLASS, cls.PRIORITY_CLASS
+        return cls.WORKLOAD, cls.RESOURCE_FLAVOR, cls.WORKLOAD_PRIORITY_CLASS, cls.PRIORITY_CLASS, cls.LOCAL_QUEUE
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from pstraining.core.policies import (
     clean_up,
     completion,
     deadline,
+    default_queue,
     diagnosis,
     dispatching,
     failover,
@@ -66,6 +67,8 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
     facts = gather(snapshot, now)
     if snapshot.deleting or isinstance(facts, str) or not (facts.is_managed_here or facts.is_dispatched):
         return Plan()
+    if default_queue.is_due(facts):
+        return Plan((default_queue.label(facts),))
     found = _dispatch(facts) if facts.is_dispatched else _decide(facts, launcher)
     adopted = _without(adoption.adoptions(facts.job, snapshot), found.actions)
     owners = (*retain_policy.owner_changes(facts.job, snapshot), *adopted)

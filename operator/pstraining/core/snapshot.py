@@ -191,6 +191,8 @@ class QueueObjects:
     """ResourceFlavors by name."""
     priorities: Mapping[tuple[Kind, str], int] = field(default_factory=dict)
     """Values of priority classes, by kind and name."""
+    default_queues: frozenset[str] = frozenset()
+    """The namespaces that have a default queue."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
     Kind.RESOURCE_FLAVOR: Resource(f"apis/{kueue.API_VERSION}", "resourceflavors", namespaced=False),
     Kind.WORKLOAD_PRIORITY_CLASS: Resource(f"apis/{kueue.API_VERSION}", "workloadpriorityclasses", namespaced=False),
     Kind.PRIORITY_CLASS: Resource("apis/scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
+    Kind.LOCAL_QUEUE: Resource(f"apis/{kueue.API_VERSION}", "localqueues"),
     Kind.PS_TRAINING_JOB: Resource(f"apis/{names.API_VERSION}", names.PLURAL),
 }
 EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")

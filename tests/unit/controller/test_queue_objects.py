@@ -87,9 +87,16 @@ async def test_the_value_of_a_priority_class_is_read_before_the_workload_exists(
     assert snapshot.queue_objects.priorities == {(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000}
 
 
-async def test_a_job_without_a_queue_causes_no_read() -> None:
-    reading, world = Reading(), queued()
+@pytest.mark.parametrize("exists", [True, False])
+async def test_jobs_without_a_queue_ask_once_for_the_default_queue(exists: bool) -> None:
+    reading, world = Reading(**({"default": {}} if exists else {})), queued()
     assert world.job is not None
     world.job["metadata"]["labels"] = {}
+    for _ in range(2):
+        snapshot = await reading.read(world)
+    assert snapshot.queue_objects.default_queues == ({"default"} if exists else set()), "its namespace"
+    assert reading.kube.reads == [(Kind.LOCAL_QUEUE, "default")]
+    world.run()
+    reading.seconds += REREAD_SECONDS
     await reading.read(world)
-    assert reading.kube.reads == []
+    assert len(reading.kube.reads) == 1, "it runs"
