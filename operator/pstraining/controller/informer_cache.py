@@ -19,6 +19,7 @@ from pstraining.api import names
 from pstraining.controller.transform import transform
 from pstraining.core.actions import Kind
 from pstraining.kube.paths import RESOURCES
+from pstraining.resources import kueue
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -104,8 +105,8 @@ class InformerCache:
         )
 
     def belongs(self, raw: Object) -> bool:
-        """Whether an object is a job, or carries the uid of the cached job that its labels name."""
-        if raw.get("kind") == Kind.PS_TRAINING_JOB:
+        """Whether an object is a job, was sent for one, or has the uid of the cached job that its labels name."""
+        if raw.get("kind") == Kind.PS_TRAINING_JOB or _is_sent(raw):
             return True
         key = _key_of(raw)
         uid = None if key is None else self.job_uid(key)
@@ -138,9 +139,10 @@ class InformerCache:
         return job, found
 
     def drop_children(self, key: Key) -> None:
-        """Remove all objects of a job except the job itself."""
+        """Remove all objects of a job, except the job itself and the Workload that MultiKueue sends before the job."""
         entry = self._entries.get(key) or _Entry()
-        for kind, name in (*entry.children, *((Kind.POD, name) for name in entry.pods)):
+        owned = [child for child, stored in entry.children.items() if not _is_sent(stored.read())]
+        for kind, name in (*owned, *((Kind.POD, name) for name in entry.pods)):
             self._drop(key, (kind, key[0], name))
 
     def forget_versions(self, plural: str, namespace: str | None) -> None:
@@ -265,6 +267,11 @@ def _key_of(raw: Object) -> Key | None:
         return metadata["namespace"], metadata["name"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     return (metadata["namespace"], job) if job else None
+
+
+def _is_sent(raw: Object) -> bool:
+    """Whether MultiKueue has sent an object; it has the uid of the job in the other cluster."""
+    return raw.get("kind") == Kind.WORKLOAD and kueue.LABEL_ORIGIN in (raw["metadata"].get("labels") or {})
 
 
 def _store(transformed: Object) -> _Stored:

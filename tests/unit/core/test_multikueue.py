@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
+from pstraining.controller.watch_state import WatchState
+from pstraining.core.actions import Kind
 from pstraining.core.policies.dispatching import STOP_SECONDS
 from pstraining.resources import kueue
 from tests.support.builders import stamp
@@ -169,3 +171,19 @@ def test_a_job_that_differs_from_what_was_sent_is_sent_again(change: dict[str, A
     assert not world.pods
     (finished,) = [c for c in world.workload["status"]["conditions"] if c["type"] == "Finished"]
     assert (finished["status"], finished["reason"]) == ("True", "OutOfSync")
+
+
+def test_a_workload_that_arrives_before_its_job_is_kept_for_it() -> None:
+    """It has the uid of the job in the first cluster."""
+    world = sent()
+    assert world.job is not None
+    world.workload["metadata"]["labels"][kueue.LABEL_ORIGIN] = "first"
+    state = WatchState()
+    assert list(state.receive(world.workload, "ADDED")) == [("default", "digits")]
+    state.receive(world.job, "ADDED")
+    (found,) = state.snapshot(("default", "digits")).of_kind(Kind.WORKLOAD)
+    assert found.name == world.workload["metadata"]["name"]
+    del world.workload["metadata"]["labels"][kueue.LABEL_ORIGIN]
+    world.touch(world.workload)
+    state.receive(world.workload, "MODIFIED")
+    assert not state.snapshot(("default", "digits")).of_kind(Kind.WORKLOAD), "anybody may write the label of a job"
