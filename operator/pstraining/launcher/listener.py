@@ -69,6 +69,9 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         thread.start()
 
         def stop() -> None:
+            # Wakes the thread at once; a kernel other than Linux's refuses it, and the thread looks after poll_seconds.
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
             self.shutdown()
             self.server_close()
             thread.join(timeout=1)

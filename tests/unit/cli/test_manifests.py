@@ -263,7 +263,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("no_proxy", "*")
     handler = type("Handler", (Server,), {"asked": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 

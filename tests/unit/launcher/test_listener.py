@@ -108,6 +108,12 @@ def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     stop()
 
 
+@pytest.mark.timeout(60)
+def test_a_listener_stops_at_once() -> None:
+    stop = Listener(0, Health({}, {}).handler()).start("test", poll_seconds=3600)
+    stop()
+
+
 def test_a_process_without_descriptors_answers_again() -> None:
     """The limit on connections is above that on descriptors: accepting fails, the oldest connections give way."""
     program = textwrap.dedent("""
@@ -115,7 +121,7 @@ def test_a_process_without_descriptors_answers_again() -> None:
         from pstraining.controller.health import Health
         from pstraining.launcher import listener
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
-        listener.SILENCE_SECONDS = 1000
+        listener.SILENCE_SECONDS, listener.PAUSE_SECONDS = 1000, 0.01
         server = listener.Listener(0, Health({}, {}).handler(), connections=1000)
         print(server.port, flush=True)
         server.serve_forever()
