@@ -84,8 +84,8 @@ def read(root: Path) -> dict[str, Module]:
 def module(file: str, source: str) -> Module:
     """One file."""
     tree = ast.parse(source)
-    comments = _comments(source) if IN_ALL in source or IN_SOAK in source else {}
-    marks = sorted(_marks(file, tree.body, comments, ""), key=lambda mark: mark.line)
+    marked = IN_ALL in source or IN_SOAK in source  # to look at each expression of all files takes a second
+    marks = sorted(_marks(file, tree.body, _comments(source), "") if marked else (), key=lambda mark: mark.line)
     return Module(file, tuple(marks), frozenset(_tests(tree.body)))
 
 

@@ -31,6 +31,8 @@ def pod(name: str, version: int) -> dict[str, Any]:
 
 
 def private_imports(source: str) -> set[str]:
+    if "kopf._" not in source:
+        return set()
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
