@@ -1,17 +1,32 @@
-"""The operator as a process of this machine, for tests that kill it or put something between it and the API server."""
+"""The operator as a process of this machine, for tests that kill it or put something between it and the API server.
 
+Operators of this checkout are forked from a parent that has imported them (tests/support/warm.py).
+"""
+
+import atexit
 import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from functools import cache
 from pathlib import Path
 
 from tests.support.kube import Target, wait_for
 from tests.support.ports import free_port
+from tests.support.warm import Parent, WarmProcess
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = ("-m", "pstraining.controller.main")
+
+
+@cache
+def warm_parent() -> Parent:
+    """The parent of this process's operators, which ends with it."""
+    parent = Parent("operator", PYTHONPATH=str(ROOT / "operator"))
+    atexit.register(parent.close)
+    return parent
 
 
 class OperatorProcess:
@@ -21,10 +36,15 @@ class OperatorProcess:
         self.target, self.namespace = target, namespace
         self.log = folder / "operator.log"
         self.health_port, self.metrics_port = free_port(), free_port()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | WarmProcess | None = None
 
-    def start(self, *, wait: bool = True, root: Path = ROOT, settings: dict[str, str] | None = None) -> None:
-        """Start it; `root` is the checkout to run, `settings` further environment variables."""
+    def start(
+        self, *, wait: bool = True, root: Path = ROOT, settings: dict[str, str] | None = None, warm: bool = True
+    ) -> None:
+        """Start it; `root` is the checkout to run, `settings` further environment variables.
+
+        Another checkout is run in a new process, as is this one without `warm`.
+        """
         # The operator refuses variables of its prefix that it does not know; the tests have some of their own.
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PSTRAINING_")},
@@ -39,9 +59,10 @@ class OperatorProcess:
             **(settings or {}),
         }
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "pstraining.controller.main"], env=environment, stdout=log, stderr=log
-            )
+            if warm and root == ROOT:
+                self.process = warm_parent().spawn(PROGRAM, environment, log.fileno())
+            else:
+                self.process = subprocess.Popen([sys.executable, *PROGRAM], env=environment, stdout=log, stderr=log)
         if wait:
             wait_for(self.ready, f"the operator is ready; its log: {self.log}", 60)
 

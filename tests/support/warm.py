@@ -1,4 +1,4 @@
-"""Processes of local jobs, forked from parents that have TensorFlow imported (see warm_parent).
+"""Processes of local jobs and operators, forked from parents that have imported what they need (see warm_parent).
 
 A chief and its workers come from different parents: a process has one seed for the hashes of strings, which its forks
 inherit, and tasks of one job must not agree on the order of a set because of that.
@@ -75,15 +75,20 @@ class WarmProcess:
 
 
 class Parent:
-    """A warm parent's process, seen from the tests."""
+    """A warm parent's process, seen from the tests.
 
-    def __init__(self) -> None:
+    Args:
+        what: of warm_parent.IMPORTS.
+        more: variables of its environment beside those of this process.
+    """
+
+    def __init__(self, what: str, **more: str) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             # One thread: OpenBLAS would start its own at import.
             settings = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **memory_settings("worker")}
-            command = [sys.executable, "-u", str(FILE), str(theirs.fileno())]
-            environment = {**settings, **os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            command = [sys.executable, "-u", str(FILE), str(theirs.fileno()), what]
+            environment = {**settings, **os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
             self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         ours.settimeout(BEGIN_SECONDS)
         self._socket, self._lock = ours, threading.Lock()
@@ -97,10 +102,12 @@ class Parent:
         ours.settimeout(None)
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> WarmProcess:
-        """Fork a program."""
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str], output: int | None = None) -> WarmProcess:
+        """Fork a program; it writes into a descriptor, or else into `stdout` of what is returned."""
         program = {"command": list(command), "environment": dict(environment), "folder": os.getcwd()}
         reading, writing = os.pipe2(os.O_CLOEXEC)
+        if output is not None:
+            os.dup2(output, writing, inheritable=False)
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(program).encode() + b"\n"], [writing])
             os.close(writing)
@@ -162,6 +169,6 @@ class Parents:
         if task.type == "ps" or prefix or network() != self._network:
             return self._cold(task, prefix, command, environment)
         if task.type not in self._parents:
-            self._parents[task.type] = parent = Parent()
+            self._parents[task.type] = parent = Parent("tensorflow")
             self._held.callback(parent.close)
         return self._parents[task.type].spawn(command, environment)

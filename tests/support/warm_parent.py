@@ -1,7 +1,8 @@
-"""A process that has imported TensorFlow and forks one program after the other: `python warm_parent.py DESCRIPTOR`.
+"""A process that has imported what programs need, and forks one after the other.
 
-Each import costs three seconds of a processor; a program that is forked from here has it already. A fork copies only
-the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
+It is started as `python warm_parent.py DESCRIPTOR WHAT`. WHAT is `tensorflow`, whose import costs three seconds of a
+processor, or `operator`, which costs one; a program that is forked from here has it already. A fork copies only the
+thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
 
 A request is a JSON line with the descriptor of the program's output beside it; answers are JSON lines:
 {"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has ended. When the
@@ -32,13 +33,18 @@ def check() -> None:
     Raises:
         RuntimeError: it is not.
     """
+    threads, context = len(os.listdir("/proc/self/task")), _context()
+    if threads != 1 or context is not None:
+        raise RuntimeError(f"{threads} threads, TensorFlow's context: {context}; a fork would copy half of it")
+
+
+def _context() -> object:
+    """TensorFlow's, if one was made."""
+    if "tensorflow" not in sys.modules:
+        return None
     from tensorflow.python.eager import context
 
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1 or context.context_safe() is not None:
-        raise RuntimeError(
-            f"{threads} threads, TensorFlow's context: {context.context_safe()}; a fork would copy half of it"
-        )
+    return context.context_safe()
 
 
 class Parent:
@@ -109,8 +115,6 @@ class Parent:
 
 def become(program: dict[str, Any]) -> None:
     """Have what a process of its own would have."""
-    import numpy as np
-
     os.chdir(program["folder"])
     os.environ.clear()
     os.environ.update(program["environment"])
@@ -119,7 +123,8 @@ def become(program: dict[str, Any]) -> None:
     sys.path[:] = [*filter(None, entries), *PATH]
     sys.stdout.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
     random.seed()
-    np.random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 def run(command: list[str]) -> None:
@@ -138,12 +143,27 @@ def run(command: list[str]) -> None:
         runpy.run_path(command[0], run_name="__main__")
 
 
-def main(descriptor: int) -> dict[str, Any] | None:
-    """Import, and serve requests; see `Parent.serve`."""
+def import_tensorflow() -> None:
+    """What chiefs and workers need."""
     import sklearn.datasets  # noqa: F401 - what examples read
     import tensorflow as tf
 
     _ = tf.keras  # TensorFlow imports Keras when it is first asked for
+
+
+def import_operator() -> None:
+    """What the operator needs."""
+    import pstraining.controller.main
+
+    del sys.modules[pstraining.controller.main.__name__]  # it is run, and was not imported before
+
+
+IMPORTS = {"tensorflow": import_tensorflow, "operator": import_operator}
+
+
+def main(descriptor: int, what: str) -> dict[str, Any] | None:
+    """Import, and serve requests; see `Parent.serve`."""
+    IMPORTS[what]()
     check()
     gc.freeze()
     parent = Parent(socket.socket(fileno=descriptor))
@@ -152,7 +172,7 @@ def main(descriptor: int) -> dict[str, Any] | None:
 
 
 if __name__ == "__main__":
-    to_run = main(int(sys.argv[1]))
+    to_run = main(int(sys.argv[1]), sys.argv[2])
     # Here and not deeper, so that the program ends as one does: with its exit handlers and its own traceback.
     if to_run is not None:
         become(to_run)

@@ -14,7 +14,9 @@ import pytest
 from pstraining.runtime import local
 from pstraining.runtime.config.cluster import Task
 from tests.support import warm, warm_parent
+from tests.support.kube import Target
 from tests.support.netns import own_network
+from tests.support.operator_process import OperatorProcess
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,22 @@ def test_it_ends_as_a_new_process_ends(parents: warm.Parents, program: str) -> N
     forked, started = (ran(spawn, ["-c", program]) for spawn in (parents.spawn, COLD))
     assert forked[0] == started[0]
     assert forked[1][-1:] == started[1][-1:]
+
+
+def test_an_operator_does_what_one_that_was_started_does(tmp_path: Path) -> None:
+    """It reads its settings, and ends because of one."""
+    wrong = {"PSTRAINING_WORKERS": "many", "PSTRAINING_LEASE_DURATION_SECONDS": "6"}
+    told = []
+    for name in ("forked", "started"):
+        (tmp_path / name).mkdir()
+        operator = OperatorProcess(Target("none", "none"), "default", tmp_path / name)
+        operator.start(wait=False, settings=wrong, warm=name == "forked")
+        assert operator.process is not None
+        told.append((type(operator.process), operator.process.wait(60), operator.log.read_text()))
+    assert [kind for kind, _, _ in told] == [warm.WarmProcess, subprocess.Popen]
+    assert told[0][1] == told[1][1] == 2
+    assert told[0][2] == told[1][2]
+    assert "PSTRAINING_WORKERS" in told[0][2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
