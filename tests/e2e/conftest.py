@@ -158,10 +158,10 @@ def installed(kube: Kube, helm: str, run_folder: Path) -> Iterator[str]:
     assert not any(restarts), "the kubelet found the operator ill, or it ended by itself"
 
 
-def install(kube: Kube, helm: str) -> None:
+def install(kube: Kube, helm: str, *more: str) -> None:
     # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
     options = ["--create-namespace", "--wait", "--timeout", "120s", "--take-ownership", *OPERATOR_IMAGE]
-    run_helm(kube, [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining"), *options])
+    run_helm(kube, [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining"), *options, *more])
 
 
 def uninstall(kube: Kube, helm: str) -> None:
@@ -232,6 +232,10 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def crd(kube: Kube) -> None:
     """The CRD, applied as a user would."""
+    apply_crd(kube)
+
+
+def apply_crd(kube: Kube) -> None:
     import yaml
 
     from tests.support.kube import ApiError

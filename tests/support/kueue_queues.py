@@ -135,12 +135,14 @@ def millicores(quantity: str) -> int:
     return int(quantity[:-1]) if quantity.endswith("m") else int(quantity) * 1000
 
 
-def queued(queue: Queue, name: str, folder: Path, labels: dict[str, str] | None = None, **spec: Any) -> Puppet:
-    """A job of scripted programs, in the queue."""
+def queued(
+    queue: Queue, name: str, folder: Path, labels: dict[str, str] | None = None, *, at: Kube | None = None, **spec: Any
+) -> Puppet:
+    """A job of scripted programs, in the queue; `at` is the cluster in which its pods run, if it is another one."""
     orders = folder / f"{queue.namespace}-{name}"
     orders.mkdir(parents=True, exist_ok=True)
     orders.chmod(0o777)
-    share(queue.kube, queue.namespace, f"{name}-orders", orders)
+    share(at or queue.kube, queue.namespace, f"{name}-orders", orders)
     worker = spec.pop("worker", {"replicas": 1})
     pod = template(name)
     pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{MILLICORES}m"}}
