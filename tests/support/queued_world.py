@@ -36,7 +36,11 @@ class QueuedWorld(World):
         key = str(action.kind), action.name
         if isinstance(action, Replace) and action.kind is Kind.PS_TRAINING_JOB:
             assert self.job is not None
-            self.job["metadata"]["labels"] = copied(dict(action.parts["/metadata/labels"]))
+            metadata = self.job["metadata"]
+            assert (action.name, action.uid) == (metadata["name"], metadata["uid"])
+            if action.parts["/metadata/resourceVersion"] != metadata["resourceVersion"]:
+                raise StaleError
+            metadata["labels"] = copied(dict(action.parts["/metadata/labels"]))
         elif isinstance(action, PatchStatus):
             self._patch(action, self.children[key])
         elif isinstance(action, Replace) and action.kind is Kind.WORKLOAD and action.reason != Reason.DRIFTED:
@@ -56,6 +60,7 @@ class QueuedWorld(World):
 
     def _correct(self, action: Replace, target: dict[str, Any]) -> None:
         """Apply a JSON patch (RFC 6902) whose operations all add."""
+        assert action.uid == target["metadata"]["uid"]
         for pointer, value in copied(dict(action.parts)).items():
             *path, last = (step.replace("~1", "/") for step in pointer.split("/")[1:])
             place: Any = target
@@ -199,7 +204,7 @@ class QueuedWorld(World):
 def queued(quota: int = 100, **spec: Any) -> QueuedWorld:
     """A job with a queue, which no pass has seen."""
     manifest = job(spec=spec)
-    manifest["metadata"]["labels"] = {kueue.LABEL_QUEUE: QUEUE}
+    manifest["metadata"] |= {"labels": {kueue.LABEL_QUEUE: QUEUE}, "resourceVersion": "7"}
     return QueuedWorld(manifest, quota=quota)
 
 

@@ -10,6 +10,7 @@ from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Kind
 from pstraining.core.policies.dispatching import STOP_SECONDS
 from pstraining.resources import kueue
+from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import stamp
 from tests.support.copying import copied
 from tests.support.queued_world import QueuedWorld, queued
@@ -52,9 +53,10 @@ def test_the_first_cluster_asks_for_quota_and_runs_nothing() -> None:
     assert kueue.ANNOTATION_ELASTIC not in world.workload["metadata"]["annotations"]
 
 
-def test_without_kueue_nothing_is_done() -> None:
+@pytest.mark.parametrize("support", [KueueSupport.OFF, KueueSupport.MISSING])
+def test_without_kueue_nothing_is_done(support: KueueSupport) -> None:
     world = queued(managedBy=names.MULTIKUEUE)
-    world.installation = type(world.installation)()
+    world.installation = Installation(kueue=support)
     world.reconcile()
     assert not world.writes
 
@@ -101,6 +103,9 @@ def test_an_evicted_job_returns_its_quota_when_it_has_stopped_over_there() -> No
     reports(world, "Queued")
     world.reconcile()
     assert not world.with_quota()
+    conditions = {c["type"]: c for c in world.workload["status"]["conditions"]}
+    assert conditions["QuotaReserved"]["message"] == "Preempted to accommodate a higher priority"
+    assert (conditions["Requeued"]["status"], conditions["Requeued"]["reason"]) == ("True", "Preempted")
 
 
 def test_a_cluster_that_is_lost_does_not_hold_the_quota() -> None:
@@ -118,6 +123,8 @@ def test_the_end_is_left_to_kueue_and_the_ttl_is_not() -> None:
     ended["lastTransitionTime"] = stamp(world.now)
     reports(world, "Succeeded", conditions=[ended], completionTime=stamp(world.now))
     count = len(world.writes)
+    world.reconcile()
+    world.children.clear()
     world.reconcile()
     assert len(world.writes) == count
     world.now += timedelta(seconds=60)
@@ -171,6 +178,7 @@ def test_a_job_that_differs_from_what_was_sent_is_sent_again(change: dict[str, A
     assert not world.pods
     (finished,) = [c for c in world.workload["status"]["conditions"] if c["type"] == "Finished"]
     assert (finished["status"], finished["reason"]) == ("True", "OutOfSync")
+    assert finished["message"] == "The prebuilt workload is out of sync with its PSTrainingJob"
 
 
 def test_a_workload_that_arrives_before_its_job_is_kept_for_it() -> None:

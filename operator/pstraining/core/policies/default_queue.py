@@ -25,5 +25,5 @@ def label(facts: Facts) -> Replace:
     """Put the job into the default queue, unless it has changed since."""
     job = facts.snapshot
     labels = {**(job.job["metadata"].get("labels") or {}), kueue.LABEL_QUEUE: kueue.DEFAULT_QUEUE}
-    parts = {"/metadata/resourceVersion": job.job["metadata"].get("resourceVersion", ""), "/metadata/labels": labels}
+    parts = {"/metadata/resourceVersion": job.job["metadata"]["resourceVersion"], "/metadata/labels": labels}
     return Replace(Kind.PS_TRAINING_JOB, job.name, job.uid, parts, Reason.AWAITS_ADMISSION)

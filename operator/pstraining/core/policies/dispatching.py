@@ -52,8 +52,7 @@ def _kept(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         else:
             yield from corrected(facts, current)
     elif until is not None and until <= facts.now:
-        evicted = current.condition(QueueCondition.EVICTED)
-        yield quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
+        yield quota_returned(facts, current)
 
 
 def due(facts: Facts) -> datetime | None:

@@ -39,15 +39,10 @@ def patched(workload: QueueWorkload, status: Mapping[str, Any], reason: Reason) 
     return PatchStatus(Kind.WORKLOAD, workload.name, workload.child.uid, workload.version, status, reason)
 
 
-def quota_returned(facts: Facts, current: QueueWorkload, reason: str, message: str) -> PatchStatus:
-    """Clear the admission of an evicted Workload, which gives its quota back.
-
-    Args:
-        facts: what is known about the job.
-        current: the Workload.
-        reason: why Kueue has evicted it.
-        message: Kueue's words.
-    """
+def quota_returned(facts: Facts, current: QueueWorkload) -> PatchStatus:
+    """Clear the admission of an evicted Workload, which gives its quota back; the conditions have Kueue's words."""
+    evicted = current.condition(QueueCondition.EVICTED)
+    reason, message = str(evicted["reason"]), str(evicted["message"])
     changed = current.with_conditions(
         facts.now,
         (QueueCondition.QUOTA_RESERVED, False, _PENDING, message),

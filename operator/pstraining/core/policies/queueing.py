@@ -80,9 +80,8 @@ def _first(facts: Facts) -> Iterator[Action]:
 def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     """Bring the Workload of a stopped job to the state in which Kueue can admit it."""
     state = facts.queue
-    evicted = current.condition(QueueCondition.EVICTED)
-    if evicted.get("status") == "True" and current.has_quota:
-        yield quota_returned(facts, current, str(evicted.get("reason", "")), str(evicted.get("message", "")))
+    if current.is_true(QueueCondition.EVICTED) and current.has_quota:
+        yield quota_returned(facts, current)
         return
     # One Workload is left: the others ask for pods beside those of a job that does not run.
     yield from deletions([w for w in state.live if w is not current], Reason.NOT_DESIRED)

@@ -1,0 +1,104 @@
+"""What the operator writes to the Workload of a job: each write when it is due, and with all that Kueue needs."""
+
+from typing import Any
+
+from pstraining.api import names
+from pstraining.resources import kueue
+from tests.support.queued_world import QueuedWorld, queued
+from tests.support.simulation import phase
+
+
+def running(quota: int = 100, **spec: Any) -> QueuedWorld:
+    world = queued(quota, **spec)
+    world.run()
+    assert phase(world) == "Running"
+    return world
+
+
+def condition(world: QueuedWorld, kind: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [c for c in world.workload["status"]["conditions"] if c["type"] == kind]
+    return found[0]
+
+
+def workers(workload: dict[str, Any]) -> int:
+    return next(int(s["count"]) for s in workload["spec"]["podSets"] if s["name"] == names.WORKER)
+
+
+def test_pods_that_stay_after_the_end_do_not_keep_the_quota() -> None:
+    world = running(runPolicy={"cleanPodPolicy": {"onSuccess": "None"}})
+    world.end(names.CHIEF)
+    world.run()
+    assert phase(world) == "Succeeded"
+    assert world.existing()["worker"] == 2
+    assert condition(world, "Finished")["message"] == "The PSTrainingJob has succeeded."
+
+
+def test_the_quota_is_returned_in_kueues_words() -> None:
+    world = running()
+    world.evict("Preempted", "Preempted to accommodate a workload")
+    world.quota = 0
+    for _ in range(12):
+        world.reconcile()
+        world.controllers()
+    for kind in ("QuotaReserved", "Requeued"):
+        assert condition(world, kind)["message"] == "Preempted to accommodate a workload", kind
+    assert condition(world, "QuotaReserved")["reason"] == "Pending"
+
+
+def test_a_job_that_waits_asks_for_the_workers_that_it_is_scaled_to() -> None:
+    world = queued(quota=0)
+    world.run()
+    world.edit({"worker": {"replicas": 3}})
+    world.run()
+    assert workers(world.workload) == 3
+
+
+def test_every_slice_names_the_first() -> None:
+    world = running()
+    first = world.workload["metadata"]["name"]
+    for replicas in (3, 4):
+        before = world.workload["metadata"]["name"]
+        world.edit({"worker": {"replicas": replicas}})
+        world.run()
+        annotations = world.workload["metadata"]["annotations"]
+        assert annotations[kueue.ANNOTATION_SLICE] == first
+        assert annotations[kueue.ANNOTATION_REPLACES] == f"default/{before}"
+
+
+def test_the_first_workload_names_itself() -> None:
+    workload = running().workload
+    assert workload["metadata"]["annotations"][kueue.ANNOTATION_SLICE] == workload["metadata"]["name"]
+
+
+def test_an_evicted_job_asks_for_one_workload() -> None:
+    world = running(quota=4, ps={"replicas": 1})
+    world.edit({"worker": {"replicas": 4}})
+    world.run()
+    assert len(world.workloads) == 2
+    world.evict()
+    world.quota = 0
+    world.run()
+    assert workers(world.workload) == 4
+
+
+def test_a_worker_that_has_returned_its_quota_is_counted_no_second_time() -> None:
+    world = running(successPolicy="AllWorkers")
+    world.end(names.WORKER, 1)
+    world.run()
+    assert world.workload["status"]["reclaimablePods"] == [{"name": names.WORKER, "count": 1}]
+    assert workers(world.workload) == 2
+    assert world.with_quota()[names.WORKER] == 1
+
+
+def test_a_worker_that_still_stops_keeps_its_quota() -> None:
+    world = running(worker={"replicas": 3})
+    world.lingering.add(names.WORKER)
+    world.edit({"worker": {"replicas": 2}})
+    for _ in range(4):
+        world.reconcile()
+        world.controllers()
+        assert not world.without_quota()
+    assert world.existing()[names.WORKER] == workers(world.workload) == 3
+    world.gone(names.WORKER)
+    world.run()
+    assert workers(world.workload) == 2
