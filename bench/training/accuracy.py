@@ -110,7 +110,7 @@ class Course:
             until = self._updates if self._variant.in_step else None
             Crew(self._rig, shares, accumulation=self._variant.batches, until=until).join()
             state = self._rig.snapshot()
-            self._rig.model.assign(state.variables)
+            self._rig.model.assign(state.variables.items())
             predicted = self._rig.model.keras(tf.constant(x[test]), training=False).numpy()
         assert state.step == self._updates, f"{state.step} updates, not as many as plain training's {self._updates}"
         return self._task.score(y[test], predicted)

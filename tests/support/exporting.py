@@ -74,7 +74,7 @@ def predict_digits(folder: Path) -> Any:
     state = Checkpoints(folder, keep=1).newest()
     assert state is not None
     made = Model(model, optimizer, Objective("sparse_categorical_crossentropy"))
-    made.assign(state.variables)
+    made.assign(state.variables.items())
     whole: Any = made.keras
     images = load()[1][:20]
     (folder / "inputs.json").write_text(json.dumps([images.tolist()]))

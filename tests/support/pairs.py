@@ -202,6 +202,7 @@ class Pairs:
         """Call one operation of one member, by the part that it plays at first."""
         import tensorflow as tf
 
+        from pstraining.runtime.ps.parts import ShardParts
         from pstraining.runtime.ps.record import RecordField
 
         if (what, number, member) not in self._functions:
@@ -213,7 +214,7 @@ class Pairs:
 
             def emit(*told: Any) -> Any:
                 if what == "snapshot":
-                    record, values = shard.snapshot()
+                    record, values = ShardParts(shard).snapshot()
                     return home(([record[RecordField.STEP]], values))
                 return home(getattr(round_ops if hasattr(round_ops, what) else shard, what)(*told))
 

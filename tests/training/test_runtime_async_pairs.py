@@ -40,10 +40,12 @@ def differences(rig: Rig) -> list[str]:
     """Where a standby differs from its primary."""
     import tensorflow as tf
 
+    from pstraining.runtime.ps.parts import ShardParts
+
     found = []
     for shard in range(SHARDS):
         members = [rig.store.member(shard, number) for number in (0, 1)]
-        read = tf.function(lambda own: rig.control.client.to_local(own.snapshot()), autograph=False)
+        read = tf.function(lambda own: rig.control.client.to_local(ShardParts(own).snapshot()), autograph=False)
         (record, values), (other, others) = [rig.control.client.call(read, member) for member in members]
         if not np.array_equal(record, other):
             found.append(f"shard {shard}: record {record} and {other}")

@@ -118,7 +118,7 @@ def test_a_run_that_changes_forms_ends_where_one_without_ends(client: Any, mode:
             mode=mode,
             compression=compression,
         )
-        rig.model.assign({path: np.ones_like(value) for path, value in rig.initial.items()})
+        rig.model.assign((path, np.ones_like(value)) for path, value in rig.initial.items())
         rig.initial = rig.model.values()
         if compression:
             rig.workers[0]._selector = Told(forms)

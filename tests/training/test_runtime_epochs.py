@@ -221,7 +221,7 @@ def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeyp
 def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.chief.store_admin import FencedError
+    from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=3, build=small)
     rig.start()

@@ -77,7 +77,7 @@ def in_keras(values: Any, made: Any, *, frozen: bool) -> dict[str, Any]:
 
 def in_order(rig: Rig, values: Any) -> dict[str, Any]:
     """By path, in the order of Keras's `variables`."""
-    paths = {id(variable): path for path, variable in rig.model._by_path()}
+    paths = {id(variable): path for path, variable in rig.model.by_path()}
     return {paths[id(variable)]: values[paths[id(variable)]] for variable in rig.model.keras.variables}
 
 

@@ -84,8 +84,8 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
 def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() -> None:
     """It may be long: where nothing is ready for a loss. Without its word servers make no steps after ten seconds."""
     from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.chief.errors import FencedError
     from pstraining.runtime.chief.recovery import ChiefAction
-    from pstraining.runtime.chief.store_admin import FencedError
 
     class Waiting(Chief):
         def __init__(self) -> None:

@@ -192,7 +192,8 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
     """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""
     # They import Keras, which must not be loaded before the client has connected.
     from pstraining.runtime.checkpoint.state import SupersededError
-    from pstraining.runtime.chief.chief import Chief, ChiefOptions
+    from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.chief.options import ChiefOptions
     from pstraining.runtime.updates.base import Identity
     from pstraining.runtime.worker.loop import Worker
     from pstraining.runtime.worker.router import StaticRouter

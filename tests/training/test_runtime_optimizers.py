@@ -133,7 +133,7 @@ def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: An
     state, rig = train_and_restore(client, _schedule_free, shares, tmp_path)
     expected = sync.alone(rig, small, _schedule_free, list(zip(*shares, strict=True)), ordered=True)
     own = expected.optimizer
-    seen = evaluation_weights(state, rig.model.trained_by, over=False)
+    seen = dict(evaluation_weights(state, rig.model.trained_by, over=False))
     assert_equal(state.variables, rig, expected)
     pairs = zip(expected.trainable_variables, rig.model.tensors, own._momentums, strict=True)
     for variable, tensor, base in pairs:
@@ -239,14 +239,14 @@ def test_the_averages_are_the_result_as_at_the_end_of_fit() -> None:
     both = {"a": keras.optimizers.SGD(0.1, use_ema=True), "b": keras.optimizers.SGD(0.1)}
     values = {"a": np.array([1.0]), "b": np.array([2.0])}
     state = State(1, values, {"average": {"a": np.array([3.0])}}, {})
-    assert evaluation_weights(state, both, over=False) == values
-    assert evaluation_weights(state, both, over=True) == {"a": [3.0], "b": [2.0]}
+    assert dict(evaluation_weights(state, both, over=False)) == values
+    assert dict(evaluation_weights(state, both, over=True)) == {"a": [3.0], "b": [2.0]}
     best = with_weights(state, {"a": np.array([4.0]), "b": np.array([5.0])}, both)
-    assert evaluation_weights(best, both, over=True) == {"a": [4.0], "b": [5.0]}
+    assert dict(evaluation_weights(best, both, over=True)) == {"a": [4.0], "b": [5.0]}
     free = {"a": keras.optimizers.ScheduleFreeAdamW(0.1)}
     state = State(1, values, {"momentum": {"a": np.array([9.0])}}, {})
     best = with_weights(state, {"a": np.array([4.0]), "b": np.array([5.0])}, free)
-    assert evaluation_weights(best, free, over=True) == {"a": [4.0], "b": [5.0]}
+    assert dict(evaluation_weights(best, free, over=True)) == {"a": [4.0], "b": [5.0]}
 
 
 def test_where_schedule_free_does_not_work() -> None:

@@ -92,7 +92,7 @@ def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
 
 def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) -> None:
     from pstraining.runtime.checkpoint.state import State
-    from pstraining.runtime.chief.store_admin import FencedError
+    from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, optimizers()["SGD"], ps=2, build=small)
     rig.start()
@@ -149,7 +149,7 @@ def test_an_update_computed_on_a_replaced_set_is_refused(client: Any) -> None:
 
 def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
     """A call that was cut at the chief may still be carried out, after the chief has restored once more."""
-    from pstraining.runtime.chief.store_admin import FencedError
+    from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, optimizers()["Adam"], ps=2, build=small)
     control: Any = rig.control
@@ -159,9 +159,9 @@ def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
         sent.append(call)
         demand(*call)
 
-    control._demand = noted
+    control._demand = control._states._demand_of = noted
     rig.start()
-    control._demand = demand
+    control._demand = control._states._demand_of = demand
     rig.train(batches(3))
     before = rig.control.snapshot(fence=1)
     assert len(sent) == 4, "the fence, the beginning, the state and the end"
@@ -176,7 +176,7 @@ def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
 
 
 def test_a_compare_and_set_of_the_fence_has_one_winner(client: Any) -> None:
-    from pstraining.runtime.chief.store_admin import FencedError
+    from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
     rig.start()

@@ -308,7 +308,8 @@ class Trainer:
     def _build_chief(self, context: "_TaskContext", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
         """Return this task's chief."""
         from pstraining.runtime.chief import refusals
-        from pstraining.runtime.chief.chief import Chief, ChiefOptions
+        from pstraining.runtime.chief.chief import Chief
+        from pstraining.runtime.chief.options import ChiefOptions
         from pstraining.runtime.chief.reporting import FitOptions
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal

@@ -1,79 +1,201 @@
 """A state as a file of named tensors, NumPy's `.npz`, and the checks that it is what it was.
 
-Whatever is wrong with a file is found before memory is taken for its tensors, so a lack of memory is just that.
+Written block by block, and read in parts: no tensor has to fit the memory. Whatever is wrong with a file is found when
+it is opened, before memory is taken for its tensors, so a lack of memory is just that.
 """
 
 import math
+import os
+import weakref
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import ENDED, Entry, State, StateBlocks, whole
 from pstraining.runtime.model.partition import Array
+
+READ_BYTES: Final = 1 << 20
+"""Bytes that a check reads at once."""
+BLOCK_BYTES: Final = 8 << 20
+"""Maximum size of a block that a file yields."""
+_LOCAL_HEADER: Final = 30
+"""Length of a zip entry's local header, without its name and extra field; their lengths are its last four bytes."""
 
 
 class CorruptCheckpointError(Exception):
     """A checkpoint that cannot be read as a whole."""
 
 
-def flatten(state: State) -> dict[str, Array]:
-    """All of a state but its step, by name."""
-    arrays = {f"model/{path}": value for path, value in state.variables.items()}
-    for slot, values in state.slots.items():
-        arrays |= {f"slot/{slot}/{path}": value for path, value in values.items()}
-    return arrays | {f"scalar/{name}": np.asarray(value) for name, value in state.scalars.items()}
-
-
-def unflatten(step: int, arrays: Mapping[str, Array]) -> State:
-    """The state of which these are the tensors."""
-    state = State(step, {}, {}, {})
-    for name, value in arrays.items():
-        kind, _, rest = name.partition("/")
-        if kind == "model":
-            state.variables[rest] = value
-        elif kind == "slot":
-            slot, _, path = rest.partition("/")
-            state.slots.setdefault(slot, {})[path] = value
-        else:
-            state.scalars[rest] = value
-    return state
-
-
-def describe(arrays: Mapping[str, Array]) -> dict[str, list[Any]]:
+def describe(entries: Mapping[str, Entry]) -> dict[str, list[Any]]:
     """Dtype and shape by name, for the metadata."""
-    return {name: [str(value.dtype), list(value.shape)] for name, value in arrays.items()}
+    return {name: [entry.dtype, list(entry.shape)] for name, entry in entries.items()}
 
 
-def read(path: Path, expected: Mapping[str, Any]) -> dict[str, Array]:
-    """The tensors of a file that has just these.
+def write(file: IO[bytes], state: StateBlocks) -> None:
+    """Write a state's tensors as `numpy.savez` does, one block at a time.
 
     Raises:
-        CorruptCheckpointError: it has others.
-        Exception: it is damaged, in whatever way the libraries notice it.
-        MemoryError: there is not enough for what the file really holds.
+        OSError: there is no room.
+        ValueError: the blocks are not what the entries say.
     """
-    with zipfile.ZipFile(path) as archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
-        if set(entries) != {f"{name}.npy" for name in expected}:
-            raise CorruptCheckpointError("the metadata names other tensors than there are")
-        room = path.stat().st_size
-        return {name: _read(archive, entries[f"{name}.npy"], described, room) for name, described in expected.items()}
+    entries, names = state.entries, []
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, blocks in groupby(_all_blocks(state), itemgetter(0)):
+            names.append(name)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as target:
+                _write(target, entries[name], (block for _, block in blocks))
+    if sorted(names) != sorted(entries):
+        raise ValueError("the state's blocks are not those of its entries")
 
 
-def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, described: Any, room: int) -> Array:
+def _all_blocks(state: StateBlocks) -> Iterator[tuple[str, Array]]:
+    """Yield a state's blocks, and one without elements for each tensor that has none."""
+    yield from state.blocks()
+    for name, entry in state.entries.items():
+        if not entry.size:
+            yield name, np.empty(0, entry.dtype)
+
+
+def _write(target: IO[bytes], entry: Entry, blocks: Iterator[Array]) -> None:
+    dtype = np.dtype(entry.dtype)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": entry.shape}
+    np.lib.format.write_array_header_1_0(target, header)
+    written = 0
+    for block in blocks:
+        if block.dtype != dtype:
+            raise ValueError(f"a block of {block.dtype} in a tensor of {dtype}")
+        target.write(np.ascontiguousarray(block).view(np.uint8).data)
+        written += block.size
+    if written != entry.size:
+        raise ValueError(f"{written} elements of a tensor of {entry.size}")
+
+
+class _Place(NamedTuple):
+    """Where a tensor's elements are."""
+
+    entry: Entry
+    begin: int
+    """Of the first element, in bytes from the file's beginning."""
+    in_order: bool
+    """Whether the last dimension varies fastest, as in every file that this module wrote."""
+
+
+class StoredState:
+    """A state in a file, which stays readable while this object lives, whatever becomes of the file's name.
+
+    Args:
+        path: of the file.
+        step: of the state.
+        expected: dtype and shape of each tensor by name, see `describe`.
+
+    Raises:
+        CorruptCheckpointError: it has other tensors, or others bytes than were written.
+        Exception: it is damaged, in whatever way the libraries notice it.
+    """
+
+    def __init__(self, path: Path, step: int, expected: Mapping[str, Any]) -> None:
+        self.step = step
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        with os.fdopen(os.dup(self._descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
+            found = {entry.filename: entry for entry in archive.infolist()}
+            if set(found) != {f"{name}.npy" for name in expected}:
+                raise CorruptCheckpointError("the metadata names other tensors than there are")
+            room = os.fstat(self._descriptor).st_size
+            self._places = {
+                name: _place(archive, file, found[f"{name}.npy"], described, room)
+                for name, described in expected.items()
+            }
+            for entry in found.values():
+                _check_sum(archive, entry)
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether training was ended with this state before its time, so that no run trains it on."""
+        return ENDED in self._places
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The tensors by name, in the order of `blocks`."""
+        return {name: place.entry for name, place in self._places.items()}
+
+    def blocks(self) -> Iterator[tuple[str, Array]]:
+        """Yield names and flat parts of tensors."""
+        for name, entry in self.entries.items():
+            length = max(1, BLOCK_BYTES // np.dtype(entry.dtype).itemsize)
+            for begin in range(0, entry.size, length):
+                yield name, self.read(name, begin, min(begin + length, entry.size))
+
+    def read(self, name: str, begin: int, end: int) -> Array:
+        """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin].
+
+        Raises:
+            CorruptCheckpointError: the file has been cut since.
+        """
+        entry, first, in_order = self._places[name]
+        if not in_order:
+            stored = self._elements(name, first, 0, entry.size).reshape(entry.shape, order="F")
+            return np.ascontiguousarray(stored).reshape(-1)[begin:end]
+        return self._elements(name, first, begin, end)
+
+    @cached_property
+    def _state(self) -> State:
+        return whole(self)
+
+    @property
+    def variables(self) -> dict[str, Array]:
+        """The model's variables by path; this and the next two read the whole state into memory."""
+        return self._state.variables
+
+    @property
+    def slots(self) -> dict[str, dict[str, Array]]:
+        """The optimizer's tensors by slot, then by the path of their variable."""
+        return self._state.slots
+
+    @property
+    def scalars(self) -> dict[str, Array]:
+        """The optimizer's own counters, and what is no server's."""
+        return self._state.scalars
+
+    def _elements(self, name: str, first: int, begin: int, end: int) -> Array:
+        dtype = np.dtype(self._places[name].entry.dtype)
+        found = np.empty(end - begin, dtype)
+        rest, offset = found.view(np.uint8).data, first + begin * dtype.itemsize
+        while rest:
+            read = os.preadv(self._descriptor, [rest], offset)
+            if not read:
+                raise CorruptCheckpointError(f"{name} ends too early")
+            rest, offset = rest[read:], offset + read
+        return found
+
+
+def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, described: Any, room: int) -> _Place:
+    """Return where a tensor's elements are, after a check of its headers."""
     stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size <= room
     if not stored or entry.flag_bits & 1:
         raise CorruptCheckpointError(f"{entry.filename} is not stored as it was written")
-    with archive.open(entry) as file:
-        version = np.lib.format.read_magic(file)
+    with archive.open(entry) as stream:
+        version = np.lib.format.read_magic(stream)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, dtype = readers[version](file)
-        begin = file.tell()
-    fits = begin + math.prod(shape) * dtype.itemsize == entry.file_size
-    if not fits or [str(dtype), list(shape)] != described:
+        shape, is_fortran, dtype = readers[version](stream)
+        header = stream.tell()
+    fits = header + math.prod(shape) * dtype.itemsize == entry.file_size
+    if not fits or dtype.hasobject or [str(dtype), list(shape)] != described:
         raise CorruptCheckpointError(f"{entry.filename} is not what the metadata says")
-    with archive.open(entry) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+    file.seek(entry.header_offset)
+    local = file.read(_LOCAL_HEADER)
+    begin = entry.header_offset + _LOCAL_HEADER + sum(np.frombuffer(local[-4:], "<u2").tolist()) + header
+    return _Place(Entry(str(dtype), tuple(shape)), begin, not is_fortran or len(shape) < 2)
+
+
+def _check_sum(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Read all of an entry: the library compares its checksum at the end."""
+    with archive.open(entry) as stream:
+        while stream.read(READ_BYTES):
+            pass

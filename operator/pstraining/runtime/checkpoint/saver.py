@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from pstraining.runtime.checkpoint import interval as intervals
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError, StoredState
 from pstraining.runtime.checkpoint.fencing import Writer
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import StateBlocks, StateParts
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
@@ -94,13 +94,13 @@ class Saver:
         interval = self._counters.checkpoint_interval = self.interval()
         return self._clock() - self._last >= interval
 
-    def restored(self, state: State | None, *, lost: bool) -> None:
+    def restored(self, state: StateParts | None, *, lost: bool) -> None:
         """The servers hold this state now, None: the initial one; `lost`: because one had lost what it held."""
         self._kept, self._last = state.step if state else 0, self._clock()
         self._kept_as_ended = state is not None and state.ended_early
         self._losses += lost
 
-    def try_to_save(self, state: State) -> None:
+    def try_to_save(self, state: StateBlocks) -> None:
         """Save, or report why not and when it is tried again.
 
         Raises:
@@ -121,7 +121,7 @@ class Saver:
                 help=f"training goes on; make room in {self.checkpoints.folder}: what was saved before is kept",
             )
 
-    def save_last(self, state: State) -> None:
+    def save_last(self, state: StateBlocks) -> None:
         """Save, because there will be no later.
 
         Raises:
@@ -138,7 +138,7 @@ class Saver:
                 "Make room there; while the parameter servers run, a chief that is started again saves what they hold"
             ) from None
 
-    def replace_last(self, state: State) -> None:
+    def replace_last(self, state: StateBlocks) -> None:
         """Save another state of the last step in the place of the one that was saved.
 
         Raises:
@@ -147,7 +147,7 @@ class Saver:
         self._kept = None
         self.save_last(state)
 
-    def read_back(self, state: State) -> State:
+    def read_back(self, state: StateBlocks) -> StoredState:
         """What was saved last, as it is on disk; saved once more if it cannot be read.
 
         Raises:
@@ -181,7 +181,7 @@ class Saver:
     def _newest_step(self) -> int | None:
         return next(reversed(self.checkpoints.steps()), None)
 
-    def _save(self, state: State) -> None:
+    def _save(self, state: StateBlocks) -> None:
         if (state.step, state.ended_early) != (self._kept, self._kept_as_ended):
             began = self._clock()
             path = self.checkpoints.save(state, term=self._term(), layout=self._layout)

@@ -17,13 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
-import numpy as np
-
 from pstraining.runtime.checkpoint import arrays, files, naming
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError, StoredState
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
@@ -60,8 +58,8 @@ class Checkpoints:
         """
         return self._newest_of(step)[1]
 
-    def newest(self) -> State | None:
-        """Return the newest state that can be read; report those that cannot.
+    def newest(self) -> StoredState | None:
+        """Return the newest state that can be read, with every byte checked; report those that cannot.
 
         The folder is looked at again after each: a chief that has yet to notice that it is superseded may have
         replaced the one that could not be read by the next.
@@ -80,12 +78,11 @@ class Checkpoints:
                     event("checkpoint_unreadable", step=key.step, reason=str(error), path=str(found[key]))
                     tried.add((found[key], identity))
 
-    def load(self, step: int) -> State:
+    def load(self, step: int) -> StoredState:
         """The state of the newest checkpoint of a step.
 
         Raises:
             CorruptCheckpointError: a part is missing, damaged or of another format.
-            MemoryError: there is not enough for it.
         """
         return _load(*self._newest_of(step))
 
@@ -115,7 +112,7 @@ class Checkpoints:
                 "another path"
             )
 
-    def save(self, state: State, *, term: int, layout: Layout) -> Path:
+    def save(self, state: StateBlocks, *, term: int, layout: Layout) -> Path:
         """Write a checkpoint and delete superfluous ones; returns its folder.
 
         Args:
@@ -126,6 +123,7 @@ class Checkpoints:
         Raises:
             OSError: it could not be written; nothing is left of it, and what was there before still is.
             SupersededError: the folder is another chief's by now, whose checkpoints are as they were.
+            Exception: the state's own, when its blocks cannot be read; nothing is left either.
         """
         files.make_folder(self.folder)
         own = self._own()
@@ -134,6 +132,9 @@ class Checkpoints:
             return self._write(state, term, layout, own)
         except OSError:
             own.check()  # a later chief has swept away what was being written
+            self._sweep(own.number)
+            raise
+        except Exception:  # the state cannot be read any more
             self._sweep(own.number)
             raise
 
@@ -225,21 +226,20 @@ class Checkpoints:
                 files.remove(folder)
         return None
 
-    def _write(self, state: State, term: int, layout: Layout, own: FolderTerm) -> Path:
+    def _write(self, state: StateBlocks, term: int, layout: Layout, own: FolderTerm) -> Path:
         key = Key(own.number, state.step)
         final = self.folder / key.name
         temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
         temporary.mkdir()
-        values = arrays.flatten(state)
         metadata = {
             "format": FORMAT,
             "step": state.step,
             "term": term,
             "folderTerm": own.number,
-            "arrays": arrays.describe(values),
+            "arrays": arrays.describe(state.entries),
             "layout": _describe(layout),
         }
-        files.write_durably(temporary / ARRAYS, lambda file: np.savez(file, **values))  # type: ignore[arg-type]
+        files.write_durably(temporary / ARRAYS, lambda file: arrays.write(file, state))
         files.write_durably(temporary / METADATA, lambda file: file.write(json.dumps(metadata, indent=1).encode()))
         files.sync_folder(temporary)
         own.check()
@@ -278,14 +278,14 @@ def _identity(path: Path) -> int:
         return 0
 
 
-def _load(key: Key, path: Path) -> State:
+def _load(key: Key, path: Path) -> StoredState:
     try:
         metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
         if metadata["format"] != FORMAT:
             raise CorruptCheckpointError(f"format {metadata['format']} is not known")
         if (metadata.get("folderTerm", 0), metadata["step"]) != (key.term, key.step):
             raise CorruptCheckpointError(f"the metadata is of step {metadata['step']}, {metadata.get('folderTerm')}")
-        return arrays.unflatten(key.step, arrays.read(path / ARRAYS, metadata["arrays"]))
+        return StoredState(path / ARRAYS, key.step, metadata["arrays"])
     except (CorruptCheckpointError, MemoryError):
         raise
     except Exception as error:  # the libraries raise whatever a damaged byte leads them to

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.evaluation import evaluation_weights
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
@@ -39,7 +39,7 @@ class EpochEnd:
     """Number of the epoch, from 0; of the last one if several have ended since the last report."""
     step: int
     logs: dict[str, float]
-    state: State | None
+    state: StateParts | None
     """The parameters at the epoch's end; None if neither callbacks nor validation need them."""
     validate: bool
     following: int | None

@@ -8,8 +8,8 @@ more updates, and saves the newest state first if it has a folder for checkpoint
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import tensorflow as tf
@@ -17,24 +17,24 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.saver import Saver
-from pstraining.runtime.checkpoint.state import State, StateLostError, SupersededError
+from pstraining.runtime.checkpoint.state import StateLostError, StateParts, SupersededError, whole
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
+from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.evaluation import with_weights
+from pstraining.runtime.chief.initial_state import InitialState
+from pstraining.runtime.chief.options import ChiefOptions
 from pstraining.runtime.chief.recovery import ChiefAction
-from pstraining.runtime.chief.reporting import FitOptions, TrainingReporter
+from pstraining.runtime.chief.reporting import TrainingReporter
+from pstraining.runtime.chief.server_state import ServerState
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
-from pstraining.runtime.chief.store_admin import FencedError, StoreAdmin
+from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.chief.unused import report_unused
-from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
-from pstraining.runtime.history.recorder import HistoryRecorder
-from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.replication.view_change import ViewChanger
-from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import PSClient, ShardLostError
 
@@ -48,22 +48,6 @@ GOOD_BYE_SECONDS: Final = 10.0
 """Seconds that the chief waits for workers to leave."""
 RENEW_SECONDS: Final = 1.0
 """Seconds between the chief's polls of all members of all shards."""
-
-
-@dataclass(frozen=True)
-class ChiefOptions:
-    """The chief's settings."""
-
-    training: TrainingSettings
-    checkpoint: CheckpointSettings
-    evaluate: Callable[[], Dataset] | None
-    positions: int | None = None
-    """Number of positions of assigned data; None if data does not limit training."""
-    by_splits: bool = False
-    """Whether epochs are counted in splits of assigned data; otherwise in steps."""
-    fit: FitOptions = field(default_factory=FitOptions)
-    counters: ChiefCounters = field(default_factory=ChiefCounters)
-    history: HistoryRecorder = field(default_factory=HistoryRecorder)
 
 
 class Chief:
@@ -90,7 +74,8 @@ class Chief:
         self._admins: dict[Assignment, StoreAdmin] = {}
         self._term = self._fence = client.cluster.term
         self._joins = client.cluster.task.type == "worker"
-        self._initial = store.model.values()
+        changes = self._joins or bool(options.fit.callbacks or options.fit.validation)
+        self._initial = InitialState(store.model, changes=changes)
         self._saver = self._open_folder(options) if options.checkpoint.path else None
         steps = options.training.steps
         total = options.positions if options.by_splits else steps
@@ -166,14 +151,14 @@ class Chief:
             result = conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
         return self._reporter.conclude(result)
 
-    def _lead(self) -> State:
+    def _lead(self) -> StateParts:
         try:
             self._watch()
             return self._end()
         except StoppedError:
             return self._save_and_shut()
 
-    def _save_and_shut(self) -> State:
+    def _save_and_shut(self) -> StateParts:
         """Accept no more updates, so that none is lost, and save the state for the next chief."""
         self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
@@ -202,6 +187,7 @@ class Chief:
                 self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
             self._admin.set_record(self._fence, done=0)
+        self._admin.release(self._fence)
 
     def _establish_view(self, view_changer: ViewChanger, *, readmit: bool = False) -> None:
         """Establish or renew a view, and use its members; `readmit`: see `ViewChanger.establish`."""
@@ -245,7 +231,7 @@ class Chief:
         generation = _new_generation()
         self._mark_runtime_owned()
         self._admin.restore(
-            state or State(0, self._initial, {}, {}),
+            state or self._initial,
             fence=self._fence,
             generation=-generation if shut else generation,
             fresh=fresh,
@@ -295,7 +281,8 @@ class Chief:
                 return
             self._reporter.report(self._shards[0].step, done, self._snapshot, self._fence)
             if self._saver and self._saver.is_due():
-                self._saver.try_to_save(self._snapshot())
+                with self._copied() as state:
+                    self._saver.try_to_save(state)
             if not (self._view_changer and self._view_changer.transfer(POLL)):
                 time.sleep(POLL)
 
@@ -311,15 +298,27 @@ class Chief:
         if self._reporter.is_busy or not self._may_be_renewed(view_changer.is_quiet):
             return
         if self._saver:
-            self._saver.try_to_save(self._snapshot())
+            with self._copied() as state:
+                self._saver.try_to_save(state)
         self._establish_view(view_changer, readmit=True)
         if self._may_be_renewed(view_changer.is_quiet):
             raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
 
-    def _snapshot(self) -> State:
-        state = self._admin.snapshot(fence=self._fence, wait=self._waiting())
-        self._admin.resume_steps()
-        return state
+    @contextmanager
+    def _copied(self) -> Iterator[ServerState]:
+        """Copy the state on the servers, which train on meanwhile."""
+        with self._admin.copied(fence=self._fence, wait=self._waiting(), between=self._hold_while_saving) as state:
+            self._admin.resume_steps()
+            yield state
+
+    def _hold_while_saving(self) -> None:
+        self._check_abort()
+        self._hold_view()
+
+    def _snapshot(self) -> StateParts:
+        """Return the state, whole in memory: for callbacks and the validation."""
+        with self._copied() as state:
+            return whole(state)
 
     def _trained(self) -> int:
         """Return the number of steps, or of splits of assigned data, that are trained."""
@@ -336,12 +335,14 @@ class Chief:
         position, held = self._admin.data_left()
         return position >= options.positions and not held
 
-    def _save_last(self) -> State:
-        state = self._snapshot()
-        state = state.ended() if self._early else state
-        if self._saver:
+    def _save_last(self) -> StateParts:
+        """Save the last state; return it as it is on disk, or whole in memory in a job without a folder."""
+        with self._copied() as copied:
+            state = copied.ended() if self._early else copied
+            if self._saver is None:
+                return whole(state)
             self._saver.save_last(state)
-        return state
+            return self._saver.read_back(state)
 
     def _waiting(self) -> Callable[[], None]:
         """Return a function to call while workers push dense parameters; it raises if no worker can."""
@@ -362,7 +363,7 @@ class Chief:
 
         return wait
 
-    def _end(self) -> State:
+    def _end(self) -> StateParts:
         """Mark training as done on all servers, wait for the workers to leave, and save the last state."""
         self._admin.flush_dense(self._waiting())
         self._admin.set_record(self._fence, done=EARLY if self._early else 1)
@@ -375,17 +376,17 @@ class Chief:
         self._reporter.finish(final, self._trained(), early=self._early, wait=self._pause)
         return self._with_best(final)
 
-    def _with_best(self, final: State) -> State:
+    def _with_best(self, final: StateParts) -> StateParts:
         """Return the last state, with the parameters that a callback has restored: everywhere, as the job's result."""
         if (best := self._reporter.best()) is None:
             return final
-        final = with_weights(final, best, self._model.trained_by)
+        changed = with_weights(whole(final), best, self._model.trained_by)
         done = EARLY if self._early else 1
-        self._admin.restore(final, fence=self._fence, generation=_new_generation(), fresh=False, done=done)
+        self._admin.restore(changed, fence=self._fence, generation=_new_generation(), fresh=False, done=done)
         if self._saver:
-            self._saver.replace_last(final)
-        event("best_restored", step=final.step)
-        return final
+            self._saver.replace_last(changed)
+        event("best_restored", step=changed.step)
+        return self._saver.read_back(changed) if self._saver else changed
 
     def _pause(self) -> None:
         self._check_abort()

@@ -8,7 +8,7 @@ import numpy as np
 
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.saver import Saver
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.evaluation import evaluation_weights
 from pstraining.runtime.model import export
 from pstraining.runtime.model.keras_model import Model
@@ -23,12 +23,12 @@ MODEL_FILE: Final = "final.keras"
 def conclude(
     model: Model,
     evaluate: Callable[[], Dataset] | None,
-    final: State,
+    final: StateParts,
     saver: Saver | None,
     *,
     local_optimizers: bool = False,
 ) -> dict[str, float]:
-    """Evaluate the last checkpoint as it is on disk (or, with no folder, the last state), and export the model.
+    """Evaluate the last state, which with a folder is the checkpoint as it is on disk, and export the model.
 
     With `local_optimizers`, the servers have no averages of the weights.
 
@@ -36,8 +36,6 @@ def conclude(
         NotSavedError: there is no room for the model and the result; the checkpoint is there.
         SupersededError: the folder is a later chief's by now.
     """
-    if saver:
-        final = saver.read_back(final)
     model.assign(evaluation_weights(final, model.trained_by, over=not local_optimizers))
     result: dict[str, float] = {"step": final.step}
     if evaluate is not None:

@@ -5,32 +5,36 @@ arXiv:2405.15682). With `use_ema`, Keras's `fit` ends by replacing the weights b
 numpy, not the servers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import State, StateParts
 from pstraining.runtime.model.optimizer import is_schedule_free
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 
 
-def evaluation_weights(state: State, trained_by: Mapping[str, KerasOptimizer], *, over: bool) -> dict[str, Array]:
-    """Return the variables' values for evaluation, by path.
+def evaluation_weights(
+    state: StateParts, trained_by: Mapping[str, KerasOptimizer], *, over: bool
+) -> Iterator[tuple[str, Array]]:
+    """Yield the variables' values for evaluation with their paths, one at a time.
 
     Args:
         state: the state of training.
         trained_by: each trained variable's optimizer, by path.
         over: whether training is over.
     """
-    values = dict(state.variables)
-    for path, optimizer in trained_by.items():
-        if is_schedule_free(optimizer):
-            values[path] = _average(values[path], state.slots["momentum"][path], float(optimizer.beta_1))
-        if optimizer.use_ema and over:
-            values[path] = state.slots["average"][path]
-    return values
+    for path in [name.partition("/")[2] for name in state.entries if name.startswith("model/")]:
+        optimizer = trained_by.get(path)
+        if optimizer is not None and optimizer.use_ema and over:
+            yield path, _read(state, f"slot/average/{path}")
+        elif optimizer is not None and is_schedule_free(optimizer):
+            value, base = _read(state, f"model/{path}"), _read(state, f"slot/momentum/{path}")
+            yield path, _average(value, base, float(optimizer.beta_1))
+        else:
+            yield path, _read(state, f"model/{path}")
 
 
 def with_weights(state: State, weights: dict[str, Array], trained_by: Mapping[str, KerasOptimizer]) -> State:
@@ -54,3 +58,8 @@ def _average(trained: Array, base: Array, beta: float) -> Array:
     """Return x from y and z; the division would amplify rounding in the parameters' own precision."""
     wide = trained.astype(np.float64)
     return ((wide - (1 - beta) * base) / beta).astype(trained.dtype)
+
+
+def _read(state: StateParts, name: str) -> Array:
+    entry = state.entries[name]
+    return state.read(name, 0, entry.size).reshape(entry.shape)

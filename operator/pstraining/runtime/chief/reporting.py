@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pstraining import progress
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
 from pstraining.runtime.chief.store_admin import StoreAdmin
@@ -120,7 +120,7 @@ class TrainingReporter:
         """Handle a restore, which sets the program's learning rate on the servers."""
         self._rates_there = None
 
-    def report(self, step: int, done: int, snapshot: Callable[[], State], fence: int) -> None:
+    def report(self, step: int, done: int, snapshot: Callable[[], StateParts], fence: int) -> None:
         """Report at this step, with `done` steps or splits trained, under the chief's fence.
 
         Raises:
@@ -143,7 +143,7 @@ class TrainingReporter:
         ):  # else with the next ones: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
-    def finish(self, final: State, done: int, *, early: bool, wait: Callable[[], None]) -> None:
+    def finish(self, final: StateParts, done: int, *, early: bool, wait: Callable[[], None]) -> None:
         """Report the last epoch's end, and return when every callback is done.
 
         Args:
@@ -230,7 +230,7 @@ class TrainingReporter:
             wait()
 
     def _end_epoch(
-        self, watch: Ends, number: int, step: int, snapshot: Callable[[], State], following: int | None
+        self, watch: Ends, number: int, step: int, snapshot: Callable[[], StateParts], following: int | None
     ) -> None:
         validation, reported = self._fit.validation, watch.reported
         validate = validation is not None and reported // validation.every != (reported + number) // validation.every

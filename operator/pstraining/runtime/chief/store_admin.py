@@ -2,34 +2,29 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.checkpoint.state import State, StateMismatchError
-from pstraining.runtime.model import partition
-from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.segment_optimizer import SlotPlace
+from pstraining.runtime.checkpoint.state import State, StateParts, whole
+from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.server_state import ServerState
+from pstraining.runtime.chief.state_admin import StateAdmin
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
-from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
-from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.hybrid.messages import DenseAge
 
 PAUSE_SECONDS: Final = 5.0
 """Seconds for which steps are paused while the chief saves; each call renews the pause."""
-
-
-class FencedError(Exception):
-    """A server has another fence than this chief."""
 
 
 class StoreAdmin:
@@ -39,8 +34,7 @@ class StoreAdmin:
         self.store, self.client = store, store.client
         self._raise_fence = self._on_all(lambda shard, observed, fence: shard.raise_fence(observed, fence))
         self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
-        self._write = self._on_all(lambda shard, fence, vectors, own: shard.write(fence, vectors, own))
-        self._snapshot = self._on_primaries(lambda shard: shard.snapshot())
+        self._states = StateAdmin(store, self._demand)
         self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
         self._rates = self._on_primaries(lambda shard: shard.learning_rates())
         follow = store.updates.follow
@@ -66,13 +60,13 @@ class StoreAdmin:
         """
         self._demand(self._raise_fence, [(int64(shard.fence), int64(fence)) for shard in shards])
 
-    def restore(self, state: State, *, fence: int, generation: int, fresh: bool, done: int = 0) -> None:
+    def restore(self, state: StateParts, *, fence: int, generation: int, fresh: bool, done: int = 0) -> None:
         """Replace the state on every server by one set, named `generation`.
 
         Until the set is complete no server counts as initialised, so no worker uses a part of it.
 
         Args:
-            state: the state to write.
+            state: the state to write, which is read in parts.
             fence: the chief's fence.
             generation: number of the set.
             fresh: whether to write only the variables, and initialise the optimizer's state.
@@ -82,12 +76,12 @@ class StoreAdmin:
             FencedError: a server is under another term.
             StateMismatchError: the state belongs to another model or optimizer.
         """
-        contents = [self._contents(shard, state, fresh) for shard in self.store.every]
+        contents = self._states.contents(state, fresh=fresh)
         # Each step names the generation before it: a call of a former attempt that arrives late changes nothing.
         self.set_record(fence, observed=[record.generation for record in self.store.read()], generation=0, done=0)
-        self._demand(self._write, [(int64(fence), vectors, own) for vectors, own in contents])
+        self._states.write(contents, fence, fresh=fresh)
         complete = {"generation": generation, "done": done, "step": state.step, "layout": self.store.fingerprint}
-        self.set_record(fence, observed=[0] * len(contents), **complete)
+        self.set_record(fence, observed=[0] * len(self.store.every), **complete)
 
     def set_record(self, fence: int, *, observed: Sequence[int] | None = None, **fields: int) -> None:
         """Set fields of every server's record: generation, done, step, layout.
@@ -140,11 +134,20 @@ class StoreAdmin:
         return [(argument,)] * len(self.store.every)
 
     def snapshot(self, *, fence: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
-        """Return the state, consistent on each server.
+        """Return the state, whole in memory; see `copied`."""
+        with self.copied(fence=fence, wait=wait) as state:
+            return whole(state)
+
+    @contextmanager
+    def copied(
+        self, *, fence: int, wait: Callable[[], None], between: Callable[[], None] = lambda: None
+    ) -> Iterator[ServerState]:
+        """Copy the state, consistent on each server, and yield it; the servers keep the copy until the block's end.
 
         Args:
             fence: the chief's fence.
             wait: called while workers push newer dense parameters; may raise to end the wait.
+            between: called between calls that read the copy; may raise to end the reading.
 
         In mode Async servers are a few updates apart. In modes with rounds all servers are at one step: a step that a
         worker left incomplete is applied on the other servers first.
@@ -152,50 +155,36 @@ class StoreAdmin:
         Raises:
             FencedError: a server is under another term.
         """
+        try:
+            yield self._copy(fence, wait, between)
+        except ShardLostError:  # the chief's next term releases the copy
+            raise
+        except BaseException:
+            self.release(fence)
+            raise
+        self.release(fence)
+
+    def release(self, fence: int) -> None:
+        """Let every server forget what it keeps for a chief that saves, this one or its predecessor."""
+        self._states.release(fence)
+
+    def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None]) -> ServerState:
         while True:
             flushed = self.flush_dense(wait)
-            taken = self.client.call(self._snapshot, [()] * len(self.store.shards))
-            steps = [int(record[RecordField.STEP]) for record, _ in taken]
+            records, state = self._states.copy(fence, between)
+            for index, record in enumerate(records):
+                if int(record[RecordField.FENCE]) != fence:
+                    raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
+            generations = {int(record[RecordField.GENERATION]) for record in records}
+            steps = [int(record[RecordField.STEP]) for record in records]
             if self._follow is None or min(steps) == max(steps):
+                if len(generations) > 1 or 0 in generations:
+                    raise FencedError("the servers do not hold one whole set")
                 if flushed in (None, steps[0]):
-                    return self._as_state(taken, fence)
+                    return state(steps[0])
                 continue
-            session = tf.constant([fence, taken[0][0][RecordField.GENERATION]], tf.int64)
+            session = tf.constant([fence, records[0][RecordField.GENERATION]], tf.int64)
             self.client.call(self._follow, [(session, int64(min(steps)))] * len(steps))
-
-    def _as_state(self, taken: Sequence[tuple[Array, Sequence[Array]]], fence: int) -> State:
-        vectors: list[tuple[partition.Segment, Array]] = []
-        slots: dict[str, list[tuple[partition.Segment, Array]]] = {}
-        of_tensors: dict[str, dict[str, Array]] = {}
-        scalars: dict[str, Array] = {}
-        step, generations = 0, set()
-        for index, (shard, (record, values)) in enumerate(zip(self.store.shards, taken, strict=True)):
-            if int(record[RecordField.FENCE]) != fence:
-                raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
-            generations.add(int(record[RecordField.GENERATION]))
-            step = int(record[RecordField.STEP]) if index == 0 else step
-            found = iter(values)
-            vectors += [(segment, next(found)) for segment in shard.held]
-            for slot, number, tensor in shard.slots:
-                if tensor is None:
-                    slots.setdefault(slot, []).append((shard.held[number], next(found)))
-                else:
-                    of_tensors.setdefault(slot, {})[self.store.layout.tensors[tensor].path] = next(found)
-            for name in shard.scalars:
-                value = next(found)
-                scalars.setdefault(name, value)  # counters differ by a few updates at most: take the first server's
-        if len(generations) > 1 or 0 in generations:
-            raise FencedError("the servers do not hold one whole set")
-        layout = self.store.layout
-        return State(
-            step=step,
-            variables=partition.unpack(layout, vectors),
-            slots={
-                slot: partition.unpack(layout, slots.get(slot, ())) | of_tensors.get(slot, {})
-                for slot in slots.keys() | of_tensors.keys()
-            },
-            scalars=scalars,
-        )
 
     def set_learning_rates(self, fence: int, rates: Sequence[float | None]) -> None:
         """Set the learning rate of each optimizer on every server; a restore resets them to the program's.
@@ -249,43 +238,6 @@ class StoreAdmin:
         """Return the indices of the registered workers with recent heartbeats, in ascending order."""
         return tuple(self.client.call(self._alive).tolist())
 
-    def _contents(self, shard: Shard, state: State, fresh: bool) -> tuple[list[Array], list[Array] | None]:
-        layout = self.store.layout
-        try:
-            for tensor in layout.tensors:
-                if state.variables[tensor.path].shape != tensor.shape:
-                    raise StateMismatchError(f"{tensor.path} has another shape in the saved state than in the model")
-            vectors = [partition.pack(layout, segment, state.variables) for segment in shard.held]
-            if fresh:
-                return vectors, None
-            own = [self._slot(shard, place, state) for place in shard.slots]
-            if shard.ledger and not state.scalars.keys() >= shard.ledger.saved().keys():
-                event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
-                state = replace(state, scalars={**state.scalars, **_empty(shard.ledger)})
-            if shard.loss_scale:  # without it, the state is of a program that did not scale its loss
-                state = replace(state, scalars={**shard.loss_scale.initial(), **state.scalars})
-            own += [state.scalars[name] for name in shard.scalars]
-        except KeyError as error:
-            raise StateMismatchError(
-                f"the saved state has no {error.args[0]}: it was saved by another model or optimizer"
-            ) from None
-        return vectors, own
-
-    def _slot(self, shard: Shard, place: SlotPlace, state: State) -> Array:
-        """Return an optimizer's slot; where a variable was frozen when the state was saved, it begins as in Keras."""
-        layout, saved, segment = self.store.layout, state.slots[place.slot], shard.held[place.segment]
-        numbers = [slice_.tensor for slice_ in segment.slices] if place.tensor is None else [place.tensor]
-        is_known = all(layout.tensors[number].path in saved for number in numbers)
-        if not is_known and shard.begins_as_parameters(place):
-            saved, is_known = {**state.variables, **saved}, True
-        if is_known and place.tensor is None:
-            return partition.pack(layout, segment, saved)
-        if is_known:
-            return saved[layout.tensors[numbers[0]].path]
-        with tf.device(self.client.local):
-            initial = np.asarray(shard.slots[place].initial())
-        return initial if place.tensor is not None else partition.pack_over(layout, segment, saved, initial)
-
     def _on_all(self, emit: Callable[..., Tensor]) -> TracedFunction:
         """Return a traced function over a list of arguments, a tuple per server, that returns a list of results."""
         return self._on(self.store.every, emit)
@@ -318,15 +270,8 @@ class StoreAdmin:
         with tf.control_dependencies(taken):
             return self.client.to_local(taken[0])
 
-    def _demand(self, function: TracedFunction, arguments: Sequence[tuple[Tensor, ...]]) -> None:
+    def _demand(self, function: TracedFunction, *arguments: Any) -> None:
         """Call a function whose result is 1 on every server that accepts the chief's fence."""
-        replies = self.client.call(function, list(arguments))
+        replies = self.client.call(function, *arguments)
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
             raise FencedError(f"parameter servers {refused} are under another term, or at another set of parameters")
-
-
-def _empty(ledger: Ledger) -> dict[str, Array]:
-    return {
-        name: np.zeros(variable.shape.as_list(), variable.dtype.as_numpy_dtype)
-        for name, variable in ledger.saved().items()
-    }

@@ -6,7 +6,7 @@ statistics of BatchNormalization). Of the latter each worker sends its change, o
 different numbers; they are not part of a checkpoint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal
 
@@ -151,18 +151,27 @@ class Model:
 
     def values(self) -> dict[str, partition.Array]:
         """Return copies of the local values by path, including local tables."""
-        return {path: np.array(variable.numpy()) for path, variable in self._by_path()}
+        return {path: np.array(variable.numpy()) for path, variable in self.by_path()}
 
-    def _by_path(self) -> list[tuple[str, KerasVariable]]:
+    def by_path(self) -> list[tuple[str, KerasVariable]]:
+        """Return the local variables and tables with their paths."""
         tensors, variables = (*self.tensors, *self.frozen_tensors), (*self.variables, *self.frozen)
         found = [(tensor.path, variable) for tensor, variable in zip(tensors, variables, strict=True)]
         tables = zip(self.tables, self.embeddings, strict=True)
         return found + [(table.path, layer.embeddings) for table, layer in tables if layer.embeddings is not None]
 
-    def assign(self, values: dict[str, partition.Array]) -> None:
-        """Set the local values by path."""
-        for path, variable in self._by_path():
-            variable.assign(values[path])
+    def assign(self, values: Iterable[tuple[str, partition.Array]]) -> None:
+        """Set all local values, one after the other, by path.
+
+        Raises:
+            KeyError: a value is missing.
+        """
+        variables = dict(self.by_path())
+        for path, value in values:
+            if path in variables:
+                variables.pop(path).assign(value)
+        if variables:
+            raise KeyError(next(iter(variables)))
 
     @property
     def is_linear(self) -> bool:

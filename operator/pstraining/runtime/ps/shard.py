@@ -128,12 +128,13 @@ class Shard:
         own_state = [*self.values, *self.slots.values(), *self.scalars.values()]
         parts = [v for joined in own_state if isinstance(joined, TensorVariables) for v in joined.variables]
         written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
-        self._rest = [variable for variable in created if id(variable) not in written]
+        self.rest = [variable for variable in created if id(variable) not in written]
+        """Variables that no checkpoint has; a restored server starts them from initial values."""
         of_mode = self.mode_state.transient if self.mode_state else ()
         transient = {id(variable) for variable in (*of_mode, *self.registry.transient)}
-        self.copied = [*own_state, *(variable for variable in self._rest if id(variable) not in transient)]
+        self.copied = [*own_state, *(variable for variable in self.rest if id(variable) not in transient)]
         """Variables that a returning member receives; `not_copied` starts from initial values."""
-        self.not_copied = [variable for variable in self._rest if id(variable) in transient]
+        self.not_copied = [variable for variable in self.rest if id(variable) in transient]
 
     @property
     def dense(self) -> list[PSVariable]:
@@ -199,46 +200,6 @@ class Shard:
             return tf.cond(tf.equal(record[RecordField.FENCE], fence) & unchanged, apply, not_applied)
 
         return critical(self.device, self.container, [fence, observed, values, mask], body)
-
-    def write(self, fence: Tensor, vectors: Sequence[Tensor], optimizer_state: Sequence[Tensor] | None) -> Tensor:
-        """Overwrite the whole shard except its record, under the fence and in generation 0; return 1 if it applied.
-
-        Args:
-            fence: the chief's fence. int64[].
-            vectors: in the order of `values`.
-            optimizer_state: in the order of `slots` and `scalars`; None: the optimizer's own initial values.
-        """
-        own = [*self.slots.values(), *self.scalars.values()]
-        targets = self.values + (own if optimizer_state is not None else [])
-        copies = self.optimizer.copies if optimizer_state is None else []
-        copied = {id(slot) for slot, _ in copies}
-        initial = self._rest + ([v for v in own if id(v) not in copied] if optimizer_state is None else [])
-
-        def body(fence: Tensor, *values: Tensor) -> Tensor:
-            def apply() -> Tensor:
-                written = [
-                    variable.assign(value, read_value=False) for variable, value in zip(targets, values, strict=True)
-                ]
-                written += [variable.assign(variable.initial(), read_value=False) for variable in initial]
-                written += [slot.assign(values[number], read_value=False) for slot, number in copies]
-                return with_dependencies(written, applied())
-
-            record = self.record.read_value()
-            # A write that arrives late, when the set is complete, finds another generation.
-            incomplete = tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], 0)
-            return tf.cond(incomplete, apply, not_applied)
-
-        return critical(self.device, self.container, [fence, *vectors, *(optimizer_state or [])], body)
-
-    def snapshot(self) -> tuple[Tensor, list[Tensor]]:
-        """Return the record, and values, slots and scalars, at one moment between two updates."""
-
-        def body() -> list[Tensor]:
-            variables = [self.record, *self.values, *self.slots.values(), *self.scalars.values()]
-            return [variable.read_value() for variable in variables]
-
-        record, *values = critical(self.device, self.container, [], body)
-        return record, values
 
     def in_session(self, record: Tensor, session: Tensor) -> Tensor:
         """Return whether updates of this session are accepted. bool[].

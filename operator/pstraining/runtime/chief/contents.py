@@ -1,0 +1,202 @@
+"""What each server is given of a saved state: whole parts of its state, or rows of those that are cut.
+
+Any number of servers can take up a state, and a program that has thawed or added variables since: what the state lacks
+then begins as in Keras.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
+from pstraining.runtime.chief.state_map import Span, StateMap
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.parts import MODEL, ShardParts, StatePart, Unit
+from pstraining.runtime.telemetry.events import event
+
+
+class StatePiece(NamedTuple):
+    """What one call gives to a shard."""
+
+    shard: int
+    unit: int
+    begin: int
+    """The first row of a part that is cut."""
+    values: list[Array]
+    """A flat array for each of the unit's parts."""
+    is_last: bool = False
+    """Whether it is the last one of a part whose pieces are gathered beside it; see `ShardParts.adopt`."""
+
+
+class Contents:
+    """A saved state as these servers take it.
+
+    Args:
+        places: where the tensors are.
+        shards: every shard's parts.
+        state: the saved state.
+        fresh: whether only the model's variables are given.
+        device: where initial values are computed.
+    """
+
+    def __init__(
+        self, places: StateMap, shards: Sequence[ShardParts], state: StateParts, *, fresh: bool, device: str
+    ) -> None:
+        self._places, self._shards, self._state, self._fresh, self._device = places, shards, state, fresh, device
+        self._saved = state.entries
+        self._given = {} if fresh else _given(shards, self._saved)
+
+    def check(self) -> None:
+        """Check names, shapes and dtypes.
+
+        Raises:
+            StateMismatchError: the state belongs to another model or optimizer.
+        """
+        slots = {name.split("/")[1] for name in self._saved if name.startswith("slot/")}
+        for (shard, number), spans in self._places.of_parts.items():
+            part = self._shards[shard].parts[number]
+            if self._fresh and part.kind != MODEL:
+                continue
+            for name in [span.name for span in spans]:
+                if name in self._given:
+                    continue
+                if name in self._saved:
+                    self._compare(name, is_exact=part.segment is not None)
+                elif part.place is None:
+                    raise _mismatch(name.partition("/")[2])
+            if part.place is not None and part.place.slot not in slots:
+                raise _mismatch(part.place.slot)
+
+    def of_shard(self, shard: int) -> list[Array]:
+        """Return all of a shard's parts, each in its shape; with `fresh` those of the model's variables."""
+        parts = self._shards[shard].parts
+        given = [number for number, part in enumerate(parts) if part.kind == MODEL or not self._fresh]
+        return [self._part(shard, number).reshape(parts[number].shape) for number in given]
+
+    def pieces(self, most: int) -> Iterator[StatePiece]:
+        """Yield the pieces of all shards, none of more than `most` bytes unless it is a row."""
+        cut: dict[str, list[tuple[int, int, StatePart]]] = {}
+        for shard, own in enumerate(self._shards):
+            for number, unit in enumerate(own.units(most)):
+                part = own.parts[unit.numbers[0]]
+                if self._fresh and all(own.parts[n].kind != MODEL for n in unit.numbers):
+                    continue
+                if not unit.is_cut:
+                    yield StatePiece(shard, number, 0, self._whole(shard, unit))
+                elif part.is_table:
+                    (span,) = self._places.of_parts[shard, unit.numbers[0]]
+                    cut.setdefault(span.name, []).append((shard, number, part))
+                else:
+                    yield from self._rows(shard, number, unit, most)
+        for name, owners in cut.items():
+            yield from self._table(name, owners, most)
+
+    def _whole(self, shard: int, unit: Unit) -> list[Array]:
+        parts = self._shards[shard].parts
+        return [
+            self._initial(parts[n]) if self._fresh and parts[n].kind != MODEL else self._part(shard, n)
+            for n in unit.numbers
+        ]
+
+    def _rows(self, shard: int, number: int, unit: Unit, most: int) -> Iterator[StatePiece]:
+        """Yield a part in pieces, without what the state lacks."""
+        (index,) = unit.numbers
+        part = self._shards[shard].parts[index]
+        length = part.width * max(1, most // (part.width * part.variable.dtype.size))
+        known = [(span, name) for span in self._places.of_parts[shard, index] if (name := self._source(span, part))]
+        ranges = [
+            (span, name, low, min(low + length, span.size))
+            for span, name in known
+            for low in range(0, span.size, length)
+        ]
+        for place, (span, name, low, high) in enumerate(ranges, start=1):
+            values = self._state.read(name, span.first + low, span.first + high)
+            yield StatePiece(shard, number, (span.begin + low) // part.width, [values], is_last=place == len(ranges))
+
+    def _table(self, name: str, owners: Sequence[tuple[int, int, StatePart]], most: int) -> Iterator[StatePiece]:
+        """Yield the rows of a table for all its servers: read once, as they lie."""
+        spans = {span.shard: span for span in self._places.spans[name]}
+        source = self._source(next(iter(spans.values())), owners[0][2])
+        if source is None:
+            return
+        part, stride = owners[0][2], len(spans)
+        total = self._places.entries[name].shape[0]
+        rows = max(1, most // (part.width * part.variable.dtype.size))
+        for low in range(0, -(-total // stride), rows):
+            first, last = low * stride, min((low + rows) * stride, total)
+            block = self._state.read(source, first * part.width, last * part.width).reshape(-1, part.width)
+            for shard, number, _ in owners:
+                own = np.ascontiguousarray(block[spans[shard].first :: stride])
+                if own.size:
+                    yield StatePiece(shard, number, low, [own.reshape(-1)])
+
+    def _part(self, shard: int, number: int) -> Array:
+        """Return all elements of a part, flat."""
+        part, spans = self._shards[shard].parts[number], self._places.of_parts[shard, number]
+        found = [(span, self._source(span, part)) for span in spans]
+        if all(name is not None for _, name in found):
+            values = np.empty(part.size, part.variable.dtype.as_numpy_dtype)
+        else:
+            values = np.array(self._initial(part))
+        for span, name in found:
+            if name is not None:
+                values[span.begin : span.begin + span.size] = self._elements(span, name, part)
+        return values
+
+    def _elements(self, span: Span, name: str, part: StatePart) -> Array:
+        if name in self._given:
+            return np.reshape(self._given[name], [-1])
+        if not span.stride:
+            return self._state.read(name, span.first, span.first + span.size)
+        width = part.width
+        rows = span.size // width
+        end = (span.first + (rows - 1) * span.stride + 1) * width if rows else span.first * width
+        return self._state.read(name, span.first * width, end).reshape(-1, width)[:: span.stride].reshape(-1)
+
+    def _source(self, span: Span, part: StatePart) -> str | None:
+        """Return the tensor from which a span begins; None: it begins as in Keras."""
+        if span.name in self._saved or span.name in self._given:
+            return span.name
+        # A variable was frozen when the state was saved.
+        shard = self._shards[span.shard].shard
+        if part.place is not None and shard.begins_as_parameters(part.place):
+            return f"{MODEL}/{span.name.split('/', 2)[2]}"
+        return None
+
+    def _initial(self, part: StatePart) -> Array:
+        with tf.device(self._device):
+            return np.reshape(np.asarray(part.variable.initial()), [-1])
+
+    def _compare(self, name: str, *, is_exact: bool) -> None:
+        saved, own = self._saved[name], self._places.entries[name]
+        if saved.shape != own.shape:
+            raise StateMismatchError(f"{name.partition('/')[2]} has another shape in the saved state than in the model")
+        if is_exact and saved.dtype != own.dtype:
+            raise StateMismatchError(f"{name.partition('/')[2]} is {saved.dtype} in the saved state, not {own.dtype}")
+
+
+def _given(shards: Sequence[ShardParts], saved: Mapping[str, Entry]) -> dict[str, Array]:
+    """Return tensors that are not taken from the saved state, by name."""
+    given: dict[str, Array] = {}
+    for shard in (own.shard for own in shards):
+        if shard.ledger and not saved.keys() >= {f"scalar/{name}" for name in shard.ledger.saved()}:
+            event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
+            given |= {f"scalar/{name}": value for name, value in _empty(shard.ledger).items()}
+        if shard.loss_scale:  # without it, the state is of a program that did not scale its loss
+            initial = {f"scalar/{name}": value for name, value in shard.loss_scale.initial().items()}
+            given |= {name: value for name, value in initial.items() if name not in saved}
+    return given
+
+
+def _empty(ledger: Ledger) -> dict[str, Array]:
+    return {
+        name: np.zeros(variable.shape.as_list(), variable.dtype.as_numpy_dtype)
+        for name, variable in ledger.saved().items()
+    }
+
+
+def _mismatch(missing: str) -> StateMismatchError:
+    return StateMismatchError(f"the saved state has no {missing}: it was saved by another model or optimizer")

@@ -1,0 +1,26 @@
+"""The chief's settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pstraining.runtime.chief.reporting import FitOptions
+from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.history.recorder import HistoryRecorder
+from pstraining.runtime.model.tensor import Dataset
+from pstraining.runtime.telemetry.counters import ChiefCounters
+
+
+@dataclass(frozen=True)
+class ChiefOptions:
+    """The chief's settings."""
+
+    training: TrainingSettings
+    checkpoint: CheckpointSettings
+    evaluate: Callable[[], Dataset] | None
+    positions: int | None = None
+    """Number of positions of assigned data; None if data does not limit training."""
+    by_splits: bool = False
+    """Whether epochs are counted in splits of assigned data; otherwise in steps."""
+    fit: FitOptions = field(default_factory=FitOptions)
+    counters: ChiefCounters = field(default_factory=ChiefCounters)
+    history: HistoryRecorder = field(default_factory=HistoryRecorder)

@@ -1,0 +1,150 @@
+"""The state on the servers as blocks of a checkpoint: read in calls of bounded size, the next ones ahead of time."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pstraining.runtime.checkpoint.state import ENDED, Entry
+from pstraining.runtime.chief.state_map import Span, StateMap
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.ps.parts import ShardParts, Unit
+
+AHEAD: Final = 1
+"""Number of blocks that are read while one is written."""
+
+
+class ReadWindow(NamedTuple):
+    """What one call reads: a unit of a shard, or rows of its part."""
+
+    shard: int
+    unit: int
+    begin: int = 0
+    end: int = 0
+
+
+class _Source(NamedTuple):
+    """Elements of a window's part."""
+
+    window: ReadWindow
+    place: int
+    begin: int
+    end: int
+
+
+class _Block(NamedTuple):
+    name: str
+    sources: list[_Source]
+    width: int = 0
+    """Length of a row, if the sources' rows take turns."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """One state of all servers.
+
+    Args:
+        step: the global step.
+        places: where the tensors are.
+        shards: every shard's parts.
+        most: maximum number of bytes of a window.
+        fetch: returns a window: a flat array for each of its parts.
+        between: called before every block; may raise to end the reading.
+    """
+
+    step: int
+    places: StateMap
+    shards: Sequence[ShardParts]
+    most: int
+    fetch: Callable[[ReadWindow], Sequence[Array]]
+    between: Callable[[], None] = lambda: None
+    extra: dict[str, Array] = field(default_factory=dict)
+    """Tensors that are on no server."""
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether training was ended with this state before its time, so that no run trains it on."""
+        return ENDED in self.extra
+
+    def ended(self) -> "ServerState":
+        """The same, as the last one of a training that was ended before its time."""
+        return replace(self, extra={**self.extra, ENDED: np.asarray(1, np.int64)})
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """The tensors by name, in the order of `blocks`."""
+        return self.places.entries | {name: Entry(str(own.dtype), own.shape) for name, own in self.extra.items()}
+
+    def blocks(self) -> Iterator[tuple[str, Array]]:
+        """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
+        windows: OrderedDict[ReadWindow, Future[Sequence[Array]]] = OrderedDict()
+        room = len(self.shards) * (AHEAD + 2)
+        with ThreadPoolExecutor(len(self.shards) + 1, "pstraining-read-state") as pool:
+            for block, coming in _with_next(self._planned(), AHEAD):
+                self.between()
+                for window in [source.window for one in (block, *coming) for source in one.sources]:
+                    if window not in windows:
+                        windows[window] = pool.submit(self.fetch, window)
+                    windows.move_to_end(window)
+                found = [windows[s.window].result()[s.place][s.begin : s.end] for s in block.sources]
+                while len(windows) > room:
+                    windows.popitem(last=False)
+                yield block.name, _joined(found, block.width)
+        for name, value in self.extra.items():
+            yield name, np.reshape(value, [-1])
+
+    def _planned(self) -> Iterator[_Block]:
+        units = [shard.units(self.most) for shard in self.shards]
+        at = [
+            {part: (number, index) for number, unit in enumerate(own) for index, part in enumerate(unit.numbers)}
+            for own in units
+        ]
+        for name, spans in self.places.spans.items():
+            found = [(span, *at[span.shard][span.part]) for span in spans if span.size]
+            pieces = [
+                (span, list(self._sources(span, ReadWindow(span.shard, number), place, units[span.shard][number])))
+                for span, number, place in found
+            ]
+            if spans[0].stride:
+                width = self.shards[spans[0].shard].parts[spans[0].part].width
+                turns = max((len(sources) for _, sources in pieces), default=0)
+                for turn in range(turns):
+                    yield _Block(name, [sources[turn] for _, sources in pieces if turn < len(sources)], width)
+            else:
+                yield from (_Block(name, [source]) for _, sources in pieces for source in sources)
+
+    def _sources(self, span: Span, window: ReadWindow, index: int, unit: Unit) -> Iterator[_Source]:
+        """Yield the sources of a span; those of a table's spans have equal numbers of rows but for the last."""
+        part = self.shards[span.shard].parts[span.part]
+        length = part.width * max(1, self.most // (part.width * part.variable.dtype.size))
+        for low in range(span.begin, span.begin + span.size, length):
+            high = min(low + length, span.begin + span.size)
+            if unit.is_cut:
+                rows = window._replace(begin=low // part.width, end=-(-high // part.width))
+                yield _Source(rows, index, 0, high - low)
+            else:
+                yield _Source(window, index, low, high)
+
+
+def _joined(found: Sequence[Array], width: int) -> Array:
+    """Return one array, with the rows of several in turn."""
+    if len(found) == 1:
+        return found[0]
+    joined = np.empty([sum(part.size for part in found) // width, width], found[0].dtype)
+    for number, part in enumerate(found):
+        joined[number :: len(found)] = part.reshape(-1, width)
+    return joined.reshape(-1)
+
+
+def _with_next(blocks: Iterator[_Block], number: int) -> Iterator[tuple[_Block, list[_Block]]]:
+    """Yield each block with as many of the next ones."""
+    coming: deque[_Block] = deque()
+    for block in blocks:
+        coming.append(block)
+        if len(coming) > number:
+            yield coming.popleft(), list(coming)
+    while coming:
+        yield coming.popleft(), list(coming)

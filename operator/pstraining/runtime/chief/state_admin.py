@@ -1,0 +1,176 @@
+"""Moves the state between the servers and the chief, which never holds more of it than a few pieces."""
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import tensorflow as tf
+
+from pstraining.runtime.checkpoint.state import StateParts
+from pstraining.runtime.chief.contents import Contents, StatePiece
+from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.server_state import ReadWindow, ServerState
+from pstraining.runtime.chief.state_map import StateMap
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.tensor import Tensor, TracedFunction
+from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.store import ParameterStore, int64
+
+PIECE_BYTES: Final = 8 << 20
+"""Size up to which a state moves in one call; the pieces of a larger one are as large on all servers together."""
+
+
+class StateAdmin:
+    """The chief's traced functions over the state of a store's servers.
+
+    Args:
+        store: of the servers.
+        demand: calls a function whose result is 1 on every server that accepts the call; raises `FencedError`.
+    """
+
+    def __init__(self, store: ParameterStore, demand: Callable[..., None]) -> None:
+        self._client, self._demand_of = store.client, demand
+        self._members = [
+            [ShardParts(member) for member in (primary, *standbys)]
+            for primary, standbys in zip(store.shards, store.standbys_of, strict=True)
+        ]
+        self._primaries = [members[0] for members in self._members]
+        self._places = StateMap(store.layout, self._primaries)
+        self._most = max(1, PIECE_BYTES // len(self._primaries))
+        self._units = [shard.units(self._most) for shard in self._primaries]
+        self._is_small = sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
+        self._traced: dict[Hashable, TracedFunction] = {}
+
+    def copy(self, fence: int, between: Callable[[], None]) -> tuple[list[Array], Callable[[int], ServerState]]:
+        """Copy each primary's state at one moment between two of its updates; the servers keep a large one.
+
+        Args:
+            fence: the chief's fence.
+            between: see `ServerState`.
+
+        Returns:
+            The servers' records, and a function from a step to the state.
+        """
+        token, values = time.time_ns(), list[Sequence[Array]]()
+        if self._is_small:
+            taken = self._client.call(self._function("snapshot", self._emit_snapshot))
+            records, values = [record for record, _ in taken], [own for _, own in taken]
+        else:
+            records = list(self._client.call(self._function("keep", self._emit_keep), int64(fence), int64(token)))
+
+        def fetch(window: ReadWindow) -> Sequence[Array]:
+            if not values:
+                return self._fetch(window, token)
+            numbers = self._units[window.shard][window.unit].numbers
+            return [values[window.shard][number].reshape(-1) for number in numbers]
+
+        def state(step: int) -> ServerState:
+            return ServerState(step, self._places, self._primaries, self._most, fetch, between)
+
+        return records, state
+
+    def release(self, fence: int) -> None:
+        """Let every server forget its copy, under the fence."""
+        if not self._is_small:
+            self._client.call(self._function("release", self._emit_on_all(ShardParts.release)), int64(fence))
+
+    def contents(self, state: StateParts, *, fresh: bool) -> Contents:
+        """Return what the servers take of a saved state, after a check.
+
+        Raises:
+            StateMismatchError: the state belongs to another model or optimizer.
+        """
+        contents = Contents(self._places, self._primaries, state, fresh=fresh, device=self._client.local)
+        contents.check()
+        return contents
+
+    def write(self, contents: Contents, fence: int, *, fresh: bool) -> None:
+        """Overwrite the state of all servers, in generation 0.
+
+        Args:
+            contents: the new state.
+            fence: the chief's fence.
+            fresh: whether the optimizers' own initial values follow the variables.
+
+        Raises:
+            FencedError: a server is under another term, or at another set of parameters.
+        """
+        if self._is_small:
+            values = [contents.of_shard(shard) for shard in range(len(self._members))]
+
+            def write(fence: Tensor, values: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+                return self._emit_write(fence, values, fresh=fresh)
+
+            self._demand(("write", fresh), write, int64(fence), values)
+            return
+        self.release(fence)
+        token = int64(time.time_ns())
+        self._demand("begin", self._emit_on_all(ShardParts.begin), int64(fence), token)
+        with ThreadPoolExecutor(1, "pstraining-read-checkpoint") as pool:
+            pieces = contents.pieces(self._most)
+            coming = pool.submit(next, pieces, None)
+            while (piece := coming.result()) is not None:
+                coming = pool.submit(next, pieces, None)
+                self._give(piece, int64(fence), token)
+        finish = self._emit_on_all(lambda own, *given: own.finish(*given, fresh=fresh))
+        self._demand(("finish", fresh), finish, int64(fence), token)
+
+    def _give(self, piece: StatePiece, fence: Tensor, token: Tensor) -> None:
+        """Give a piece to every member of its shard."""
+        members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
+
+        def take(fence: Tensor, token: Tensor, begin: Tensor, values: list[Tensor]) -> list[Tensor]:
+            return self._on(members, lambda own: own.take(unit, fence, token, begin, values))
+
+        def adopt(fence: Tensor, token: Tensor) -> list[Tensor]:
+            return self._on(members, lambda own: own.adopt(unit, fence, token))
+
+        key, number = (piece.shard, piece.unit), tf.TensorSpec([], tf.int64)
+        flat = [tf.TensorSpec([None], members[0].parts[part].variable.dtype) for part in unit.numbers]
+        given = fence, token, int64(piece.begin), piece.values
+        self._demand(("take", *key), take, *given, like=(number, number, number, flat))
+        if piece.is_last:
+            self._demand(("adopt", *key), adopt, fence, token)
+
+    def _fetch(self, window: ReadWindow, token: int) -> Sequence[Array]:
+        primary, unit = self._primaries[window.shard], self._units[window.shard][window.unit]
+
+        def read(token: Tensor, begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
+            found: tuple[Tensor, list[Tensor]] = self._client.to_local(primary.read(unit, token, begin, end))
+            return found
+
+        function = self._function(("read", window.shard, window.unit), read)
+        is_there, values = self._client.call(function, int64(token), int64(window.begin), int64(window.end))
+        if not is_there:
+            raise FencedError(f"parameter server {window.shard} no longer keeps the copy that is being saved")
+        found: Sequence[Array] = values
+        return found
+
+    def _emit_snapshot(self) -> list[Any]:
+        return self._on(self._primaries, lambda own: own.snapshot())
+
+    def _emit_keep(self, fence: Tensor, token: Tensor) -> list[Tensor]:
+        return self._on(self._primaries, lambda own: own.keep(fence, token))
+
+    def _emit_write(self, fence: Tensor, values: Sequence[Sequence[Tensor]], *, fresh: bool) -> list[Tensor]:
+        return [
+            self._client.to_local(member.write(fence, given, fresh=fresh))
+            for members, given in zip(self._members, values, strict=True)
+            for member in members
+        ]
+
+    def _emit_on_all(self, emit: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
+        every = [member for members in self._members for member in members]
+        return lambda *arguments: self._on(every, lambda own: emit(own, *arguments))
+
+    def _on(self, members: Sequence[ShardParts], emit: Callable[[ShardParts], Any]) -> list[Any]:
+        return [self._client.to_local(emit(member)) for member in members]
+
+    def _function(self, key: Hashable, emit: Callable[..., object], like: object = None) -> TracedFunction:
+        if key not in self._traced:
+            self._traced[key] = tf.function(emit, autograph=False, input_signature=like)
+        return self._traced[key]
+
+    def _demand(self, key: Hashable, emit: Callable[..., object], *arguments: Any, like: object = None) -> None:
+        self._demand_of(self._function(key, emit, like), *arguments)

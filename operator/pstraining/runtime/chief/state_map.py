@@ -1,0 +1,71 @@
+"""Where the servers hold each tensor of a checkpoint: spans of the parts of their state, by the tensors' names."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pstraining.runtime.checkpoint.state import Entry
+from pstraining.runtime.model.partition import Layout
+from pstraining.runtime.ps.parts import ShardParts, StatePart
+
+
+class Span(NamedTuple):
+    """Consecutive elements of a part, which are consecutive in their tensor as well, or rows of a table."""
+
+    name: str
+    """Of the tensor."""
+    shard: int
+    part: int
+    begin: int
+    """First element in the part."""
+    first: int
+    """The same element in the tensor; for a table, its row."""
+    size: int
+    stride: int = 0
+    """Of a table's rows in the tensor; 0: no table."""
+
+
+class StateMap:
+    """The tensors of a state on these shards, and where they are.
+
+    Args:
+        layout: of the model.
+        shards: every shard's parts.
+    """
+
+    def __init__(self, layout: Layout, shards: Sequence[ShardParts]) -> None:
+        self.entries: dict[str, Entry] = {}
+        """Every tensor, in the order in which the servers hold their first elements."""
+        self.spans: dict[str, list[Span]] = {}
+        """Every tensor's spans, in the order of its elements; of a counter, the first server's."""
+        self.of_parts: dict[tuple[int, int], list[Span]] = {}
+        """The spans of each part, by shard and part."""
+        for shard, own in enumerate(shards):
+            for number, part in enumerate(own.parts):
+                found = list(_spans(layout, shard, number, part))
+                self.of_parts[shard, number] = [span for span, _ in found]
+                for span, entry in found:
+                    if part.segment is not None or span.name not in self.spans:
+                        self.spans.setdefault(span.name, []).append(span)
+                    self.entries.setdefault(span.name, entry)
+        for spans in self.spans.values():
+            spans.sort(key=lambda span: span.first)
+
+
+def _spans(layout: Layout, shard: int, number: int, part: StatePart) -> Iterator[tuple[Span, Entry]]:
+    dtype = part.variable.dtype.name
+    if part.segment is None:
+        name = part.kind
+        if part.place is not None and part.place.tensor is not None:
+            name += f"/{layout.tensors[part.place.tensor].path}"
+        yield Span(name, shard, number, 0, 0, part.size), Entry(dtype, part.shape)
+        return
+    position, end = 0, part.offset + part.size
+    for slice_ in part.segment.slices:
+        tensor = layout.tensors[slice_.tensor]
+        low, high = max(position, part.offset), min(position + slice_.size, end)
+        if low < high or not tensor.size:
+            first = slice_.begin + (0 if slice_.stride else low - position)
+            begin, size = low - part.offset, max(0, high - low)
+            span = Span(f"{part.kind}/{tensor.path}", shard, number, begin, first, size, slice_.stride)
+            yield span, Entry(dtype, tensor.shape)
+        position += slice_.size

@@ -1,0 +1,337 @@
+"""One parameter server's part of a checkpoint, as operations to emit inside a traced function.
+
+A small part moves in one call, read or written in one critical section. Of a larger one the server makes a copy in a
+critical section (`keep`), from which the chief then reads in calls of bounded size while training continues. For a
+restore the server takes such pieces while it does not count as initialised. The copy is in variables beside the shard's
+own; assigning a dense vector to one copies nothing, as TensorFlow copies it at the next step that changes it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import tensorflow as tf
+
+from pstraining.runtime.model.partition import TABLE, Segment
+from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
+from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
+from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.variables import PSVariable
+
+MODEL: Final = "model"
+"""Kind of the parts of the model's variables; of a slot it is slot/<slot>, of a counter scalar/<name>."""
+
+
+class StatePart(NamedTuple):
+    """A variable of a server's state, and what it is of."""
+
+    variable: PSVariable
+    kind: str
+    segment: Segment | None = None
+    """The segment whose elements it has."""
+    offset: int = 0
+    """Number of its first element in the segment."""
+    place: SlotPlace | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the variable."""
+        return tuple(self.variable.shape.as_list())
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        """Number of elements in a row, the smallest part that moves: one of a vector."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return int(self.size * self.variable.dtype.size)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether steps change single rows of it."""
+        return self.segment is not None and self.segment.group == TABLE
+
+
+class Unit(NamedTuple):
+    """Parts of one shard that move in one call, or one part whose rows move in several."""
+
+    numbers: list[int]
+    is_cut: bool
+
+
+class ShardParts:
+    """The parts of one shard's state, and the operations that read and write them."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.parts = list(_parts(shard))
+
+    @property
+    def bytes(self) -> int:
+        """Size of all parts."""
+        return sum(part.bytes for part in self.parts)
+
+    def units(self, most: int) -> list["Unit"]:
+        """Return which parts move in one call of at most `most` bytes; a larger part is cut into rows."""
+        units: list[Unit] = []
+        total = 0
+        for number, part in enumerate(self.parts):
+            if units and total + part.bytes <= most:
+                units[-1].numbers.append(number)
+                total += part.bytes
+            else:
+                units.append(Unit([number], is_cut=part.bytes > most))
+                total = part.bytes
+        return units
+
+    # Each method below emits operations.
+
+    def snapshot(self) -> tuple[Tensor, list[Tensor]]:
+        """Return the record and every part, at one moment between two updates."""
+
+        def body() -> list[Tensor]:
+            return [variable.read_value() for variable in (self.shard.record, *self._variables)]
+
+        record, *values = self._critical([], body)
+        return record, values
+
+    def keep(self, fence: Tensor, token: Tensor) -> Tensor:
+        """Copy every part at one moment between two updates, under the fence; return the record. int64[5].
+
+        Args:
+            fence: the chief's fence. int64[].
+            token: the copy's name, not 0. int64[].
+        """
+
+        def body(fence: Tensor, token: Tensor) -> Tensor:
+            record = self.shard.record.read_value()
+
+            def copy() -> Tensor:
+                pairs = zip(self._copies, self._variables, strict=True)
+                copied = [to.assign(own.read_value(), read_value=False) for to, own in pairs]
+                return with_dependencies([*copied, self._token.assign(token, read_value=False)], applied())
+
+            done = tf.cond(tf.equal(record[RecordField.FENCE], fence), copy, not_applied)
+            return with_dependencies([done], record)
+
+        return self._critical([fence, token], body)
+
+    def read(self, unit: Unit, token: Tensor, begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return whether there is a copy of this name, bool[], and a unit of it, flat; outside the section.
+
+        Args:
+            unit: whose parts are returned.
+            token: the copy's name. int64[].
+            begin, end: the first row of a part that is cut, and the one behind the last. int64[].
+        """
+        copies = [self._copies[number] for number in unit.numbers]
+
+        def rows() -> list[Tensor]:
+            found = [copy.read_value()[begin:end] if unit.is_cut else copy.read_value() for copy in copies]
+            return [tf.reshape(value, [-1]) for value in found]
+
+        with tf.device(self.shard.device):
+            is_there = tf.equal(self._token_or_zero(), token)
+            found = tf.cond(is_there, rows, lambda: [tf.zeros([0], copy.dtype) for copy in copies])
+            return is_there, list(found) if isinstance(found, list | tuple) else [found]
+
+    def release(self, fence: Tensor) -> Tensor:
+        """Forget the copy, under the fence; return 1 if it applied."""
+
+        def body(fence: Tensor) -> Tensor:
+            allowed = tf.equal(self.shard.record_or_zeros()[RecordField.FENCE], fence)
+            return tf.cond(allowed, lambda: with_dependencies(self._forgotten(), applied()), not_applied)
+
+        return self._critical([fence], body)
+
+    def write(self, fence: Tensor, values: Sequence[Tensor], *, fresh: bool) -> Tensor:
+        """Overwrite the whole shard except its record, under the fence and in generation 0; return 1 if it applied.
+
+        Args:
+            fence: the chief's fence. int64[].
+            values: in the order of `parts`; with `fresh` without slots and counters.
+            fresh: whether slots and counters begin with the optimizer's own initial values.
+        """
+
+        def body(fence: Tensor, *values: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                pairs = zip(self._variables, values, strict=False)
+                written = [own.assign(value, read_value=False) for own, value in pairs]
+                with tf.control_dependencies([*written, *self._initialized(fresh=fresh)]):
+                    return with_dependencies(self._copied_parameters() if fresh else [], applied())
+
+            return tf.cond(self._is_incomplete(fence), apply, not_applied)
+
+        return self._critical([fence, *values], body)
+
+    def begin(self, fence: Tensor, token: Tensor) -> Tensor:
+        """Start to take a state in pieces, under the fence and in generation 0; return 1 if it applied.
+
+        Every variable has its initial value then, or a piece's copy has it.
+        """
+
+        def body(fence: Tensor, token: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                begun = [v.assign(v.initial(), read_value=False) for v in (*self._variables, *self.shard.rest)]
+                return with_dependencies([*begun, self._token.assign(token, read_value=False)], applied())
+
+            return tf.cond(self._is_incomplete(fence), apply, not_applied)
+
+        return self._critical([fence, token], body)
+
+    def take(self, unit: Unit, fence: Tensor, token: Tensor, begin: Tensor, values: Sequence[Tensor]) -> Tensor:
+        """Take a unit, or some of its rows, between `begin` and `finish`; return 1 if it applied.
+
+        Args:
+            unit: whose parts are given.
+            fence: the chief's fence. int64[].
+            token: as `begin` got it. int64[].
+            begin: the first row of a part that is cut. int64[].
+            values: one flat tensor for each part.
+        """
+
+        def body(fence: Tensor, token: Tensor, begin: Tensor, *values: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                if unit.is_cut:
+                    (number,), (value,) = unit.numbers, values
+                    written = [self._taken(number, begin, value)]
+                else:
+                    pairs = zip((self.parts[number] for number in unit.numbers), values, strict=True)
+                    written = [p.variable.assign(tf.reshape(value, p.shape), read_value=False) for p, value in pairs]
+                return with_dependencies(written, applied())
+
+            begun = tf.equal(self._token_or_zero(), token)
+            return tf.cond(self._is_incomplete(fence) & begun, apply, not_applied)
+
+        return self._critical([fence, token, begin, *values], body)
+
+    def adopt(self, unit: Unit, fence: Tensor, token: Tensor) -> Tensor:
+        """Replace a part that is cut by the copy that has taken its pieces, and forget the copy; return 1 if done."""
+        (number,) = unit.numbers
+        copy, own = self._copies[number], self._variables[number]
+
+        def body(fence: Tensor, token: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                with tf.control_dependencies([own.assign(copy.read_value(), read_value=False)]):
+                    return with_dependencies([_destroyed(copy)], applied())
+
+            ready = tf.equal(self._token_or_zero(), token) & copy.initialized()
+            return tf.cond(self._is_incomplete(fence) & ready, apply, not_applied)
+
+        return self._critical([fence, token], body)
+
+    def finish(self, fence: Tensor, token: Tensor, *, fresh: bool) -> Tensor:
+        """End what `begin` started, after all pieces; return 1 if it applied. `fresh`: see `write`."""
+
+        def body(fence: Tensor, token: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                with tf.control_dependencies(self._copied_parameters() if fresh else []):
+                    return with_dependencies(self._forgotten(), applied())
+
+            begun = tf.equal(self._token_or_zero(), token)
+            return tf.cond(self._is_incomplete(fence) & begun, apply, not_applied)
+
+        return self._critical([fence, token], body)
+
+    def _taken(self, number: int, begin: Tensor, value: Tensor) -> Operation:
+        """Emit writing some rows of a part."""
+        part = self.parts[number]
+        rows = tf.reshape(value, [-1, *part.shape[1:]])
+        end = begin + tf.shape(rows, tf.int64)[0]
+        if part.is_table:
+            return tf.raw_ops.ResourceScatterUpdate(
+                resource=part.variable.handle, indices=tf.range(begin, end), updates=rows
+            )
+        # Not in the variable itself: every later read would copy it, in each step too.
+        copy = self._copies[number]
+        started = tf.cond(
+            copy.initialized(),
+            applied,
+            lambda: with_dependencies([copy.assign(part.variable.initial(), read_value=False)], applied()),
+        )
+        with tf.control_dependencies([started]):
+            return tf.raw_ops.ResourceStridedSliceAssign(
+                ref=copy.handle, begin=[begin], end=[end], strides=tf.ones([1], tf.int64), value=rows
+            )
+
+    def _initialized(self, *, fresh: bool) -> list[Operation]:
+        own = [part.variable for part in self.parts if part.kind != MODEL] if fresh else []
+        return [v.assign(v.initial(), read_value=False) for v in (*self.shard.rest, *own)]
+
+    def _copied_parameters(self) -> list[Operation]:
+        """Emit the start of slots that begin as parameters."""
+        copies, values = self.shard.optimizer.copies, self.shard.values
+        return [slot.assign(values[number].read_value(), read_value=False) for slot, number in copies]
+
+    def _is_incomplete(self, fence: Tensor) -> Tensor:
+        """Return whether a restore under this fence is under way: a late call finds another generation. bool[]."""
+        record = self.shard.record.read_value()
+        return tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], 0)
+
+    @cached_property
+    def _variables(self) -> list[PSVariable]:
+        return [part.variable for part in self.parts]
+
+    @cached_property
+    def _copies(self) -> list[PSVariable]:
+        return [
+            self._beside(f"copy/{number}", own.shape, own.dtype, own.initial)
+            for number, own in enumerate(self._variables)
+        ]
+
+    @cached_property
+    def _token(self) -> PSVariable:
+        return self._beside("copy", (), tf.int64, lambda: tf.zeros([], tf.int64))
+
+    def _beside(self, name: str, shape: Any, dtype: Any, initial: Callable[[], Tensor]) -> PSVariable:
+        shard = self.shard
+        return PSVariable(
+            name=f"{shard.number}/{name}",
+            container=shard.container,
+            device=shard.device,
+            shape=shape,
+            dtype=dtype,
+            initial=initial,
+        )
+
+    def _token_or_zero(self) -> Tensor:
+        token = self._token
+        return tf.cond(token.initialized(), token.read_value, lambda: tf.zeros([], tf.int64))
+
+    def _forgotten(self) -> list[Operation]:
+        return [_destroyed(variable) for variable in (*self._copies, self._token)]
+
+    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Any]) -> Any:
+        return critical(self.shard.device, self.shard.container, inputs, body)
+
+
+def _parts(shard: Shard) -> Iterator[StatePart]:
+    for value, segment in zip(shard.values, shard.held, strict=True):
+        yield from _split(value, MODEL, segment, None)
+    for place, slot in shard.slots.items():
+        of_tensor = place.tensor is not None
+        yield from _split(slot, f"slot/{place.slot}", None if of_tensor else shard.held[place.segment], place)
+    for name, counter in shard.scalars.items():
+        yield StatePart(counter, f"scalar/{name}")
+
+
+def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:
+    """Yield a value's variables."""
+    offset = 0
+    for variable in value.variables if isinstance(value, TensorVariables) else [value]:
+        yield StatePart(variable, kind, segment, offset, place)
+        offset += variable.shape.num_elements()
+
+
+def _destroyed(variable: PSVariable) -> Operation:
+    return tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
