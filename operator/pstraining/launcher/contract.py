@@ -64,7 +64,8 @@ NETWORK_SETTINGS = {
 # glibc returns large blocks to the system at once, and TensorFlow allocates new ones for every gradient. In a step of
 # 100 MB, clearing their pages took half of the system time.
 KEEP_PAGES = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736"
-# A server has one arena: the blocks of further arenas are smaller than 64 MB.
+# A server has one arena: the blocks of further arenas are smaller than 64 MB. So has a chief, several threads of which
+# move a state in pieces: each would keep the memory of its largest pieces.
 ONE_ARENA = "glibc.malloc.arena_max=1"
 
 Cluster = Mapping[str, List[str]]  # noqa: UP006 - Python 3.8
@@ -127,7 +128,7 @@ def read_cluster(text: str, source: str, kind: str, index: int) -> Cluster:
 
 def memory_settings(kind: str) -> dict[str, str]:
     """Return the allocator's settings for a task's process."""
-    return {"GLIBC_TUNABLES": f"{KEEP_PAGES}:{ONE_ARENA}" if kind == "ps" else KEEP_PAGES}
+    return {"GLIBC_TUNABLES": f"{KEEP_PAGES}:{ONE_ARENA}" if kind in ("ps", "chief") else KEEP_PAGES}
 
 
 def tf_config(cluster: Cluster, kind: str, index: int) -> str:

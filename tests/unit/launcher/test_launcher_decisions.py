@@ -141,8 +141,11 @@ def test_the_programs_environment() -> None:
     assert options["grpc.keepalive_time_ms"] == "2000"
     assert options["grpc.max_reconnect_backoff_ms"] == "500"
     assert contract.program_env({}, cluster, "chief", 0)["GRPC_FAIL_FAST"] == "use_caller"
-    tunables = {kind: contract.program_env({}, cluster, kind, 0)["GLIBC_TUNABLES"] for kind in ("ps", "worker")}
+    tunables = {
+        kind: contract.program_env({}, cluster, kind, 0)["GLIBC_TUNABLES"] for kind in ("ps", "chief", "worker")
+    }
     assert "arena_max=1" in tunables["ps"]
+    assert "arena_max=1" in tunables["chief"], "each thread that moves a state would keep memory"
     assert "arena_max" not in tunables["worker"], "a worker's threads read data beside one another"
     assert all("mmap_max=0" in found for found in tunables.values())
     assert contract.program_env({"GLIBC_TUNABLES": ""}, cluster, "ps", 0)["GLIBC_TUNABLES"] == "", "the template's"

@@ -22,7 +22,7 @@ from pstraining.runtime.model.partition import Array
 
 READ_BYTES: Final = 1 << 20
 """Bytes that a check reads at once."""
-BLOCK_BYTES: Final = 8 << 20
+BLOCK_BYTES: Final = 4 << 20
 """Maximum size of a block that a file yields."""
 _LOCAL_HEADER: Final = 30
 """Length of a zip entry's local header, without its name and extra field; their lengths are its last four bytes."""

@@ -81,7 +81,7 @@ class ServerState:
     def blocks(self) -> Iterator[tuple[str, Array]]:
         """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
         windows: OrderedDict[ReadWindow, Future[Sequence[Array]]] = OrderedDict()
-        room = len(self.shards) * (AHEAD + 2)
+        room = len(self.shards) * (AHEAD + 1)
         with ThreadPoolExecutor(len(self.shards) + 1, "pstraining-read-state") as pool:
             for block, coming in _with_next(self._planned(), AHEAD):
                 self.between()

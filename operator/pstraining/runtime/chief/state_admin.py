@@ -17,7 +17,7 @@ from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.parts import ShardParts
 from pstraining.runtime.ps.store import ParameterStore, int64
 
-PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 4 << 20
 """Size up to which a state moves in one call; the pieces of a larger one are as large on all servers together."""
 
 

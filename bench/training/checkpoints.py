@@ -1,0 +1,130 @@
+"""What a checkpoint of a large table costs: the chief's memory, how long steps wait, and time beside `dd`.
+
+A table of 2.1 GB on two servers, one chief, one worker. The servers are then killed, and the chief restores them. With
+--small the table is of 21 MB.
+"""
+
+import itertools
+import os
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.training.checkpoint_program import WIDTH
+from bench.training.figures import Taken
+from bench.training.measurement import Effort, Measurement
+from bench.usage import usage
+from pstraining.runtime.local import LocalJob
+
+NAME: Final = "a table of 2.1 GB on two servers"
+SAVE_MEMORY: Final = f"{NAME}: MB by which the chief grows in a save"
+RESTORE_MEMORY: Final = f"{NAME}: MB by which the chief grows in a restore"
+STALL: Final = f"{NAME}: seconds that steps wait in a save"
+SAVE: Final = f"{NAME}: seconds of a save"
+RATIO: Final = f"{NAME}: seconds of a save / of dd"
+RESTORE: Final = f"{NAME}: seconds of a restore"
+ROWS: Final = {False: 8 << 20, True: 80 << 10}
+LIMIT: Final = 400.0
+QUIET: Final = 5
+"""Seconds of training before a save, from which the chief's memory and the usual step are taken."""
+
+
+@dataclass
+class Sampled:
+    """A process's memory over time."""
+
+    pid: int
+    seen: list[tuple[float, float]]
+
+    def growth(self, begin: float, end: float) -> float:
+        """MB by which the process was larger between two moments than in the seconds before."""
+        before = [size for at, size in self.seen if begin - QUIET / 2 < at <= begin]
+        during = [size for at, size in self.seen if begin < at <= end]
+        return max(during) - statistics.median(before)
+
+
+@contextmanager
+def sampled(pid: int) -> Iterator[Sampled]:
+    """Read a process's resident memory every 20 ms."""
+    found, over = Sampled(pid, []), threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.02):
+            found.seen.append((time.time(), usage(pid).rss))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def take(effort: Effort) -> Taken:
+    """One save and one restore in every round."""
+    rounds = [_round(ROWS[effort.small]) for _ in range(1 if effort.small else effort.rounds)]
+    return {name: [row[name] for row in rounds] for name in FIGURES}
+
+
+def _round(rows: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times"
+        environment = {"BENCH_ROWS": str(rows), "BENCH_TIMES": str(times)}
+        checkpoint = {"path": f"{folder}/saved", "intervalSeconds": 6 * QUIET, "keep": 1}
+        command = ["-m", "bench.training.checkpoint_program"]
+        options: dict[str, Any] = {"checkpoint": checkpoint, "environment": environment, "restarts": 3}
+        with LocalJob(command, ps=2, workers=1, training={"minShardBytes": 0}, **options) as job:
+            chief = job.processes["chief"]
+            _until(job, times.exists)
+            with sampled(chief.popen.pid) as memory:
+                (saved,) = _until(job, lambda: chief.events("checkpoint"))[:1]
+                end, seconds = time.time(), float(saved["seconds"])
+                found = {SAVE: seconds, SAVE_MEMORY: memory.growth(end - seconds - 1, end)}
+                found[STALL] = _stall(times, end - seconds - 3, end)
+                began = time.time()
+                for name in ("ps-0", "ps-1"):
+                    job.kill(name)
+                (restored,) = _until(job, lambda: chief.events("restored"))[:1]
+                found |= {RESTORE_MEMORY: memory.growth(began, time.time()), RESTORE: float(restored["seconds"])}
+        return {**found, RATIO: seconds / _dd(folder, rows * WIDTH * 4)}
+
+
+def _until(job: LocalJob, look: Callable[[], Any]) -> Any:
+    """Return what is there once it is there."""
+    deadline = time.monotonic() + LIMIT
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("\n".join(job.processes["chief"].lines[-20:]))
+        job.supervise()
+        time.sleep(0.02)
+    return found
+
+
+def _stall(times: Path, begin: float, end: float) -> float:
+    """Return the longest time between two batches in this span, beyond the usual one."""
+    taken = [float(line) for line in times.read_text().split("\n")[:-1]]
+    steps = [(after, after - before) for before, after in itertools.pairwise(taken)]
+    usual = statistics.median(length for at, length in steps if at < begin)
+    return max(length for at, length in steps if begin <= at <= end) - usual
+
+
+def _dd(folder: str, size: int) -> float:
+    """Return the seconds in which dd writes so many bytes to disk."""
+    blocks = max(1, size >> 23)
+    command = ["dd", "if=/dev/zero", f"of={folder}/dd", "bs=8M", f"count={blocks}", "conv=fsync"]
+    began = time.monotonic()
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    os.unlink(f"{folder}/dd")
+    return time.monotonic() - began
+
+
+FIGURES: Final = (SAVE_MEMORY, RESTORE_MEMORY, STALL, SAVE, RATIO, RESTORE)
+MEASUREMENTS: Final = (Measurement("checkpoint: 2.1 GB", FIGURES, take),)
