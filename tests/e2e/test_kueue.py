@@ -31,6 +31,7 @@ from tests.support.soak_marks import THOROUGH, in_all
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.timeout(7200 if THOROUGH else 600),
     in_all("tests/unit/core/test_admission.py::test_no_pod_exists_before_the_admission"),
 ]
 
