@@ -95,6 +95,7 @@ class Parent:
         self._answers = ours.makefile("r", encoding="utf-8")
         self._running = dict[int, WarmProcess]()
         self._early = dict[int, int]()
+        self._counted = 0.0
         self._started: Any = None
         self._news = threading.Condition()
         if not self._answers.readline():
@@ -121,16 +122,23 @@ class Parent:
                     self._end(pid, self._early.pop(pid))
         return process
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def close(self) -> None:
         """End it, and all that it has forked."""
         self._socket.shutdown(socket.SHUT_WR)
         self._process.wait()
+        costs.add(-self._counted)  # now they are a part of what this child and its own children have used
 
     def _listen(self) -> None:
         for line in self._answers:
             answer = json.loads(line)
             with self._news:
-                costs.add(answer.get("processor_s", 0.0))
+                costs.add(seconds := answer.get("processor_s", 0.0))
+                self._counted += seconds
                 if "pid" in answer:
                     self._started = answer["pid"]
                 elif answer["ended"] in self._running:

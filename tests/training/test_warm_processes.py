@@ -13,7 +13,7 @@ import pytest
 
 from pstraining.runtime import local
 from pstraining.runtime.config.cluster import Task
-from tests.support import warm, warm_parent
+from tests.support import costs, warm, warm_parent
 from tests.support.kube import Target
 from tests.support.netns import own_network
 from tests.support.operator_process import OperatorProcess
@@ -38,6 +38,7 @@ FAILS = "import sys; print('about to'); sys.exit(3)"
 RAISES = "raise ValueError('its own words')"
 LEAVES = "import atexit, threading; atexit.register(print, 'last'); threading.Timer(0.2, print, ['thread']).start()"
 DRAWS = "import random, numpy; print(random.random(), numpy.random.random())"
+COMPUTES = "import time\nwhile time.process_time() < 1.2: pass"
 WAITS = "import sys, time; print('waits'); time.sleep(60)"
 
 
@@ -93,6 +94,15 @@ def test_an_operator_does_what_one_that_was_started_does(tmp_path: Path) -> None
     assert told[0][1] == told[1][1] == 2
     assert told[0][2] == told[1][2]
     assert "PSTRAINING_WORKERS" in told[0][2]
+
+
+def test_what_a_program_has_used_counts_once() -> None:
+    parent = warm.Parent("operator", PYTHONPATH=str(ROOT / "operator"))
+    assert parent.spawn(["-c", COMPUTES], environment()).wait(60) == 0
+    ticks = Path(f"/proc/{parent.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    own, before = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), costs.processor_seconds()
+    parent.close()
+    assert costs.processor_seconds() - before == pytest.approx(own, abs=0.4)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
