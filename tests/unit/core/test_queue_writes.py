@@ -102,3 +102,30 @@ def test_a_worker_that_still_stops_keeps_its_quota() -> None:
     world.gone(names.WORKER)
     world.run()
     assert workers(world.workload) == 2
+
+
+def test_readiness_is_reported_in_the_terms_in_which_kueue_counts_time() -> None:
+    world = queued()
+    world.reconcile()
+    world.admit()
+    world.reconcile()
+    assert not [c for c in world.workload["status"]["conditions"] if c["type"] == "PodsReady"], "since the admission"
+    seen = []
+    world.run()
+    seen.append(condition(world, "PodsReady"))
+    world.delete_pod(names.PS, 0)
+    world.reconcile()
+    seen.append(condition(world, "PodsReady"))
+    world.controllers()
+    world.run()
+    seen.append(condition(world, "PodsReady"))
+    world.delete_pod(names.PS, 0)
+    world.reconcile()
+    seen.append(condition(world, "PodsReady"))
+    ready, waits = "All pods that training needs are ready", "A pod that training needs has failed and is replaced"
+    assert [(c["status"], c["reason"], c["message"]) for c in seen] == [
+        ("True", "Started", ready),
+        ("False", "WaitForRecovery", waits),
+        ("True", "Recovered", ready),
+        ("False", "WaitForRecovery", waits),
+    ]
