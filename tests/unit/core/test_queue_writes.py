@@ -129,3 +129,16 @@ def test_readiness_is_reported_in_the_terms_in_which_kueue_counts_time() -> None
         ("True", "Recovered", ready),
         ("False", "WaitForRecovery", waits),
     ]
+
+
+def test_the_end_waits_for_pods_that_the_garbage_collector_has_not_reached_yet() -> None:
+    world = running()
+    world.end(names.CHIEF)
+    for _ in range(4):
+        world.reconcile()
+    assert phase(world) == "Succeeded"
+    assert not world.names_of("Deployment")
+    assert world.existing()[names.WORKER] == 2
+    assert not world.without_quota()
+    world.run()
+    assert condition(world, "Finished")["status"] == "True"

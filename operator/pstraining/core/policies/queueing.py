@@ -57,13 +57,29 @@ def changes(facts: Facts) -> Iterator[Action]:
 
 def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
     """Report the end of a job to Kueue once no pod of it is about to go, which gives the quota back."""
-    if any(pod.deleting and not pod.over for pod in facts.snapshot.pods):
+    if any(not pod.over and _is_about_to_go(facts, pod) for pod in facts.snapshot.pods):
         return
     reason = "Succeeded" if end is Condition.SUCCEEDED else "Failed"
     for workload in facts.queue.live:
         change = (QueueCondition.FINISHED, True, reason, f"The PSTrainingJob has {reason.lower()}.")
         status = {"conditions": workload.with_conditions(facts.now, change)}
         yield patched(workload, status, Reason.JOB_FINISHED)
+
+
+def _is_about_to_go(facts: Facts, pod: Pod) -> bool:
+    """Whether a pod is being deleted, or will be: the garbage collector follows a moment after its owner is gone."""
+    name = facts.snapshot.name
+    match pod.role:
+        case names.PS:
+            owner = names.standby_stateful_set(name, pod.member) if pod.member else names.ps_stateful_set(name)
+            child = facts.snapshot.child(Kind.STATEFUL_SET, owner)
+        case names.WORKER:
+            child = facts.snapshot.child(Kind.DEPLOYMENT, names.worker_name(name, pod.index))
+        case names.CHIEF:
+            child = facts.snapshot.child(Kind.JOB, names.chief_job(name, pod.term))
+        case _:
+            child = facts.snapshot.child(Kind.JOB, names.evaluator_job(name, pod.term))
+    return pod.deleting or child is None or child.deleting
 
 
 def _first(facts: Facts) -> Iterator[Action]:
