@@ -142,3 +142,28 @@ def test_the_end_waits_for_pods_that_the_garbage_collector_has_not_reached_yet()
     assert not world.without_quota()
     world.run()
     assert condition(world, "Finished")["status"] == "True"
+
+
+def test_a_slice_that_is_not_needed_any_more_is_deleted() -> None:
+    world = running(quota=4, ps={"replicas": 1})
+    world.edit({"worker": {"replicas": 4}})
+    world.run()
+    assert len(world.workloads) == 2
+    world.edit({"worker": {"replicas": 2}})
+    world.run()
+    assert workers(world.workload) == 2
+
+
+def test_a_worker_returns_its_quota_when_its_pod_is_gone() -> None:
+    world = running(successPolicy="AllWorkers")
+    world.lingering.add(names.WORKER)
+    world.end(names.WORKER, 1)
+    for _ in range(4):
+        world.reconcile()
+        world.controllers()
+        assert not world.without_quota()
+    assert world.existing()[names.WORKER] == 2
+    assert "reclaimablePods" not in world.workload["status"]
+    world.gone(names.WORKER)
+    world.run()
+    assert world.workload["status"]["reclaimablePods"] == [{"name": names.WORKER, "count": 1}]
