@@ -25,11 +25,12 @@ def workers(workload: dict[str, Any]) -> int:
 
 
 def test_pods_that_stay_after_the_end_do_not_keep_the_quota() -> None:
-    world = running(runPolicy={"cleanPodPolicy": {"onSuccess": "None"}})
+    kept = {"cleanPodPolicy": {"onSuccess": "None"}}
+    world = running(runPolicy=kept, ps={"replicas": 1, "standby": {"mode": "Warm"}}, evaluator={"enabled": True})
     world.end(names.CHIEF)
     world.run()
     assert phase(world) == "Succeeded"
-    assert world.existing()["worker"] == 2
+    assert world.existing() == {"ps": 1, "standby": 1, "worker": 2, "evaluator": 1}
     assert condition(world, "Finished")["message"] == "The PSTrainingJob has succeeded."
 
 
