@@ -10,6 +10,8 @@ from hack.level import Level
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
+OWN = "not installed and not alone"
+"""Selects the end-to-end tests with an operator of their own."""
 SITE = (str(BIN / "sphinx-build"), *["-c", "docs", "-W", "--keep-going", "-q", "-j", "auto", "-E", ".", "build/site"])
 """Sphinx follows every link; a warning is an error. `-E` reads all pages again: else it is silent on those it knows."""
 CHECKED = ("operator/pstraining", "hack", "localcluster", "tests", "examples", "bench")
@@ -147,8 +149,9 @@ LAYERS = (
         budget_s=Budget(600, 2400),
         # See tests/e2e/conftest.py for what is in which part.
         parts=(
-            Part("own", ("tests/e2e",), ("-m", "not installed and not alone", "-n", "4", "--dist", "loadscope")),
-            Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "3", "--dist", "loadscope")),
+            Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "4", "--dist", "worksteal")),
+            Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}", "-n", "2", "--dist", "worksteal")),
+            Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "2", "--dist", "loadfile")),
             Part("alone", ("tests/e2e",), ("-m", "alone")),
         ),
     ),

@@ -4,9 +4,8 @@ The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the
 be up: `python3 -m localcluster up`.
 
 Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
-that the chart installs. Tests marked `alone` cut nodes, replace the operator or count what the whole cluster does: they
-come last, one by one. Of the others, tests of one group run one after another: two groups of those marked `trains`,
-which keep the cores busy with TensorFlow, and those that use fake nodes.
+that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow: two at a time are enough. Tests
+marked `alone` cut nodes, replace the operator or count what the whole cluster does: they come last, one by one.
 """
 
 import fcntl
@@ -20,8 +19,6 @@ from pathlib import Path
 
 import pytest
 from kubernetes import config
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from localcluster import faults
 from localcluster.images import image_repository
@@ -34,60 +31,18 @@ ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
 OPERATOR_IMAGE = ("--set", f"image.repository={image_repository('operator')}")
 """The chart's option for the image that is on the nodes."""
-ALONE = {"healed", "kueue"}
+ALONE = {"healed", "fake_nodes", "gang_scheduler", "kueue"}
 """Fixtures that change the whole cluster."""
-FAKE_NODES = {"fake_nodes", "gang_scheduler"}
-"""Fixtures that bring fake nodes, each another number of them; no pod of another test lands there."""
-TOGETHER = {
-    "test_docs.py": "docs",  # its tests share jobs
-    "test_gang.py": "fake nodes",
-    "test_placement.py": "fake nodes",
-    "test_hot_standby.py": "trains 0",
-    "test_scaling.py::test_digits_goes_on_at_the_step_at_which_it_was_stopped": "trains 0",
-    "test_chief_restart.py::test_the_runtimes_state_stays_where_it_is": "trains 1",
-    "test_resize.py": "trains 1",
-    "test_standby.py": "trains 1",
-}
-"""Files and tests that one process runs one after another, by the name of the group."""
-
-
-class Groups(LoadScopeScheduling):  # type: ignore[misc] # untyped upstream
-    """Gives each process one test after another, and of a group all."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
-
-
-def group_of(nodeid: str) -> str:
-    """The group of a test; one that is in none is its own."""
-    file, _, test = nodeid.removeprefix("tests/e2e/").partition("::")
-    return TOGETHER.get(file) or TOGETHER.get(f"{file}::{test.partition('[')[0]}") or nodeid
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
-    """The process that gives tests to the others knows their names alone."""
-    return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by what they need, and begin with the longest: see the parts of the layer in hack/layers.py."""
+    """Mark tests by what they need: see the parts of the layer in hack/layers.py."""
     for item in items:
         needs = set(getattr(item, "fixturenames", ()))
         if "installed" in needs:
             item.add_marker("installed")
         if needs & ALONE:
             item.add_marker("alone")
-        wanted = "fake nodes" if needs & FAKE_NODES else "trains" if item.get_closest_marker("trains") else ""
-        runs_beside_others = not (item.get_closest_marker("alone") or item.get_closest_marker("installed"))
-        if runs_beside_others and not group_of(item.nodeid).startswith(wanted):
-            raise pytest.UsageError(f"{item.nodeid} belongs to a group {wanted!r}: see TOGETHER in {__file__}")
-    items.sort(key=seconds, reverse=True)
-
-
-def seconds(item: pytest.Item) -> float:
-    """About how long a test takes that is among the longest; 0 for the others, which keep their order."""
-    mark = item.get_closest_marker("long")
-    return float(mark.kwargs["seconds"]) if mark else 0.0
 
 
 def cluster_command(*arguments: str) -> str:

@@ -73,7 +73,6 @@ def say(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
     return run
 
 
-@pytest.mark.long(seconds=40)
 def test_a_job_from_its_start_to_its_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, say: Say
 ) -> None:

@@ -84,7 +84,6 @@ TRIED = {name: case for name, case in CASES.items() if ALL or name in ONCE}
 """`make test` tries each cause under one policy: tests/unit/core/test_failures.py has all."""
 
 
-@pytest.mark.long(seconds=25)
 def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     own_operator.start()
     puppets = {}

@@ -45,7 +45,6 @@ def worker_pod(puppet: Puppet) -> str:
     return str(pod["metadata"]["name"])
 
 
-@pytest.mark.long(seconds=30)
 def test_exit_codes_under_every_policy(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     own_operator.start()
     puppets = {}

@@ -133,7 +133,6 @@ def _without_gangs(line: Line) -> None:
     wait_for(lambda: not kube.list("Pod", namespace), "they are gone", 60)
 
 
-@pytest.mark.long(seconds=35)
 def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
     kube: Kube, namespace: str, own_operator: OperatorProcess, gang_scheduler: None
 ) -> None:

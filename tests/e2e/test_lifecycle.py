@@ -71,7 +71,6 @@ def test_a_deleted_worker_is_replaced_and_a_failing_one_restarted(running: Puppe
     assert failures(running, "worker", 0) == 0, "a deletion is nobody's failure"
 
 
-@pytest.mark.long(seconds=30)
 def test_a_finished_worker_never_runs_again_even_without_the_operator(
     running: Puppet, own_operator: OperatorProcess
 ) -> None:

@@ -28,7 +28,6 @@ def test_jobs_go_as_a_tfjob_user_expects(
     _play(REAL, kube, own_operator, namespace, shared)
 
 
-@pytest.mark.long(seconds=30)
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=in_soak)], ids=["quick", "others"])
 def test_what_is_made_of_tfjobs_runs_to_the_documented_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, quick: bool

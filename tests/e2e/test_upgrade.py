@@ -19,7 +19,7 @@ from tests.e2e.conftest import OPERATOR_IMAGE, RELEASE, ROOT, cluster_command
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.scripted_program import Puppet
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 CHART = ROOT / "charts" / "pstraining"
 CRD = "pstrainingjobs.pstraining.dev"
@@ -93,7 +93,6 @@ def acts(puppet: Puppet, times: int) -> None:
     wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
 
 
-@pytest.mark.alone  # it replaces the CRD
 def test_a_running_job_lives_through_upgrade_rollback_and_uninstall(
     kube: Kube, helm_in: Helm, older: Path, namespace: str, shared: Path
 ) -> None:

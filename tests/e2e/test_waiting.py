@@ -17,7 +17,6 @@ LATE = 60 + 60
 """Seconds until a job that nobody can explain says so; half of it for busy cores."""
 
 
-@pytest.mark.long(seconds=65)
 def test_what_a_job_waits_for_is_told(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     own_operator.start()
     made = {
