@@ -61,6 +61,8 @@ class Reported(JobCluster):
             return [deployment()]
         if path.startswith("/api/v1/namespaces/sys/pods"):
             return [{"metadata": {"name": "op-1", "namespace": "sys"}, "status": {}}]
+        if any(group in path for group in ("kueue.x-k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh")):
+            raise RequestError("It is not installed.", 404)
         return super().listed(path, **query)
 
     def read(self, path: str) -> Any:

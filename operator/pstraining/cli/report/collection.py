@@ -18,8 +18,9 @@ AT_ONCE: Final = 8
 """Logs that are read at the same time."""
 OPTIONAL: Final = (*Kind.pod_groups(), Kind.WORKLOAD)
 """Kinds that not every cluster has."""
-_NO_CHILDREN: Final = (Kind.POD, Kind.PS_TRAINING_JOB)
-CHILDREN: Final = tuple(kind for kind, place in RESOURCES.items() if place.namespaced and kind not in _NO_CHILDREN)
+_NO_CHILDREN: Final = {Kind.POD, Kind.PS_TRAINING_JOB, *Kind.of_queues()} - {Kind.WORKLOAD}
+CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in _NO_CHILDREN)
+"""Kinds of the objects that a job owns."""
 
 Found = TypeVar("Found")
 File = tuple[str, str]
