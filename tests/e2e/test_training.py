@@ -98,7 +98,7 @@ def _kept_its_history(target: Target, example: Example, result: Object, folder: 
     assert {log.task: log.missing for log in kept.logs} == dict.fromkeys(tasks, "")
     select = ("--role", "worker", "--index", "0")
     shown = run(target, "logs", kept.name, "--from", str(folder), *select, with_context=False)
-    assert '"event": "worker"' in shown.stdout, shown
+    assert '"event": "devices"' in shown.stdout, "it may train for less than a second, and report no step"
     assert "chief-0" in run(target, "status", "--from", str(folder), with_context=False).stdout
 
 
