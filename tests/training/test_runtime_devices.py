@@ -1,5 +1,6 @@
 """The compute device, for which logical CPU devices stand in: what runs there, what crosses, and equal results."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -175,3 +176,20 @@ def test_xla_compiles_the_pass_of_a_connected_worker(client: Any) -> None:
         with watched() as found:
             rig.train(made)
     assert not found.devices_of("MatMul")  # it is inside the compiled function
+
+
+@pytest.mark.parametrize(("pod", "found"), [(None, "true"), ("false", "false")], ids=["by default", "as the pod says"])
+def test_the_memory_of_gpus_grows_also_if_the_program_has_listed_its_devices(
+    monkeypatch: pytest.MonkeyPatch, pod: str | None, found: str
+) -> None:
+    import tensorflow as tf
+
+    from pstraining.runtime.transport import devices
+
+    variable = "TF_FORCE_GPU_ALLOW_GROWTH"
+    monkeypatch.setenv(variable, pod or "")
+    if pod is None:
+        monkeypatch.delenv(variable)
+    tf.config.list_logical_devices()
+    devices.prepare(0)
+    assert os.environ[variable] == found
