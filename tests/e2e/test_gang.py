@@ -22,6 +22,9 @@ GATE = "pstraining.dev/one-by-one"
 JOB_LABEL = "pstraining.dev/job-name"
 FAKE_NODES, PLACES = 2, 4
 """Each node has 64 cores, so two places of 30."""
+PUT_ASIDE = 300
+"""Seconds within which a job has its places. The scheduler looks every 30 s at pods that it has put aside for 20 s; the
+members of a gang meet there after some of these rounds."""
 GRACE = 45
 """Seconds within which a job tells what it waits for; its pods have 30."""
 
@@ -165,7 +168,7 @@ def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
 
     # Then it is the other's turn: mostly at once, else when the scheduler looks again at what it has put aside.
     kube.delete("PSTrainingJob", namespace, winner)
-    wait_for(lambda: line.runs(loser), "the other runs", 90)
+    wait_for(lambda: line.runs(loser), "the other runs", PUT_ASIDE)
     assert line.placed(loser) == PLACES
     wait_for(lambda: line.gang(winner) == 0, "its group is gone with it", 60)
 
