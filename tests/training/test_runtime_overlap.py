@@ -2,7 +2,8 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -193,6 +194,34 @@ def test_a_stateful_rnn_is_refused(client: Any) -> None:
 
     with pytest.raises(ModelError, match=r"overlapCommunication: an RNN with stateful=True.*leave"):
         Rig(client, momentum, ps=1, build=build, **OVERLAP)
+
+
+def test_data_follows_the_number_of_workers_although_it_is_drawn_ahead() -> None:
+    from pstraining.runtime.data.batches import UpdateBatches
+    from pstraining.runtime.worker.loop import Worker
+
+    drawn: list[str] = []
+
+    class Data:
+        def restart(self) -> None:
+            drawn.append("restart")
+
+        def draw_ahead(self, number: int) -> UpdateBatches:
+            drawn.append("batch")
+            return UpdateBatches([])
+
+    class Ahead(Worker):
+        def __init__(self, changes: list[bool]) -> None:
+            settings, updates = SimpleNamespace(batches_per_update=1), SimpleNamespace(expect=lambda batches: None)
+            self._divided = cast("Any", SimpleNamespace(has_changed=lambda: changes.pop(0)))
+            self._batches, self._training, self._updates = cast("Any", (Data(), settings, updates))
+            self._upcoming = None
+
+    worker = Ahead([False, True])
+    for _ in range(2):
+        worker._look_ahead()
+        worker._draw()
+    assert drawn == ["batch", "restart", "batch"]
 
 
 def test_every_sample_counts_once_in_a_job(tmp_path: Path) -> None:

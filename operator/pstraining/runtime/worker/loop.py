@@ -221,8 +221,7 @@ class Worker:
             if self._pending is None:
                 self._pending = self._draw()
             if self._updates.looks_ahead:
-                self._upcoming = self._upcoming or self._batches.draw_ahead(self._training.batches_per_update)
-                self._updates.expect(self._upcoming.batches if self._upcoming else None)
+                self._look_ahead()
             self._carried.begin(again=not is_new)
             result = self._updates.step(self._pending.batches, self._pending.progress)
             if result.done:
@@ -256,9 +255,20 @@ class Worker:
         if self._upcoming is not None:
             drawn, self._upcoming = self._upcoming, None
             return drawn
+        self._follow_number_of_workers()
+        return self._batches.draw(self._training.batches_per_update)
+
+    def _look_ahead(self) -> None:
+        """Draw the batches after the pending ones, and let the updates expect them."""
+        if self._upcoming is None:
+            self._follow_number_of_workers()
+            self._upcoming = self._batches.draw_ahead(self._training.batches_per_update)
+        self._updates.expect(self._upcoming.batches if self._upcoming else None)
+
+    def _follow_number_of_workers(self) -> None:
+        """Restart data that depends on the number of workers, if that has changed."""
         if self._divided and self._divided.has_changed():
             self._batches.restart()
-        return self._batches.draw(self._training.batches_per_update)
 
     def _note_epoch(self, step: int, progress: SplitPosition | None) -> None:
         """Send a heartbeat at the first step of an epoch, so that the logs of the one before have all its metrics."""
