@@ -76,7 +76,7 @@ class Rig:
         self._compiled = compiled or {}
         self.store = self.new_store(with_tables=True)
         self.model = self.store.model
-        self.control = StoreAdmin(self.store)
+        self.control: Any = StoreAdmin(self.store)
         self.initial = self.model.values()
         # A worker has no tables of its own; the chief, whose store the first one is, has.
         stores = [
@@ -125,6 +125,19 @@ class Rig:
         for updates in self.workers:
             assert updates._store.hold_frozen(Session(term, generation))
             updates.start_session(Session(term, generation))
+
+    def start_noted(self) -> list[Any]:
+        """Start; return what the chief has demanded of the servers, as arguments of `control._demand`."""
+        sent, demand = list[Any](), self.control._demand
+
+        def noted(*call: Any) -> None:
+            sent.append(call)
+            demand(*call)
+
+        self.control._demand = self.control._states._demand_of = noted
+        self.start()
+        self.control._demand = self.control._states._demand_of = demand
+        return sent
 
     def _lend(self) -> None:
         """Let all members make steps, for ever."""

@@ -201,23 +201,14 @@ def test_calls_of_a_restore_in_pieces_that_arrive_late_change_nothing(client: An
     from pstraining.runtime.chief.errors import FencedError
 
     rig = rig_of(client, 2)
-    control: Any = rig.control
-    sent, demand = list[Any](), control._demand
-
-    def noted(*call: Any) -> None:
-        sent.append(call)
-        demand(*call)
-
-    control._demand = control._states._demand_of = noted
-    rig.start()
-    control._demand = control._states._demand_of = demand
+    sent = rig.start_noted()
     rig.train(batches(2, seed=0))
-    before = control.snapshot(fence=1)
+    before = rig.control.snapshot(fence=1)
     assert len(sent) > 20
     for call in sent:
         with pytest.raises(FencedError):
-            demand(*call)
-    assert_same(control.snapshot(fence=1), before)
+            rig.control._demand(*call)
+    assert_same(rig.control.snapshot(fence=1), before)
 
 
 @in_all(

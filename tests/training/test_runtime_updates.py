@@ -152,22 +152,13 @@ def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
     from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, optimizers()["Adam"], ps=2, build=small)
-    control: Any = rig.control
-    sent, demand = [], control._demand
-
-    def noted(*call: Any) -> None:
-        sent.append(call)
-        demand(*call)
-
-    control._demand = control._states._demand_of = noted
-    rig.start()
-    control._demand = control._states._demand_of = demand
+    sent = rig.start_noted()
     rig.train(batches(3))
     before = rig.control.snapshot(fence=1)
     assert len(sent) == 4, "the fence, the beginning, the state and the end"
     for call in sent:
         with pytest.raises(FencedError):
-            demand(*call)
+            rig.control._demand(*call)
     after = rig.control.snapshot(fence=1)
     assert after.step == before.step == 3
     for path, value in before.variables.items():

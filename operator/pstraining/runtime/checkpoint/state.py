@@ -37,32 +37,8 @@ class Entry(NamedTuple):
         return math.prod(self.shape)
 
 
-@runtime_checkable
-class StateBlocks(Protocol):
-    """A state that can be written in blocks."""
-
-    @property
-    def step(self) -> int:
-        """The global step."""
-        ...
-
-    @property
-    def ended_early(self) -> bool:
-        """Whether training was ended with this state before its time, so that no run trains it on."""
-        ...
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """The tensors by name, in the order of `blocks`."""
-        ...
-
-    def blocks(self) -> Iterator[tuple[str, Array]]:
-        """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
-        ...
-
-
-class StateParts(Protocol):
-    """A state that can be read in parts."""
+class StateEntries(Protocol):
+    """What a state consists of."""
 
     @property
     def step(self) -> int:
@@ -78,6 +54,19 @@ class StateParts(Protocol):
     def entries(self) -> Mapping[str, Entry]:
         """The tensors by name."""
         ...
+
+
+@runtime_checkable
+class StateBlocks(StateEntries, Protocol):
+    """A state that can be written in blocks, in the order of its entries."""
+
+    def blocks(self) -> Iterator[tuple[str, Array]]:
+        """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
+        ...
+
+
+class StateParts(StateEntries, Protocol):
+    """A state that can be read in parts."""
 
     def read(self, name: str, begin: int, end: int) -> Array:
         """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin]."""
@@ -156,10 +145,10 @@ def whole(state: StateBlocks | StateParts) -> State:
     if not isinstance(state, StateBlocks):
         tensors = {name: state.read(name, 0, entry.size).reshape(entry.shape) for name, entry in entries.items()}
         return State.of(state.step, tensors)
-    found = {name: np.empty(entry.size, entry.dtype) for name, entry in state.entries.items()}
+    found = {name: np.empty(entry.size, entry.dtype) for name, entry in entries.items()}
     written = dict.fromkeys(found, 0)
     for name, block in state.blocks():
         begin = written[name]
         found[name][begin : begin + block.size] = block
         written[name] += block.size
-    return State.of(state.step, {name: found[name].reshape(entry.shape) for name, entry in state.entries.items()})
+    return State.of(state.step, {name: found[name].reshape(entry.shape) for name, entry in entries.items()})

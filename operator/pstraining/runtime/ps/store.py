@@ -141,17 +141,13 @@ class ParameterStore:
         """Deregister this worker."""
         self.client.call(self._deregister, int64(worker), int64(incarnation))
 
-    def emit_pull(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> Operation:
-        """Emit pulling the current parameters into the model's local variables; return the operation to wait for.
+    def emit_fetch(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> list[list[Tensor]]:
+        """Emit reading the current parameters; return one vector per segment of every server.
 
         Args:
             fetched_as: the dtype in which trained float32 parameters are sent; None: as they are.
             after: one tensor per server; a server is read once its tensor is available. None: at once.
         """
-        return self.emit_hold(self.emit_fetch(fetched_as, after))
-
-    def emit_fetch(self, fetched_as: str | None = None, after: Sequence[Tensor] | None = None) -> list[list[Tensor]]:
-        """Emit reading the current parameters; return one vector per segment of every server. See `emit_pull`."""
         vectors = []
         for shard, ready in zip(self.shards, after or [tf.constant(0)] * len(self.shards), strict=True):
             with tf.control_dependencies([ready]):

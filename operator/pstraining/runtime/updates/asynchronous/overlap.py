@@ -21,9 +21,8 @@ import tensorflow as tf
 
 from pstraining.runtime.compression.push import Residual, as_parts
 from pstraining.runtime.model.errors import ModelError
-from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
+from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import SplitPosition
-from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.asynchronous.messages import PushResult
 from pstraining.runtime.updates.asynchronous.progress import ComputedAhead, SentUpdate
@@ -70,7 +69,7 @@ class OverlappedUpdates(AsyncUpdates):
         super().__init__(worker, store, computer, bound=bound, blend=blend)
         numbers = range(len(self._formats))
         self._fetch = [tf.function(partial(self._emit_vectors, fmt), autograph=False) for fmt in numbers]
-        self._hold = tf.function(self._emit_hold, autograph=False)
+        self._hold = tf.function(store.emit_hold, autograph=False)
 
     def bind(self, store: ParameterStore) -> "OverlappedUpdates":
         """See `BoundUpdates`."""
@@ -99,10 +98,7 @@ class OverlappedUpdates(AsyncUpdates):
     ) -> tuple[PushResult[float], Residual, int]:
         """Push these batches' gradient, or resend it; compute the next one meanwhile."""
         own = self._worker_progress
-        if own.encoded is None:
-            gradient, version = self._gradient(batches, fmt)
-            own.encoded = SentUpdate(gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version)
-        sent, upcoming, own.upcoming = own.encoded, own.upcoming, None
+        sent, upcoming, own.upcoming = self._encoded(batches, fmt), own.upcoming, None
         exchange = _BESIDE.submit(self._exchange, sent, progress)
         try:
             if upcoming is not None and own.held is not None and not self._is_computed(upcoming):
@@ -113,14 +109,14 @@ class OverlappedUpdates(AsyncUpdates):
         if result.accepted:
             self._client.call(self._hold, vectors)
             own.held = version
-        return result._replace(version=sent.version), sent.residual, sent.fmt
+        return result, sent.residual, sent.fmt
 
     def _is_computed(self, batches: Sequence[Batch]) -> bool:
         computed = self._worker_progress.computed
         return computed is not None and computed.batches is batches
 
     def _gradient(self, batches: Sequence[Batch], fmt: int) -> tuple[LocalGradient, int]:
-        """Return the gradient of these batches, and the version of the parameters that it was computed on."""
+        """See `AsyncUpdates`; the gradient may be computed already, and the parameters be held."""
         own = self._worker_progress
         computed, own.computed = own.computed, None
         if computed is not None and computed.batches is batches:
@@ -131,22 +127,11 @@ class OverlappedUpdates(AsyncUpdates):
 
     def _exchange(self, sent: SentUpdate, progress: SplitPosition | None) -> Exchanged:
         """Push an update, and pull after it."""
-        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
-        reply = self._client.call(self._push[sent.fmt], *load, self._session, self._identity, self._numbered(progress))
+        result = self._sent(sent, progress)
         version, vectors = self._client.run(self._fetch[sent.fmt])
-        return Exchanged(PushResult.unpack(reply), int(version), vectors)
+        return Exchanged(result, int(version), vectors)
 
     def _emit_vectors(self, fmt: int) -> tuple[Tensor, list[list[Tensor]]]:
-        """Emit the first server's step before the read, int64[], and the parameters, on the device that computes."""
-        first = self._store.shards[0]
-        with tf.device(first.device):
-            version = first.record.read_value()[RecordField.STEP]
-        others = [tf.constant(0)] * (len(self._store.shards) - 1)
-        vectors = self._store.emit_fetch(self._formats[fmt].fetched_as, [version, *others])
+        """Emit reading the first server's step, int64[], and then the parameters, on the device that computes."""
+        version, vectors = self._emit_read(fmt)
         return self._client.to_local(version), self._client.to_device(vectors, self._client.compute)
-
-    def _emit_hold(self, vectors: Sequence[Sequence[Tensor]]) -> Operation:
-        """Emit writing vectors into the model's local variables."""
-        held = self._store.emit_hold(vectors)
-        with tf.control_dependencies([held]), tf.device(self._client.local):
-            return tf.constant(0)

@@ -32,7 +32,7 @@ from pstraining.runtime.updates.asynchronous.progress import AsyncProgress, Sent
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
-from pstraining.runtime.updates.gradients import GradientComputer, Rows, ShardGradient
+from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows, ShardGradient
 from pstraining.runtime.updates.messages import GradientStats
 
 FIRST_PAUSE: Final = 0.001
@@ -197,20 +197,31 @@ class AsyncUpdates(BoundUpdates):
         self, batches: Sequence[Batch], fmt: int, progress: SplitPosition | None
     ) -> tuple[PushResult[float], Residual, int]:
         """Pull, compute and push in this format, or resend; return the result, the residual and the format."""
-        who, worker_progress = (self._session, self._identity, self._numbered(progress)), self._worker_progress
-        if worker_progress.encoded is None:
-            if self._is_one_call(batches, fmt):
-                reply = self._client.call(self._compute_and_push[fmt], batches[0], *who)
-                return PushResult.unpack(reply), Residual([], has_residual=False), fmt
-            version = int(self._client.call(self._pull[fmt]))
-            gradient = self._computer.compute(batches)
-            worker_progress.encoded = SentUpdate(
-                gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version
-            )
-        sent = worker_progress.encoded
+        if self._worker_progress.encoded is None and self._is_one_call(batches, fmt):
+            who = (self._session, self._identity, self._numbered(progress))
+            reply = self._client.call(self._compute_and_push[fmt], batches[0], *who)
+            return PushResult.unpack(reply), Residual([], has_residual=False), fmt
+        sent = self._encoded(batches, fmt)
+        return self._sent(sent, progress), sent.residual, sent.fmt
+
+    def _encoded(self, batches: Sequence[Batch], fmt: int) -> SentUpdate:
+        """Return the update of these batches; the same one until every server has accepted it."""
+        if self._worker_progress.encoded is None:
+            gradient, version = self._gradient(batches, fmt)
+            encoded = SentUpdate(gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version)
+            self._worker_progress.encoded = encoded
+        return self._worker_progress.encoded
+
+    def _gradient(self, batches: Sequence[Batch], fmt: int) -> tuple[LocalGradient, int]:
+        """Return the gradient of these batches, and the version of the parameters that it is computed on."""
+        version = int(self._client.call(self._pull[fmt]))
+        return self._computer.compute(batches), version
+
+    def _sent(self, sent: SentUpdate, progress: SplitPosition | None) -> PushResult[float]:
+        """Push an update; return the servers' reply."""
         load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
-        result = PushResult.unpack(self._client.call(self._push[sent.fmt], *load, *who))
-        return result._replace(version=sent.version), sent.residual, sent.fmt
+        reply = self._client.call(self._push[sent.fmt], *load, self._session, self._identity, self._numbered(progress))
+        return PushResult.unpack(reply)._replace(version=sent.version)
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
         """Return whether one call can compute a gradient and push it."""
@@ -241,11 +252,16 @@ class AsyncUpdates(BoundUpdates):
 
     def _emit_pull(self, fmt: int) -> tuple[Tensor, Operation]:
         """Emit a pull; return the first server's step on that server, and the operation that completes the pull."""
+        version, vectors = self._emit_read(fmt)
+        return version, self._store.emit_hold(vectors)
+
+    def _emit_read(self, fmt: int) -> tuple[Tensor, list[list[Tensor]]]:
+        """Emit reading the first server's step, int64[], and then the parameters, on the servers."""
         first = self._store.shards[0]
         with tf.device(first.device):
             version = first.record.read_value()[RecordField.STEP]
         others = [tf.constant(0)] * (len(self._store.shards) - 1)
-        return version, self._store.emit_pull(self._formats[fmt].fetched_as, [version, *others])
+        return version, self._store.emit_fetch(self._formats[fmt].fetched_as, [version, *others])
 
     def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
         """Emit an `UpdateReply` without an update. int64[4]."""
