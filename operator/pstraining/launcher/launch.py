@@ -234,10 +234,10 @@ class Launcher:
             self.start_boot()
 
     def start_boot(self) -> None:
-        """Give the server that is about to start a new identity."""
-        self.terms.server_started()
+        """Give the server that is about to start a new identity. Requests for the status may arrive in between."""
         self.draining.reset()  # first: the new identity must never appear in sync
         self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
+        self.terms.server_started()  # last: the new term must never appear with the former identity
 
     def exit_code(self, code: int) -> int:
         """Return the launcher's exit code for a program's, never 0: a stopped program has not finished.
@@ -254,14 +254,19 @@ class Launcher:
         return code or 1
 
     def report(self) -> dict[str, object]:
-        """Return the answer to GET /v1/status."""
+        """Return the answer to GET /v1/status.
+
+        The server may be started again meanwhile. The term is read first, so that the rest is not older than it: a
+        chief that reads its own term connects to the server that was started for it.
+        """
+        term, boot_id = self.terms.term, self.boot_id
         state = "Serving" if probe.is_open("127.0.0.1", self.port) else "Starting"
         return {
-            "bootId": self.boot_id,
+            "bootId": boot_id,
             "state": "Terminating" if self.supervisor.stopped_by else state,
             "restarts": self.restarts,
             "inSync": members.is_in_sync(self.in_sync_marker),
-            "term": self.terms.term,
+            "term": term,
         }
 
     def is_ready(self, status: Mapping[str, object]) -> bool:
