@@ -32,7 +32,7 @@ from hack.docs import failure_table  # noqa: E402
 from hack.field_mutation import fields  # noqa: E402
 from hack.field_mutation.functions import exists  # noqa: E402
 from hack.layers import LAYERS  # noqa: E402
-from pstraining.api.models import StandbyMode  # noqa: E402
+from pstraining.api.standby import StandbyMode  # noqa: E402
 from pstraining.api.training import Codec, Mode  # noqa: E402
 from pstraining.cli.command_table import COMMANDS  # noqa: E402
 

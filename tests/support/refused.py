@@ -143,6 +143,10 @@ REFUSED = {
         edit("spec.ps.standby", {"mode": "Hot", "replicasPerShard": 3}),
         "a shard has one or two hot standbys",
     ),
+    "a placement of no standbys": (
+        edit("spec.ps.standby", {"placement": {"nodeSelector": {"pool": "reliable"}}}),
+        "spec.ps.standby.placement places standbys, and mode None has none: set spec.ps.standby.mode to Warm or Hot",
+    ),
     "hot standbys that are thrown away": (
         edit("spec.ps", {"replicas": 1, "onChiefRestart": "Restart", "standby": {"mode": "Hot"}}),
         "throws away what hot standbys keep",

@@ -314,6 +314,12 @@ def ps() -> list[Rule]:
             "fieldPath": ".standby",
         },
         {
+            "rule": "self.standby.mode != 'None' || !has(self.standby.placement)",
+            "message": "spec.ps.standby.placement places standbys, and mode None has none: set spec.ps.standby.mode to "
+            "Warm or Hot",
+            "fieldPath": ".standby",
+        },
+        {
             "rule": f"!({hot}) || !has(self.onChiefRestart) || self.onChiefRestart != 'Restart'",
             "message": "spec.ps.onChiefRestart: Restart throws away what hot standbys keep; take it away",
             "fieldPath": ".onChiefRestart",

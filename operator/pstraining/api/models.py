@@ -10,21 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from pstraining.api import schemas
 from pstraining.api.base import ApiModel
-from pstraining.api.nulls import without_nulls
+from pstraining.api.kubernetes_types import ClaimTemplate, PodTemplate, Resources, VolumeSource
 from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
+from pstraining.api.standby import Standby
 from pstraining.api.summary import HistoryPolicy
 from pstraining.api.training import TrainingSpec
-
-_Kubernetes = Annotated[dict[str, Any], BeforeValidator(without_nulls)]
-"""Part of one of Kubernetes' own objects."""
-PodTemplate = Annotated[_Kubernetes, Field(json_schema_extra=schemas.pod_template)]
-"""A pod template, opaque but for a skeleton of its containers."""
-Resources = Annotated[_Kubernetes, Field(json_schema_extra=schemas.resources)]
-"""A container's resources: limits and requests."""
-VolumeSource = Annotated[_Kubernetes, Field(json_schema_extra=schemas.opaque)]
-ClaimTemplate = Annotated[_Kubernetes, Field(json_schema_extra=schemas.claim_template)]
 
 
 class Server(StrEnum):
@@ -46,14 +37,6 @@ class OnChiefRestart(StrEnum):
 
     RESTART = "Restart"
     KEEP = "Keep"
-
-
-class StandbyMode(StrEnum):
-    """What stands by for a parameter server that is lost."""
-
-    NONE = "None"
-    WARM = "Warm"
-    HOT = "Hot"
 
 
 class Isolation(StrEnum):
@@ -85,25 +68,6 @@ class Role(ApiModel):
     backoff: Backoff = Field(default=Backoff(), description="Failure budget of each replica of this role.")
     clean_pod_policy: CleanPodPolicy = Field(
         default=CleanPodPolicy(), description="Overrides runPolicy.cleanPodPolicy for this role."
-    )
-
-
-class Standby(ApiModel):
-    """Members of a shard that stand by."""
-
-    mode: StandbyMode = Field(
-        default=StandbyMode.NONE,
-        description="Kind of standbys. None (default): a lost parameter server is restarted, and training resumes "
-        "from the checkpoint. Warm: an idle server takes over the address, and training resumes from the "
-        "checkpoint. Hot: standbys apply every update, so no acknowledged update is lost. Hot needs "
-        "pstraining.runtime and training.mode. Warm and Hot need Kubernetes 1.31 or newer, and a node for each "
-        "member of a shard.",
-    )
-    replicas_per_shard: int = Field(
-        default=1,
-        ge=1,
-        le=4,
-        description="Standbys per shard: 1 to 4 when mode is Warm, 1 or 2 when mode is Hot. Default 1.",
     )
 
 

@@ -61,12 +61,15 @@ def build(
     """
     template, defaulted = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
+    if defaulted:
+        drop_devices(spec)
     labels = role_labels(job, task.role, task.index)
     if task.role in (names.CHIEF, names.EVALUATOR) and task.term is not None:
         labels |= {number_label(task.role): str(task.term)}
     if task.role == names.PS:
         labels |= {names.LABEL_MEMBER: str(task.member)}
         if standbys.standbys(job):
+            standbys.place(job, task.member, spec)
             standbys.keep_apart(job, spec)
     container = main_container(spec)
     annotations = {
@@ -80,8 +83,6 @@ def build(
         "labels": on_template(metadata.get("labels"), labels),
         "annotations": on_template(metadata.get("annotations"), annotations),
     }
-    if defaulted:
-        drop_devices(spec)
     _set_resources(job, task.role, container)
     _wrap(job, task, container)
     if task.role == names.PS or launcher.reports_readiness:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pstraining.api import names
-from pstraining.api.models import PSTrainingJob, StandbyMode
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.standby import StandbyMode
+from pstraining.api.values import copied
 from pstraining.resources.metadata import metadata, role_selector
 
 
@@ -53,6 +55,25 @@ def server_template(job: PSTrainingJob) -> str:
     """Return a hash of the fields that may change while hot standbys run, as members are replaced one by one."""
     fields = json.dumps([job.spec.ps.template, job.spec.ps.resources], sort_keys=True)
     return hashlib.sha256(fields.encode()).hexdigest()[:10]
+
+
+def place(job: PSTrainingJob, member: int, spec: dict[str, Any]) -> None:
+    """Select the nodes of a standby, where the job places standbys differently from primaries.
+
+    Args:
+        job: the owner.
+        member: the number of the member in its shard; 0 is the one that is primary first.
+        spec: the pod's spec; it is changed.
+    """
+    placement = job.spec.ps.standby.placement
+    if not member or placement is None:
+        return
+    own = {
+        "nodeSelector": placement.node_selector,
+        "tolerations": placement.tolerations,
+        "affinity": placement.affinity,
+    }
+    spec.update(copied({field: value for field, value in own.items() if value is not None}))
 
 
 def keep_apart(job: PSTrainingJob, spec: dict[str, Any]) -> None:

@@ -54,6 +54,11 @@ AT_C = {"name": "data", "mountPath": "/c"}
             "labels?",
         ),
         (
+            {"ps": {"standby": {"mode": "Warm", "placement": {"tolerations": [{"oprator": "Exists"}]}}}},
+            "warning spec.ps.standby.placement.tolerations[0].oprator: is not a known field of Kubernetes; did you "
+            "mean operator?",
+        ),
+        (
             {"checkpoint": {"volume": {"emptyDirr": {}}}},
             "warning spec.checkpoint.volume.emptyDirr: is not a known field of Kubernetes; did you mean "
             "emptyDir?",

@@ -61,6 +61,57 @@ def test_members_of_a_shard_are_apart_in_a_packed_job_too() -> None:
     assert found["podAffinity"]
 
 
+SPOT = {"nodeSelector": {"pool": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}
+RELIABLE: dict[str, Any] = {
+    "nodeSelector": {"pool": "reliable"},
+    "tolerations": [],
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+}
+
+
+def placed(member: int, placement: dict[str, Any] | None, template: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the pod spec of a member of a shard on spot nodes."""
+    standby = {"mode": "Warm", "replicasPerShard": 2, **({} if placement is None else {"placement": placement})}
+    own = {"template": template or deep_merge(TEMPLATE, {"spec": SPOT})}
+    return spec_of(PodTask("ps", member=member), {"ps": {**own, "standby": standby}})
+
+
+def keys(spec: dict[str, Any]) -> set[str]:
+    """Return the keys that the pod tolerates, apart from those of lost nodes."""
+    return {t["key"] for t in spec["tolerations"] if not t["key"].startswith("node.kubernetes.io/")}
+
+
+def test_standbys_are_placed_apart_from_primaries() -> None:
+    primary = placed(0, RELIABLE)
+    assert (primary["nodeSelector"], keys(primary)) == ({"pool": "spot"}, {"spot"})
+    assert "nodeAffinity" not in primary["affinity"]
+    for member in (1, 2):
+        standby = placed(member, RELIABLE)
+        assert (standby["nodeSelector"], keys(standby)) == ({"pool": "reliable"}, set())
+        assert standby["affinity"]["nodeAffinity"] == RELIABLE["affinity"]["nodeAffinity"]
+        assert standby["affinity"]["podAntiAffinity"], "members of a shard stay on different nodes"
+
+
+@pytest.mark.parametrize("placement", [None, {}, {"affinity": {}}])
+def test_what_a_placement_leaves_out_is_that_of_the_template(placement: dict[str, Any] | None) -> None:
+    standby = placed(1, placement)
+    assert (standby["nodeSelector"], keys(standby)) == ({"pool": "spot"}, {"spot"})
+
+
+def test_a_placement_of_every_node_removes_the_templates_selector() -> None:
+    assert placed(1, {"nodeSelector": {}})["nodeSelector"] == {}
+
+
+def test_a_placement_also_applies_without_a_template_of_the_servers() -> None:
+    """The copy of the worker's template loses the nodes of GPUs; the placement is not part of the copy."""
+    gpu = deep_merge(TEMPLATE, {"spec": {"nodeSelector": {"nvidia.com/gpu.present": "true"}}})
+    gpu["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
+    without = {"nodeSelector": {"nvidia.com/gpu.present": "false"}}
+    spec = {"worker": {"template": gpu}, "ps": {"standby": {"mode": "Warm", "placement": without}}}
+    assert not spec_of(PodTask("ps"), spec).get("nodeSelector")
+    assert spec_of(PodTask("ps", member=1), spec)["nodeSelector"] == {"nvidia.com/gpu.present": "false"}
+
+
 def test_within_a_packed_job_the_spread_counts_less() -> None:
     (spread,) = spec_of(PodTask("worker", 0), PACKED)["topologySpreadConstraints"]
     assert (spread["maxSkew"], spread["topologyKey"]) == (FAINT_SKEW, "kubernetes.io/hostname")

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pstraining.api.codec_sizes import MIN_SHARD_BYTES, SCALE, encoded
-from pstraining.api.models import PSTrainingJob, StandbyMode
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.standby import StandbyMode
 from pstraining.api.training import Codec, CompressionSpec, Mode
 
 

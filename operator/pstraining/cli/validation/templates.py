@@ -78,6 +78,10 @@ def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]
         template = (spec.get(role) or {}).get("template")
         if template is not None:
             yield ("spec", role, "template"), template, client.V1PodTemplateSpec
+    placement = ((spec.get(names.PS) or {}).get("standby") or {}).get("placement")
+    if placement:
+        # The model of a pod's spec requires containers, which a placement does not have.
+        yield ("spec", names.PS, "standby", "placement"), {"containers": [], **placement}, client.V1PodSpec
     checkpoint = spec.get("checkpoint") or {}
     if checkpoint.get("volume"):
         yield ("spec", "checkpoint", "volume"), {"name": "checkpoint", **checkpoint["volume"]}, client.V1Volume

@@ -1,0 +1,63 @@
+"""Standbys of parameter servers: their kind, their number and their nodes."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from pstraining.api.base import ApiModel
+from pstraining.api.kubernetes_types import Affinity, Toleration
+
+NodeLabel = Annotated[str, Field(max_length=63)]
+
+
+class StandbyMode(StrEnum):
+    """What stands by for a parameter server that is lost."""
+
+    NONE = "None"
+    WARM = "Warm"
+    HOT = "Hot"
+
+
+class StandbyPlacement(ApiModel):
+    """The nodes of the standbys, where they differ from those of the primaries."""
+
+    node_selector: dict[str, NodeLabel] | None = Field(
+        default=None,
+        max_length=16,
+        description="Labels of the standbys' nodes, in place of nodeSelector of the template. {} selects every node.",
+    )
+    tolerations: list[Toleration] | None = Field(
+        default=None,
+        max_length=32,
+        description="Tolerations of the standbys (core/v1 Toleration), in place of those of the template.",
+    )
+    affinity: Affinity | None = Field(
+        default=None,
+        description="Affinity of the standbys (core/v1 Affinity), in place of that of the template. The members of a "
+        "shard stay on different nodes in any case.",
+    )
+
+
+class Standby(ApiModel):
+    """Members of a shard that stand by."""
+
+    mode: StandbyMode = Field(
+        default=StandbyMode.NONE,
+        description="Kind of standbys. None (default): a lost parameter server is restarted, and training resumes "
+        "from the checkpoint. Warm: an idle server takes over the address, and training resumes from the "
+        "checkpoint. Hot: standbys apply every update, so no acknowledged update is lost. Hot needs "
+        "pstraining.runtime and training.mode. Warm and Hot need Kubernetes 1.31 or newer, and a node for each "
+        "member of a shard.",
+    )
+    replicas_per_shard: int = Field(
+        default=1,
+        ge=1,
+        le=4,
+        description="Standbys per shard: 1 to 4 when mode is Warm, 1 or 2 when mode is Hot. Default 1.",
+    )
+    placement: StandbyPlacement | None = Field(
+        default=None,
+        description="Nodes for the standbys, such as reliable nodes beside primaries on spot nodes. A field that is "
+        "not set is that of the parameter servers' template.",
+    )
