@@ -7,9 +7,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.costs import processor_seconds
+from tests.support.soak_marks import ALL
 
-# How long an example takes says more of the machine than of the code: bench/ measures time.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The time of an example depends on the machine more than on the code: bench/ measures time. `make test` draws the same
+# examples in each run, because a change must not be refused for a fault that it did not cause. `make test-all` draws
+# new ones.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not ALL)
 settings.load_profile("steady")
 
 _SPENT = pytest.StashKey[float]()

@@ -1,4 +1,4 @@
-"""Two chiefs on one folder: nothing of the newer one is lost, whenever the older one was stopped and goes on."""
+"""Two chiefs on one folder: nothing of the newer one is lost, whenever the older one was stopped and continues."""
 
 import os
 import random
@@ -156,7 +156,7 @@ def can_exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def test_random_interleavings_of_two_chiefs_lose_nothing_of_the_newer_one(can_exchange: bool, memory: Path) -> None:
     del can_exchange
-    seed = random.randrange(2**32)
+    seed = random.randrange(2**32) if ALL else 0
     print(f"seed {seed}")
     drawn = random.Random(seed)
     superseded = 0
