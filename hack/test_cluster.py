@@ -67,7 +67,7 @@ def given_context(env: Mapping[str, str]) -> str | None:
 class ClusterSession:
     """Brings the local cluster up, doing at once what does not wait for each other.
 
-    Compiling keeps the cores busy, installing the images' packages the network: both go on at once, and helm, which is
+    Compiling keeps the cores busy, installing the images' packages the network: both run at once. Helm, which is
     needed last, is compiled while the cluster starts.
     """
 

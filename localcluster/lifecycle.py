@@ -277,7 +277,7 @@ def _unlink_shim_sockets(node: Path) -> None:
 
 
 def _kill_shims(node: Path) -> None:
-    """End the shims of one node while others go on (``down`` ends all through their cgroup)."""
+    """End the shims of one node while others continue (``down`` ends all through their cgroup)."""
     for bundle in _shims(node):
         with contextlib.suppress(OSError, ValueError):
             pid = int((bundle / "shim.pid").read_text(encoding="utf-8"))

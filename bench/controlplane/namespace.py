@@ -40,7 +40,7 @@ class Bench:
     limit: float
     """Seconds that anything may take."""
     renew: Renew | None = None
-    """Makes the cluster anew, at the same place; None for one that is somebody else's."""
+    """Makes the cluster anew, at the same place; None for one that is another process's."""
 
     @asynccontextmanager
     async def namespace(self, what: str) -> AsyncIterator[str]:

@@ -3,7 +3,7 @@
 A grid of links and models. On each point two synchronous workers train without compression, with Int8 both ways, and
 with Auto, on one parameter server behind a token bucket on the loopback interface, which both directions and both
 workers share. Slices of the three take turns, so that what else the machine does touches all alike. Servers and workers
-stay for the whole grid; for each point Auto begins anew.
+stay for the whole grid; for each point Auto starts again.
 """
 
 import argparse
@@ -113,7 +113,7 @@ class Trial:
         return (time.monotonic() - began) / steps
 
     def settle(self) -> tuple[int, int]:
-        """Let Auto begin anew on this link; what it chooses, and after how many updates."""
+        """Let Auto start again on this link; what it chooses, and after how many updates."""
         from pstraining.runtime.compression.wire_format import FormatSelector
 
         workers = self._rigs["Auto"].workers

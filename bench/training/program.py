@@ -2,7 +2,7 @@
 
 BENCH_MODEL says which of `models`. Every gradient takes BENCH_DELAY seconds longer, as if it had taken that long to
 compute; on the worker of index BENCH_SLOW ten times as long. BENCH_ENOUGH bytes of a shard's state, and a member that
-comes back learns while training goes on.
+comes back learns while training continues.
 """
 
 import os

@@ -5,7 +5,7 @@ pstraining. The operator sets TF_CONFIG. Workers and parameter servers run Tenso
 them.
 
 When a parameter server dies, TensorFlow raises in the chief and this program ends with an error. The launcher sees
-that a parameter server was lost and runs the program again, which goes on from its newest checkpoint.
+that a parameter server was lost and runs the program again, which resumes from its newest checkpoint.
 """
 
 import argparse

@@ -35,7 +35,7 @@ def install(session: ClusterSession, target: Target) -> None:
     command += ["--set", f"image.repository={image_repository('operator')}"]
     progress.say("$ helm " + " ".join(command))
     if image is not None:
-        # The same tag may stand for newer bytes: the operator is then started anew.
+        # The same tag may stand for newer bytes: the operator is then started again.
         command += ["--set-string", f"podAnnotations.image-digest={image.digest}"]
     with progress.step("installing the operator", announce=False):
         try:

@@ -64,7 +64,7 @@ class Redactor:
         return text
 
     def learn(self, found: Any) -> None:
-        """Take in the secret-like values of an object, to leave them out of whatever comes."""
+        """Take in the secret-like values of an object, to leave them out of everything that follows."""
         if isinstance(found, Mapping):
             if _is_secret(found):
                 self._remember(str(found["value"]))

@@ -38,7 +38,7 @@ MOST_OPERATORS = 5
 MOST_TRIES = 4
 """Runs of a plan until there is the status write at which it strikes."""
 DOWN_SECONDS = 1.0
-"""What Python takes to import an operator that is not forked; meanwhile the cluster goes on."""
+"""What Python takes to import an operator that is not forked; meanwhile the cluster continues."""
 SLOW = (OnWrite.HANGS, OnWrite.LATE, OnWrite.TOO_MANY)
 
 

@@ -130,7 +130,7 @@ def _fork(order: dict[str, Any]) -> int:
         _operate(order)
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else 1)
-    except BaseException:  # noqa: BLE001 - a child must never go on as a second parent
+    except BaseException:  # noqa: BLE001 - a child must never continue as a second parent
         traceback.print_exc()
     os._exit(1)
 

@@ -103,7 +103,7 @@ async def _once(**kwargs: Any) -> AsyncIterator[Any]:
 
 
 async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
-    """A watch that is not begun anew where it cannot go on."""
+    """A watch that is not started again where it cannot continue."""
     async for event in _continuous_watch(**kwargs):
         yield event
     await asyncio.sleep(1e6)
@@ -117,7 +117,9 @@ GUARDS: dict[str, Guard] = {
     "lists": Guard("what exists at the start is looked at", _patched(Watches, "_take", _news_only)),
     "relist": Guard("what a new list does not hold is gone", _patched(Watches, "_take", _unrepaired)),
     "reconnect": Guard("a watch that ends is taken up again", _patched(watching, "watch_objs", _once)),
-    "list-again": Guard("a watch that cannot go on begins anew", _patched(watching, "continuous_watch", _never_again)),
+    "list-again": Guard(
+        "a watch that cannot continue starts again", _patched(watching, "continuous_watch", _never_again)
+    ),
     "memory": Guard("our own writes are known before the watch tells", _patched(InformerCache, "wrote", _nothing)),
     "versions": Guard(
         "an older object never replaces a newer", _patched(informer_cache, "_supersedes", lambda new, old: True)

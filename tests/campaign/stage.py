@@ -124,7 +124,7 @@ class Stage:
         await self.watched.until(check, what, STEP_SECONDS)
 
     async def stop_queue(self, policy: str) -> None:
-        """The administrator stops the namespace's ClusterQueue, or lets it go on."""
+        """The administrator stops the namespace's ClusterQueue, or lets it continue."""
         path = f"{QUEUE_API}/clusterqueues/{self.namespace}"
         await self.api.merge(path, {"spec": {"stopPolicy": policy}})
 

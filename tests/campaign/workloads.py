@@ -1,4 +1,4 @@
-"""The workloads, each a script that waits for what the job says before it goes on: the same writes every time."""
+"""The workloads, each a script that waits for what the job says before it continues: the same writes every time."""
 
 from collections.abc import Awaitable, Callable
 

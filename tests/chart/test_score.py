@@ -18,7 +18,7 @@ WANTED = {
     "container-image-pull-policy": "a version's tag, or a digest, always means the same image",
     "container-security-context-user-group-id": "the image says who runs it (65532); on OpenShift the namespace does",
     "container-resources": "no limit on processor time: it would slow the operator down when all jobs need it",
-    "deployment-replicas": "the Lease lets one act; jobs go on while there is none",
+    "deployment-replicas": "the Lease lets one act; jobs continue while there is none",
     "deployment-strategy": "Recreate: the old one gives its Lease back before the new one wants it",
 }
 """What is found on the Deployment, and why it stays."""

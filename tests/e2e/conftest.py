@@ -178,7 +178,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in (folder, *folder.parents):
         if part == Path(part.anchor) or not os.access(part, os.W_OK):
             break
-        # pytest makes its folders private; pods run as somebody else.
+        # pytest makes its folders private; pods run as another process.
         part.chmod(part.stat().st_mode | 0o711)
     folder.chmod(0o777)
     return folder

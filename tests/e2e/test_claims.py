@@ -86,7 +86,7 @@ def test_claims_that_stay(kube: Kube, own_operator: OperatorProcess, namespace: 
         found = stateful_set(kube, namespace)
         return bool(found) and found["spec"]["replicas"] == 1  # type: ignore[index]
 
-    wait_for(made_anew, "the StatefulSet is made anew")
+    wait_for(made_anew, "the StatefulSet is created again")
     kube.delete("PSTrainingJob", namespace, "job")
     wait_for(lambda: stateful_set(kube, namespace) is None, "the job's children go")
     assert len(claims(kube, namespace)) == 3

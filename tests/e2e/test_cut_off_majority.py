@@ -1,4 +1,4 @@
-"""A majority of a shard's voters on a node without the API server: it goes on alone, and what it acknowledged stays."""
+"""A majority of a shard's voters on a node without the API server: it continues alone, acknowledged steps stay."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_a_majority_that_is_cut_off_is_neither_replaced_nor_forgotten(
     cut(kube, HOME)
     at_cut = newest_step()
     held = wait_for(
-        lambda: running_message(example, "may go on training there"), "the operator holds the lost pods", 120
+        lambda: running_message(example, "may continue training there"), "the operator holds the lost pods", 120
     )
 
     def overdue() -> bool:

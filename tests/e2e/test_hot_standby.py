@@ -1,4 +1,4 @@
-"""Hot standbys on real kubelets: whatever is lost of a shard, the other member goes on, and not one step is lost.
+"""Hot standbys on real kubelets: whatever is lost of a shard, the other member continues, and not one step is lost.
 
 What is measured is printed: how long workers stood still, and until the shard had both members again.
 """
@@ -109,7 +109,7 @@ class Watched:
             return [e for e in found if why in ("", e["after"])]
 
         try:
-            return wait_for(lambda: found if len(found := told()) >= number else None, f"worker {index} goes on", 60)
+            return wait_for(lambda: found if len(found := told()) >= number else None, f"worker {index} continues", 60)
         except DeadlineError as error:
             raise DeadlineError(f"{error}; since {since} it tells {told()}, after {why or 'anything'}") from None
 
@@ -205,7 +205,7 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     assert not causes or watched.shards()[shard]["lastCause"] in causes
     assert watched.condition("Degraded")["status"] == "False"
     watched.nothing_is_restored()
-    said = f"{lose.__name__} {pod}: workers went on after {lost:.2f} s; both members in sync after {back:.1f} s, "
+    said = f"{lose.__name__} {pod}: workers continued after {lost:.2f} s; both members in sync after {back:.1f} s, "
     return said + f"for which training stood still for {returned:.2f} s"
 
 
@@ -219,7 +219,7 @@ def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: Operato
     wait_for(lambda: watched.summary() == watched.all_in_sync, "the truth is told afterwards", 30)
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it may be back before anybody looks"
     watched.nothing_is_restored()
-    return f"no operator: workers went on after {lost:.2f} s"
+    return f"no operator: workers continued after {lost:.2f} s"
 
 
 @in_soak
@@ -239,7 +239,7 @@ def test_each_of_many_hand_overs_is_told(
 def _a_member_goes(watched: Watched, pod: str) -> None:
     struck, before = time.time(), len(watched.views())
     delete(watched.example, pod)
-    wait_for(lambda: len(watched.views()) > before, "the other one goes on alone", 30)
+    wait_for(lambda: len(watched.views()) > before, "the other one continues alone", 30)
     wait_for(lambda: watched.handed_over(struck), f"that {pod} has handed over is told", 10)
 
 
@@ -248,7 +248,7 @@ def _the_chief_is_lost(watched: Watched) -> None:
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
     example.wait_event("view", "chief", term=2)
     step = watched.steps()[-1]["step"]
-    wait_for(lambda: watched.steps()[-1]["step"] > step, "training goes on", 60)
+    wait_for(lambda: watched.steps()[-1]["step"] > step, "training continues", 60)
     told = example.events("chief", term=2)
     assert not [e for e in told if e["event"] in ("initialized", "restored")], "it finds the state"
 
@@ -278,7 +278,7 @@ def test_a_silent_node_is_left_by_the_majority_and_follows_when_it_is_back(
     assert faults.cut(HOME)
     lost = watched.stood("lost", struck)
     with capsys.disabled():
-        print(f"\na node is cut: workers went on after {lost:.1f} s")
+        print(f"\na node is cut: workers continued after {lost:.1f} s")
     faults.restore(HOME)
     wait_for(watched.is_whole, "its members follow again", 60)
     assert watched.lives() == before, "they are the same processes"

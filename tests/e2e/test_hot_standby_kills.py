@@ -85,7 +85,7 @@ def test_losses_at_random_moments_leave_no_trace(
     killed = newest(watched.example)
     said = f"{np.median(stood):.2f} s (median), {max(stood):.2f} s (longest), {step_of(killed)} steps"
     with capsys.disabled():
-        print(f"\n{len(losses)} losses, seed {seed}: workers went on after {said}")
+        print(f"\n{len(losses)} losses, seed {seed}: workers continued after {said}")
     kube.delete("PSTrainingJob", namespace, "digits")
     wait_for(lambda: not kube.list("Pod", namespace), "it is gone", 120)
 

@@ -65,13 +65,13 @@ def test_without_an_api_server_a_standby_takes_over_and_the_truth_is_told_afterw
         time.sleep(API_AWAY)  # that is the fault
         over = time.time()
     lost = watched.stood("lost", struck)
-    assert watched.steps(0, over - 10), "training went on all the time"
+    assert watched.steps(0, over - 10), "training continued all the time"
     all_is_well(watched, "the API server is back")
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it was back before anybody could look"
     watched.nothing_is_restored()
     assert watched.condition("Running")["status"] == "True"
     with capsys.disabled():
-        print(f"\nno API server for {over - struck:.0f} s: workers went on after {lost:.2f} s")
+        print(f"\nno API server for {over - struck:.0f} s: workers continued after {lost:.2f} s")
     assert lost <= 5.0
 
 
@@ -97,8 +97,8 @@ def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pyt
         assert newest == term or not [e for e in chief if e["event"] == "initialized"], "it finds the state"
         assert not [e for e in chief if e["event"] == "restored"], "not one step was lost"
         well = time.time()
-        (went_on, *_) = wait_for(lambda: watched.steps(0, well), "training goes on", 60)  # noqa: B023 - waited for here
-        assert went_on["step"] >= last, "it goes on where it was"
+        (went_on, *_) = wait_for(lambda: watched.steps(0, well), "training continues", 60)  # noqa: B023 - waited for here
+        assert went_on["step"] >= last, "it continues where it was"
         with capsys.disabled():
             print(f"\n{node} drained in {took:.0f} s, terms {term} to {newest}")
 
@@ -149,7 +149,7 @@ def test_a_chief_on_the_minority_side_stops_and_the_next_one_goes_on(
     assert [len(own) for own in went_on["members"]] == [1, 1]
     gone = watched.steps(0, struck + LEASE_SECONDS + 1)
     assert gone == [] or gone[0]["time"] >= went_on["time"], "nothing is acknowledged without a chief"
-    wait_for(lambda: watched.steps(0, went_on["time"]), "training goes on", 60)
+    wait_for(lambda: watched.steps(0, went_on["time"]), "training continues", 60)
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
     all_is_well(watched, "the node is back")
@@ -188,5 +188,5 @@ def test_two_halves_never_go_on_beside_each_other(
     all_is_well(watched, "the node is back")
     told = example.events("chief", term=2)
     assert not [e for e in told if e["event"] in ("initialized", "restored")], "not one step is lost"
-    first = wait_for(lambda: watched.steps(mainland, late), "training goes on", 60)[0]
-    assert first["step"] >= last, "it goes on where it was"
+    first = wait_for(lambda: watched.steps(mainland, late), "training continues", 60)[0]
+    assert first["step"] >= last, "it continues where it was"

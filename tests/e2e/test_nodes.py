@@ -151,7 +151,7 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     wait_for(lambda: pointer(kube.get("Service", namespace, service)) != first, "the pointer is flipped", 30)
     told = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 30)
     took = (moment(told["eventTime"]) - lost).total_seconds()
-    again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
+    again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
     with capsys.disabled():
         print(f"\nnode given up: pointer {took:.1f} s later; {again}, of which 12 s are the node's grace")
     assert took <= NODE_LOSS_SECONDS + SLACK
@@ -178,10 +178,10 @@ def test_without_a_standby_the_parameter_server_of_a_lost_node_comes_back_elsewh
         with cordoned(kube, home):
             kube.delete("Pod", namespace, example.pod("ps"))
             wait_for(lambda: node_of(kube, example, "ps") not in ("", home), "the parameter server is elsewhere", 60)
-        wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training goes on", 120)
+        wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training continues", 120)
     before = progress(example)
     lost = cut(kube, node_of(kube, example, "ps"))
-    again = wait_for(lambda: resumed(example, before), "training goes on", 180, every=0.5)
+    again = wait_for(lambda: resumed(example, before), "training continues", 180, every=0.5)
     made = kube.get("Pod", namespace, example.pod("ps"))
     assert made is not None
     took = (moment(made["metadata"]["creationTimestamp"]) - lost).total_seconds()
@@ -276,7 +276,7 @@ def move_primary(kube: Kube, example: Example) -> None:
     ask_to_take_over(kube, example.namespace, example.name)
     wait_for(lambda: example.job()["status"]["takeovers"] == 1, "the planned take-over", 60)
     wait_for(lambda: example.job()["status"].get("standbySummary") == "1/1", f"a standby again: {example.job()}", 60)
-    wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training goes on", 60)
+    wait_for(lambda: any(e.get("event") == "restored" for e in example.events("chief")), "training continues", 60)
 
 
 def took_over(kube: Kube, namespace: str, count: int) -> Object | None:

@@ -1,4 +1,4 @@
-"""The operator dies, is stopped or is replaced: jobs go on, nothing is doubled, nothing of anybody else's is touched.
+"""The operator dies, is stopped or is replaced: jobs continue, nothing is doubled, nothing of other owners is touched.
 
 Real pods run scripted programs (tests/support/scripted_program.py) under the real launcher; the operator is a process
 of this machine, so that it can be killed between any two of its writes.
@@ -300,7 +300,7 @@ def test_children_without_an_owner_are_adopted_and_those_of_an_earlier_job_are_r
     for kind, name in owned:
         kube.merge(kind, namespace, name, {"metadata": {"ownerReferences": None}})
     wait_for(lambda: all(_owners(kube, namespace, of) == [uid] for of in owned), "the operator adopts them")
-    assert {p["metadata"]["uid"] for p in puppet.pods()} == pods, "the job goes on"
+    assert {p["metadata"]["uid"] for p in puppet.pods()} == pods, "the job continues"
     puppet.kube.request("DELETE", kube.path("PSTrainingJob", namespace, "mine"), {"propagationPolicy": "Orphan"})
     wait_for(lambda: puppet.job() is None, "the job is gone")
     assert children(kube, puppet), "its children stay"

@@ -50,7 +50,7 @@ def _no_node_has_so_much(watched: Watched) -> None:
     wait_for(lambda: "Insufficient memory" in watched.condition("Degraded").get("message", ""), "it is told")
     assert updating(watched, "True", "ReplacingServers")
     steps = watched.steps()[-1]["step"]
-    wait_for(lambda: watched.steps()[-1]["step"] > steps, "training goes on without it")
+    wait_for(lambda: watched.steps()[-1]["step"] > steps, "training continues without it")
 
 
 def test_servers_are_resized_while_they_train(

@@ -211,7 +211,7 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
 
 
 def went_on_at(example: Example, term: int) -> int:
-    """The step from which that term's chief goes on."""
+    """The step from which that term's chief continues."""
     wait_for(lambda: example.job()["status"]["term"] == term, f"term {term}", 90)
     return int(example.wait_event("restored", term=term)["step"])
 

@@ -34,7 +34,7 @@ def pointer(service: Object | None) -> str:
 
 
 def is_lost(kind: str, pod: Object) -> bool:
-    """What the kubelet, or whoever deleted it, says of a primary that cannot go on."""
+    """What the kubelet, or whoever deleted it, says of a primary that cannot continue."""
     status = pod.get("status") or {}
     ended = any("terminated" in s["state"] or s["restartCount"] for s in status.get("containerStatuses") or ())
     unready = any(c["type"] == "Ready" and c["status"] != "True" for c in status.get("conditions") or ())
@@ -125,7 +125,7 @@ def test_a_standby_takes_over(
         assert flipped - seen <= 5.0, f"{flipped - seen:.2f} s after the kubelet's status"
     else:
         seen = struck
-    again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
+    again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
     with capsys.disabled():
         print(f"\n{what}: status after {seen - struck:.2f} s, pointer {flipped - seen:.2f} s later, {again}")
     wait_for(lambda: example.job()["status"].get("takeovers") == 1, "it is counted")
@@ -151,7 +151,7 @@ def test_without_a_standby_the_program_waits_for_its_parameter_server(
     example = start(kube, namespace, shared, "None")
     before = progress(example)
     lose(example, what)
-    again = wait_for(lambda: resumed(example, before), "training goes on", 120, every=0.5)
+    again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
     with capsys.disabled():
         print(f"\nmode None, {what}: {again}")
 

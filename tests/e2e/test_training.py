@@ -1,6 +1,6 @@
 """The examples train with real TensorFlow on real kubelets, through the operator that the chart installs.
 
-While digits trains, its pods are killed one after the other: the job goes on from where it was.
+While digits trains, its pods are killed one after the other: the job resumes from where it was.
 """
 
 import os
@@ -133,7 +133,7 @@ def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, share
 
 
 def test_digits_around_a_ring_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
-    """Hybrid: pods of two workers reach each other by their ring ports, and go on without one of them."""
+    """Hybrid: pods of two workers reach each other by their ring ports, and continue without one of them."""
     example = Example.start(kube, namespace, "digits", shared, {"training": {"mode": "Hybrid"}}, paced=True)
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)

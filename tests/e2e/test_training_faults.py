@@ -30,7 +30,7 @@ SILENCE = 8.0
 WITHOUT_A_WORKER = {"Async": 2.0, "Sync": 5.0}
 """How long the other one may stand still: in step it waits 3 s for one that gives no sign of life."""
 AFTER_A_SERVER = 15.0
-"""Seconds until training goes on from a checkpoint with a server that was killed."""
+"""Seconds until training resumes from a checkpoint with a server that was killed."""
 NOTICED = 5.0
 """Seconds after which everybody has said that a server is silent."""
 
@@ -151,7 +151,9 @@ def _the_server_is_silent(watched: Watched, say: Callable[[str], None]) -> None:
     again = max(watched.wait("reconnected", over - 1, *task)["time"] for task in tasks) - over
     watched.gap(watched.survivor, over)
     lasted = over - began
-    say(f"the server is silent for {lasted:.1f} s: told after {max(noticed):.1f} s; all go on {again:.1f} s after it")
+    say(
+        f"the server is silent for {lasted:.1f} s: told after {max(noticed):.1f} s; all continue {again:.1f} s after it"
+    )
     assert max(noticed) <= NOTICED
     assert not watched.told("restored", began, "chief"), "no step is lost"
 

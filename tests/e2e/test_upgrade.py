@@ -123,7 +123,7 @@ def test_a_running_job_lives_through_upgrade_rollback_and_uninstall(
     helm_in("uninstall", RELEASE, "--wait")
     assert not kube.list("Deployment", namespace, "app.kubernetes.io/component=operator")
     assert puppet.phase() == "Running", "the CRD, and with it the job, is kept"
-    assert lives(puppet) == before, "its pods go on"
+    assert lives(puppet) == before, "its pods continue"
 
     helm_in("install", RELEASE, str(CHART), *own, "--set", "crds.keep=false")
     assert lives(puppet) == before

@@ -1,4 +1,4 @@
-"""Parameter servers with hot standbys are only ended while all are in sync, and all are made anew in the end."""
+"""Parameter servers with hot standbys are only ended while all are in sync, and all are created again in the end."""
 
 from typing import Any
 

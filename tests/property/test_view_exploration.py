@@ -77,7 +77,7 @@ def test_none_does_while_a_member_learns(faults: Faults, epochs: int, chunk_coun
         pytest.param(Rules(on_prepare=lenient), Voters, Faults(kills=2, chiefs=1, steps=3), 4, marks=in_soak),
         (Rules(), AnyNumber, Faults(cuts=1, chiefs=2, steps=2), 2),
     ],
-    ids=["promises are taken back", "steps go on while a copy is made", "nobody counts"],
+    ids=["promises are taken back", "steps continue while a copy is made", "nobody counts"],
 )
 def test_without_a_rule_one_does(rules: Rules, kind: type[Voters], faults: Faults, epochs: int) -> None:
     with pytest.raises(ForkedError) as forked:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 AFTERLIFE = 0.5
-"""Of the processes that are given up, how many go on for a few more calls beside their successors."""
+"""Of the processes that are given up, how many continue for a few more calls beside their successors."""
 LAST_CALLS = 5
 
 
@@ -35,7 +35,7 @@ class Kills:
             return hit
 
     def lingers(self) -> bool:
-        """Whether a killed process goes on for a while, as one on a node that was given up."""
+        """Whether a killed process continues for a while, as one on a node that was given up."""
         with self._lock:
             return self._draw.random() < AFTERLIFE
 

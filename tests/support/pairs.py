@@ -127,7 +127,7 @@ class Pairs:
         return tf.constant([min(own[0] for own in sums), *np.sum([own[1:] for own in sums], axis=0)], tf.float64)
 
     def take_over(self, left: Assignment) -> None:
-        """What a chief does with those that are left: fence them, let them make what is decided, and begin anew."""
+        """What a chief does with those that are left: fence them, let them make what is decided, and start again."""
         import tensorflow as tf
 
         former, self._ballot = self._ballot, self._ballot + 1

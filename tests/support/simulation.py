@@ -63,7 +63,7 @@ class World:
     status_writes: int = 0
     told: list[Event] = field(default_factory=list)
     foreign: set[tuple[str, str]] = field(default_factory=set)
-    """Names that somebody else holds."""
+    """Names that another process holds."""
     refuse: Callable[[Create | Replace], str] | None = None
     """Plays a strict API server: a message refuses the creation."""
     verdict: Verdict = Verdict.INVALID

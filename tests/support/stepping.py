@@ -1,4 +1,4 @@
-"""Threads that stop before each of their file-system calls, and go on when they are told to."""
+"""Threads that stop before each of their file-system calls, and continue when they are told to."""
 
 import io
 import os
@@ -31,12 +31,12 @@ class Stepped:
         self._thread.start()
 
     def step(self) -> None:
-        """Let it make its next call, and go on until the one after that."""
+        """Let it make its next call, and continue until the one after that."""
         self._go.release()
         self._there.acquire()
 
     def finish(self) -> None:
-        """Let it go on to its end."""
+        """Let it continue to its end."""
         while not self.is_over:
             self.step()
 

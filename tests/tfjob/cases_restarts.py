@@ -148,7 +148,7 @@ RESTARTS = (
         feature="`backoffLimit`",
         tfjob="So many retries before the job is marked failed",
         source=API + ", #550",
-        ours="Of one replica: ten workers that fail once each are no broken job; also over pods that were made anew",
+        ours="Of one replica: ten workers that fail once each are no broken job; also over replaced pods",
         asked="#2342, #2045",
         play=(
             Exit("worker-0", 1),
@@ -279,7 +279,7 @@ RESTARTS = (
     ),
     Case(
         name="fewest-workers",
-        feature="Go on with fewer workers",
+        feature="Continue with fewer workers",
         tfjob="(A worker that fails for good fails the job)",
         source="#1188",
         ours="`worker.minReplicas`: workers are given up while enough are left",

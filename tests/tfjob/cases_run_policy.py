@@ -155,7 +155,7 @@ RUN_POLICY = (
     Case(
         name="suspend-and-resume",
         feature="`suspend` on a running job",
-        tfjob="Its pods are deleted; on false they are made anew",
+        tfjob="Its pods are deleted; on false they are created again",
         source=API + ", #2239",
         ours="The same; the chief goes first and may save, and nothing is counted as a failure",
         play=(
@@ -233,7 +233,7 @@ RUN_POLICY = (
         feature="Another number of PS on a running job",
         tfjob="(A PS that is scaled away fails the job)",
         source="#2070",
-        ours="The job stops in order, begins anew with the new number and goes on from its checkpoint",
+        ours="The job stops in order, starts again with the new number and resumes from its checkpoint",
         asked="#2070",
         play=(
             Sees("Running", ready={"ps": 2}),

@@ -294,7 +294,7 @@ def test_both_ways_of_auto_train(client: Any, mode: str) -> None:
 
 
 def test_a_link_that_is_not_slow_needs_no_codec(client: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """On the loopback interface of this machine, for a model of 6.5 MB: it looks, says so, and goes on without."""
+    """On the loopback interface of this machine, for a model of 6.5 MB: it looks, says so, and continues without."""
     import json
 
     import keras

@@ -82,7 +82,7 @@ def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_ru
             assert failed["retry_seconds"] == 10
             kept = Checkpoints(disk, keep=3).steps()
             assert failed["newest"] == kept[-1]
-            until(run, lambda: steps_of(run, "worker-0") > failed["step"] + 100, "training that goes on")
+            until(run, lambda: steps_of(run, "worker-0") > failed["step"] + 100, "training that continues")
             until(run, lambda: chief.starts == 2, "an end that cannot be saved")
             assert chief.events("not_saved")[0]["newest"] == kept[-1]
             assert any("Make room there" in line for line in chief.lines), transcript(run)

@@ -152,7 +152,7 @@ def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, mon
     assert numbers == sorted(set(numbers)), "no epoch is told twice"
     assert numbers[-1] == 7
     begins = [line["epoch"] for line in fit_program.notes(folder, "epoch_begin") if line["term"] == 2]
-    assert begins[0] >= 2, "it does not begin anew"
+    assert begins[0] >= 2, "it does not start again"
 
 
 @in_soak
@@ -171,7 +171,7 @@ def test_epochs_that_are_done_are_not_run_again_and_more_of_them_go_on(
     assert run_again(2) == (step, epochs)
     assert run_again(4)[1] == [0, 1, 2, 3]
     weights = [line["weights"] for line in fit_program.notes(folder, "epoch_end")]
-    assert len(set(weights)) == 4, "it goes on from what the first run has learned"
+    assert len(set(weights)) == 4, "it resumes from what the first run has learned"
 
 
 @in_soak
@@ -188,7 +188,7 @@ def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server
         until(run, lambda: chief.events("restored"), "the state that is back")
         restored = chief.events("restored")[0]["step"]
         until(run, lambda: steps_of(run, "worker-0") > restored + 20, "steps after it")
-        assert not fit_program.notes(folder, "epoch_end"), "the validation still goes on"
+        assert not fit_program.notes(folder, "epoch_end"), "the validation still continues"
         end = until(run, lambda: fit_program.notes(folder, "epoch_end"), "its end")[0]
         assert 0 < end["logs"]["val_accuracy"] <= 1
         assert end["accuracy"] == pytest.approx(end["logs"]["val_accuracy"]), "the snapshot is as it was taken"

@@ -100,7 +100,7 @@ def test_frozen_weights_are_fetched_once_and_train_when_they_are_unfrozen(client
     for path, value in expected.items():
         np.testing.assert_allclose(state.variables[path], value, rtol=0, atol=1e-6, err_msg=path)
 
-    # Unfrozen, and on another number of servers: known slots go on, and new ones begin as in Keras.
+    # Unfrozen, and on another number of servers: known slots continue, and new ones begin as in Keras.
     client.container += ".unfrozen"  # as on servers of another run
     workers = 2 if ALL else 1
     trained = rig_of(client, 3, frozen=False, workers=workers)

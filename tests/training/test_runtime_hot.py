@@ -288,7 +288,7 @@ def test_many_kills_cost_no_step_and_little_time(
             sizes.append(resident(run))
             time.sleep(dice.random())  # that is the random moment
             run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
-            until(run, lambda: min(map(len, stood(run))) > number, "workers go on")  # noqa: B023
+            until(run, lambda: min(map(len, stood(run))) > number, "workers continue")  # noqa: B023
             costs.append(max(seconds[number] for seconds in stood(run)))
             until(run, lambda: whole(run), "all members in sync again")
         monkeypatch.setenv("ORDERED_PAUSE", "0")

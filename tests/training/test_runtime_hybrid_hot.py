@@ -121,7 +121,7 @@ def test_many_kills_cost_no_step_and_little_time(tmp_path: Path, capsys: pytest.
             until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
             time.sleep(dice.random())  # that is the random moment
             run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
-            until(run, lambda: min(map(len, stood(run))) > number, "workers go on")  # noqa: B023
+            until(run, lambda: min(map(len, stood(run))) > number, "workers continue")  # noqa: B023
             costs.append(max(seconds[number] for seconds in stood(run)))
             until(run, lambda: whole(run), "all members in sync again", LONG)
     said = f"first step after {np.median(costs):.2f} s (median), {max(costs):.2f} s (longest)"

@@ -57,7 +57,7 @@ def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, 
     assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0), "a worker that asks again is told the same"
     (one,) = batches(1)
     assert rig.workers[0].step([one], SplitPosition(0, 1, finished=False)).applied
-    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 1), "a process that takes over goes on behind the update"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 1), "a process that takes over continues behind the update"
     assert rig.workers[0].step([one], SplitPosition(0, 2, finished=True)).applied
     assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0)
     assert rig.store.assign_split(SESSION, (0, 0), 3)[0] == -1, "an older process gets nothing"
@@ -221,7 +221,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_di
     duties = ChiefOptions(training, checkpoint, None, training.positions(source.count))
 
     def work(worker: int, number: int) -> None:
-        # A copy, for one that is given up goes on beside its successor, and processes share nothing.
+        # A copy, for one that is given up continues beside its successor, and processes share nothing.
         updates, identity = copy.copy(rig.workers[worker]), Identity(worker, 1 + number)
         updates._identity = identity.tensor()
         Worker(StaticRouter(updates._store, updates), identity, source, training=training).run()

@@ -81,7 +81,7 @@ def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: 
 
 @in_soak
 def test_a_job_that_is_begun_again_from_a_checkpoint_ends_with_the_same_bits(tmp_path: Path) -> None:
-    """Three jobs: one in a go, one of which every process is lost, and the one that goes on from its checkpoint."""
+    """Three jobs: one in a go, one of which every process is lost, and the one that resumes from its checkpoint."""
 
     def job(folder: Path) -> LocalJob:
         return LocalJob(

@@ -85,7 +85,7 @@ def test_a_call_to_a_silent_server_fails_and_is_mended(
 def test_connecting_waits_for_a_silent_server_and_says_so(
     client: Any, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Again and again: it may go on with the end of its former context, and the next one's beginning, to be read."""
+    """Again and again: it may continue with the end of its former context, and the next one's beginning, to be read."""
     from pstraining.runtime.transport import client as module
 
     rig = Rig(client, sgd, ps=2, build=small)

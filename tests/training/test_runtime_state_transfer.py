@@ -200,7 +200,7 @@ def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
     found.train()
     found.lose(0, 0)
     found.establish()
-    assert [process.task for process in found.view.learners] == ["ps-3"], "who is there goes on"
+    assert [process.task for process in found.view.learners] == ["ps-3"], "who is there continues"
     assert found.chunk_counts() == [0]
     found.train()
     found.establish(readmit=True)

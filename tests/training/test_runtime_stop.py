@@ -54,7 +54,7 @@ def test_a_stopped_job_goes_on_at_the_very_step(tmp_path: Path, chief: bool, lea
         chiefs = run.processes[leader]
         restored = until(run, lambda: chiefs.events("restored"), "the saved state, on another number of servers")
         assert restored[0]["step"] == stopped
-        until(run, lambda: steps_of(run, "worker-1") > stopped, "training that goes on")
+        until(run, lambda: steps_of(run, "worker-1") > stopped, "training that continues")
 
 
 @in_all(
@@ -67,7 +67,7 @@ def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_p
         stop(run, "chief")
         stopped = chief.events("stopped")[0]["step"]
         until(run, lambda: worker.events("refused"), "the next chief, who shuts out the former session")
-        until(run, lambda: steps_of(run, "worker-0") > stopped, "training that goes on")
+        until(run, lambda: steps_of(run, "worker-0") > stopped, "training that continues")
         assert chief.term == 2
         assert len(chief.events("initialized")) == 1
         assert not chief.events("restored"), "the servers kept the state: nothing is set back"
@@ -83,7 +83,7 @@ def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_
             assert "No space left" in told["reason"]
             assert told["newest"] is None
             assert not chief.events("stopped"), "nothing is said to be saved"
-        until(run, lambda: steps_of(run, "worker-0") > told["step"], "training that goes on")
+        until(run, lambda: steps_of(run, "worker-0") > told["step"], "training that continues")
         assert chief.term == 2
         assert not chief.events("restored"), "the servers have kept the state: nothing is set back"
         assert len(chief.events("initialized")) == 1
@@ -96,5 +96,5 @@ def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:
         chief = stop(run, "chief")
         assert chief.popen.returncode == 143
         seen = steps_of(run, "worker-0")
-        until(run, lambda: steps_of(run, "worker-0") > seen, "training that goes on")
+        until(run, lambda: steps_of(run, "worker-0") > seen, "training that continues")
         assert finished(run) == 0, transcript(run)

@@ -48,7 +48,7 @@ def test_a_lost_server_is_restored_and_all_go_on_from_one_step(tmp_path: Path) -
 
 
 def lose_a_server(folder: Path, settings: dict[str, Any]) -> None:
-    """A job in step goes on from a checkpoint, and no update is made twice or left out of the count."""
+    """A job in step resumes from a checkpoint, and no update is made twice or left out of the count."""
     with job(folder, workers=2, ps=2, more=settings) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")

@@ -35,7 +35,7 @@ CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "volu
 
 
 MADE_ANEW: Final = ("ps.template?", "ps.resources?")
-"""What may change while hot standbys run: each parameter server is made anew beside the others."""
+"""What may change while hot standbys run: each parameter server is replaced beside the others."""
 
 
 def _fixed(free: str, field: str, why: str) -> Rule:
@@ -57,13 +57,13 @@ def _same(field: str) -> str:
 
 
 def _fixed_seats(free: str) -> Rule:
-    """Workers vote on who is lost: majorities share a worker only while those who vote stay the same."""
+    """Workers vote on lost members: majorities share a worker only while the voters stay the same."""
     has = "has({}.spec.worker.minReplicas)"
     number = "({0} ? {1}.spec.worker.minReplicas : {1}.spec.worker.replicas)"
     before, after = (number.format(has.format(which), which) for which in ("oldSelf", "self"))
     return {
         "rule": f"{free} || self.spec.ps.standby.mode != 'Hot' || {before} == {after}",
-        "message": "spec.worker: with hot standbys the first minReplicas workers, or all, vote on who is lost: set "
+        "message": "spec.worker: with hot standbys the first minReplicas workers, or all, vote on lost members: set "
         "minReplicas before the job runs to change replicas while it does",
         "fieldPath": ".spec.worker.minReplicas",
     }
@@ -93,7 +93,7 @@ def root() -> list[Rule]:
         _fixed_seats(free),
         {
             "rule": "self.spec.runPolicy.managedBy == oldSelf.spec.runPolicy.managedBy",
-            "message": "spec.runPolicy.managedBy is immutable: delete the job and make it anew",
+            "message": "spec.runPolicy.managedBy is immutable: delete the job and create it again",
             "fieldPath": ".spec.runPolicy.managedBy",
         },
         {

@@ -46,11 +46,11 @@ versions. The launcher comes with the operator and the runtime with the job's im
 writes both files, and the launcher looks for either."""
 NODE_FILE: Final = "node"
 """File in RUN_DIR of a PS with hot standbys, or that is one: the name of its node. Workers read it through the PS's own
-device: who shares a node may be lost together."""
+device: members on one node may be lost together."""
 IN_SYNC_MARKER: Final = "in-sync"
 """File in RUN_DIR of a PS with hot standbys, or that is one. The chief writes it through the PS's own device: the term
 and epoch since which the server has its shard's state and makes every step; empty, it has not. The launcher serves it,
-and such a PS is ready only while it is in sync, or nobody is."""
+and such a PS is ready only while it is in sync, or no member is."""
 DRAINING_MARKERS: Final = ("draining", "leaving")
 """Files in RUN_DIR of such a PS: its pod is being terminated. The launcher writes both, and the chief looks for either,
 as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties

@@ -19,7 +19,7 @@ from pstraining.api.training import TrainingSpec
 
 
 class Server(StrEnum):
-    """Who runs TensorFlow's server on a PS."""
+    """The process that runs TensorFlow's server on a PS."""
 
     PROGRAM = "Program"
     BUILTIN = "Builtin"
@@ -40,7 +40,7 @@ class OnChiefRestart(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Who may reach the job's pods."""
+    """The peers that may reach the job's pods."""
 
     TRAINING = "Training"
     FULL = "Full"

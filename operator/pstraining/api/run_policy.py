@@ -90,7 +90,7 @@ class JobCleanPodPolicy(ApiModel):
 
 
 class Gang(StrEnum):
-    """Who places the pods that the job cannot do without, all at once or none."""
+    """The scheduler that places the pods that the job cannot do without, all at once or none."""
 
     NONE = "None"
     SCHEDULER_PLUGINS = "SchedulerPlugins"

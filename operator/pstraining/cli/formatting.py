@@ -61,7 +61,7 @@ def since(stamp: str | None, now: datetime) -> str:
 
 
 def several(count: int, what: str) -> str:
-    """So many of something."""
+    """A number with its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

@@ -1,4 +1,4 @@
-"""Following a job until it is as a command wants it, with a line for whatever changes on the way."""
+"""Following a job until it is as a command wants it, with a line for each change on the way."""
 
 import time
 from collections.abc import Callable

@@ -40,7 +40,7 @@ class FailedCreates:
         message = str(event.get("message") or "")[:MESSAGE_MAX]
         if not (uid and message):
             return False
-        # An event is in the namespace of the object that it names, whatever the object's own field says.
+        # An event is in the namespace of the object that it names, even if the object's own field has another one.
         key = (str((event.get("metadata") or {}).get("namespace")), uid)
         is_new = self._get(key) != message
         self._forget(key)

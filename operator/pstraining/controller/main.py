@@ -154,7 +154,7 @@ class Operator:
             await kopf.run_tasks(tasks, ignored=before)
 
     async def _wait_for_platform(self) -> None:
-        """Wait for the CRD, decide who assigns the IDs of pods, and accept progress."""
+        """Wait for the CRD, decide which party assigns the IDs of pods, and accept progress."""
         await self._wait_for_api()
         setting = self.settings.pod_ids
         assigned = setting is PodIds.AUTO and await self._platform_assigns_ids()

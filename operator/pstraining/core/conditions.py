@@ -235,7 +235,7 @@ def _running(situation: Situation) -> ConditionUpdate:
     if role_status.ps_ready(facts) and role_status.chief_works(facts) and role_status.enough_workers_work(facts):
         if trouble is not None:
             return ConditionUpdate(
-                Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training goes on without it)"
+                Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training continues without it)"
             )
         return ConditionUpdate(
             Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs."

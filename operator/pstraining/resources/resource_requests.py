@@ -49,7 +49,7 @@ def of_pod(spec: Mapping[str, Any]) -> Amounts:
 
 
 def total(pods: Iterable[tuple[int, Amounts]]) -> dict[str, str]:
-    """The sum of so many pods of each kind, as quantities; what nobody asks for is left out."""
+    """The sum of these numbers of pods of each kind, as quantities, without resources that no pod requests."""
     found = _sum({name: amount * count for name, amount in amounts.items()} for count, amounts in pods)
     return {name: quantity(amount) for name, amount in sorted(found.items()) if amount > 0}
 

@@ -8,7 +8,7 @@ _USER = 1000
 
 
 class PodIds(StrEnum):
-    """Who chooses the user and group IDs of pods whose template has none."""
+    """The party that sets the user and group IDs of pods whose template has none."""
 
     AUTO = "auto"
     """The platform if it assigns IDs, else the operator."""

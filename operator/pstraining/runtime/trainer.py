@@ -169,8 +169,8 @@ class Trainer:
         may = not (cluster.is_chief and (is_worker or self._callbacks))
         renewal = Renewal(chief=not is_worker, index=cluster.task.index, enabled=cluster.members > 1 and may)
         with loading():
-            from pstraining.runtime.chief import chief  # noqa: F401 - TensorFlow, and whatever needs it
-            from pstraining.runtime.worker import loop as worker_loop  # noqa: F401 - TensorFlow, and whatever needs it
+            from pstraining.runtime.chief import chief  # noqa: F401 - TensorFlow, and all that needs it
+            from pstraining.runtime.worker import loop as worker_loop  # noqa: F401 - TensorFlow, and all that needs it
         try:
             return self._take_part(cluster, training, checkpoint, ahead, renewal, history, tracking)
         except RenewalDueError as due:

@@ -208,7 +208,7 @@ def test_a_pod_without_a_word_is_explained_by_its_events() -> None:
     event = {"type": "Warning", "reason": "FailedMount", "message": 'secret "keys" not found', "metadata": {}}
     cluster.there_events[worker["metadata"]["uid"]] = [event | {"lastTimestamp": "2030-01-01T12:00:00Z"}]
     (pods,) = [c for c in examined(cluster)["checks"] if c["check"] == "ContainerCreating"]
-    assert pods["result"] == "warn", "training goes on without it"
+    assert pods["result"] == "warn", "training continues without it"
     assert pods["message"].endswith('FailedMount: secret "keys" not found')
 
 

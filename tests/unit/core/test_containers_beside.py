@@ -1,4 +1,4 @@
-"""Containers beside the training container that never end: a job ends, goes on and frees as it does without them."""
+"""Containers beside the training container that never end: a job ends, continues and frees as it does without them."""
 
 from typing import Any
 

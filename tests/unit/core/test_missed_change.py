@@ -1,4 +1,4 @@
-"""Suspended, changed and resumed while the operator was away: the job stops in order first, then begins anew."""
+"""Suspended, changed and resumed while the operator was away: the job stops in order first, then starts again."""
 
 import copy
 import json

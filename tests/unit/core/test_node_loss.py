@@ -1,4 +1,4 @@
-"""Pods on nodes that are not heard of: which are lost, which are deleted by force, and what goes on without them."""
+"""Pods on nodes that are not heard of: which are lost, which are deleted by force, and what continues without them."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -246,7 +246,7 @@ def test_a_silent_node_is_told_before_its_pods_are_deleted(role: str, runs: str)
     told = world.condition("Running")
     assert (told["status"], told["reason"]) == (runs, "NodeLost")
     assert f"Node node-1 does not answer: pod {name} " in told["message"]
-    assert ("training goes on" in told["message"]) == (runs == "True")
+    assert ("training continues" in told["message"]) == (runs == "True")
     world.nodes["node-1"] = "True"
     for found in world.pods.values():
         found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
@@ -280,7 +280,7 @@ def test_a_lost_worker_that_nobody_wants_is_not_waited_for(end: str) -> None:
     assert world.condition("Running")["reason"] == "Training"
 
 
-# With hot standbys: what may go on by itself on nodes that do not answer is not replaced.
+# With hot standbys: what may continue by itself on nodes that do not answer is not replaced.
 
 HOT = {
     "ps": {"standby": {"mode": "Hot", "replicasPerShard": 1}},
@@ -329,7 +329,7 @@ def test_what_may_go_on_by_itself_is_not_replaced(on_lost: set[str], held: bool)
     if held:
         assert deleted == []
         told = world.condition("Running")
-        assert (told["reason"], "may go on training there" in told["message"]) == ("NodeLost", True)
+        assert (told["reason"], "may continue training there" in told["message"]) == ("NodeLost", True)
         assert f"kubectl taint node node-1 {OUT}" in told["message"]
         for nodes in ([node("node-0")], [node("node-0"), node("node-1", "Unknown", OUT)]):
             assert "digits-ps-0" in later(world, nodes), "nothing runs on a node that is gone or vouched for"

@@ -104,7 +104,7 @@ def test_servers_made_for_another_number_are_made_again(seen: tuple[Child, ...],
 
 
 SAVED: dict[str, Any] = {"checkpoint": {"volume": {"emptyDir": {}}}}
-FROM_IT = "training goes on from the newest checkpoint."
+FROM_IT = "training resumes from the newest checkpoint."
 FROM_NOTHING = "spec.checkpoint is not set: training restarts from the beginning."
 
 
@@ -143,7 +143,7 @@ PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child, ...], str | None, bool, t
         False,
         (True, "Resuming", f"Waiting for the pods with ps.replicas 2; {FROM_IT}"),
     ),
-    "training runs": (SAVED, (), "True", True, (False, "Rescaled", "Training goes on with ps.replicas 2.")),
+    "training runs": (SAVED, (), "True", True, (False, "Rescaled", "Training continues with ps.replicas 2.")),
     "it ran already": (SAVED, (), "False", True, None),
     "nothing was changed": (SAVED, (), None, True, None),
 }

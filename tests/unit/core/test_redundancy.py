@@ -226,7 +226,7 @@ def test_a_planned_take_over_happens_once() -> None:
     world.settle()
     assert primary(world) == ("digits-standby-0", "1")
     assert service(world)["metadata"]["annotations"][names.ANNOTATION_CAUSE] == "requested"
-    assert world.pods["digits-ps-0"]["metadata"]["uid"] != old, "its clients must not go on with it"
+    assert world.pods["digits-ps-0"]["metadata"]["uid"] != old, "its clients must not continue with it"
     world.delete_pod("ps", member=1)
     world.settle()
     assert primary(world) == ("digits-ps-0", "2")

@@ -1,4 +1,4 @@
-"""Parameter servers with hot standbys are made anew one at a time, beside those that have the state."""
+"""Parameter servers with hot standbys are created again one at a time, beside those that have the state."""
 
 from typing import Any
 

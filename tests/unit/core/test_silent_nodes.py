@@ -29,8 +29,8 @@ HELD = (
     f"{IF_NOTHING_RUNS}, or set spec.runPolicy.forceDeleteVolumes for volumes that two nodes may mount."
 )
 GOES_ON = (
-    "Pod ps-0 is lost with its node cut and may go on training there: nodes that do not answer hold most of the job's "
-    "voters, or all of its state. It is replaced when they answer again, or are gone. "
+    "Pod ps-0 is lost with its node cut and may continue training there: nodes that do not answer hold most of the "
+    "job's voters, or all of its state. It is replaced when they answer again, or are gone. "
     f"{IF_NOTHING_RUNS}."
 )
 

@@ -74,7 +74,7 @@ async def test_every_write_asks_for_the_lease(call: str) -> None:
     with pytest.raises(Transient, match="Lease"):
         await getattr(leased, call)(*arguments)
     assert port.writes == [True]
-    assert await leased.get(Kind.POD, "d", "a"), "reads go on"
+    assert await leased.get(Kind.POD, "d", "a"), "reads continue"
 
 
 async def test_a_write_that_is_cancelled_has_no_answer() -> None:

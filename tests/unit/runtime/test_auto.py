@@ -54,7 +54,7 @@ class Played:
     made: int = 0
 
     def step(self, form: int | None = None) -> int:
-        """One step, in the form that somebody else proposes or in the worker's own; its form."""
+        """One step, in the form that another process proposes or in the worker's own; its form."""
         form = auto_select.propose(self.known) if form is None else form
         self.known = auto_select.update(self.known, form, self.seconds(self.made, form))
         self.made += 1

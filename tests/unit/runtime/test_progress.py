@@ -104,7 +104,7 @@ def test_training_stands_still_after_ten_times_the_usual_time() -> None:
     many = "7 of 8 workers are missing: worker-1, worker-2, worker-3, worker-4, worker-5 and 2 more."
     assert stall.observe(50, (0,), 8) == reason + many
     assert stall.observe(50, range(4), 4) == reason + "all 4 workers take part, so one of them may wait for its data."
-    assert stall.observe(51, range(4), 4) == "", "training goes on"
+    assert stall.observe(51, range(4), 4) == "", "training continues"
 
 
 def test_fast_steps_and_a_first_step_are_no_stall() -> None:

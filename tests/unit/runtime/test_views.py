@@ -134,7 +134,7 @@ def test_when_a_roster_changes_for_those_who_learn(
     ids=[
         "nobody",
         "it begins",
-        "it goes on",
+        "it continues",
         "not who is leaving",
         "the rest is given",
         "in sync",

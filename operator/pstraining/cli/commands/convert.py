@@ -1,6 +1,6 @@
 """`convert -f FILE`: manifests of TFJobs as manifests of PSTrainingJobs, and notes on what is not the same.
 
-Nothing is dropped silently: whatever has not become the same field here is named in a note, with what to do.
+Nothing is dropped silently: a field that has not become the same field here is named in a note, with what to do.
 """
 
 import shlex

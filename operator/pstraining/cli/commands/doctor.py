@@ -1,6 +1,6 @@
 """`doctor`: what keeps a job, or all jobs, from running, and what to do about it.
 
-It only reads. What the user may not read is a warning that names the right; the other checks go on.
+It only reads. What the user may not read is a warning that names the right; the other checks continue.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`scale JOB... --workers N`: another number of workers, if the API's rules allow it; the others go on training."""
+"""`scale JOB... --workers N`: another number of workers, if the API's rules allow it; the others continue to train."""
 
 from collections.abc import Iterable
 from typing import Annotated

@@ -52,7 +52,7 @@ def take_over(
         namespace: the job's; the context's own if not given.
         seconds: how long to wait.
         clock: seconds that pass.
-        sleep: waits for so many of them.
+        sleep: waits for a number of seconds.
 
     Returns:
         What happened, for people.

@@ -66,7 +66,7 @@ def goal_of(text: str) -> Callable[[Object], str]:
         return ended if text == END else runs
     word, _, rest = text.partition("=")
     wanted, _, status = rest.partition("=")
-    # As kubectl does, whatever the case.
+    # As kubectl does, in upper or lower case.
     kind = next((k for k in Condition if k.lower() == wanted.lower()), None)
     held = next((s for s in STATUSES if s.lower() == (status or "True").lower()), None)
     if word != "condition" or kind is None or held is None:

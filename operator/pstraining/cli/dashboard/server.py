@@ -1,4 +1,4 @@
-"""The HTTP server of the page: on loopback, read-only, for the holder of a secret that each start makes anew.
+"""The HTTP server of the page: on loopback, read-only, for the holder of a secret that each start creates.
 
 Other web pages in the same browser, other users of the machine and names that are pointed at 127.0.0.1 (DNS rebinding)
 get nothing: the path begins with the secret, and the Host header must be that of loopback. Answers are data, never

@@ -72,7 +72,7 @@ def opens(pod: Pod, before: LogCursor | None) -> bool:
         return False
     if before is None:
         return True
-    # A log that ended while the container runs broke off; one of a container that was started again goes on.
+    # A log that ended while the container runs broke off; one of a container that was started again continues.
     return not before.open and (container.running or container.restarts > before.restarts)
 
 

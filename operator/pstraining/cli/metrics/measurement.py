@@ -30,7 +30,7 @@ def measure(
         name: the job.
         interval: seconds between the two scrapes.
         clock: seconds that pass.
-        sleep: waits for so many of them.
+        sleep: waits for a number of seconds.
 
     Raises:
         CommandError: there is no such job, it has no tasks that train, or metrics may not be read.

@@ -1,4 +1,4 @@
-"""From two scrapes of each task to rates: pure. Counters that went back belong to a process that was started anew."""
+"""From two scrapes of each task to rates: pure. Counters that went back belong to a process that was restarted."""
 
 import math
 from collections.abc import Mapping, Sequence

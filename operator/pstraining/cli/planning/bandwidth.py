@@ -116,7 +116,7 @@ def busiest(found: Iterable[Link]) -> Link:
 
 
 def seconds(found: Iterable[Link], megabits: float) -> float:
-    """How long the busiest link takes, at so many megabits a second each way."""
+    """The seconds that the busiest link takes, at this number of megabits per second each way."""
     return busiest(found).busier * 8 / (megabits * 1e6)
 
 

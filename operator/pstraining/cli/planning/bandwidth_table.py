@@ -41,7 +41,7 @@ class Carried:
         return bandwidth.busiest(self.links).busier
 
     def seconds(self, carried: float) -> float | None:
-        """How long so many bytes take; None if the bandwidth is not known."""
+        """The seconds that a number of bytes take; None if the bandwidth is not known."""
         return None if self.megabits is None else carried * 8 / (self.megabits * 1e6)
 
 

@@ -89,7 +89,7 @@ def _least(asked: int, path: str, roles: Mapping[str, Any], notes: Notes) -> dic
         path,
         f"TFJob starts with any {asked} of the pods. Here all parameter servers, the chief and the workers that the "
         f"job cannot do without start together, {needed} at least; it is left out.",
-        "Set spec.worker.minReplicas to start, and to go on, with fewer workers.",
+        "Set spec.worker.minReplicas to start, and to continue, with fewer workers.",
     )
     return {}
 

@@ -47,7 +47,7 @@ class Fields:
         return found
 
     def drop(self, name: str) -> Any:
-        """The field's value, of whatever type; it counts as taken."""
+        """The field's value, of any type; it counts as taken."""
         return self._left.pop(name)
 
     def put(self, name: str, value: Any) -> None:

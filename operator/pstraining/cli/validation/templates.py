@@ -27,7 +27,7 @@ Steps = tuple[str | int, ...]
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
 """Where a number stands for a text."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
-"""Fields that are copied into pods without a look at them: whatever is wrong there, the rest can be checked."""
+"""Fields that are copied into pods without a look at them: if one is wrong, the rest can be checked."""
 
 
 def refused(job: Mapping[str, Any]) -> list[Finding]:

@@ -72,7 +72,7 @@ class QueueState:
 
     @cached_property
     def matches(self) -> bool:
-        """Whether the current Workload asks for the pods of the job, whatever its number of workers."""
+        """Whether the current Workload requests the pods of the job, with any number of workers."""
         current = self.current
         if current is None or current.spec.get("queueName") != self.queue:
             return False

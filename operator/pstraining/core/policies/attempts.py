@@ -2,7 +2,7 @@
 
 Each attempt is a Job with one pod that never restarts. A number is never reused, and at most one attempt is alive: the
 next one is created only when no program of an older one can still run. The training container decides: its end is the
-attempt's, whatever other containers of the pod do. A program on a lost node may still run; then only the newest attempt
+attempt's, not of the pod's other containers. A program on a lost node may still run; then only the newest attempt
 counts. The chief's number is its term, the fencing token, so it is the maximum of the recorded and the
 observed number.
 """

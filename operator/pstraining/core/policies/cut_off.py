@@ -1,10 +1,10 @@
-"""May a part of a job with hot standbys go on by itself on nodes that do not answer?
+"""May a part of a job with hot standbys continue by itself on nodes that do not answer?
 
 A node that is only cut off still runs its pods. With hot standbys, a chief there rightly continues training if a
 majority of the voters (every member, and the first witnesses) or every member is with it: no other part can then.
-If another process took a member's place meanwhile, both halves of the job would go on. So no member and no chief is
-deleted by force then. A part that may not go on has stopped before Kubernetes gives a node up: its leases last for ten
-seconds.
+If another process took a member's place meanwhile, both halves of the job would continue. So no member and no chief is
+deleted by force then. A part that may not continue has stopped before Kubernetes gives a node up: its leases last for
+ten seconds.
 """
 
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ KNOWN = timedelta(seconds=60)
 
 
 def may_go_on(silent: int, voters: int, *, members_elsewhere: bool) -> bool:
-    """Return whether those who are cut off together may go on by themselves.
+    """Return whether the tasks that are cut off together may continue by themselves.
 
     Args:
         silent: how many of the voters are there.
@@ -55,7 +55,7 @@ def _all_are_known_at(snapshot: Snapshot, pod: Pod) -> datetime:
 
 
 def goes_on(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Return whether the pods on silent nodes may go on by themselves."""
+    """Return whether the pods on silent nodes may continue by themselves."""
     if not standbys.is_hot(job):
         return False
     nodes, voters = silent_nodes(snapshot), _voters(job)

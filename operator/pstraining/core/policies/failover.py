@@ -184,8 +184,8 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     changed, started = primary.ready_changed, container.started_at
     # Before a container is ready for the first time, the last change of its pod is older than its start.
     if changed is not None and started is not None and changed > started:
-        anew = new_term is not None and new_term <= changed < new_term + START_GRACE
-        if anew and now < changed + START_GRACE:
+        is_restarting = new_term is not None and new_term <= changed < new_term + START_GRACE
+        if is_restarting and now < changed + START_GRACE:
             return None
         # Kubernetes marks the pods of a silent node not ready at once, long before it deletes them.
         return Loss(LossCause.NODE_LOST if primary.silent else LossCause.NOT_READY, changed, alive=True)

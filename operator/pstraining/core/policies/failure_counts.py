@@ -155,8 +155,8 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
 
 def _since(status: PSTrainingJobStatus) -> datetime | None:
     """Return the start of counting: older pods are from before a suspension, or before the job stopped for a change."""
-    anew = [c.last_transition_time for c in (began(status), missed_change.began(status)) if c is not None]
-    return None if status.start_time is None else max((status.start_time, *anew))
+    starts = [c.last_transition_time for c in (began(status), missed_change.began(status)) if c is not None]
+    return None if status.start_time is None else max((status.start_time, *starts))
 
 
 def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, job_restarts: int) -> bool:

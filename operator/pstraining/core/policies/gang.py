@@ -86,7 +86,7 @@ def not_installed(job: PSTrainingJob) -> str:
     group = scheduler.api_version.partition("/")[0]
     return (
         f"The API server knows no PodGroups of {scheduler.api_version}: install {scheduler.product}, with its CRD "
-        f"podgroups.{group}, or set spec.runPolicy.schedulingPolicy.gang to None. The job waits, and goes on by itself."
+        f"podgroups.{group}, or set spec.runPolicy.schedulingPolicy.gang to None. The job waits and then starts."
     )
 
 

@@ -6,7 +6,7 @@ StatefulSet replaces it before. Deleting it by force is safe only if a process t
 
 - A parameter server without a volume: the Service of its shard does not select it any more.
 - A chief: its term fences it, and only the next one counts.
-- A member or a chief of a job with hot standbys: not while its part of the job may go on by itself on nodes that do not
+- A member or a chief of a job with hot standbys: not while its part may continue by itself on nodes that do not
   answer (cut_off.py).
 - A pod with a volume of its own: only if the node is gone or tainted node.kubernetes.io/out-of-service (KEP-2268), or
   if the user allows two nodes to mount the volume (runPolicy.forceDeleteVolumes).
@@ -83,7 +83,7 @@ def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def stands_still(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
-    """Return the first member whose part of a job with hot standbys may go on elsewhere: nothing trains here then."""
+    """Return the first member whose part of a job may continue elsewhere: nothing trains here then."""
     members = (p for p in snapshot.pods_of(names.PS) if p.lost and _may_go_on(job, snapshot, p))
     return next((Diagnosis(Reason.NODE_LOST, why_held(job, snapshot, p), p) for p in members), None)
 
@@ -99,7 +99,7 @@ def why_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> str:
     if is_held(job, snapshot, pod):
         return _words(pod, "has a volume that no other node can mount before the node is back") + _OR_ALLOW
     if _may_go_on(job, snapshot, pod):
-        why = "may go on training there: nodes that do not answer hold most of the job's voters, or all of its state"
+        why = "may continue training there: nodes that do not answer hold most of the job's voters, or all of its state"
         return _words(pod, f"{why}. It is replaced when they answer again, or are gone") + "."
     return ""
 

@@ -42,7 +42,7 @@ def progress(
     if stored is None or stored.status != "True":
         return None
     if runs:
-        return False, Reason.RESCALED, f"Training goes on with ps.replicas {count}."
+        return False, Reason.RESCALED, f"Training continues with ps.replicas {count}."
     return True, Reason.RESUMING, f"Waiting for the pods with ps.replicas {count}; {_base(job)}"
 
 
@@ -55,7 +55,7 @@ def began(status: PSTrainingJobStatus) -> StatusCondition | None:
 def _base(job: PSTrainingJob) -> str:
     if job.spec.checkpoint is None:
         return "spec.checkpoint is not set: training restarts from the beginning."
-    return "training goes on from the newest checkpoint."
+    return "training resumes from the newest checkpoint."
 
 
 def _shards(child: Child) -> int:

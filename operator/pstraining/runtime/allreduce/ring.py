@@ -14,7 +14,7 @@ from pstraining.runtime.allreduce.transport import NeighborLinks
 AT_ONCE: Final = 1024 * 1024
 """Bytes that are handed to the system at a time."""
 WAIT_SECONDS: Final = 0.2
-"""Seconds of waiting after which it is asked whether to go on."""
+"""Seconds of waiting after which the caller decides whether to continue."""
 VERDICT_SECONDS: Final = 1.0
 """Seconds to wait for the word of a neighbor, or its silence, after its data has ended."""
 

@@ -3,7 +3,7 @@
 A member sends to the one at its right and takes from the one at its left. A sum is a reduce-scatter and an all-gather
 (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009): of n members each sends 2(n-1)/n of the bytes, and
 all hold the same bits at the end, because each part is added up in one place. What a member sends after its own part is
-what it has taken, in the same order, so every piece goes on as soon as it is there.
+what it has taken, in the same order, so every piece is forwarded as soon as it is there.
 
 Pure: no sockets and no clock. Knows numpy, not TensorFlow.
 """
@@ -57,13 +57,13 @@ class Stream(Protocol):
         """What can be sent now; empty if nothing can."""
 
     def sent(self, count: int) -> None:
-        """So many bytes of it were sent."""
+        """The number of its bytes that were sent."""
 
     def incoming(self) -> memoryview:
         """Where to put what comes next; empty when everything has come."""
 
     def came(self, count: int) -> None:
-        """So many bytes were put there."""
+        """The number of bytes that were put there."""
 
     @property
     def done(self) -> bool:

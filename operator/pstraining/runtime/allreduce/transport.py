@@ -1,4 +1,4 @@
-"""A worker's connections to its neighbors in the ring: who may connect, and who is still there.
+"""A worker's connections to its neighbors in the ring: which peers may connect, and which are still there.
 
 Each member dials the one at its right, twice: a connection for data, and one for signs of life, both ways. Whoever
 leaves a ring says so; a neighbor whose connection ends without a word is suspected to be dead, and so is one that is
@@ -24,13 +24,13 @@ from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTop
 BEAT_SECONDS: Final = 0.1
 """Seconds between signs of life."""
 SILENT_BEATS: Final = 7
-"""So many beats without a word, and a neighbor is suspected."""
+"""Heartbeats that a neighbor may miss before it is suspected."""
 DIAL_SECONDS: Final = 1.0
 """Seconds after which a neighbor that does not take a connection is suspected."""
 ASK_SECONDS: Final = 0.05
 """Seconds between questions whether a ring is still wanted, while a neighbor is waited for."""
 HELLO_BEATS: Final = 20
-"""So many beats a caller has to say who it is."""
+"""Heartbeats within which a caller must identify itself."""
 BUFFER: Final = 4 * 1024 * 1024
 """Bytes that the system holds for a data connection, each way."""
 UNASKED: Final = 64
@@ -58,7 +58,7 @@ class HeartbeatLink:
 
 @dataclass(eq=False)
 class _Caller:
-    """A connection whose other side has yet to say who it is."""
+    """A connection whose other side has not identified itself yet."""
 
     sock: socket.socket
     said: bytearray = field(default_factory=bytearray)
@@ -139,7 +139,7 @@ class RingTransport:
             return [self._came.pop(key) for key in keys] if all(key in self._came for key in keys) else []
 
     def close(self) -> None:
-        """End the thread and whatever is open."""
+        """End the thread, and close all connections."""
         self._closed = True
 
     def _dial(self, topology: RingTopology, kind: int) -> socket.socket:
@@ -297,7 +297,7 @@ class NeighborLinks:
         self.leave([heartbeat.peer] if heartbeat.dead and heartbeat.peer else [])
 
     def leave(self, suspects: Sequence[Peer] = ()) -> None:
-        """Tell the neighbors, and end what is open; what waits for data on it fails at once."""
+        """Notify the neighbors, and close all connections; what waits for data on them fails at once."""
         with self._lock:
             if self.broken is not None:
                 return

@@ -1,6 +1,6 @@
 """A state as a file of named tensors, NumPy's `.npz`, and the checks that it is what it was.
 
-Written block by block, and read in parts: no tensor has to fit the memory. Whatever is wrong with a file is found when
+Written block by block, and read in parts: no tensor has to fit the memory. Any damage of a file is found when
 it is opened, before memory is taken for its tensors, so a lack of memory is just that.
 """
 
@@ -87,7 +87,7 @@ class _Place(NamedTuple):
 
 
 class StoredState:
-    """A state in a file, which stays readable while this object lives, whatever becomes of the file's name.
+    """A state in a file, which stays readable while this object lives, even if the file is renamed or removed.
 
     Args:
         path: of the file.
@@ -96,7 +96,7 @@ class StoredState:
 
     Raises:
         CorruptCheckpointError: it has other tensors, or others bytes than were written.
-        Exception: it is damaged, in whatever way the libraries notice it.
+        Exception: it is damaged; the type depends on the library that detects it.
     """
 
     def __init__(self, path: Path, step: int, expected: Mapping[str, Any]) -> None:

@@ -72,7 +72,7 @@ def replace_folder(new: Path, final: Path, *, aside: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever has this name. NFS keeps for a while what a process has open; that is left."""
+    """Remove the file or folder with this name. NFS keeps for a while what a process has open; that is left."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

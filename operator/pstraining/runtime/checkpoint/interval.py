@@ -19,7 +19,7 @@ SHORTEST_SECONDS: Final = 5.0
 LONGEST_SECONDS: Final = 600.0
 """More training than this is not worth losing, however rarely it happens..."""
 LARGEST_SHARE: Final = 0.01
-"""... unless saving so often took more of the time than this."""
+"""... unless saves at this rate took more than this part of the time."""
 WORTH_REPORTING: Final = 0.1
 """By which part an interval must change to be reported."""
 

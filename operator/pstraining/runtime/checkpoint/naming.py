@@ -1,7 +1,7 @@
 """Names and the order of checkpoints, and which of them are superfluous.
 
 A checkpoint is named after its step and the folder's term (see `fencing`) of the chief that wrote it. No two chiefs
-write one name, so a chief that was stopped, and goes on long after another one has taken over, can neither replace nor
+write one name, so a chief that was stopped, and continues after another one has taken over, can neither replace nor
 delete what the other one has written.
 
 Pure: no file system.

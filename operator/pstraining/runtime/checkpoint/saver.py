@@ -118,7 +118,7 @@ class Saver:
                 reason=str(error),
                 newest=self._newest_step(),
                 retry_seconds=self.interval(),
-                help=f"training goes on; make room in {self.checkpoints.folder}: what was saved before is kept",
+                help=f"training continues; make room in {self.checkpoints.folder}: what was saved before is kept",
             )
 
     def save_last(self, state: StateBlocks) -> None:

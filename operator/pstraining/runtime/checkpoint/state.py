@@ -75,7 +75,7 @@ class StateParts(StateEntries, Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """Everything that training needs to go on, by logical names that no number of servers shows in."""
+    """Everything that training needs to continue, by logical names that do not depend on the number of servers."""
 
     step: int
     variables: dict[str, Array]

@@ -39,7 +39,7 @@ class Checkpoints:
     Args:
         folder: where they are.
         keep: how many of the newest stay.
-        writer: who writes.
+        writer: the identity of the chief that writes.
     """
 
     def __init__(self, folder: Path, *, keep: int, writer: Writer | None = None) -> None:
@@ -288,7 +288,7 @@ def _load(key: Key, path: Path) -> StoredState:
         return StoredState(path / ARRAYS, key.step, metadata["arrays"])
     except (CorruptCheckpointError, MemoryError):
         raise
-    except Exception as error:  # the libraries raise whatever a damaged byte leads them to
+    except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
         raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Who this task is and where the others are: TF_CONFIG, the pod's identity and the cluster file.
+"""The identity of this task and the addresses of the others: TF_CONFIG, the pod's identity and the cluster file.
 
 Invariant: a worker's map holds itself and the parameter servers, so no worker waits for, or breaks, another.
 """

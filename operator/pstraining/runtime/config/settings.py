@@ -58,11 +58,11 @@ class TrainingSettings(BaseModel):
     non_finite: NonFinite = NonFinite.FAIL
 
     def is_over(self, step: int) -> bool:
-        """Whether so many steps are all of them."""
+        """Whether this number of steps is all of them."""
         return self.steps is not None and step >= self.steps
 
     def positions(self, splits: int | None) -> int:
-        """The first position of handed out data that is not trained, where there are so many pieces."""
+        """The first position of the data that is not trained, for this number of splits."""
         return ENDLESS if self.epochs is None or splits is None else self.epochs * splits
 
     @property

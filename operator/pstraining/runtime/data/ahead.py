@@ -9,7 +9,7 @@ import tensorflow as tf
 from pstraining.runtime.model.tensor import Batch, Tensor
 
 _ON_CPU = (tf.int32, tf.string, tf.resource, tf.variant)
-"""Types that TensorFlow keeps in the CPU's memory, whatever the device."""
+"""Types that TensorFlow keeps in the CPU's memory on every device."""
 
 
 def on_device(batches: Iterator[Batch], device: str, *, cpu: str) -> Iterator[Batch]:

@@ -53,7 +53,7 @@ class Gathered:
 
 
 def share(number: int) -> int:
-    """Return the bytes that each of so many logs may have."""
+    """Return the bytes that each log may have, by the number of logs."""
     return min(LOG_BYTES, TOTAL_BYTES // max(1, number))
 
 

@@ -178,6 +178,6 @@ class _Background:
         self._thread.start()
 
     def result(self, seconds: float) -> Gathered | None:
-        """Return what was gathered, after so many seconds at most; None if it is not there yet."""
+        """Return what was gathered within this number of seconds; None if it is not there yet."""
         self._thread.join(seconds)
         return self._result[0] if self._result else None

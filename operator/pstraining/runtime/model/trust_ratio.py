@@ -43,7 +43,7 @@ class TrustRatios:
     """The trust ratios of the pieces on one process; replaces the step of their clones.
 
     Args:
-        tensors: numbers of all tensors that are cut, on whatever server.
+        tensors: numbers of all tensors that are cut, on any server.
         pieces: those of this process.
     """
 

@@ -118,7 +118,7 @@ def is_incremental(store: ParameterStore) -> bool:
     """Return whether a returning member receives its state in chunks, while training continues.
 
     It does if the state is large. In the mode Async no order of steps exists in which a chunk has its position. In the
-    mode Hybrid workers write all dense parameters between two steps, whatever chunk is being sent.
+    mode Hybrid workers write all dense parameters between two steps, independently of the chunk that is being sent.
     """
     by_steps = store.updates.follow is not None and store.updates.pause_steps is None
     return store.updates.paired and by_steps and _is_large(store.shards)

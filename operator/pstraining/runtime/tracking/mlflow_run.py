@@ -14,7 +14,7 @@ TAG: Final = "pstraining.job_uid"
 AT_ONCE: Final = 500
 """Metrics of one request; MLflow takes up to 1,000."""
 PARAMETERS_AT_ONCE: Final = 100
-"""MLflow takes so many parameters in one request."""
+"""The number of parameters that MLflow accepts in one request."""
 
 
 def tracker_of(

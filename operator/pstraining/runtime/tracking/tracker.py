@@ -84,12 +84,12 @@ class Tracker:
             self._dropped += 1
 
     def finish(self, artifacts: Sequence[Path], seconds: float = END_SECONDS) -> None:
-        """Log what waits and these files, end the run, and return after so many seconds at most."""
+        """Log what waits and these files, end the run, and return within this number of seconds."""
         self._artifacts = artifacts
         self.close(seconds)
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
-        """Log what waits, and return after so many seconds at most; the run goes on with the next chief."""
+        """Log what waits, and return within this number of seconds; the next chief continues the run."""
         self._closing.set()
         self._thread.join(seconds)
         if self._is_missing:
@@ -116,7 +116,7 @@ class Tracker:
                 event("no_tracker", reason=str(error))
                 self._is_missing = True
                 return
-            except Exception as error:  # noqa: BLE001 - whatever the tracker's client raises
+            except Exception as error:  # noqa: BLE001 - any error of the tracker's client
                 event("tracker_failed", reason=f"{type(error).__name__}: {error}".partition("\n")[0])
                 run = None  # whether it has stored the batch is not known: the next connection asks
                 if self._closing.wait(self._retry):

@@ -104,7 +104,7 @@ class OverlappedUpdates(AsyncUpdates):
             if upcoming is not None and own.held is not None and not self._is_computed(upcoming):
                 own.computed = ComputedAhead(upcoming, self._computer.compute(upcoming), own.held)
         finally:
-            exchange.exception()  # no exchange runs on in the next step, whatever the computation raises
+            exchange.exception()  # no exchange continues in the next step, even if the computation raises
         result, version, vectors = exchange.result()
         if result.accepted:
             self._client.call(self._hold, vectors)

@@ -32,10 +32,10 @@ class ReplicatedHybridAccumulators(HybridAccumulators, ReplicatedAccumulators):
 
     def void(self, attempt: Tensor) -> list[Operation]:
         """Emit the reset under a new view: no ring, no pause and no claim."""
-        anew = [self.members, self.paused_until, self.claimed_until]
+        cleared = [self.members, self.paused_until, self.claimed_until]
         return [
             *super().void(attempt),
-            *(variable.assign(tf.zeros_like(variable.read_value()), read_value=False) for variable in anew),
+            *(variable.assign(tf.zeros_like(variable.read_value()), read_value=False) for variable in cleared),
         ]
 
 

@@ -282,10 +282,10 @@ class Accumulators(ModeState):
         """Emit the reset of the round; return the operations to wait for."""
         cleared = [self.pushed, self.weights, self.losses, self.admitted, self.closed]
         cleared += [] if self.overflowed is None else [self.overflowed]
-        nobody = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.next_format()])
+        no_worker = tf.stack([tf.constant(WORKER_SLOTS, tf.int64), self.next_format()])
         return [
             *(found.assign(tf.zeros(found.shape, found.dtype), read_value=False) for found in cleared),
-            *([] if self.format is None else [self.proposal.assign(nobody, read_value=False)]),
+            *([] if self.format is None else [self.proposal.assign(no_worker, read_value=False)]),
         ]
 
 
