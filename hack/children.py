@@ -49,10 +49,10 @@ def run_child(
         try:
             return _watched(process, longest_s, look)
         except subprocess.TimeoutExpired:
-            end(process, tell=True)
+            end(process, report=True)
             raise EndlessError(f"{Path(command[0]).name} was ended after {longest_s:g} s") from None
         except KeyboardInterrupt as interrupt:
-            end(process, tell=isinstance(interrupt, TerminatedError))
+            end(process, report=isinstance(interrupt, TerminatedError))
             raise
 
 
@@ -69,9 +69,9 @@ def _watched(process: subprocess.Popen[bytes], longest_s: float, look: Callable[
         look()
 
 
-def end(process: subprocess.Popen[bytes], *, tell: bool) -> None:
+def end(process: subprocess.Popen[bytes], *, report: bool) -> None:
     """Wait for a process that was interrupted, or is interrupted here, and has some time to clean up."""
-    if tell:
+    if report:
         process.send_signal(signal.SIGINT)
     try:
         process.wait(CLEAN_UP_S)

@@ -96,7 +96,7 @@ def _pods(monitor: Object, access: Access) -> Object:
 
 
 def _kubelets(access: Access) -> Object:
-    """What the kubelets tell of containers; most installations scrape it."""
+    """What the kubelets report about containers; most installations scrape it."""
     relabel = _through_api_server(access, ["__meta_kubernetes_node_name"], "/api/v1/nodes/$1/proxy/metrics/resource")
     return _scrape("kubelet", "node", access, relabel) | {"honor_labels": True}
 

@@ -126,7 +126,7 @@ class Runner:
         return self.summary
 
     def run_layer(self, layer: Layer) -> Outcome:
-        """Run one layer, whatever happens in it."""
+        """Run one layer; its errors are part of the outcome."""
         outcome = Outcome(layer.name, budget_s=layer.budget_s.at(self.level), narrowed=layer.narrowed)
         if self.verbose:
             print(f"\n== {layer.name}", flush=True)

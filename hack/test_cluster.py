@@ -48,7 +48,7 @@ class Target:
         return run(command, timeout=timeout)
 
     def environment(self) -> dict[str, str]:
-        """What tests are told."""
+        """The variables of tests."""
         return {"KUBECONFIG": self.kubeconfig, "PSTRAINING_CONTEXT": self.context, "HELM": self.helm_binary}
 
 

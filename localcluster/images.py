@@ -111,7 +111,7 @@ class ImageStore:
             raise ClusterError(f"no image {', '.join(unknown)}; there are: {BASE}, {', '.join(TARGETS)}")
         known = [self._current(target) for target in targets]
         if all(known):
-            # Without the lock: loading must not wait for somebody's build.
+            # Without the lock: loading must not wait for another build.
             return [image for image in known if image is not None]
         with self._locked():
             return [self._current(target) or self._make(target) for target in targets]

@@ -129,12 +129,12 @@ def up(cluster: Cluster, *, all_jobs: bool = False) -> None:
         hint=lambda: log_hint(cluster.supervisor.log(NAME)),
         abort=lambda: None if cluster.supervisor.alive(NAME) else "its manager has ended",
     )
-    # Last, for nothing that they are asked about could be made while nobody answers.
+    # Last, for nothing that they validate could be created while they do not answer.
     _apply(cluster, "webhooks", webhooks(program.parent / "webhook" / "manifests.yaml", authority))
 
 
 def down(cluster: Cluster) -> None:
-    """Webhooks first, for nobody answers them then; the CRDs go with all objects, whose finalizers nobody looks at."""
+    """Webhooks first: they have no server then. The CRDs go with all objects, whose finalizers nothing else removes."""
     _forget(cluster, "webhooks")
     cluster.supervisor.stop([NAME])
     for plural in CONVERTED:
@@ -153,7 +153,7 @@ def _forget(cluster: Cluster, name: str) -> None:
 
 
 def _release(cluster: Cluster) -> None:
-    """Take Kueue's finalizers away, with nobody left to do it."""
+    """Remove Kueue's finalizers, because its controller is gone."""
     owned = [f"{plural}.kueue.x-k8s.io" for plural in ("clusterqueues", "localqueues", "resourceflavors", "workloads")]
     lines = "{range .items[*]}{.metadata.name} {.metadata.namespace} {.metadata.finalizers}{'\\n'}{end}"
     for kind in (*owned, "pods"):

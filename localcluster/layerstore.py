@@ -1,6 +1,6 @@
 """Reading images straight out of buildah's storage.
 
-``buildah push`` packs every layer anew (half a minute for TensorFlow) even when one small layer
+``buildah push`` packs every layer again (half a minute for TensorFlow) even when one small layer
 changed. The storage keeps, for every layer, the recipe of its exact tar file (tar-split) beside its
 unpacked files, so a layer can be streamed to a node when it lacks it, and only then.
 

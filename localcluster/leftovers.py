@@ -40,7 +40,7 @@ def remove(prefix: str) -> None:
 
 
 def _remove_device_plugins(kubelet: Path) -> None:
-    """Every kubelet makes this folder, whatever its root; a real one has more beside it."""
+    """Every kubelet makes this folder, under any root; a real one has more beside it."""
     folder = kubelet / "device-plugins"
     if not folder.is_dir() or [path.name for path in kubelet.iterdir()] != [folder.name]:
         return

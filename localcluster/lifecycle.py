@@ -93,7 +93,7 @@ def locked(layout: Layout, progress: Progress) -> Iterator[None]:
     layout.cache.mkdir(parents=True, exist_ok=True)
     with layout.lock.open("w") as stream:
         end = time.monotonic() + LOCK_DEADLINE_S
-        told = False
+        logged = False
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,9 +101,9 @@ def locked(layout: Layout, progress: Progress) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise ClusterError(f"another up or down holds {layout.lock}") from None
-                if not told:
+                if not logged:
                     progress.say("waiting for another up or down to end")
-                    told = True
+                    logged = True
                 time.sleep(0.2)
         yield
 
@@ -245,7 +245,7 @@ def unmount_below(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder, but never what is mounted in it: that may be somebody's data.
+    """Delete a folder, but never what is mounted in it: that may be a user's data.
 
     Raises:
         ClusterError: something is mounted there and stays.

@@ -74,7 +74,7 @@ def start_time(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """Tells one boot of the machine from the next."""
+    """Identifies one boot of the machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

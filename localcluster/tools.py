@@ -23,7 +23,7 @@ from localcluster.layout import Layout
 from localcluster.progress import Progress, Step
 from localcluster.shell import run, run_logged
 
-# No DWARF: a tenth less to compile, and nobody debugs these with delve.
+# No DWARF: a tenth less to compile, and these are not debugged with delve.
 FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false")
 BUILD_ENV = {"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 

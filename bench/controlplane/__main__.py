@@ -1,6 +1,6 @@
 """The benchmark of the control plane: `python -m bench.controlplane`, or `make bench`.
 
-Needs a cluster with fake nodes and an audit log. Unless the local one is up already, it is brought up anew for every
+Needs a cluster with fake nodes and an audit log. Unless the local one is up already, it is brought up again for every
 program, and taken down again. Programs run in turn within a round, so that ratios hold on a busy machine too.
 """
 

@@ -40,7 +40,7 @@ class Bench:
     limit: float
     """Seconds that anything may take."""
     renew: Renew | None = None
-    """Makes the cluster anew, at the same place; None for one that is another process's."""
+    """Makes the cluster again, at the same place; None for one that is another process's."""
 
     @asynccontextmanager
     async def namespace(self, what: str) -> AsyncIterator[str]:
@@ -138,7 +138,7 @@ async def _connected(target: dict[str, str]) -> KubeClient:
 
 
 async def together(work: Iterable[Any], concurrency: int = CONCURRENCY) -> list[Any]:
-    """Await much, so many at a time."""
+    """Await many, a number of them at a time."""
     slots = asyncio.Semaphore(concurrency)
 
     async def one(each: Any) -> Any:

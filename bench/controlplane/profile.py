@@ -43,7 +43,7 @@ def shares(profile: Path) -> list[tuple[str, float]]:
         if "epoll" in function or "'select'" in function:
             continue
         if file == "~":
-            # A built-in belongs to whoever calls it.
+            # A built-in belongs to its caller.
             for (caller, _, _), (_, _, part, _) in callers.items():
                 own[_package(caller)] += part
         else:

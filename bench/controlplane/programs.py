@@ -76,7 +76,7 @@ class Starter:
         return program
 
     async def stop(self) -> None:
-        """Stop what still runs, whatever has gone wrong meanwhile."""
+        """Stop what still runs, also after an error."""
         await asyncio.gather(*(p.stop() for p in self.started if p.process.poll() is None))
 
     async def operator(

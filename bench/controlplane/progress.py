@@ -29,7 +29,7 @@ from pstraining.runtime.local import hold_port
 
 TOKEN_SECONDS: Final = 2 * 60 * 60
 STEPS: Final = 10_000_000
-"""So many that no report is a milestone, which would be written sooner than others."""
+"""A number with which no report is a milestone, which would be written sooner than others."""
 WRITE: Final = "patch pstrainingjobs/status"
 
 

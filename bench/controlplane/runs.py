@@ -77,7 +77,7 @@ async def operator(bench: Bench, shape: Shape, *, idle: float = 0.0, reactions: 
 
 
 async def finished(bench: Bench, sizes: list[int]) -> list[Figures]:
-    """An operator that starts in front of so many finished jobs: the same namespace grows from size to size."""
+    """An operator that starts in front of a number of finished jobs: the same namespace grows from size to size."""
     found: list[Figures] = []
     async with bench.namespace("finished") as namespace:
         made = 0
@@ -101,7 +101,7 @@ async def _finish(bench: Bench, namespace: str, stored: dict[str, Any]) -> None:
 
 
 async def _chiefs_end(bench: Bench, namespace: str, count: int) -> None:
-    """Wait until so many Jobs are complete: KWOK completes their pods at once."""
+    """Wait until a number of Jobs are complete: KWOK completes their pods at once."""
     end = asyncio.get_running_loop().time() + bench.limit + count / 10
     while True:
         jobs = await bench.list(f"/apis/batch/v1/namespaces/{namespace}/jobs")

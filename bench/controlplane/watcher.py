@@ -15,7 +15,7 @@ from pstraining.kube.connection import load_configuration
 
 
 async def watch(namespace: str) -> None:
-    """Watch until told to stop."""
+    """Watch until it is stopped."""
     configuration = await load_configuration()
     registry = kopf.OperatorRegistry()
 

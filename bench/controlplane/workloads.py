@@ -1,4 +1,4 @@
-"""The loads: so many jobs of so many parameter servers and workers, on KWOK's fake nodes."""
+"""The loads: numbers of jobs, parameter servers and workers, on KWOK's fake nodes."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ UID = "00000000-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Shape:
-    """So many jobs of one size."""
+    """A number of jobs of one size."""
 
     jobs: int
     ps: int

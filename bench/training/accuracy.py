@@ -40,7 +40,7 @@ class Variant:
     """An update is of twice the batch, and takes the task's learning rate for that."""
 
     def updates(self, steps: int) -> int:
-        """Updates for as many samples as plain training has in so many."""
+        """Updates for as many samples as plain training has in its updates."""
         return steps // self.batches if self.in_step else steps * self.workers
 
     @property

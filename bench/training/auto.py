@@ -104,7 +104,7 @@ class Trial:
             self.train(way, 2)
 
     def train(self, way: str, steps: int) -> float:
-        """Make so many updates; seconds for one."""
+        """Make a number of updates; return the seconds of one."""
         rig = self._rigs[way]
         for who in rig.identities:  # they were silent while the others trained
             rig.store.heartbeat(who.worker, who.incarnation)
@@ -137,7 +137,7 @@ class Trial:
 
 
 def shape(link: int) -> None:
-    """Let so many Mbit/s through the loopback interface, of this process's own network; 0: all."""
+    """Let a number of Mbit/s through the loopback interface, of this process's own network; 0: all."""
     subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=False, capture_output=True)
     if link:
         limits = ["burst", "256kb", "limit", "8mb"]

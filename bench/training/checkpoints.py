@@ -117,7 +117,7 @@ def _stall(times: Path, begin: float, end: float) -> float:
 
 
 def _dd(folder: str, size: int) -> float:
-    """Return the seconds in which dd writes so many bytes to disk."""
+    """Return the seconds in which dd writes a number of bytes to disk."""
     blocks = max(1, size >> 23)
     command = ["dd", "if=/dev/zero", f"of={folder}/dd", "bs=8M", f"count={blocks}", "conv=fsync"]
     began = time.monotonic()

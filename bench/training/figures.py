@@ -70,7 +70,7 @@ def limits(text: str | None = None) -> dict[str, Limit]:
 
 
 def add(kept: Kept, taken: Taken) -> Kept:
-    """The result file's content with some figures taken anew; of several rounds the median counts.
+    """The result file's content with some figures taken again; of several rounds the median counts.
 
     Figures that are no longer expected are left out.
 

@@ -55,7 +55,7 @@ def optimum(workers: int, ps: int, size: float) -> float:
 
 
 def measure(load: Load, *, steps: int, limit: float = 300.0) -> Figures:
-    """Run a job and count over so many steps.
+    """Run a job and count over a number of steps.
 
     Raises:
         TimeoutError: it does not train.

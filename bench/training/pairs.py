@@ -68,7 +68,7 @@ def failures(tasks: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, flo
             elif lost.bound > limits[task]:
                 found.append(f"{task}, {name}: up to {lost.bound:.2f} points are lost, {limits[task]} may be")
     if not any(controls):
-        found.append(f"no variant {CONTROL} failed: the comparison cannot tell a bad codec from a good one")
+        found.append(f"no variant {CONTROL} failed: the comparison cannot distinguish a bad codec from a good one")
     return found
 
 

@@ -1,6 +1,6 @@
 """One raw TCP stream: what a link carries when nothing but the kernel is in the way.
 
-    python -m bench.training.raw HOST PORT      the other end: sends or takes as many bytes as it is told to
+    python -m bench.training.raw HOST PORT      the other end: sends or takes as many bytes as it is asked for
 
 A request is 9 bytes: `S` (send) or `T` (take), and a number of bytes, big-endian.
 """
@@ -24,14 +24,14 @@ class Stream:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def pull(self, size: int) -> float:
-        """Seconds until so many bytes have come."""
+        """Seconds until a number of bytes have come."""
         started = time.monotonic()
         self._socket.sendall(REQUEST.pack(SEND, size))
         _take(self._socket, size)
         return time.monotonic() - started
 
     def push(self, size: int) -> float:
-        """Seconds until so many bytes have arrived there."""
+        """Seconds until a number of bytes have arrived there."""
         started = time.monotonic()
         self._socket.sendall(REQUEST.pack(TAKE, size))
         _send(self._socket, size)

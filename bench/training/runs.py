@@ -165,7 +165,7 @@ class Running:
         self._job.kill(task)
         deadline = killed + LIMIT
         while any(len(self._stood(worker)) == stood for worker in range(self._load.workers)):
-            self._supervise(deadline, "nobody continues")
+            self._supervise(deadline, "no worker continues")
             time.sleep(0.01)
         told = [self._stood(worker)[stood] for worker in range(self._load.workers)]
         longest = max(float(event["seconds"]) for event in told)
@@ -186,7 +186,7 @@ class Running:
         told = self._reports(chief, "view")[-1]
         for name in (f"worker-{worker}" for worker in range(self._load.workers)):
             while self._reports(name)[-1]["monotonic"] < told["monotonic"]:
-                self._supervise(deadline, "nobody continues")
+                self._supervise(deadline, "no worker continues")
                 time.sleep(0.1)
         stood = [self._reports(f"worker-{worker}", "resumed")[first:] for worker, first in enumerate(before)]
         return max(sum(float(event["seconds"]) for event in events) for events in stood)

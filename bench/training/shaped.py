@@ -51,7 +51,7 @@ def transfers(effort: Effort) -> Taken:
 
 
 def _rows(job: LocalJob) -> list[dict[str, float]]:
-    """What the worker tells of every round."""
+    """What the worker reports of every round."""
     with job:
         deadline = time.monotonic() + LIMIT
         worker = job.processes[Task("worker", 0).label]

@@ -44,7 +44,7 @@ def _jobs(effort: Effort) -> tuple[Load, Load]:
 
 
 def _rate(load: Load, effort: Effort, *, updates: int = 20) -> Figures:
-    """A job, watched for so many gradients' time at least."""
+    """A job, watched for the time of this number of gradients at least."""
     assert load.environment
     seconds = max(effort.seconds, updates * float(load.environment["BENCH_DELAY"]))
     return measure(load, replace(effort, seconds=seconds))

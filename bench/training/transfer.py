@@ -23,7 +23,7 @@ SESSION = Session(1, 1)
 
 
 def transfer(cluster: clusters.Cluster) -> None:
-    """Pull and push, and tell how long each took."""
+    """Pull and push; report the seconds of each."""
     import tensorflow as tf
 
     from pstraining.runtime.transport.client import PSClient
@@ -83,8 +83,8 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     def push() -> None:
         with tf.device(client.local):
             what = tf.concat([as_tensor(None), [next(numbers)]], 0)  # no number is applied twice
-            told = client.call(updates._push[0], *arguments, what)
-        assert told[0], "the push was refused"
+            answer = client.call(updates._push[0], *arguments, what)
+        assert answer[0], "the push was refused"
 
     return partial(client.call, updates._pull[0]), push
 

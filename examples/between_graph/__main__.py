@@ -5,7 +5,7 @@ chief (worker 0 in a job without one) initialises the variables and saves checkp
 ends at the global step that was asked for, and every worker then exits with 0.
 
 When a parameter server dies, MonitoredTrainingSession itself makes new sessions, and the chief's restores the newest
-checkpoint; nobody has to run the program again.
+checkpoint; the launcher runs the program again.
 """
 
 import argparse

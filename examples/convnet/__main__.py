@@ -38,7 +38,7 @@ def job(dtype_policy: str) -> Trainer:
     trainer = Trainer(
         # The policy is set in the function that builds the model: on the chief and on every worker.
         lambda: plain.model(dtype_policy),
-        # The schedule ends with training, whatever the mode and the number of workers.
+        # The schedule ends with training, in every mode and with any number of workers.
         lambda: plain.optimizer(trainer.total_updates(batch_size=BATCH, samples=SAMPLES)),
         "sparse_categorical_crossentropy",
         Files(plain.training_files(DATA), read),

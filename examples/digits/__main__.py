@@ -48,7 +48,7 @@ def train_data(worker: int, workers: int) -> Any:
 
     images, _, labels, _ = load()
     share = tf.data.Dataset.from_tensor_slices((images[worker::workers], labels[worker::workers]))
-    # Shuffled anew in every pass. The last, smaller batch is dropped: all batches weigh the same.
+    # Shuffled again in every pass. The last, smaller batch is dropped: all batches weigh the same.
     return share.shuffle(1024, seed=worker).repeat().batch(32, drop_remainder=True).prefetch(2)
 
 

@@ -1,7 +1,7 @@
 """Write scikit-learn's handwritten digits as TFRecord files: `python -m examples.tfrecords.write FOLDER`.
 
-Real data is written once, by whatever prepares it. Many files of equal size suit a job: a file is the unit that a
-worker is assigned.
+Real data is written once, by the program that prepares it. Many files of equal size suit a job: a file is the unit of
+assignment to a worker.
 """
 
 import sys

@@ -41,12 +41,12 @@ def condition(job: Object, kind: str) -> Object | None:
 
 
 def summary(job: Object) -> str:
-    """The job's state in one line, as the columns of `kubectl get` tell it."""
+    """The job's state in one line, as the columns of `kubectl get` show it."""
     status = job.get("status") or {}
     parts = [status.get("phase") or "Pending"]
     for label, role in (("PS", "ps"), ("Workers", "worker"), ("Chief", "chief")):
-        if told := (status.get(role) or {}).get("summary"):
-            parts.append(f"{label} {told}")
+        if counts := (status.get(role) or {}).get("summary"):
+            parts.append(f"{label} {counts}")
     return ", ".join([*parts, f"Restarts {status.get('restarts', 0)}"])
 
 
@@ -171,12 +171,12 @@ class Job:
         Raises:
             JobFailedError: it failed, or did not end in time.
         """
-        started, told = time.monotonic(), ""
+        started, shown = time.monotonic(), ""
         while True:
             job = self.read()
-            if (now := summary(job)) != told:
+            if (now := summary(job)) != shown:
                 progress.say(f"{self.name}: {now}")
-                told = now
+                shown = now
             if condition(job, "Succeeded"):
                 return
             if failed := condition(job, "Failed"):

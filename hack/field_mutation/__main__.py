@@ -43,7 +43,7 @@ def chosen(table: dict[str, fields.Entry], begins: Sequence[str]) -> list[fields
 
 
 def main(begins: Sequence[str]) -> int:
-    """Switch fields off; how many of them nobody missed."""
+    """Switch fields off; return the number of those that no test missed."""
     found = chosen(fields.entries(fields.TABLE.read_text(encoding="utf-8")), begins)
     tried = [e for e in found if e.can_be_switched_off]
     if not found or (tried and run(sorted({e.test for e in tried})) != 0):

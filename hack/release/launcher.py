@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def install() -> None:
-    """Make the environment anew: one that is not complete was interrupted."""
+    """Make the environment again: one that is not complete was interrupted."""
     print("installing the plugin's Python packages, once", file=sys.stderr)
     shutil.rmtree(VENV, ignore_errors=True)
     (wheel,) = HERE.glob("*.whl")

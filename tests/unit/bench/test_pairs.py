@@ -45,7 +45,7 @@ def test_little_is_lost_and_the_control_fails() -> None:
     [
         (0.6, 2.0, 0.4, "digits, Int8"),
         (0.0, 2.0, 6.0, "digits, Int8"),  # so much noise allows no such statement
-        (0.0, 0.0, 0.4, "cannot tell a bad codec"),
+        (0.0, 0.0, 0.4, "cannot distinguish a bad codec"),
     ],
 )
 def test_what_does_not_hold_is_said(codec: float, control: float, noise: float, said: str) -> None:
