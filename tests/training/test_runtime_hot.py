@@ -117,7 +117,6 @@ def test_killed_servers_cost_no_step_and_come_back(
     assert_same(last(tmp_path), undisturbed)
 
 
-@unhurriedly
 def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each connection; the standby has every step, and the processes keep their numbers."""
     monkeypatch.setenv("ORDERED_EACH", "1")
