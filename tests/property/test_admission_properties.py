@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
 
@@ -18,6 +19,19 @@ Event = Callable[[QueuedWorld, random.Random], None]
 
 def scale(world: QueuedWorld, draw: random.Random) -> None:
     world.edit({"worker": {"replicas": draw.randint(2, 6)}})
+
+
+def change_minimum(world: QueuedWorld, draw: random.Random) -> None:
+    world.edit({"worker": {"minReplicas": draw.choice([None, 1, 2])}})
+
+
+def change_limit(world: QueuedWorld, draw: random.Random) -> None:
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_MAX_SECONDS] = draw.choice(["60", "90", "never"])
+
+
+def check_admissions(world: QueuedWorld, draw: random.Random) -> None:
+    world.checks = draw.random() < 0.5
 
 
 def change_pods(world: QueuedWorld, draw: random.Random) -> None:
@@ -54,12 +68,16 @@ def crash(world: QueuedWorld, draw: random.Random) -> None:
 EVENTS: tuple[Event, ...] = (
     scale,
     change_pods,
+    change_minimum,
+    change_limit,
     suspend,
     requeue,
     lose_pod,
     end_worker,
     delete_workload,
     crash,
+    check_admissions,
+    lambda world, draw: world.pass_checks(),
     lambda world, draw: world.evict(),
     lambda world, draw: world.admit(),
 )
@@ -89,19 +107,22 @@ def phase_of(world: QueuedWorld) -> str:
     return phase(world) if world.job is not None and "status" in world.job else ""
 
 
-def settle(world: QueuedWorld, seed: int, *, elastic: bool) -> None:
+def settle(world: QueuedWorld, seed: int) -> None:
     """There is quota for all, nobody suspends: the job runs or has ended, and only what runs has quota."""
-    world.quota = 100
+    world.quota, world.checks = 100, False
+    world.pass_checks()
     world.edit({"runPolicy": {"suspend": False}})
     for _ in world.steps():
         check(world, seed)
     assert phase_of(world) in ("Running", "Succeeded", "Failed"), f"seed {seed}: {phase_of(world)}"
     held, needed = world.with_quota(), world.existing()
-    if not elastic:  # with a minimum, quota is kept until the job queues again
+    found = [w["metadata"]["annotations"] for w in world.workloads if world._holds(w)]
+    if any(kueue.ANNOTATION_ELASTIC not in annotations for annotations in found):
+        # With a minimum, quota is kept until the job queues again.
         held["worker"] = min(held["worker"], needed["worker"])
     assert +held == +needed, f"seed {seed}: {held} have quota, {needed} exist"
 
 
 @given(seed=st.integers(0, 2**32), elastic=st.booleans())
 def test_pods_have_quota_and_quota_has_pods(seed: int, elastic: bool) -> None:
-    settle(play(seed, elastic=elastic), seed, elastic=elastic)
+    settle(play(seed, elastic=elastic), seed)

@@ -8,12 +8,14 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Reason
-from pstraining.core.actions import Action, Kind, Outcome, PatchStatus, Replace, Verdict
-from pstraining.core.snapshot import Snapshot
+from pstraining.controller.transform import transform
+from pstraining.core.actions import Action, Create, Kind, Outcome, PatchStatus, Replace, Verdict
+from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import NOW, job, stamp
 from tests.support.copying import copied
+from tests.support.kueue_webhook import check_create, check_update
 from tests.support.simulation import StaleError, World
 
 QUEUE = "team-a"
@@ -29,6 +31,8 @@ class QueuedWorld(World):
     """Pods for which the ClusterQueue has quota."""
     default_queue: bool = False
     """Whether the namespace has a LocalQueue named `default`."""
+    checks: bool = False
+    """Whether the ClusterQueue has an admission check, which `pass_checks` passes."""
     flavors: tuple[str, ...] = ()
     """ResourceFlavors that every pod set is assigned."""
 
@@ -46,6 +50,8 @@ class QueuedWorld(World):
         elif isinstance(action, Replace) and action.kind is Kind.WORKLOAD and action.reason != Reason.DRIFTED:
             self._correct(action, self.children[key])
         else:
+            if isinstance(action, Create) and action.kind is Kind.WORKLOAD:
+                check_create(action.body)
             return super()._write(action)
         self.writes.append((type(action).__name__, action.kind, action.name))
         return Outcome(action, Verdict.DONE)
@@ -54,19 +60,26 @@ class QueuedWorld(World):
         """Apply a JSON merge patch (RFC 7386)."""
         if action.version != target["metadata"].get("resourceVersion"):
             raise StaleError
+        before = copied(target)
         changed = {**target.get("status", {}), **copied(dict(action.status))}
         target["status"] = {k: v for k, v in changed.items() if v is not None}
+        check_update(before, target)
         self.touch(target)
 
     def _correct(self, action: Replace, target: dict[str, Any]) -> None:
         """Apply a JSON patch (RFC 6902) whose operations all add."""
         assert action.uid == target["metadata"]["uid"]
+        version = target["metadata"]["resourceVersion"]
+        if action.parts.get("/metadata/resourceVersion", version) != version:
+            raise StaleError
+        before = copied(target)
         for pointer, value in copied(dict(action.parts)).items():
             *path, last = (step.replace("~1", "/") for step in pointer.split("/")[1:])
             place: Any = target
             for step in path:
                 place = place[int(step) if isinstance(place, list) else step]
             place[last] = value
+        check_update(before, target)
         self.touch(target)
 
     def touch(self, target: dict[str, Any]) -> None:
@@ -75,6 +88,8 @@ class QueuedWorld(World):
 
     def snapshot(self) -> Snapshot:
         found = super().snapshot()
+        workloads = {key: replace(w, manifest=transform(w.manifest)) for key, w in found.children.items() if _is(w)}
+        found = replace(found, children={**found.children, **workloads})
         if not self.default_queue:
             return found
         objects = replace(found.queue_objects, default_queues=frozenset({found.namespace}))
@@ -123,9 +138,22 @@ class QueuedWorld(World):
         workload.setdefault("status", {})["admission"] = {"clusterQueue": "cq", "podSetAssignments": assignments}
         self._set(workload, "QuotaReserved", True, "QuotaReserved", "")
         self._set(workload, "Evicted", False, "QuotaReserved", "")
-        self._set(workload, "Admitted", True, "Admitted", "")
+        if self.checks:
+            check = {"name": "capacity", "state": "Pending", "message": "waits for nodes"}
+            workload["status"]["admissionChecks"] = [check]
+            self._set(workload, "Admitted", False, "NoReservation", "")
+        else:
+            self._set(workload, "Admitted", True, "Admitted", "")
         if old is not None:
             self._set(old, "Finished", True, "WorkloadSliceReplaced", "Replaced by a larger slice")
+
+    def pass_checks(self) -> None:
+        """All admission checks are ready."""
+        for workload in self.workloads:
+            if self._holds(workload) and not self.is_true(workload, "Evicted"):
+                for check in workload["status"].get("admissionChecks") or ():
+                    check |= {"state": "Ready", "message": ""}
+                self._set(workload, "Admitted", True, "Admitted", "")
 
     def evict(self, reason: str = "Preempted", message: str = "Preempted to accommodate a higher priority") -> None:
         """Kueue evicts what is admitted; the quota stays reserved."""
@@ -147,7 +175,7 @@ class QueuedWorld(World):
             return Counter()
         assigned = {a["name"]: a["count"] for a in workload["status"]["admission"]["podSetAssignments"]}
         asked = {s["name"]: s["count"] for s in workload["spec"]["podSets"]}
-        elastic = kueue.ANNOTATION_ELASTIC in workload["metadata"]["annotations"]
+        elastic = workload["metadata"]["annotations"].get(kueue.ANNOTATION_ELASTIC) == "true"
         held = Counter({n: min(c, asked[n]) if elastic else c for n, c in assigned.items()})
         held.subtract({r["name"]: r["count"] for r in workload["status"].get("reclaimablePods") or ()})
         return held
@@ -199,6 +227,10 @@ class QueuedWorld(World):
         if not any({**c, "lastTransitionTime": ""} == {**new, "lastTransitionTime": ""} for c in conditions):
             conditions[:] = [*(c for c in conditions if c["type"] != kind), new]
             self.touch(workload)
+
+
+def _is(child: Child) -> bool:
+    return child.kind is Kind.WORKLOAD
 
 
 def queued(quota: int = 100, **spec: Any) -> QueuedWorld:

@@ -92,9 +92,10 @@ def _needed(snapshot: Snapshot) -> list[_Ref]:
     if isinstance(job, str):
         return []
     state = admission.observed(job, snapshot, read_status(snapshot))
-    if state.current is None or not state.current.has_quota:
-        return [] if state.priority_class is None else [state.priority_class]
-    return [(Kind.RESOURCE_FLAVOR, name) for name in sorted(state.current.flavors)]
+    # The class is needed for each Workload that may be created, and a job that runs may get another slice.
+    classes = [] if state.priority_class is None else [state.priority_class]
+    flavors = frozenset() if state.current is None or not state.current.has_quota else state.current.flavors
+    return [*classes, *((Kind.RESOURCE_FLAVOR, name) for name in sorted(flavors))]
 
 
 def _value(found: Mapping[str, Any]) -> int:

@@ -83,7 +83,8 @@ def _dispatch(facts: Facts) -> Plan:
     expiry = clean_up.expiry(facts.job, facts.status)
     if expiry is not None and expiry <= facts.now:
         return Plan((Delete(Kind.PS_TRAINING_JOB, facts.snapshot.name, facts.snapshot.uid, Reason.TTL_EXPIRED),))
-    return Plan(tuple(dispatching.changes(facts)), _earliest(expiry, dispatching.due(facts)))
+    requeue_at = _earliest(expiry, dispatching.due(facts), queueing.look_again(facts))
+    return Plan(tuple(dispatching.changes(facts)), requeue_at)
 
 
 def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
@@ -121,7 +122,8 @@ def _hold(facts: Facts) -> Plan:
     """Stop a job that is suspended or not admitted, and write what its queue needs."""
     by_user = facts.queue.job.spec.run_policy.suspend
     found = _stop(facts, Reason.SUSPENDED if by_user else Reason.AWAITS_ADMISSION)
-    return replace(found, actions=(*found.actions, *queueing.changes(facts)))
+    requeue_at = _earliest(found.requeue_at, queueing.look_again(facts))
+    return Plan((*found.actions, *queueing.changes(facts)), requeue_at)
 
 
 def _stop(facts: Facts, reason: Reason) -> Plan:
@@ -143,12 +145,14 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring the children of a running job to the desired state."""
     snapshot, now = facts.snapshot, facts.now
     if facts.queue.decides and facts.queue.unknown_flavors:
-        return Plan()  # a pod that is created now would miss the node labels of its flavor; the flavors are read again
+        # A pod that is created now would miss the node labels of its flavor.
+        return Plan(requeue_at=queueing.look_again(facts))
     requeue_at = _earliest(
         node_loss.requeue_at(facts.job, snapshot, now),
         diagnosis.requeue_at(snapshot, now),
         failover.requeue_at(facts.shards, now),
         deadline.ends_at(facts.job, facts.status),
+        queueing.look_again(facts),
     )
     return Plan((*_changes(facts, launcher), *_force_deletions(facts)), requeue_at)
 

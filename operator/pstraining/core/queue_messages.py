@@ -1,10 +1,12 @@
 """The messages of a job with a queue, in Kueue's words where Kueue has some."""
 
 from pstraining.api import names
+from pstraining.core.actions import Kind
 from pstraining.core.policies.admission import QueueState
 from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
+from pstraining.resources.kueue import Terms
 
 
 def ignored(state: QueueState) -> str:
@@ -21,12 +23,36 @@ def admitted(state: QueueState) -> str:
     queue = "" if current is None else str((current.status.get("admission") or {}).get("clusterQueue", ""))
     wanted, workers = state.job.spec.worker.replicas, state.workers
     message = f"ClusterQueue {queue} has admitted the job"
-    if workers == wanted:
-        return f"{message}."
-    if state.next_slice is not None:
-        reason = _reason(state.next_slice)
-        return f"{message} with {workers} of {wanted} workers; Workload {state.next_slice.name} waits. {reason}".strip()
-    return f"{message} with {workers} of {wanted} workers."
+    if workers != wanted:
+        message += f" with {workers} of {wanted} workers"
+        waits = state.next_slice if state.former is None else current
+        if waits is not None:
+            message += f"; Workload {waits.name} waits. {_reason(waits)}".rstrip().removesuffix(".")
+    return f"{message}. {_postponed(state)}".strip()
+
+
+def _postponed(state: QueueState) -> str:
+    """Return which changes of a running job wait until it queues again; empty without any."""
+    current, wanted = state.current, kueue.terms(state.job)
+    if current is None or state.prebuilt or kueue.is_dispatched(state.job):
+        return ""
+    if state.lacks_object and state.priority_class is not None:
+        return _absent(state.priority_class)
+    asked = current.terms
+    changes = [
+        *(["worker.minReplicas"] if (asked.fewest_workers, asked.is_elastic) != _elasticity(wanted) else []),
+        *([f"the label {kueue.LABEL_MAX_SECONDS}"] if asked.max_seconds != wanted.max_seconds else []),
+        *(["the priority class"] if not state.keeps_priority and not state.may_reprioritize else []),
+    ]
+    return f"These changes wait until the job queues again: {', '.join(changes)}." if changes else ""
+
+
+def _elasticity(terms: Terms) -> tuple[int | None, bool]:
+    return terms.fewest_workers, terms.is_elastic
+
+
+def _absent(found: tuple[Kind, str]) -> str:
+    return f"{found[0]} {found[1]} does not exist or cannot be read: create it, or name another one."
 
 
 def stopping(state: QueueState) -> str:
@@ -48,8 +74,7 @@ def waiting(state: QueueState) -> str:
         return f"Workload {state.prebuilt}, which MultiKueue sends with the job, does not exist."
     # A Workload with quota keeps the priority that it was created with.
     if (current is None or not current.has_quota) and state.priority is None and state.priority_class is not None:
-        kind, name = state.priority_class
-        return f"{kind} {name} does not exist or cannot be read: create it, or name another one."
+        return _absent(state.priority_class)
     if current is None:
         return "The Workload of the job is being created."
     if not current.is_active:
@@ -64,7 +89,7 @@ def waiting(state: QueueState) -> str:
 def _cannot_start(state: QueueState) -> str:
     if state.unknown_flavors:
         return f"ResourceFlavor {min(state.unknown_flavors)} of the admission does not exist or cannot be read."
-    return f"The admission cannot be applied: {state.conflict}."
+    return f"The admission cannot be applied: {state.conflict}. Suspend the job to return its quota."
 
 
 def _reason(workload: QueueWorkload) -> str:

@@ -14,7 +14,7 @@ from pstraining.api import names
 from pstraining.core.actions import Manifest
 from pstraining.core.snapshot import Child, QueueObjects
 from pstraining.resources import kueue
-from pstraining.resources.kueue import PodSetAssignment
+from pstraining.resources.kueue import PodSetAssignment, Terms
 
 
 class QueueCondition(StrEnum):
@@ -75,6 +75,25 @@ class QueueWorkload:
         """Return the number of pods of each pod set, in its order."""
         return {str(item["name"]): int(item.get("count", 0)) for item in self.spec.get("podSets") or ()}
 
+    @property
+    def terms(self) -> Terms:
+        """What it asks for besides the kinds of its pods."""
+        sets = self.spec.get("podSets") or ()
+        fewest = next((s.get("minCount") for s in sets if s["name"] == names.WORKER), None)
+        limit = self.spec.get("maximumExecutionTimeSeconds")
+        return Terms(self.counts.get(names.WORKER, 0), fewest, self.is_elastic, limit)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of its workers changes by slices."""
+        return self.child.annotations.get(kueue.ANNOTATION_ELASTIC) == "true"
+
+    @property
+    def priority_class(self) -> tuple[str, str]:
+        """The API group and name of its priority class; empty without one."""
+        found = self.spec.get("priorityClassRef") or {}
+        return str(found.get("group", "")), str(found.get("name", ""))
+
     @cached_property
     def reclaimable(self) -> Mapping[str, int]:
         """Return the number of pods of each pod set that need no quota any more."""
@@ -94,6 +113,16 @@ class QueueWorkload:
         return self.spec.get("active") is not False
 
     @property
+    def replaces(self) -> str:
+        """The name of the Workload that this slice replaces; empty for the first."""
+        return self.child.annotations.get(kueue.ANNOTATION_REPLACES, "").partition("/")[2]
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether Kueue has evicted it."""
+        return self.is_true(QueueCondition.EVICTED)
+
+    @property
     def has_quota(self) -> bool:
         """Whether quota is reserved for it."""
         return self.is_true(QueueCondition.QUOTA_RESERVED)
@@ -111,8 +140,8 @@ class QueueWorkload:
     @property
     def may_run(self) -> bool:
         """Whether Kueue has admitted it, and has not evicted it since."""
-        is_evicted = self.is_true(QueueCondition.EVICTED)
-        return self.is_true(QueueCondition.ADMITTED) and not is_evicted and bool(self.status.get("admission"))
+        is_admitted = self.is_true(QueueCondition.ADMITTED) and bool(self.status.get("admission"))
+        return is_admitted and not self.is_evicted
 
     @cached_property
     def flavors(self) -> frozenset[str]:

@@ -17,7 +17,8 @@ from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import metadata
 from pstraining.resources.pods import PodTask
 
-API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
+GROUP: Final = "kueue.x-k8s.io"
+API_VERSION: Final = f"{GROUP}/v1beta2"
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 LABEL_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 LABEL_MAX_SECONDS: Final = "kueue.x-k8s.io/max-exec-time-seconds"
@@ -44,6 +45,12 @@ _POD_FIELDS: Final = (
 )
 _CONTAINER_FIELDS: Final = ("name", "image", "resources", "restartPolicy")
 _ROLE_FIELDS: Final = ("template", "resources")
+_OWN_ANNOTATIONS: Final = (
+    *(ANNOTATION_ELASTIC, ANNOTATION_REPLACES, ANNOTATION_SLICE),
+    *(names.ANNOTATION_POD_SETS, names.ANNOTATION_SPEC),
+)
+_OPTIONAL: Final = ("priorityClassRef", "maximumExecutionTimeSeconds")
+"""Fields of a Workload's spec that a job may lack."""
 _MAX_NAME: Final = 57
 """Characters of a Workload's name before its hash; the whole name has at most 63."""
 
@@ -71,13 +78,26 @@ class PodSetAssignment:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What a Workload asks for besides the kinds of its pods; fixed while it has quota, but for fewer workers."""
+
+    workers: int
+    fewest_workers: int | None
+    """The number of workers with which Kueue may admit the job; None for all."""
+    is_elastic: bool
+    """Whether the number of workers changes by slices."""
+    max_seconds: int | None
+    """Seconds after which Kueue stops the job; None for no limit."""
+
+
+@dataclass(frozen=True)
 class SliceChain:
     """The place of an elastic Workload among the Workloads of its job (KEP-77)."""
 
     first: str
     """Name of the first Workload."""
-    replaces: str = ""
-    """Name of the Workload that it replaces once it is admitted; empty for the first."""
+    replaces: str
+    """Name of the Workload that it replaces once it is admitted."""
 
 
 def workload_name(job: PSTrainingJob, extra: str = "") -> str:
@@ -113,6 +133,13 @@ def is_elastic(job: PSTrainingJob) -> bool:
     With worker.minReplicas, Kueue may admit fewer. MultiKueue sends a job once, with all of its workers.
     """
     return job.spec.worker.min_replicas is None and not is_dispatched(job) and not prebuilt_of(job)
+
+
+def terms(job: PSTrainingJob) -> Terms:
+    """Return the terms of a Workload that a job would get now."""
+    worker, seconds = job.spec.worker, job.metadata.labels.get(LABEL_MAX_SECONDS, "")
+    limit = int(seconds) if seconds.isdecimal() else None
+    return Terms(worker.replicas, worker.min_replicas, is_elastic(job), limit)
 
 
 def counts(job: PSTrainingJob) -> dict[str, int]:
@@ -154,8 +181,13 @@ def _marks(job: PSTrainingJob) -> dict[str, str]:
     )
 
 
-def pod_sets(job: PSTrainingJob) -> list[dict[str, Any]]:
-    """Return the pod sets of a job: the number of each role's pods, and of each pod what its placement depends on."""
+def pod_sets(job: PSTrainingJob, fewest_workers: int | None = None) -> list[dict[str, Any]]:
+    """Return the pod sets of a job: the number of each role's pods, and of each pod what its placement depends on.
+
+    Args:
+        job: the job.
+        fewest_workers: the number of workers with which Kueue may admit the job; None for all.
+    """
     tasks = {
         names.PS: PodTask(names.PS),
         STANDBY: PodTask(names.PS, member=1),
@@ -166,46 +198,74 @@ def pod_sets(job: PSTrainingJob) -> list[dict[str, Any]]:
     found = []
     for name, count in counts(job).items():
         item: dict[str, Any] = {"name": name, "count": count}
-        if name == names.WORKER and job.spec.worker.min_replicas is not None:
-            item["minCount"] = job.spec.worker.min_replicas
+        if name == names.WORKER and fewest_workers is not None:
+            item["minCount"] = fewest_workers
         template = pods.build(job, tasks[name], LauncherMap(""))
         found.append(item | {"template": _outline(template)})
     return found
 
 
-def build(job: PSTrainingJob, priority: Priority, chain: SliceChain, name: str) -> dict[str, Any]:
+def build(job: PSTrainingJob, priority: Priority, name: str, chain: SliceChain | None = None) -> dict[str, Any]:
     """Return the Workload of a job.
 
     Args:
         job: the job as its user wrote it.
         priority: its priority; Kueue needs one in any case.
-        chain: its place among the job's Workloads; ignored if the job is not elastic.
         name: the Workload's name.
+        chain: its place among slices; None for the first Workload of a job.
     """
-    annotations = _marks(job)
-    if is_elastic(job):
-        annotations |= {ANNOTATION_ELASTIC: "true", ANNOTATION_SLICE: chain.first}
-        if chain.replaces:
-            annotations[ANNOTATION_REPLACES] = f"{job.metadata.namespace}/{chain.replaces}"
-    found = metadata(job, name, "queue", annotations=annotations)
+    found = metadata(job, name, "queue", annotations=_annotations(job, name, chain))
     found["labels"] |= {LABEL_JOB_UID: job.metadata.uid}
-    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": found, "spec": _spec(job, priority)}
+    spec = _spec(job, priority, is_slice=chain is not None)
+    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": found, "spec": spec}
 
 
-def corrections(job: PSTrainingJob, priority: Priority) -> dict[str, Any]:
-    """Return the parts of a Workload without quota that are written again when the job changes, by JSON pointer."""
-    parts = {f"/spec/{key}": value for key, value in _spec(job, priority).items()}
-    return parts | {f"/metadata/annotations/{key.replace('/', '~1')}": value for key, value in _marks(job).items()}
+def corrections(job: PSTrainingJob, priority: Priority, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a Workload without quota the one that a job would get now, by JSON pointer.
+
+    Fields and annotations of others stay. The resourceVersion is a precondition, because they are written again.
+
+    Args:
+        job: the job as its user wrote it.
+        priority: its priority.
+        manifest: the Workload.
+    """
+    observed = manifest["metadata"]
+    annotations = {k: v for k, v in (observed.get("annotations") or {}).items() if k not in _OWN_ANNOTATIONS}
+    spec = {k: v for k, v in manifest["spec"].items() if k not in _OPTIONAL}
+    return {
+        "/metadata/resourceVersion": observed["resourceVersion"],
+        "/metadata/annotations": annotations | _annotations(job, observed["name"], None),
+        "/spec": spec | _spec(job, priority, is_slice=False),
+    }
 
 
-def _spec(job: PSTrainingJob, priority: Priority) -> dict[str, Any]:
-    labels = job.metadata.labels
-    spec: dict[str, Any] = {"queueName": labels[LABEL_QUEUE], "priority": priority.value, "podSets": pod_sets(job)}
+def prioritized(priority: Priority) -> dict[str, Any]:
+    """Return the fields of a Workload's spec that a priority sets."""
+    found: dict[str, Any] = {"priority": priority.value}
     if priority.name:
-        kind = "WorkloadPriorityClass" if priority.group == "kueue.x-k8s.io" else "PriorityClass"
-        spec["priorityClassRef"] = {"group": priority.group, "kind": kind, "name": priority.name}
-    if (seconds := labels.get(LABEL_MAX_SECONDS, "")).isdecimal():
-        spec["maximumExecutionTimeSeconds"] = int(seconds)
+        kind = "WorkloadPriorityClass" if priority.group == GROUP else "PriorityClass"
+        found["priorityClassRef"] = {"group": priority.group, "kind": kind, "name": priority.name}
+    return found
+
+
+def _annotations(job: PSTrainingJob, name: str, chain: SliceChain | None) -> dict[str, str]:
+    """Return the annotations of a Workload; a slice of an elastic Workload is elastic, whatever the job is now."""
+    found = _marks(job)
+    if chain is not None or is_elastic(job):
+        found |= {ANNOTATION_ELASTIC: "true", ANNOTATION_SLICE: name if chain is None else chain.first}
+    if chain is not None:
+        found[ANNOTATION_REPLACES] = f"{job.metadata.namespace}/{chain.replaces}"
+    return found
+
+
+def _spec(job: PSTrainingJob, priority: Priority, *, is_slice: bool) -> dict[str, Any]:
+    wanted = terms(job)
+    # Kueue refuses a slice with a minimum.
+    sets = pod_sets(job, None if is_slice else wanted.fewest_workers)
+    spec = {"queueName": job.metadata.labels[LABEL_QUEUE], "podSets": sets, **prioritized(priority)}
+    if wanted.max_seconds is not None:
+        spec["maximumExecutionTimeSeconds"] = wanted.max_seconds
     return spec
 
 

@@ -87,6 +87,16 @@ async def test_the_value_of_a_priority_class_is_read_before_the_workload_exists(
     assert snapshot.queue_objects.priorities == {(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000}
 
 
+async def test_an_operator_that_starts_reads_the_class_of_a_job_that_runs() -> None:
+    """The job may get another slice, which has a priority."""
+    reading, world = Reading(high={"value": 1000}, gpu={}), admitted()
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"
+    snapshot = await reading.read(world)
+    assert snapshot.queue_objects.priorities == {(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000}
+    assert snapshot.queue_objects.flavors == {"gpu": {}}
+
+
 @pytest.mark.parametrize("exists", [True, False])
 async def test_jobs_without_a_queue_ask_once_for_the_default_queue(exists: bool) -> None:
     reading, world = Reading(**({"default": {}} if exists else {})), queued()

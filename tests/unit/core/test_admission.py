@@ -7,6 +7,7 @@ import pytest
 
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Kind, PatchStatus
+from pstraining.core.policies.queueing import LOOK_AGAIN
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
@@ -289,6 +290,7 @@ def test_a_flavor_that_cannot_be_read_holds_a_start_and_stops_no_job() -> None:
     world.run()
     assert not world.pods
     assert "ResourceFlavor gpu" in world.condition("Queued")["message"]
+    assert world.plan().requeue_at == world.now + LOOK_AGAIN
     world.objects = known
     world.run()
     assert phase(world) == "Running"
@@ -296,6 +298,7 @@ def test_a_flavor_that_cannot_be_read_holds_a_start_and_stops_no_job() -> None:
     del world.children["Deployment", "digits-worker-1"]
     world.run()
     assert "digits-worker-1" not in world.names_of("Deployment"), "it would miss the labels of its flavor"
+    assert world.plan().requeue_at == world.now + LOOK_AGAIN
     assert world.existing()["ps"] == 1
     world.objects = known
     world.run()
@@ -350,15 +353,6 @@ def test_a_finished_workload_of_a_job_that_goes_on_is_replaced_by_one_write_each
         ("Delete", Kind.WORKLOAD, name),
         ("Create", Kind.WORKLOAD, name),
     ]
-
-
-def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
-    world = queued(quota=0)
-    world.run()
-    world._set(world.workload, "Finished", True, "WorkloadSliceReplaced", "replaced")
-    world.run()
-    assert [write for write in world.writes if write[0] == "Delete"] == [world.writes[1]]
-    assert len(world.workloads) == 1
 
 
 @pytest.mark.parametrize(

@@ -168,3 +168,12 @@ def test_a_worker_returns_its_quota_when_its_pod_is_gone() -> None:
     world.gone(names.WORKER)
     world.run()
     assert world.workload["status"]["reclaimablePods"] == [{"name": names.WORKER, "count": 1}]
+
+
+def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
+    world = queued(quota=0)
+    world.run()
+    world._set(world.workload, "Finished", True, "WorkloadSliceReplaced", "replaced")
+    world.run()
+    assert [write for write in world.writes if write[0] == "Delete"] == [world.writes[1]]
+    assert len(world.workloads) == 1

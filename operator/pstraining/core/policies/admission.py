@@ -5,7 +5,7 @@ operator treats the job as suspended: it stops in order, the chief first, and no
 has as many workers as Kueue has admitted. Level-based: equal snapshots give equal answers.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -66,6 +66,14 @@ class QueueState:
         return with_quota[-1] if with_quota else next(iter(self.live), None)
 
     @cached_property
+    def former(self) -> QueueWorkload | None:
+        """Return the Workload by which the job runs while admission checks hold back the slice that replaces it."""
+        current = self.current
+        if current is None or current.may_run or current.is_evicted or not current.has_quota:
+            return None
+        return next((w for w in self.workloads if w.name == current.replaces and w.may_run), None)
+
+    @cached_property
     def next_slice(self) -> QueueWorkload | None:
         """Return the Workload that waits to replace the current one."""
         return next((w for w in reversed(self.live) if w is not self.current and not w.has_quota), None)
@@ -105,19 +113,46 @@ class QueueState:
         if found is None:
             return Priority()
         value = self.objects.priorities.get(found)
-        group = kueue.API_VERSION if found[0] is Kind.WORKLOAD_PRIORITY_CLASS else "scheduling.k8s.io"
-        return None if value is None else Priority(value, group.partition("/")[0], found[1])
+        return None if value is None else Priority(value, _group(found[0]), found[1])
 
     @property
     def keeps_priority(self) -> bool:
         """Whether the current Workload has the job's priority class."""
-        named = "" if self.current is None else (self.current.spec.get("priorityClassRef") or {}).get("name", "")
-        return bool(named == ("" if self.priority_class is None else self.priority_class[1]))
+        found = self.priority_class
+        wanted = ("", "") if found is None else (_group(found[0]), found[1])
+        return self.current is not None and self.current.priority_class == wanted
+
+    @property
+    def may_reprioritize(self) -> bool:
+        """Whether the current Workload may get the job's priority class although it has quota."""
+        named = self.current is not None and self.current.priority_class[0] == kueue.GROUP
+        return named and self.priority_class is not None and self.priority_class[0] is Kind.WORKLOAD_PRIORITY_CLASS
+
+    def is_up_to_date(self, *, whatever_workers: bool = False) -> bool:
+        """Whether the current Workload is the one that the job would get now.
+
+        Args:
+            whatever_workers: its number of workers may differ.
+        """
+        current, wanted = self.current, kueue.terms(self.job)
+        if current is None or not (self.matches and self.keeps_priority):
+            return False
+        return current.terms == (replace(wanted, workers=current.terms.workers) if whatever_workers else wanted)
 
     @property
     def is_admitted(self) -> bool:
         """Whether the job may run."""
-        return self.current is not None and self.current.may_run and self.matches
+        return self.current is not None and (self.current.may_run or self.former is not None) and self.matches
+
+    @property
+    def lacks_object(self) -> bool:
+        """Whether the next step needs an object of Kueue that could not be read."""
+        current = self.current
+        if self.unknown_flavors:
+            return True
+        is_settled = current is not None and current.has_quota and self.keeps_priority
+        is_asked = self.decides and not (self.prebuilt or self.job.spec.run_policy.suspend)
+        return is_asked and self.priority is None and not is_settled
 
     @property
     def unknown_flavors(self) -> frozenset[str]:
@@ -140,7 +175,7 @@ class QueueState:
     def workers(self) -> int:
         """The number of workers that the job may have now. Quota that was given back is not used again."""
         wanted = self.job.spec.worker.replicas
-        newest = next((w for w in reversed(self.workloads) if w.count(names.WORKER) is not None), None)
+        newest = self.former or next((w for w in reversed(self.workloads) if w.count(names.WORKER) is not None), None)
         if newest is None:
             return wanted
         admitted = newest.count(names.WORKER) or 0
@@ -150,6 +185,11 @@ class QueueState:
     def running_of(self, workers: int) -> int:
         """Return how many of the first workers may run, now or later."""
         return sum(i not in self.retired for i in range(workers))
+
+
+def _group(kind: Kind) -> str:
+    """Return the API group of a priority class."""
+    return kueue.GROUP if kind is Kind.WORKLOAD_PRIORITY_CLASS else "scheduling.k8s.io"
 
 
 def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> QueueState:

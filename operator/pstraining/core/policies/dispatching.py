@@ -22,7 +22,6 @@ from pstraining.core.policies.queue_writes import corrected, created, deletions,
 from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
-from pstraining.resources.kueue import SliceChain
 
 STOP_SECONDS: Final = 120
 """Seconds after which an evicted job counts as stopped, although the other cluster does not report it."""
@@ -38,7 +37,7 @@ def changes(facts: Facts) -> Iterator[Action]:
         yield from deletions((*state.live, *state.finished), Reason.NOT_DESIRED)
     elif not state.workloads:
         name = kueue.workload_name(state.job)
-        yield from created(facts, SliceChain(name), name)
+        yield from created(facts, name)
     elif state.current is not None:
         yield from _kept(facts, state.current)
 
@@ -46,11 +45,10 @@ def changes(facts: Facts) -> Iterator[Action]:
 def _kept(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     state = facts.queue
     until = due(facts)
-    if not (state.matches and state.keeps_priority):
-        if current.has_quota or not state.keeps_priority:
-            yield from deletions([current], Reason.SPEC_CHANGED)
-        else:
-            yield from corrected(facts, current)
+    if not current.has_quota:
+        yield from () if state.is_up_to_date() else corrected(facts, current)
+    elif not (state.matches and state.keeps_priority):
+        yield from deletions([current], Reason.SPEC_CHANGED)
     elif until is not None and until <= facts.now:
         yield quota_returned(facts, current)
 
@@ -58,7 +56,7 @@ def _kept(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
 def due(facts: Facts) -> datetime | None:
     """Return when an evicted job gives its quota back; None if it is not evicted."""
     current = facts.queue.current
-    if current is None or not current.has_quota or not current.is_true(QueueCondition.EVICTED):
+    if current is None or not current.has_quota or not current.is_evicted:
         return None
     since = parse_time(current.condition(QueueCondition.EVICTED).get("lastTransitionTime"))
     if since is None or facts.status.phase in _STOPPED:

@@ -14,19 +14,31 @@ _PENDING = "Pending"
 """The reason of QuotaReserved after an eviction."""
 
 
-def created(facts: Facts, chain: SliceChain, name: str) -> Iterator[Create]:
+def created(facts: Facts, name: str, chain: SliceChain | None = None) -> Iterator[Create]:
     """Create a Workload, once the job's priority is known."""
     found = facts.queue.priority
     if found is not None:
-        yield Create(Kind.WORKLOAD, name, kueue.build(facts.queue.job, found, chain, name), Reason.DESIRED)
+        yield Create(Kind.WORKLOAD, name, kueue.build(facts.queue.job, found, name, chain), Reason.DESIRED)
 
 
 def corrected(facts: Facts, current: QueueWorkload) -> Iterator[Replace]:
     """Write a Workload without quota again, once the job's priority is known."""
     found = facts.queue.priority
     if found is not None:
-        parts = kueue.corrections(facts.queue.job, found)
+        parts = kueue.corrections(facts.queue.job, found, current.child.manifest)
         yield Replace(Kind.WORKLOAD, current.name, current.child.uid, parts, Reason.SPEC_CHANGED)
+
+
+def reprioritized(facts: Facts) -> Iterator[Replace]:
+    """Give the Workloads of a running job its new WorkloadPriorityClass; Kueue lets no other class change then."""
+    found = facts.queue.priority
+    if found is None or found.group != kueue.GROUP or facts.queue.prebuilt:
+        return
+    for workload in facts.queue.live:
+        group, name = workload.priority_class
+        if group == kueue.GROUP and name != found.name:
+            parts = {f"/spec/{key}": value for key, value in kueue.prioritized(found).items()}
+            yield Replace(Kind.WORKLOAD, workload.name, workload.child.uid, parts, Reason.SPEC_CHANGED)
 
 
 def deletions(workloads: Iterable[QueueWorkload], reason: Reason) -> Iterator[Delete]:

@@ -4,7 +4,9 @@
     suspended by its user, or without a queue, and stopped  the Workloads are deleted: quota is given back
     no Workload, and stopped                                create it
     the Workload asks for other pods, and is stopped        with quota: delete it; without: correct it
-    evicted, and stopped                                    clear the admission: quota is given back
+    another WorkloadPriorityClass is wanted                 write it
+    evicted, and stopped                                    clear the admission: quota is given back; delete it if the
+                                                            job would get another one now
     sent by MultiKueue with other pods, and stopped         Finished: MultiKueue sends the job again
     admitted, and more workers are wanted                   create a Workload that replaces it (a slice)
     admitted, and fewer workers are wanted and left         lower its count
@@ -16,7 +18,8 @@ so that an operator that starts anywhere continues there. The contract is that o
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
@@ -25,12 +28,28 @@ from pstraining.core.actions import Action, Kind, PatchStatus, Replace
 from pstraining.core.facts import Facts
 from pstraining.core.policies import teardown
 from pstraining.core.policies.admission import QueueState
-from pstraining.core.policies.queue_writes import corrected, created, deletions, patched, quota_returned
+from pstraining.core.policies.queue_writes import (
+    corrected,
+    created,
+    deletions,
+    patched,
+    quota_returned,
+    reprioritized,
+)
 from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.core.snapshot import Pod
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
 from pstraining.resources.kueue import SliceChain
+
+LOOK_AGAIN: Final = timedelta(seconds=30)
+"""After this time, an object of Kueue is read again that a job lacks: no watch reports that it exists now."""
+
+
+def look_again(facts: Facts) -> datetime | None:
+    """Return when a job that lacks an object of Kueue is looked at again; None if it lacks none."""
+    is_due = facts.queue.support is KueueSupport.ON and facts.queue.lacks_object
+    return facts.now + LOOK_AGAIN if is_due else None
 
 
 def changes(facts: Facts) -> Iterator[Action]:
@@ -39,7 +58,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     if state.support is not KueueSupport.ON:
         return
     is_over = teardown.is_over(facts.snapshot)
-    yield from deletions([w for w in state.finished if w.is_replaced], Reason.NOT_DESIRED)
+    yield from deletions([w for w in state.finished if w.is_replaced and w is not state.former], Reason.NOT_DESIRED)
     is_suspended = state.job.spec.run_policy.suspend
     if not state.decides or is_suspended:
         if is_over or not is_suspended:
@@ -50,7 +69,8 @@ def changes(facts: Facts) -> Iterator[Action]:
         yield from _first(facts) if is_over else ()
     elif state.is_admitted:
         # One write to a Workload a pass: the next one needs its new version.
-        yield from tuple(_reported(facts, current)) or _scaled(facts, current)
+        reports = () if state.former is not None else tuple(_reported(facts, current))
+        yield from reports or tuple(reprioritized(facts)) or _scaled(facts, current)
     elif is_over:
         yield from _waiting(facts, current)
 
@@ -90,14 +110,19 @@ def _first(facts: Facts) -> Iterator[Action]:
     yield from deletions([w for w in state.finished if not w.is_replaced], Reason.NOT_DESIRED)
     if not state.workloads:
         name = kueue.workload_name(state.job)
-        yield from created(facts, SliceChain(name), name)
+        yield from created(facts, name)
 
 
 def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     """Bring the Workload of a stopped job to the state in which Kueue can admit it."""
     state = facts.queue
-    if current.is_true(QueueCondition.EVICTED) and current.has_quota:
-        yield quota_returned(facts, current)
+    if current.is_evicted and current.has_quota:
+        # Kueue may admit it again before it is corrected. A Workload that a user has stopped must stay.
+        stays = state.prebuilt or not current.is_active
+        if stays or state.is_up_to_date(whatever_workers=current.is_elastic):
+            yield quota_returned(facts, current)
+        else:
+            yield from deletions([current], Reason.SPEC_CHANGED)
         return
     # One Workload is left: the others ask for pods beside those of a job that does not run.
     yield from deletions([w for w in state.live if w is not current], Reason.NOT_DESIRED)
@@ -105,13 +130,10 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         if not state.matches:
             yield _out_of_sync(facts, current)
         return
-    asked = current.counts.get(names.WORKER) == state.job.spec.worker.replicas
-    if state.matches and (current.has_quota or (asked and state.keeps_priority)):
-        return
-    if current.has_quota or not state.keeps_priority:
+    if not current.has_quota:
+        yield from () if state.is_up_to_date() else corrected(facts, current)
+    elif not state.matches:
         yield from deletions([current], Reason.SPEC_CHANGED)
-        return
-    yield from corrected(facts, current)
 
 
 def _out_of_sync(facts: Facts, current: QueueWorkload) -> PatchStatus:
@@ -125,7 +147,7 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     """Ask for more workers by a slice, or give up the quota of workers that are gone."""
     state, pending = facts.queue, facts.queue.next_slice
     wanted, asked = state.job.spec.worker.replicas, current.counts.get(names.WORKER, 0)
-    if not kueue.is_elastic(state.job):
+    if not current.is_elastic:
         return
     # Workers that have given their quota back are counted in it, as long as the Workload lives.
     needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
@@ -133,10 +155,10 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         yield from deletions([pending], Reason.NOT_DESIRED)
     elif pending is not None and pending.counts.get(names.WORKER) != wanted:
         yield _recounted(pending, wanted)
-    elif pending is None and needed > asked:
+    elif pending is None and needed > asked and state.former is None:
         first = current.child.annotations.get(kueue.ANNOTATION_SLICE, current.name)
         name = kueue.workload_name(state.job, f"{state.job.metadata.generation}\n{current.child.uid}")
-        yield from created(facts, SliceChain(first, current.name), name)
+        yield from created(facts, name, SliceChain(first, current.name))
     elif needed < asked and not any(_leaves(p, state, wanted) for p in facts.snapshot.pods_of(names.WORKER)):
         yield _recounted(current, needed)
 
