@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from pstraining.api import names
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
@@ -177,3 +179,24 @@ def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
     world.run()
     assert [write for write in world.writes if write[0] == "Delete"] == [world.writes[1]]
     assert len(world.workloads) == 1
+
+
+@pytest.mark.parametrize("minimum", [2, None], ids=["partial admission", "elastic"])
+def test_a_job_that_is_resumed_at_once_does_not_run_with_the_quota_that_its_former_workers_left(
+    minimum: int | None,
+) -> None:
+    """A worker ended and gave its quota back; the next run needs it again, and Kueue does not return it."""
+    world = running(worker={"replicas": 2, "minReplicas": minimum}, successPolicy="AllWorkers")
+    world.end("worker", 1)
+    world.run()
+    former = world.workload["metadata"]["uid"]
+    assert world.workload["status"]["reclaimablePods"] == [{"name": "worker", "count": 1}]
+    world.edit({"runPolicy": {"suspend": True}})
+    while any(kind == "Deployment" for kind, _ in world.children):
+        world.controllers()
+        world.reconcile()
+    world.edit({"runPolicy": {"suspend": False}})  # before its pods and its Workload are deleted
+    assert world.existing()
+    world.run()
+    assert (phase(world), world.existing()["worker"]) == ("Running", 2)
+    assert world.workload["metadata"]["uid"] != former

@@ -155,6 +155,14 @@ class QueueState:
         return is_asked and self.priority is None and not is_settled
 
     @property
+    def is_spent(self) -> bool:
+        """Whether workers of a former run gave quota back that the workers of the next run need.
+
+        Kueue does not return reclaimed quota. A job that was resumed before its Workload was deleted queues again.
+        """
+        return self.current is not None and self.current.reclaimable.get(names.WORKER, 0) > len(self.retired)
+
+    @property
     def unknown_flavors(self) -> frozenset[str]:
         """The flavors of the admission that the operator could not read."""
         return frozenset() if self.current is None else self.current.flavors - self.objects.flavors.keys()
@@ -230,4 +238,4 @@ def is_held(state: QueueState, snapshot: Snapshot) -> bool:
     """Whether the job may not run. A job that runs does not stop because a flavor could not be read."""
     if not state.is_admitted or teardown.workloads(snapshot):
         return not state.is_admitted
-    return bool(state.unknown_flavors) or bool(state.conflict)
+    return bool(state.unknown_flavors) or bool(state.conflict) or state.is_spent

@@ -5,6 +5,7 @@
     no Workload, and stopped                                create it
     the Workload asks for other pods, and is stopped        with quota: delete it; without: correct it
     another WorkloadPriorityClass is wanted                 write it
+    stopped, and its former workers gave quota back         delete it: the next run needs all
     evicted, and stopped                                    clear the admission: quota is given back; delete it if the
                                                             job would get another one now
     sent by MultiKueue with other pods, and stopped         Finished: MultiKueue sends the job again
@@ -67,6 +68,8 @@ def changes(facts: Facts) -> Iterator[Action]:
     current = state.current
     if current is None:
         yield from _first(facts) if is_over else ()
+    elif is_over and state.is_admitted and state.is_spent:
+        yield from deletions([current], Reason.NOT_DESIRED)
     elif state.is_admitted:
         # One write to a Workload a pass: the next one needs its new version.
         reports = () if state.former is not None else tuple(_reported(facts, current))
