@@ -245,8 +245,8 @@ class ProgressReporter:
         sent: dict[str, Any] | None = None
         sent_at = 0.0
         while (newest := self._next(sent, sent_at)) is not None:
+            sent, sent_at = newest, time.monotonic()  # before it is sent: a slow answer must not delay the next report
             self._send(newest)
-            sent, sent_at = newest, time.monotonic()
         if self._connection is not None:
             self._connection.close()
 

@@ -76,7 +76,7 @@ async def test_a_job_is_written_once_a_minute(monkeypatch: pytest.MonkeyPatch) -
         for step in range(60):
             rig.report(step=step, loss="0.5")
             await rig.pass_time(1)
-        assert rig.training == {"step": 59, "loss": "0.5", "metrics": []}
+        assert rig.training == {"step": 58, "loss": "0.5", "metrics": []}
         assert len(rig.written) == 2
 
 
@@ -132,22 +132,83 @@ async def test_progress_never_reaches_the_next_job_of_the_name(monkeypatch: pyte
         assert rig.training == {"step": 2, "metrics": []}
 
 
-async def test_all_jobs_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    rests: list[float] = []
-    real = asyncio.sleep
-
-    async def rest(seconds: float) -> None:
-        rests.append(seconds)
-        await real(0)
-
+async def test_a_report_is_written_when_it_arrives_however_slow_the_answers_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A status is never older than a period and one write, however long the job runs."""
     async with running(monkeypatch) as rig:
-        monkeypatch.setattr(boards, "WRITES_PER_SECOND", 17.0)
-        monkeypatch.setattr(asyncio, "sleep", rest)
+        patch = rig.kube.patch_progress
+
+        async def slowly(*args: Any) -> Any:
+            rig.now += 0.4
+            return await patch(*args)
+
+        monkeypatch.setattr(rig.kube, "patch_progress", slowly)
+        start = rig.now
+        for period in range(200):
+            rig.report(step=period)
+            await rig.settle()
+            assert rig.training["step"] == period
+            await rig.pass_time(start + (period + 1) * PERIOD_SECONDS - rig.now)
+
+
+async def test_a_write_that_began_late_counts_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as rig:
+        for step in range(2):
+            rig.report(step=step)
+            await rig.settle()
+        await rig.pass_time(PERIOD_SECONDS + 20)
+        rig.report(step=2)
+        await rig.pass_time(PERIOD_SECONDS - boards.LATE_SECONDS - 0.1)
+        assert rig.training["step"] == 1
+        await rig.pass_time(0.2)
+        assert rig.training["step"] == 2
+
+
+async def test_all_jobs_together_have_a_limit_in_the_long_run() -> None:
+    rig, pauses = Rig(), []
+    for _ in range(1000):
+        pauses.append(rig.board._pause())
+        rig.now += pauses[-1]
+    assert not any(pauses[: boards.BURST - 1])
+    assert sum(pauses) == pytest.approx((1000 - boards.BURST) / boards.WRITES_PER_SECOND)
+    rig.now += boards.BURST / boards.WRITES_PER_SECOND
+    assert not any(rig.board._pause() for _ in range(boards.BURST)), "after a quiet time, as many at once"
+    rig.now += 0.01
+    assert rig.board._pause() == pytest.approx(1 / boards.WRITES_PER_SECOND - 0.01), "a late wake-up is made up for"
+
+
+async def test_the_writes_have_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as rig:
+        monkeypatch.setattr(rig.board, "_pause", lambda: 3600.0)
+        for step in range(2):
+            rig.report(step=step)
+            await rig.pass_time(PERIOD_SECONDS)
+        assert rig.training["step"] == 0
+
+
+async def test_a_job_that_goes_while_others_are_written_ends_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "IN_FLIGHT", 1)
+    async with running(monkeypatch) as rig:
+        other = str(rig.kube.put(job(name="other"))["metadata"]["uid"])
+        rig.kube.deliver(rig.cache)
+        answer, patch = asyncio.Event(), rig.kube.patch_progress
+
+        async def hanging(*args: Any) -> Any:
+            await answer.wait()
+            return await patch(*args)
+
+        monkeypatch.setattr(rig.kube, "patch_progress", hanging)
         rig.report(step=1)
-        for _ in range(20):
-            await real(0)
-        monkeypatch.setattr(asyncio, "sleep", real)
-        assert rests == [1 / 17]
+        await rig.settle()
+        rig.board.note(("default", "other"), other, TrainerStatus(step=1))
+        await rig.settle()
+        rig.board.forget(("default", "other"))
+        answer.set()
+        await rig.settle()
+        rig.report(step=2)
+        await rig.pass_time(PERIOD_SECONDS)
+        assert rig.training["step"] == 2
 
 
 async def test_the_cached_job_has_no_progress_so_that_a_report_causes_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:

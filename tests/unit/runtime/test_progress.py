@@ -6,9 +6,12 @@ import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pstraining import progress
 from pstraining.progress import MILESTONE_SECONDS, PERIOD_SECONDS, Progress, ProgressReporter, due_in
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.telemetry.progress import STALL_SECONDS, Rate, Seen, StallDetector, StepReports
@@ -135,6 +138,26 @@ def test_progress_is_sent_once_a_minute_and_at_milestones(
 ) -> None:
     assert due_in({"step": 1}, {"epoch": None, **newest}, seconds) == expected
     assert due_in(None, newest, 0.0) == 0
+
+
+def test_a_period_begins_before_a_report_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the time of every answer would be added to the age of what users read."""
+    clock = Clock()
+
+    class Slow(ProgressReporter):
+        sent_at: float
+
+        def _next(self, sent: dict[str, Any] | None, sent_at: float) -> dict[str, Any] | None:
+            self.sent_at = sent_at
+            return {"step": 1} if sent is None else None
+
+        def _send(self, newest: dict[str, Any]) -> None:
+            clock.now += 3.0
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    before, reporter = clock.now, Slow({})
+    reporter._run()
+    assert reporter.sent_at == before
 
 
 def test_outside_a_job_nothing_is_sent() -> None:

@@ -1,7 +1,9 @@
 """The newest progress of every job, and its writes to the status.
 
 A job's progress is written at most once a minute, at once at milestones (core/progress.py decides), and never while
-nothing changes. All jobs together get WRITES_PER_SECOND. What is lost in a crash is reported again within a minute.
+nothing changes. The period begins when a write is due, not when it is answered: otherwise each write would be later
+after its report than the one before. All jobs together get WRITES_PER_SECOND. What is lost in a crash is reported again
+within a minute.
 """
 
 import asyncio
@@ -24,7 +26,11 @@ from pstraining.kube.port import ApiPort
 logger = logging.getLogger(__name__)
 
 WRITES_PER_SECOND: Final = 17.0
-"""Writes of all jobs together."""
+"""Writes of all jobs together, in the long run."""
+BURST: Final = 68
+"""Writes that may be made at once after a quiet time: the reports of 1,000 jobs are not evenly spread over a minute."""
+LATE_SECONDS: Final = 1.0
+"""Seconds by which a write may begin late without delaying the next one of its job."""
 IN_FLIGHT: Final = 4
 """Concurrent writes."""
 RETRY_SECONDS: Final = 10.0
@@ -41,6 +47,7 @@ class _Job:
     """Why the job makes no steps; empty while it makes some, None before its first report to this process."""
     written: dict[str, Any] | None = None
     written_at: float = 0.0
+    """When the last write was due; at most LATE_SECONDS before it began."""
     due: float | None = None
     """When the newest progress is written; None if it is not, or while a write is under way."""
     not_before: float = 0.0
@@ -73,6 +80,8 @@ class ProgressBoard:
         self._queue: list[tuple[float, Key]] = []  # a heap; an entry whose time is not its job's `due` is void
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._changed = asyncio.Event()
+        self._paced_until = 0.0
+        """When the writes so far would be done at WRITES_PER_SECOND."""
 
     def note(self, key: Key, uid: str, report: TrainerStatus) -> None:
         """Receive a report for a job with this uid."""
@@ -99,22 +108,28 @@ class ProgressBoard:
         """Write progress when it is due, until cancelled."""
         async with asyncio.TaskGroup() as writes:
             while True:
-                due = await self._next()
                 await self._slots.acquire()
-                writes.create_task(self._write(due, self._jobs[due]))
-                await asyncio.sleep(1 / WRITES_PER_SECOND)
+                due, key = await self._next()
+                writes.create_task(self._write(key, self._jobs[key], due))
+                await asyncio.sleep(self._pause())
 
-    async def _next(self) -> Key:
-        """Wait until a job's progress is due; return the job, which is then being written."""
+    def _pause(self) -> float:
+        """Return the seconds after a write for which no other one may begin."""
+        now = self._clock()
+        self._paced_until = max(self._paced_until, now) + 1 / WRITES_PER_SECOND
+        return max(0.0, self._paced_until - now - BURST / WRITES_PER_SECOND)
+
+    async def _next(self) -> tuple[float, Key]:
+        """Wait until a job's progress is due; return when it was due, and the job, which is then being written."""
         while True:
             self._changed.clear()
             while self._queue and not self._is_valid(*self._queue[0]):
                 heapq.heappop(self._queue)
             wait = self._queue[0][0] - self._clock() if self._queue else None
             if wait is not None and wait <= 0:
-                _, key = heapq.heappop(self._queue)
+                due, key = heapq.heappop(self._queue)
                 self._jobs[key].due, self._jobs[key].is_writing = None, True
-                return key
+                return due, key
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
@@ -133,8 +148,8 @@ class ProgressBoard:
             heapq.heappush(self._queue, (job.due, key))
             self._changed.set()
 
-    async def _write(self, key: Key, job: _Job) -> None:
-        newest = job.newest
+    async def _write(self, key: Key, job: _Job, due: float) -> None:
+        newest, begun = job.newest, self._clock()
         try:
             version = self._cache.job_version(key, job.uid)
             if version is None:
@@ -148,7 +163,7 @@ class ProgressBoard:
             logger.info("Progress was not written: %s", error.message, extra=about(None, *key))
             job.not_before = self._clock() + (CONFLICT_SECONDS if isinstance(error, Conflict) else RETRY_SECONDS)
         else:
-            job.written, job.written_at = newest, self._clock()
+            job.written, job.written_at = newest, max(due, begun - LATE_SECONDS)
             self._cache.wrote(*key, written)
             self._metrics.wrote("PSTrainingJobProgress", "patch")
         finally:
