@@ -72,7 +72,7 @@ def changes(facts: Facts) -> Iterator[Action]:
         yield from deletions([current], Reason.NOT_DESIRED)
     elif state.is_admitted:
         # One write to a Workload a pass: the next one needs its new version.
-        reports = () if state.former is not None else tuple(_reported(facts, current))
+        reports: tuple[Action, ...] = () if state.former is not None else tuple(_reported(facts, current))
         yield from reports or tuple(reprioritized(facts)) or _scaled(facts, current)
     elif is_over:
         yield from _waiting(facts, current)
