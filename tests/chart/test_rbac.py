@@ -24,6 +24,7 @@ OPERATOR = {
     ("scheduling.volcano.sh", "podgroups"): ("create", "delete", "get", "patch"),
     ("", "persistentvolumeclaims"): ALL,
     ("", "pods"): ("delete", "list", "patch", "watch"),
+    ("", "pods/resize"): ("patch",),
     ("", "events"): ("list", "watch"),
     ("events.k8s.io", "events"): ("create",),
 }

@@ -30,6 +30,7 @@ def test_every_right_is_used_and_every_call_is_allowed() -> None:
     used["pstraining.dev", "pstrainingjobs/finalizers"] = {"update"}  # not called: what blockOwnerDeletion asks for
     used[_group(EVENTS.api), EVENTS.plural] = {"create"}
     used["authentication.k8s.io", "tokenreviews"] = {"create"}  # of every report of progress
+    used["", "pods/resize"] = {"patch"}  # of a Resize
     used["", "pods/log"] = {"get"}  # of every history of a job
     assert {k: tuple(sorted(v)) for k, v in used.items()} == CLUSTER
 

@@ -200,6 +200,25 @@ class PortContract:
         with pytest.raises(NotFound):
             await port.replace(Kind.DEPLOYMENT, namespace, "nothing", str(uuid.uuid4()), parts)
 
+    async def test_a_pod_is_resized_where_its_uid_is_the_same(self, port: Any, namespace: str) -> None:
+        """Requests and limits that are not named stay, and an annotation of the pod can be set beside them."""
+        small = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}}
+        spec = {"containers": [{"name": "tensorflow", "image": "img:1", "resources": small}]}
+        metadata = {"name": "digits-ps-0", "annotations": {"a": "1"}}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        made = await port.create(Kind.POD, namespace, body)
+        uid, large = made["metadata"]["uid"], {"limits": {"memory": "64Mi"}}
+        with pytest.raises(Conflict):
+            await port.resize(namespace, "digits-ps-0", str(uuid.uuid4()), "tensorflow", large)
+        with pytest.raises(NotFound):
+            await port.resize(namespace, "nothing", uid, "tensorflow", large)
+        written = await port.resize(namespace, "digits-ps-0", uid, "tensorflow", large)
+        found = written["spec"]["containers"][0]["resources"]
+        assert found == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
+        mark = {"/metadata/annotations/pstraining.dev~1size": "{}"}
+        marked = await port.replace(Kind.POD, namespace, "digits-ps-0", uid, mark)
+        assert marked["metadata"]["annotations"] == {"a": "1", "pstraining.dev/size": "{}"}
+
     async def test_a_claim_gets_an_owner_and_loses_it(self, port: Any, namespace: str) -> None:
         """Whether the owner is from the creation or from an apply; another owner stays."""
         first = await port.create(Kind.CONFIG_MAP, namespace, config_map({}))

@@ -1,14 +1,16 @@
-"""Parameter servers with hot standbys get other resources while they train: one at a time, and not one step is lost."""
+"""Running pods get other resources: in place, or one server with hot standbys at a time, and not one step is lost."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.test_hot_standby import ONE_SHARD, WENT_ON, Watched
 from tests.support.examples import Example
-from tests.support.kube import Kube, Object, wait_for
+from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.scripted_program import PROGRAM, Puppet, template
 from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
@@ -87,3 +89,63 @@ def test_servers_are_resized_while_they_train(
     assert max(stood) <= WENT_ON
     with capsys.disabled():
         print(f"\nresized in {took:.0f} s, a wrong size included; longest standstill {max(stood):.2f} s")
+
+
+LIMIT = """
+import os, pathlib, threading, time
+who = os.environ["PSTRAINING_TASK_TYPE"] + "-" + os.environ["PSTRAINING_TASK_INDEX"]
+files = (pathlib.Path("/sys/fs/cgroup/memory.max"), pathlib.Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+def watch():
+    while True:
+        pathlib.Path("/orders", who + ".limit").write_text(next(f for f in files if f.exists()).read_text())
+        time.sleep(0.1)
+threading.Thread(target=watch, daemon=True).start()
+"""
+"""Notes the memory limit that the kernel holds the container to."""
+TASKS = ("ps-0", "worker-0", "worker-1", "chief-0")
+
+
+def of_size(mebibytes: int) -> Object:
+    return {"requests": {"memory": "32Mi"}, "limits": {"memory": f"{mebibytes}Mi"}}
+
+
+def limits(puppet: Puppet) -> set[str]:
+    files = [puppet.orders / f"{task}.limit" for task in TASKS]
+    return {file.read_text().strip() if file.exists() else "" for file in files}
+
+
+def lives(puppet: Puppet) -> set[tuple[str, int]]:
+    """Each pod, and how often its container was started again."""
+    return {(p["metadata"]["uid"], p["status"]["containerStatuses"][0]["restartCount"]) for p in puppet.pods()}
+
+
+def test_running_pods_are_resized_in_place(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_operator.start()
+    worker = {"replicas": 2, "template": template("job", LIMIT + PROGRAM), "resources": of_size(256)}
+    others: Object = {role: {"resources": of_size(256)} for role in ("ps", "chief")}
+    others["ps"]["replicas"] = 1
+    puppet = Puppet.make(kube, namespace, "job", shared, worker=worker, **others)
+    puppet.wait_phase("Running")
+    wait_for(lambda: limits(puppet) == {str(256 << 20)}, "every program runs with its limit")
+    before, asked = lives(puppet), time.time()
+
+    sizes = {role: {"resources": of_size(384)} for role in ("ps", "worker", "chief")}
+    kube.merge("PSTrainingJob", namespace, "job", {"spec": sizes})
+    wait_for(lambda: limits(puppet) == {str(384 << 20)}, "the kernel has every new limit")
+    took = time.time() - asked
+    wait_for(lambda: resizing(puppet) == ("False", "Resized"), "it is reported")
+    assert lives(puppet) == before, "no pod was replaced, and no container restarted"
+    assert all(puppet.runs(task) == 1 for task in TASKS)
+
+    kube.merge("PSTrainingJob", namespace, "job", {"spec": {"chief": {"resources": {"limits": None}}}})
+    wait_for(lambda: resizing(puppet) == ("False", "ResizeInfeasible"), "a limit cannot be removed")
+    assert lives(puppet) == before
+    with capsys.disabled():
+        print(f"\nfour pods had their new limit after {took:.1f} s")
+
+
+def resizing(puppet: Puppet) -> tuple[str, str]:
+    found = job_condition(puppet.job(), "Resizing") or {}
+    return found.get("status", ""), found.get("reason", "")

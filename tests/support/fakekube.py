@@ -66,12 +66,23 @@ class FakeKube:
         self._same_version(found, {"metadata": {"resourceVersion": parts.get("/metadata/resourceVersion")}})
         before = copied(found.get("spec"))
         for place, value in parts.items():
-            *path, last = place.strip("/").split("/")
+            *path, last = (step.replace("~1", "/") for step in place.strip("/").split("/"))
             target = found
             for step in path:
                 target = target[step]
             target[last] = copied(value)
         if found.get("spec") != before:
+            found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+        return self._changed("MODIFIED", found)
+
+    async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
+        self._request("resize", Kind.POD, namespace, name)
+        found = self._find(Kind.POD, namespace, name)
+        self._same_uid(found, uid)
+        (target,) = (c for c in found["spec"]["containers"] if c["name"] == container)
+        before = target.get("resources") or {}
+        target["resources"] = before | {k: (before.get(k) or {}) | copied(v) for k, v in resources.items()}
+        if target["resources"] != before:
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found)
 

@@ -23,6 +23,7 @@ from pstraining.core.actions import (
     Outcomes,
     Plan,
     Replace,
+    Resize,
     Verdict,
 )
 from pstraining.core.observe import observe
@@ -64,8 +65,8 @@ class World:
     told: list[Event] = field(default_factory=list)
     foreign: set[tuple[str, str]] = field(default_factory=set)
     """Names that another process holds."""
-    refuse: Callable[[Create | Replace], str] | None = None
-    """Plays a strict API server: a message refuses the creation."""
+    refuse: Callable[[Create | Replace | Resize], str] | None = None
+    """Plays a strict API server: a message refuses the write."""
     verdict: Verdict = Verdict.INVALID
     """How it refuses: by the object's content, or by who asks and what there is already."""
     serial: int = 0
@@ -304,23 +305,40 @@ class World:
         elif isinstance(action, Replace):
             if self.refuse is not None and (message := self.refuse(action)):
                 return Outcome(action, self.verdict, message)
-            assert self.children[key]["metadata"]["uid"] == action.uid
-            self._replace(action, self.children[key])
+            found = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
+            assert found["metadata"]["uid"] == action.uid
+            self._replace(action, found)
+        elif isinstance(action, Resize):
+            if self.refuse is not None and (message := self.refuse(action)):
+                return Outcome(action, self.verdict, message)
+            self._resize(action, self.pods[action.name])
         elif isinstance(action, Delete):
             self._delete(action, key)
         return Outcome(action, Verdict.DONE)
 
     def _replace(self, action: Replace, target: dict[str, Any]) -> None:
         parts = copied(dict(action.parts))
+        if action.kind is Kind.POD:
+            marks = {pointer.rpartition("/")[2].replace("~1", "/"): value for pointer, value in parts.items()}
+            target["metadata"]["annotations"] |= marks
+            return
         if "/metadata/resourceVersion" not in parts:
             assert list(parts) == ["/spec/template"]
             target["spec"]["template"] = parts["/spec/template"]
+            if action.kind is Kind.DEPLOYMENT:  # of strategy Recreate
+                index = int(target["metadata"]["labels"][names.LABEL_INDEX])
+                self.pods = {n: p for n, p in self.pods.items() if _key(p)[:2] != (names.WORKER, index)}
             return
         if parts.pop("/metadata/resourceVersion") != target["metadata"].get("resourceVersion"):
             raise StaleError
         assert parts.keys() <= {"/metadata/ownerReferences", "/metadata/labels"}
         target["metadata"] |= {pointer.rpartition("/")[2]: value for pointer, value in parts.items()}
         self.touch(target)
+
+    def _resize(self, action: Resize, target: dict[str, Any]) -> None:
+        assert target["metadata"]["uid"] == action.uid
+        (container,) = (c for c in target["spec"]["containers"] if c["name"] == action.container)
+        container["resources"] = deep_merge(container.get("resources") or {}, dict(action.resources))
 
     def touch(self, target: dict[str, Any]) -> None:
         """Give an object that has changed another version."""

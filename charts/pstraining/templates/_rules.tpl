@@ -42,6 +42,10 @@ a call that is added to the operator is added here and there.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete]
+# Another size of running pods, without a restart: Kubernetes 1.33 or newer.
+- apiGroups: [""]
+  resources: [pods/resize]
+  verbs: [patch]
 # Why a StatefulSet or a Job has no pod is told nowhere else.
 - apiGroups: [""]
   resources: [events]

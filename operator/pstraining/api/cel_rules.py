@@ -23,18 +23,18 @@ FIXED_WHILE_RUNNING: Final = (
     *(f"ps.{f}" for f in ("server", "standby", "onChiefRestart?", "restartPolicy")),
     *("ps.volumeClaimTemplates?", "ps.persistentVolumeClaimRetentionPolicy"),
     *(f"worker.{f}" for f in ("template", "addressing", "restartPolicy")),
-    *(f"chief.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy")),
-    *(f"evaluator.{f}" for f in ("enabled", "template?", "resources?", "restartPolicy", "inCluster")),
+    *(f"chief.{f}" for f in ("enabled", "template?", "restartPolicy")),
+    *(f"evaluator.{f}" for f in ("enabled", "template?", "restartPolicy", "inCluster")),
     *("checkpoint?", "training", "network.topologyKey", "network.packTopologyKey?"),
     *("runPolicy.nodeLossSeconds", "runPolicy.schedulingPolicy"),
 )
 """What feeds pod templates, with a question mark where it may be absent: pods are rendered when they are created and
-never while they live."""
+never while they live. Sizes are no part of it: running pods are resized (core/policies/resizing.py)."""
 CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "volume?", "volumeClaimTemplate?")
 """The fields of spec.checkpoint that feed pod templates."""
 
 
-MADE_ANEW: Final = ("ps.template?", "ps.resources?")
+MADE_ANEW: Final = ("ps.template?",)
 """What may change while hot standbys run: each parameter server is replaced beside the others."""
 
 

@@ -76,6 +76,10 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         (Reason.CHECKPOINTING, Reason.RESHARDING, Reason.RESUMING), (Reason.RESCALED, Reason.JOB_FINISHED)
     ),
     Condition.UPDATING: Reasons((Reason.REPLACING_SERVERS,), (Reason.SERVERS_UPDATED, Reason.UPDATE_REFUSED, *_OVER)),
+    Condition.RESIZING: Reasons(
+        (Reason.RESIZE_IN_PROGRESS, Reason.RESIZE_DEFERRED, Reason.REPLACING_PODS),
+        (Reason.RESIZED, Reason.RESIZE_INFEASIBLE, Reason.RESIZE_REFUSED, Reason.UPDATE_REFUSED, *_OVER),
+    ),
     Condition.CHECKPOINT_NOT_DURABLE: Reasons(
         (Reason.NO_CHECKPOINT_VOLUME, Reason.CHECKPOINT_VOLUME_NOT_DURABLE), (Reason.CHECKPOINT_DURABLE,)
     ),

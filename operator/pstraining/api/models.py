@@ -17,6 +17,8 @@ from pstraining.api.standby import Standby
 from pstraining.api.summary import HistoryPolicy
 from pstraining.api.training import TrainingSpec
 
+_RESIZED = "Running pods are resized in place on Kubernetes 1.33 or newer; the condition Resizing reports it."
+
 
 class Server(StrEnum):
     """The process that runs TensorFlow's server on a PS."""
@@ -122,7 +124,7 @@ class PSSpec(Role):
     resources: Resources | None = Field(
         default=None,
         description="Resources of the training container (named tensorflow, or the only one), in place of the "
-        "template's.",
+        "template's. " + _RESIZED,
     )
     server: Server = Field(
         default=Server.PROGRAM,
@@ -159,6 +161,11 @@ class WorkerSpec(Role):
     template: PodTemplate = Field(
         description="Pod template of the workers, and the default template of the other roles."
     )
+    resources: Resources | None = Field(
+        default=None,
+        description="Resources of the workers' training container (named tensorflow, or the only one), in place of the "
+        "template's. Other roles that copy the template keep those of the template. " + _RESIZED,
+    )
     addressing: Addressing = Field(
         default=Addressing.HEADLESS,
         description="Network address of a worker. Headless (default): a DNS name that resolves to its pod. "
@@ -183,7 +190,7 @@ class ChiefSpec(Role):
     resources: Resources | None = Field(
         default=None,
         description="Resources of the training container (named tensorflow, or the only one), in place of the "
-        "template's.",
+        "template's. " + _RESIZED,
     )
 
 
@@ -203,7 +210,7 @@ class EvaluatorSpec(Role):
     resources: Resources | None = Field(
         default=None,
         description="Resources of the training container (named tensorflow, or the only one), in place of the "
-        "template's.",
+        "template's. " + _RESIZED,
     )
     in_cluster: bool = Field(
         default=False,

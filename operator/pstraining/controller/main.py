@@ -159,7 +159,8 @@ class Operator:
         setting = self.settings.pod_ids
         assigned = setting is PodIds.AUTO and await self._platform_assigns_ids()
         ids = sets_ids(setting, platform_assigns_ids=assigned)
-        found = Installation(ids, await self.progress.start(), await self._kueue_support())
+        kueue, resizes = await self._kueue_support(), await self._resizes_pods()
+        found = Installation(ids, await self.progress.start(), kueue, resizes)
         self.watch_state.installation = found
         if not found.sets_ids:
             logger.info("New pods get no user and group IDs: the platform assigns them")
@@ -183,6 +184,15 @@ class Operator:
                     logger.info("The API server serves Kueue's Workloads now: the operator restarts to watch them")
                     self.stop.set()
                     return
+
+    async def _resizes_pods(self) -> bool:
+        """Return whether running pods can be resized; an older cluster replaces them."""
+        trouble = "The API server cannot be asked whether it resizes running pods"
+        try:
+            return await answered(self.client.pods_are_resized, trouble, CRD_POLL_SECONDS)
+        except Refused as error:
+            logger.warning("The API server does not say whether it resizes running pods: %s", error.message)
+            return False
 
     async def _platform_assigns_ids(self) -> bool:
         trouble = "The API server cannot be asked whether it assigns IDs to pods"

@@ -13,12 +13,16 @@ from pstraining.core.actions import Kind
 DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 """A second copy of the object, and the Deployment controller's own counter."""
 POD_METADATA = (
-    *("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "ownerReferences"),
+    *("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "ownerReferences"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
 POD_LABELS = (names.LABEL_POD_INDEX,)
 POD_SPEC = ("nodeName", "schedulingGates", "activeDeadlineSeconds")
-POD_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Ready", "DisruptionTarget")
+POD_CONDITIONS = (
+    *("PodScheduled", "PodReadyToStartContainers", "Ready", "DisruptionTarget"),
+    *("PodResizePending", "PodResizeInProgress"),
+)
+POD_CONDITION_FIELDS = ("type", "status", "reason", "message", "lastTransitionTime", "observedGeneration")
 QUEUE_STATUS = ("conditions", "admission", "admissionChecks", "reclaimablePods")
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
 
@@ -85,9 +89,11 @@ def _pod_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    trimmed: dict[str, Any] = {k: status[k] for k in ("phase", "reason", "message") if k in status}
+    trimmed: dict[str, Any] = {
+        k: status[k] for k in ("phase", "reason", "message", "observedGeneration") if k in status
+    }
     trimmed["conditions"] = [
-        {k: c[k] for k in ("type", "status", "reason", "message", "lastTransitionTime") if k in c}
+        {k: c[k] for k in POD_CONDITION_FIELDS if k in c}
         for c in status.get("conditions") or ()
         if c.get("type") in POD_CONDITIONS
     ]

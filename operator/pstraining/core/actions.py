@@ -95,6 +95,19 @@ class Replace:
 
 
 @dataclass(frozen=True)
+class Resize:
+    """Change the resources of one container of a running pod (subresource pods/resize). A refusal changes nothing."""
+
+    name: str
+    uid: str
+    container: str
+    resources: Mapping[str, Any]
+    """Requests and limits; those that are not named stay."""
+    reason: Reason
+    kind: Kind = Kind.POD
+
+
+@dataclass(frozen=True)
 class Delete:
     """Delete in the background with a uid precondition; an absent object is a success."""
 
@@ -119,7 +132,7 @@ class PatchStatus:
     reason: Reason
 
 
-Action = Create | Apply | Replace | Delete | PatchStatus
+Action = Create | Apply | Replace | Resize | Delete | PatchStatus
 
 
 @dataclass(frozen=True)

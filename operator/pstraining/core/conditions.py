@@ -7,7 +7,7 @@ from pstraining.api import names
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core import queue_messages, role_status
-from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Verdict
+from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Resize, Verdict
 from pstraining.core.facts import Facts
 from pstraining.core.policies import (
     durability,
@@ -17,6 +17,7 @@ from pstraining.core.policies import (
     missed_change,
     node_loss,
     resharding,
+    resizing,
     rolling_update,
     teardown,
 )
@@ -108,6 +109,7 @@ def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
     if rescaling is not None:
         yield rescaling
     yield from _updating(situation)
+    yield from _resizing(situation)
     yield _restarting(situation, running.true, rescaling is not None and rescaling.true)
     yield _suspended(situation)
     yield from _queued(situation)
@@ -138,6 +140,19 @@ def _updating(situation: Situation) -> Iterator[ConditionUpdate]:
             yield ConditionUpdate(Condition.UPDATING, *progress)
     else:
         yield from _withdrawn(situation, Condition.UPDATING)
+
+
+def _resizing(situation: Situation) -> Iterator[ConditionUpdate]:
+    if situation.end is not None or situation.suspended:
+        yield from _withdrawn(situation, Condition.RESIZING)
+        return
+    refusals = (*situation.outcomes.with_verdict(Verdict.INVALID), *situation.outcomes.with_verdict(Verdict.REFUSED))
+    refused = next((o for o in refusals if _is_resize(o)), None)
+    if any(isinstance(o.action, Replace) and o.action.kind is Kind.STATEFUL_SET for o in refusals):
+        return  # the condition Updating reports it
+    progress = resizing.progress(situation.facts, situation.stored(Condition.RESIZING), refused)
+    if progress is not None:
+        yield ConditionUpdate(Condition.RESIZING, *progress)
 
 
 def _withdrawn(situation: Situation, kind: Condition) -> Iterator[ConditionUpdate]:
@@ -213,7 +228,7 @@ def _created(situation: Situation) -> ConditionUpdate:
 
 def _refused(situation: Situation) -> str:
     """Return the message about the first object that the API server refuses; empty without one."""
-    refused = situation.outcomes.with_verdict(Verdict.REFUSED)
+    refused = [o for o in situation.outcomes.with_verdict(Verdict.REFUSED) if not _is_resize(o)]
     return f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}" if refused else ""
 
 
@@ -306,7 +321,13 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
 
 def _is_update(outcome: Outcome) -> bool:
     """Whether a refusal of this action leaves the job unchanged, because it updates an existing object."""
-    return isinstance(outcome.action, Replace)
+    return isinstance(outcome.action, Replace | Resize)
+
+
+def _is_resize(outcome: Outcome) -> bool:
+    """Whether an action gives running pods another size; that of a StatefulSet's template is no part of it."""
+    is_template = isinstance(outcome.action, Replace) and outcome.action.kind is Kind.DEPLOYMENT
+    return is_template or isinstance(outcome.action, Resize)
 
 
 def _created_some(outcomes: Outcomes) -> bool:

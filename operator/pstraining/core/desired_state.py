@@ -1,9 +1,10 @@
 """Which children does a running job need, and how do the existing ones differ?
 
 A child that holds pods is rendered when it is created and never again, so that a new version of the operator restarts
-nothing; only its number of replicas is corrected. Parameter servers with hot standbys are an exception: they are
-rendered again when spec.ps.template or spec.ps.resources changes (policies/rolling_update.py). Services and the cluster
-map hold no state and are corrected whenever a field that we render differs.
+nothing; only its number of replicas is corrected. There are two exceptions: parameter servers with hot standbys are
+rendered again when spec.ps.template changes (policies/rolling_update.py), and what holds pods may be when the size of a
+role changes (policies/resizing.py). Services and the cluster map hold no state and are corrected whenever a field that
+we render differs.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -16,7 +17,7 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
 from pstraining.core.facts import Facts
-from pstraining.core.policies import gang, job_restart, retired_workers, rolling_update
+from pstraining.core.policies import gang, job_restart, resizing, retired_workers, rolling_update
 from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
 from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
@@ -252,6 +253,7 @@ def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator
         is_retired = child.kind is Kind.DEPLOYMENT and child.number(names.LABEL_INDEX) in facts.retired_workers
         if child.kind is Kind.STATEFUL_SET:
             yield from rolling_update.replacements(facts, child, manifest)
+            yield from resizing.template_replacements(facts, child, manifest)
         if not is_retired and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(facts.snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)

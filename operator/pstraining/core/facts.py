@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -34,8 +35,29 @@ from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failover import ShardState
 from pstraining.core.policies.failure_counts import FailureCounts
 from pstraining.core.snapshot import Snapshot
-from pstraining.resources import kueue
+from pstraining.resources import kueue, pods, sizes
 from pstraining.resources.gang import GangMembers
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a role's pods: the resources of their training container."""
+
+    text: str
+    """The resources, as canonical JSON."""
+    spec: Mapping[str, Any]
+    """The pod's spec, as far as sizes depend on it."""
+
+
+def size_of(job: PSTrainingJob, role: str) -> Size:
+    """Return the size that the spec gives to the pods of a role.
+
+    Args:
+        job: the job.
+        role: the role.
+    """
+    spec = pods.sized(job, role)
+    return Size(sizes.text(pods.main_container(spec)), spec)
 
 
 @dataclass(frozen=True)
@@ -133,6 +155,11 @@ class Facts:
         """The shards whose primary is ready."""
         primaries = self.without_standbys.pods_of(names.PS)
         return frozenset(p.index for p in primaries if p.ready and not p.deleting)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, Size]:
+        """The size that the spec gives to the pods of each role."""
+        return {role: size_of(self.job, role) for role in names.ROLES}
 
     @cached_property
     def gang(self) -> GangMembers:

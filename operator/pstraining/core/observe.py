@@ -12,7 +12,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
-from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, Snapshot, Termination
+from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, ResizeState, Snapshot, Termination
 from pstraining.resources import kueue
 from pstraining.resources.installation import STANDARD, Installation
 
@@ -119,6 +119,7 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
     main, statuses = training_container(job, role, containers, annotations), status.get("containerStatuses") or ()
     container = _container(statuses, main)
     inits = _init_containers(spec, status, started=container.running or container.terminated is not None)
+    resize, resize_message = _resize(metadata, status, conditions)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -134,6 +135,9 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
         reason=status.get("reason", ""),
         cluster_hash=annotations.get(names.ANNOTATION_CLUSTER_HASH, ""),
         server_template=annotations.get(names.ANNOTATION_SERVER_TEMPLATE, ""),
+        size=annotations.get(names.ANNOTATION_SIZE, ""),
+        resize=resize,
+        resize_message=resize_message,
         main=main,
         container=container,
         member=member,
@@ -151,6 +155,25 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
         mounted=_is_mounted(conditions.get("PodReadyToStartContainers", {}), status),
         gates=tuple(gate.get("name", "") for gate in spec.get("schedulingGates") or ()),
     )
+
+
+def _resize(
+    metadata: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]
+) -> tuple[ResizeState, str]:
+    """Return how far a resize has got. Conditions about an earlier generation of the pod say nothing about this one."""
+    generation = metadata.get("generation", 0)
+
+    def current(kind: str) -> Mapping[str, Any]:
+        found = conditions.get(kind, {})
+        is_outdated = 0 < found.get("observedGeneration", 0) < generation
+        return {} if is_outdated or found.get("status") != "True" else found
+
+    pending, applied = current("PodResizePending"), current("PodResizeInProgress")
+    if pending.get("reason") in (ResizeState.DEFERRED, ResizeState.INFEASIBLE):
+        return ResizeState(pending["reason"]), pending.get("message", "")
+    if applied or 0 < status.get("observedGeneration", 0) < generation:
+        return ResizeState.IN_PROGRESS, applied.get("message", "")
+    return ResizeState.NONE, ""
 
 
 def _is_mounted(sandbox: Mapping[str, Any], status: Mapping[str, Any]) -> bool:

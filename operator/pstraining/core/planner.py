@@ -25,7 +25,7 @@ from datetime import datetime
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core import desired_state
-from pstraining.core.actions import Action, Create, Delete, Kind, Plan
+from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan
 from pstraining.core.desired_state import DesiredState
 from pstraining.core.facts import Facts, gather
 from pstraining.core.policies import (
@@ -45,6 +45,7 @@ from pstraining.core.policies import (
     pvc_retention,
     queueing,
     resharding,
+    resizing,
     retain_policy,
     rolling_update,
     stuck_pods,
@@ -53,7 +54,7 @@ from pstraining.core.policies import (
 from pstraining.core.policies.attempts import Step
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import workloads
-from pstraining.resources.launcher import LauncherFiles
+from pstraining.resources.launcher import LauncherFiles, LauncherMap
 
 
 def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
@@ -179,6 +180,19 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     yield from stuck
     yield from _without(rolling_update.deletions(facts), stuck)
     yield from queueing.changes(facts)
+    yield from _resizes(facts, desired.launcher_map)
+
+
+def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:
+    """Give pods the size of the spec. This comes last: a refusal of a size ends the writes of the pass."""
+
+    def worker(index: int) -> Manifest:
+        installation = facts.snapshot.installation
+        built = workloads.build_worker(facts.job, index, launcher_map, installation=installation)
+        return desired_state.completed(facts, built)
+
+    yield from resizing.changes(facts)
+    yield from resizing.replacements(facts, worker)
 
 
 def _attempt_steps(facts: Facts) -> dict[str, Step]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +53,18 @@ class Container:
         return self.running and self.ready
 
 
+class ResizeState(StrEnum):
+    """What the kubelet reports of a pod's resize; the values are Kubernetes' words."""
+
+    NONE = ""
+    IN_PROGRESS = "InProgress"
+    """It is being applied, or the kubelet has not seen it yet."""
+    DEFERRED = "Deferred"
+    """The node has too little room now; the kubelet tries again."""
+    INFEASIBLE = "Infeasible"
+    """The node can never grant it."""
+
+
 @dataclass(frozen=True)
 class Pod:
     """One pod of the job."""
@@ -98,6 +111,11 @@ class Pod:
     """Number of restarts of the whole job when the pod was rendered."""
     server_template: str = ""
     """Hash of the template of a PS with hot standbys."""
+    size: str = ""
+    """The resources of the training container that were asked for last, as JSON; empty in pods of older operators."""
+    resize: ResizeState = ResizeState.NONE
+    resize_message: str = ""
+    """The kubelet's message about the resize."""
     others_run: bool = False
     """Whether another container than the training container runs, native sidecars excepted, which end with it."""
     active_deadline: int | None = None

@@ -170,8 +170,9 @@ def transition(old: StatusCondition | None, new: StatusCondition) -> Event | Non
     """Return the event for a changed condition, or None if the change has none."""
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return None
-    if new.type in (Condition.RESCALING, Condition.UPDATING):
-        kind = "Warning" if new.reason == Reason.UPDATE_REFUSED else "Normal"
+    if new.type in (Condition.RESCALING, Condition.UPDATING, Condition.RESIZING):
+        failed = (Reason.UPDATE_REFUSED, Reason.RESIZE_REFUSED, Reason.RESIZE_INFEASIBLE)
+        kind = "Warning" if new.reason in failed else "Normal"
         return Event(kind, new.reason, new.message or str(new.reason))
     if new.type == Condition.QUEUED:
         kind = "Warning" if new.reason in (Reason.QUEUE_IGNORED, Reason.KUEUE_NOT_INSTALLED) else "Normal"

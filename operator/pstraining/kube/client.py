@@ -34,6 +34,7 @@ WARNINGS_MAX: Final = 50
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
 
@@ -89,6 +90,14 @@ class KubeClient:
         # "add" replaces the value of a member that exists (RFC 6902, 4.1).
         body = [{"op": "add", "path": pointer, "value": value} for pointer, value in values.items()]
         return await self._request("PATCH", path, query, body, JSON_PATCH)
+
+    async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
+        """Strategic merge patch of the subresource `resize` by our field manager, with the uid as a precondition."""
+        path = RESOURCES[Kind.POD].path(namespace, name, "resize")
+        query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
+        containers = [{"name": container, "resources": dict(resources)}]
+        body = {"metadata": {"uid": uid}, "spec": {"containers": containers}}
+        return await self._request("PATCH", path, query, body, STRATEGIC_MERGE_PATCH)
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
@@ -188,9 +197,13 @@ class KubeClient:
         SecurityContextConstraints."""
         return await self._serves("security.openshift.io/v1", "securitycontextconstraints")
 
+    async def pods_are_resized(self) -> bool:
+        """Whether the API server serves the subresource by which running pods are resized (Kubernetes 1.33)."""
+        return await self._serves("v1", "pods/resize")
+
     async def _serves(self, api_version: str, plural: str) -> bool:
         try:
-            resources = await self._request("GET", f"/apis/{api_version}")
+            resources = await self._request("GET", f"/{'apis' if '/' in api_version else 'api'}/{api_version}")
         except NotFound:
             return False
         return any(r.get("name") == plural for r in resources.get("resources") or ())

@@ -22,6 +22,7 @@ from pstraining.core.actions import (
     Outcomes,
     PatchStatus,
     Replace,
+    Resize,
     Verdict,
 )
 from pstraining.core.observe import controller_uid
@@ -132,6 +133,11 @@ class Executor:
                 port = self._port
                 written = await port.replace(action.kind, namespace, action.name, action.uid, action.parts)
                 self._on_write(action.kind, "replace")
+                self._cache.wrote(namespace, job, written)
+            case Resize():
+                asked = action.name, action.uid, action.container, action.resources
+                written = await self._port.resize(namespace, *asked)
+                self._on_write(action.kind, "resize")
                 self._cache.wrote(namespace, job, written)
             case PatchStatus():
                 patched = action.kind, namespace, action.name, action.version, action.status

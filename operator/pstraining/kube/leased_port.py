@@ -51,6 +51,10 @@ class LeasedPort:
         """See `ApiPort.replace`."""
         return await self._sent(lambda: self._port.replace(kind, namespace, name, uid, parts))
 
+    async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
+        """See `ApiPort.resize`."""
+        return await self._sent(lambda: self._port.resize(namespace, name, uid, container, resources))
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object | None:

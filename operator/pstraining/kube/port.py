@@ -43,6 +43,19 @@ class ApiPort(Protocol):
             parts: the values by JSON pointer.
         """
 
+    async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
+        """Change requests and limits of one container of a pod (subresource `resize`, strategic merge patch).
+
+        A pod of another uid is a Conflict.
+
+        Args:
+            namespace: the pod's.
+            name: the pod's.
+            uid: the pod's.
+            container: the container's name.
+            resources: its requests and limits; those that are not named stay.
+        """
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object | None:

@@ -15,7 +15,7 @@ from pstraining.api.cel_rules import CHECKPOINT_FIXED, FIXED_WHILE_RUNNING, MADE
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources import standbys
 
-FORMAT: Final = "1-"
+FORMAT: Final = "2-"
 """How the hash is made. A version that makes it in another way takes another format, and leaves running jobs alone."""
 
 

@@ -36,10 +36,12 @@ class Installation:
     progress: ProgressEndpoint | None = None
     """None if the operator accepts no progress."""
     kueue: KueueSupport = KueueSupport.OFF
+    resizes_pods: bool = False
+    """Whether the API server serves the subresource pods/resize (KEP-1287), by which running pods are resized."""
 
 
 STANDARD: Final = Installation()
-"""An operator that sets IDs, accepts no progress and ignores queues."""
+"""An operator that sets IDs, accepts no progress and ignores queues, on a cluster that does not resize pods."""
 
 
 def progress_path(namespace: str, name: str) -> str:

@@ -18,6 +18,7 @@ from pstraining.resources import (
     placement,
     resource_requests,
     security,
+    sizes,
     standbys,
     tolerations,
 )
@@ -78,12 +79,14 @@ def build(
     }
     if task.role == names.PS and standbys.is_hot(job):
         annotations |= {names.ANNOTATION_SERVER_TEMPLATE: standbys.server_template(job)}
+    _set_resources(job, task.role, container)
     template["metadata"] = {
         **metadata,
         "labels": on_template(metadata.get("labels"), labels),
-        "annotations": on_template(metadata.get("annotations"), annotations),
+        "annotations": on_template(
+            metadata.get("annotations"), annotations | {names.ANNOTATION_SIZE: sizes.text(container)}
+        ),
     }
-    _set_resources(job, task.role, container)
     _wrap(job, task, container)
     if task.role == names.PS or launcher.reports_readiness:
         container.setdefault("readinessProbe", _readiness(job, task))
@@ -98,6 +101,21 @@ def build(
     spec.setdefault("automountServiceAccountToken", False)
     security.restrict(spec, ids=installation.sets_ids)
     return template
+
+
+def sized(job: PSTrainingJob, role: str) -> dict[str, Any]:
+    """Return the pod spec of a role from which sizes follow: its containers have the resources that pods are made with.
+
+    Args:
+        job: the job.
+        role: the role.
+    """
+    template, defaulted = _template(job, role)
+    spec: dict[str, Any] = template["spec"]
+    if defaulted:
+        drop_devices(spec)
+    _set_resources(job, role, main_container(spec))
+    return spec
 
 
 def main_container(spec: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +175,7 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
     spec = job.spec
     own = {
         names.PS: spec.ps.resources,
+        names.WORKER: spec.worker.resources,
         names.CHIEF: spec.chief.resources,
         names.EVALUATOR: spec.evaluator.resources,
     }.get(role)

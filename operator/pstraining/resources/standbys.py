@@ -52,8 +52,23 @@ def pod(job: PSTrainingJob, index: int, member: int) -> str:
 
 
 def server_template(job: PSTrainingJob) -> str:
-    """Return a hash of the fields that may change while hot standbys run, as members are replaced one by one."""
-    fields = json.dumps([job.spec.ps.template, job.spec.ps.resources], sort_keys=True)
+    """Return a hash of the fields from which the servers' pods are made and that may change while hot standbys run."""
+    return _template_hash(job, job.spec.ps.resources)
+
+
+def differs_in_size_only(job: PSTrainingJob, carried: str, size: dict[str, Any]) -> bool:
+    """Whether a server was made from spec.ps as it is now, with other resources.
+
+    Args:
+        job: the job.
+        carried: the hash on the server's pod.
+        size: the resources of its training container.
+    """
+    return carried in (server_template(job), _template_hash(job, None), _template_hash(job, size))
+
+
+def _template_hash(job: PSTrainingJob, resources: dict[str, Any] | None) -> str:
+    fields = json.dumps([job.spec.ps.template, resources], sort_keys=True)
     return hashlib.sha256(fields.encode()).hexdigest()[:10]
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pstraining.cli.commands.plan import Change, Planned, changes, details, looked, picture, report, seconds_at
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
-from pstraining.core.actions import Apply, Create, Delete, Kind
+from pstraining.core.actions import Apply, Create, Delete, Kind, Resize
 from tests.support.builders import NOW, TEMPLATE, job
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
@@ -191,6 +191,31 @@ def test_servers_that_get_another_size_are_told() -> None:
     planned = looked(cluster, body, cluster.world.now)
     assert of(planned) == [("Replace", "StatefulSet", "digits-ps"), ("Replace", "StatefulSet", "digits-standby")]
     assert {details(planned, action) for action in planned.actions} == {"/spec/template"}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_how_running_pods_get_another_size_is_told(*, in_place: bool) -> None:
+    class Serving(JobCluster):
+        def read(self, path: str) -> Any:
+            assert path == "/api/v1"
+            return {"resources": [{"name": "pods"}, *([{"name": "pods/resize"}] if in_place else [])]}
+
+    cluster = Serving(running(chief={"resources": {"limits": {"memory": "1Gi"}}}))
+    body = as_there(cluster)
+    body["spec"]["chief"]["resources"] = {"limits": {"memory": "2Gi"}}
+    planned = looked(cluster, body, cluster.world.now)
+    (way,) = report(planned, None)["resizes"]
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(picture(planned, None))
+    assert way in said.get()
+    if in_place:
+        assert way.endswith("limits.memory 1Gi -> 2Gi: resized in place, without a restart.")
+        resize = next(a for a in planned.actions if isinstance(a, Resize))
+        assert details(planned, resize) == "limits.memory 1Gi -> 2Gi"
+    else:
+        assert way.endswith("(Kubernetes 1.33 or newer does).")
+        assert not planned.actions
 
 
 def test_a_job_that_is_suspended_stops_in_order() -> None:

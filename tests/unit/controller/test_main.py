@@ -39,6 +39,9 @@ class Platform(FakeKube):
     async def api_is_served(self) -> bool:
         return True
 
+    async def pods_are_resized(self) -> bool:
+        return True
+
     async def assigns_ids(self) -> bool:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -66,6 +69,7 @@ async def test_the_ids_of_pods_are_decided_before_the_first_pass(
     operator = build(settings, DECISIONS, LAUNCHER, cast(Any, platform), asyncio.Event())
     await operator._wait_for_platform()
     assert operator.watch_state.installation.sets_ids is expected
+    assert operator.watch_state.installation.resizes_pods
     assert platform.answers == []
     platform.put(job())
     platform.deliver(operator.watch_state.cache)

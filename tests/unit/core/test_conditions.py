@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Create, Replace, Verdict
+from pstraining.core.actions import Create, Replace, Resize, Verdict
 from pstraining.core.observe import observe
 from tests.support.builders import TEMPLATE, job
 from tests.support.simulation import World, phase, running
@@ -141,7 +141,7 @@ def test_a_job_that_cannot_be_read_is_told_and_left_alone() -> None:
 def test_every_name_is_refused_only_once_a_pass() -> None:
     seen: list[str] = []
 
-    def refuse(create: Create | Replace) -> str:
+    def refuse(create: Create | Replace | Resize) -> str:
         seen.append(create.name)
         return "no"
 

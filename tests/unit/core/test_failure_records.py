@@ -12,6 +12,7 @@ from pstraining.core.actions import Kind
 from pstraining.core.policies.failure_counts import Failure, FailureCounts, count_failures
 from pstraining.core.policies.failures import Consequence, Decision
 from pstraining.core.snapshot import Child, Container, Pod, Termination
+from pstraining.resources.fixed_fields import FORMAT
 from tests.support.builders import NOW, stamp
 from tests.support.snapshots import a_child, a_pod, facts_of
 
@@ -73,7 +74,10 @@ GOING = failed("worker", 1, deleting=True)
 STOPS: dict[str, tuple[dict[str, Any], tuple[Child, ...]]] = {
     "suspended": ({"runPolicy": {"suspend": True}}, ()),
     "another number of servers": ({}, (a_child(Kind.STATEFUL_SET, "digits-ps", spec={"replicas": 2}),)),
-    "other settings": ({}, (a_child(Kind.DEPLOYMENT, "digits-worker-0", annotations={names.ANNOTATION_FIXED: "1-x"}),)),
+    "other settings": (
+        {},
+        (a_child(Kind.DEPLOYMENT, "digits-worker-0", annotations={names.ANNOTATION_FIXED: f"{FORMAT}x"}),),
+    ),
 }
 
 

@@ -42,7 +42,7 @@ def test_a_volume_that_goes_with_its_pod_keeps_no_checkpoint(
     assert not_durable(typed(job(spec=spec)).spec.checkpoint) == expected
 
 
-OWN, OTHER = fixed_fields.digest(typed(job())), "1-other"
+OWN, OTHER = fixed_fields.digest(typed(job())), f"{fixed_fields.FORMAT}other"
 
 
 def workload(kind: Kind, carried: str | None) -> Child:

@@ -46,7 +46,7 @@ class Port:
     async def write(self, *_: Any) -> None:
         self.writes.append(self.held)
 
-    apply = replace = delete = patch_status = patch_progress = merge_status = create_event = write
+    apply = replace = resize = delete = patch_status = patch_progress = merge_status = create_event = write
 
 
 async def test_a_pass_writes_nothing_after_its_lease_is_lost() -> None:
@@ -66,7 +66,7 @@ READS = ("get", "warnings")
 async def test_every_write_asks_for_the_lease(call: str) -> None:
     port = Port()
     leased: Any = LeasedPort(port, lambda: port.held)  # type: ignore[arg-type]
-    counts = {"create": 3, "apply": 4, "replace": 5, "delete": 4, "patch_status": 3, "patch_progress": 4}
+    counts = {"create": 3, "apply": 4, "replace": 5, "resize": 5, "delete": 4, "patch_status": 3, "patch_progress": 4}
     counts |= {"create_event": 2, "merge_status": 5}
     arguments = [{"metadata": {"name": "a"}}] * counts[call]
     await getattr(leased, call)(*arguments)

@@ -31,7 +31,7 @@ def test_a_role_has_its_own_template(role: str) -> None:
         assert container(task, {role: {"template": own}})["image"] == ("own:1" if other == role else "img:1")
 
 
-@pytest.mark.parametrize("role", TASKS)
+@pytest.mark.parametrize("role", [*TASKS, "worker"])
 def test_resources_of_a_role(role: str) -> None:
     own = {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1"}}
     for other, task in {**TASKS, "worker": WORKER}.items():

@@ -32,12 +32,15 @@ from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.validation.schema import with_defaults
 from pstraining.core import planner
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, PatchStatus, Replace
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, PatchStatus, Replace, Resize
+from pstraining.core.facts import gather
 from pstraining.core.observe import observe
+from pstraining.core.policies import resizing
 from pstraining.core.policies.gang import kind_of_group
 from pstraining.kube.paths import RESOURCES
 from pstraining.launcher import launcher_files, launcher_version
-from pstraining.resources import kueue
+from pstraining.resources import kueue, sizes
+from pstraining.resources.installation import Installation
 from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.resource_requests import Amounts, of_pod
 
@@ -46,6 +49,7 @@ CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in _NOT_LISTED)
 WORDS: Final = {
     Create: ("create", "green"),
     **dict.fromkeys((Apply, Replace, PatchStatus), ("correct", "yellow")),
+    Resize: ("resize", "yellow"),
     Delete: ("delete", "red"),
 }
 
@@ -74,6 +78,10 @@ class Planned:
     there: Mapping[tuple[Kind, str], Manifest] = field(default_factory=dict)
     """Its objects as they are."""
     exists: bool = False
+    resizes: tuple[str, ...] = ()
+    """How running pods get another size, in words."""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    """The present size of each pod, by its name."""
 
 
 def plan(
@@ -143,14 +151,26 @@ def looked(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned
                 if kind is not group or error.status != 404:
                     raise
         pods = cluster.pods(namespace, name)
-    snapshot = observe(after, children, pods)
+    resizes_pods = before is not None and _serves_resizes(cluster)
+    snapshot = observe(after, children, pods, installation=Installation(resizes_pods=resizes_pods))
+    facts = gather(snapshot, now)
     return Planned(
         after,
         planner.plan(snapshot, now, launcher).actions,
         tuple(changes((before or after)["spec"], after["spec"], "spec")),
         {key: child.manifest for key, child in snapshot.children.items()},
         before is not None,
+        () if isinstance(facts, str) else tuple(resizing.ways(facts)),
+        {pod.name: pod.size for pod in snapshot.pods},
     )
+
+
+def _serves_resizes(cluster: ClusterClient) -> bool:
+    try:
+        served = (cluster.read("/api/v1") or {}).get("resources") or ()
+    except RequestError:
+        return False
+    return any(resource.get("name") == "pods/resize" for resource in served)
 
 
 def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
@@ -175,7 +195,10 @@ def details(planned: Planned, action: Action) -> str:
     if isinstance(action, (Apply, Replace)) and action.kind is Kind.CLAIM:
         return _fate(action.body if isinstance(action, Apply) else {})
     if isinstance(action, Replace):
-        return ", ".join(action.parts)
+        return ", ".join(pointer.replace("~1", "/") for pointer in action.parts)
+    if isinstance(action, Resize):
+        carried = planned.sizes.get(action.name, "")
+        return ", ".join(sizes.changes(carried, sizes.text({"resources": action.resources})))
     if isinstance(action, Apply):
         there = planned.there.get((action.kind, action.name))
         fields = {k: v for k, v in action.body.items() if k not in ("apiVersion", "kind", "metadata")}
@@ -284,6 +307,7 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
         "exists": planned.exists,
         "changes": [{"field": c.field, "before": c.before, "after": c.after} for c in planned.changes],
         "actions": actions,
+        **({"resizes": list(planned.resizes)} if planned.resizes else {}),
         "newPods": {
             "number": pods,
             "cpu": float(asked.get("cpu", 0)),
@@ -313,6 +337,7 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
         summed = f"{several(len(planned.actions), 'object')}; {several(pods, 'new pod')}"
         asked = f" that request {told_amount(amount)} in total" if told_amount(amount) else ""
         parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
+    parts += [Text(f"Size of {way}") for way in planned.resizes]
     if queue := queue_of(planned):
         waits = f"The job waits in the queue {queue}: an operator with kueue.enabled creates pods once it is admitted."
         parts.append(Text(waits))

@@ -4,6 +4,8 @@ A hot standby holds the full state of its primary, so members are replaced one a
 standbys first. A server is only deleted while all servers of the job are in sync, and hands over before it ends. If the
 new servers do not start, the rollout stops at the first standby, and training continues without it. A server whose
 program does not run has nothing to hand over and is deleted at once: a wrong template is corrected by another change.
+
+Servers that differ in their size alone are resized in place where that is possible (policies/resizing.py).
 """
 
 from collections.abc import Iterator
@@ -13,8 +15,9 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core.actions import Delete, Kind, Manifest, Outcome, Replace
 from pstraining.core.facts import Facts
+from pstraining.core.policies import resizing
 from pstraining.core.policies.failover import usable
-from pstraining.core.snapshot import Child, Pod
+from pstraining.core.snapshot import Child, Pod, ResizeState
 from pstraining.resources import standbys
 
 
@@ -58,21 +61,33 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         message = f"StatefulSet {refused.action.name} was refused, and all servers stay as they are: {refused.message}"
         return False, Reason.UPDATE_REFUSED, message
     job, snapshot = facts.job, facts.snapshot
-    if not standbys.is_hot(job) or (stored is not None and _stays_refused(stored, snapshot.generation)):
+    if not standbys.is_hot(job) or (stored is not None and resizing.stays_refused(stored, snapshot.generation)):
         return None
     outdated, count = _outdated(facts), job.spec.ps.replicas * standbys.members(job)
     in_sync = sum(usable(pod) for pod in snapshot.pods_of(names.PS) if pod not in outdated)
     begun = stored is not None and stored.status == "True"
-    if outdated or not _sets_are_current(facts) or (begun and in_sync < count):
+    resized = any(resizing.is_resized_in_place(facts, pod) for pod in snapshot.pods_of(names.PS))
+    if outdated or not (resized or _sets_are_current(facts)) or (begun and in_sync < count):
         message = f"{in_sync} of {count} parameter servers are in sync and made from spec.ps as it is now"
         return True, Reason.REPLACING_SERVERS, f"{message}; they are replaced one at a time, standbys first."
     return (False, Reason.SERVERS_UPDATED, "") if stored is not None else None
 
 
 def _outdated(facts: Facts) -> tuple[Pod, ...]:
-    """Return the servers created from another spec; a server without a template hash is left alone."""
-    wanted = standbys.server_template(facts.job) if standbys.is_hot(facts.job) else ""
-    return tuple(p for p in facts.snapshot.pods_of(names.PS) if wanted and p.server_template not in ("", wanted))
+    """Return the servers created from another spec, or with a size that their node cannot grant.
+
+    A server without a template hash is left alone.
+    """
+    if not standbys.is_hot(facts.job):
+        return ()
+    wanted = standbys.server_template(facts.job)
+
+    def is_outdated(pod: Pod) -> bool:
+        if pod.server_template == wanted:
+            return pod.resize is ResizeState.INFEASIBLE
+        return pod.server_template != "" and not resizing.is_resized_in_place(facts, pod)
+
+    return tuple(pod for pod in facts.snapshot.pods_of(names.PS) if is_outdated(pod))
 
 
 def _sets_are_current(facts: Facts) -> bool:
@@ -88,8 +103,4 @@ def _template_hash(manifest: Manifest) -> str:
 
 def _is_refused(facts: Facts) -> bool:
     conditions = (c for c in facts.status.conditions if c.type == Condition.UPDATING)
-    return any(_stays_refused(c, facts.snapshot.generation) for c in conditions)
-
-
-def _stays_refused(condition: StatusCondition, generation: int) -> bool:
-    return condition.reason == Reason.UPDATE_REFUSED and condition.observed_generation == generation
+    return any(resizing.stays_refused(c, facts.snapshot.generation) for c in conditions)

@@ -1,0 +1,266 @@
+"""How do running pods get the resources that the spec has now?
+
+    the cluster resizes pods, and the change is one that Kubernetes allows    in place: no container restarts
+    else, or the node can never grant it:
+        a server with hot standbys            it is replaced beside the others (policies/rolling_update.py)
+        a worker without the chief's duties   it is replaced, one worker at a time
+        a server that has never started       it is replaced
+        any other pod                         it keeps its size until it is replaced; the condition says so
+
+Level-based: a pod is annotated with the size that was asked for last. A pod that comes back with a former size, as
+from a worker's Deployment, is resized again. Deployments keep their template: changing it would replace their pods.
+Of a shard with hot standbys one member is resized at a time.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+
+from pstraining.api import names
+from pstraining.api.conditions import Condition, Reason
+from pstraining.api.status import StatusCondition
+from pstraining.core.actions import Action, Delete, Kind, Manifest, Outcome, Replace, Resize
+from pstraining.core.facts import Facts
+from pstraining.core.snapshot import Child, Pod, ResizeState
+from pstraining.resources import sizes, standbys
+
+NOT_SERVED = "the cluster does not resize running pods (Kubernetes 1.33 or newer does)"
+_UNDER_WAY = (ResizeState.IN_PROGRESS, ResizeState.DEFERRED)
+_SIZE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SIZE.replace("/", "~1")
+_TEMPLATE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SERVER_TEMPLATE.replace("/", "~1")
+
+
+class Way(Enum):
+    """How a pod gets its size."""
+
+    IN_PLACE = auto()
+    REPLACED = auto()
+    KEPT = auto()
+    """It keeps its size until it is replaced for another reason."""
+
+
+def has_other_size(facts: Facts, pod: Pod) -> bool:
+    """Whether a pod that stays was last asked to have another size than the spec gives it."""
+    ends = pod.deleting or pod.finished or pod.lost
+    return not ends and pod.size not in ("", facts.sizes[pod.role].text)
+
+
+def obstacle(facts: Facts, pod: Pod) -> str:
+    """Return why a pod cannot get its size in place; empty if it can, or has it."""
+    if pod.resize is ResizeState.INFEASIBLE:
+        return pod.resize_message or "its node can never grant it"
+    if not has_other_size(facts, pod):
+        return ""
+    if not facts.snapshot.installation.resizes_pods:
+        return NOT_SERVED
+    size = facts.sizes[pod.role]
+    if (refusal := sizes.refusal(pod.size, size.text, size.spec, pod.main)) != "":
+        return refusal
+    refused = _refused(facts, pod.role)
+    return "" if refused is None else refused.message
+
+
+def way(facts: Facts, pod: Pod) -> Way:
+    """Return how a pod that has another size, or whose resize is infeasible, gets its size."""
+    if obstacle(facts, pod) == "":
+        return Way.IN_PLACE
+    refused = _refused(facts, pod.role)
+    if refused is not None and refused.reason == Reason.UPDATE_REFUSED:
+        return Way.KEPT
+    if pod.role == names.PS:
+        never_started = not (pod.container.running or pod.container.restarts or pod.container.terminated)
+        return Way.REPLACED if standbys.is_hot(facts.job) or never_started else Way.KEPT
+    has_duty = not facts.job.spec.chief.enabled and pod.index == 0
+    return Way.REPLACED if pod.role == names.WORKER and not has_duty else Way.KEPT
+
+
+def is_resized_in_place(facts: Facts, pod: Pod) -> bool:
+    """Whether a server with hot standbys differs from spec.ps in its size alone, and can be resized in place."""
+    if not pod.size or pod.resize is ResizeState.INFEASIBLE:
+        return False
+    by_size = standbys.differs_in_size_only(facts.job, pod.server_template, json.loads(pod.size))
+    return by_size and way(facts, pod) is Way.IN_PLACE
+
+
+def changes(facts: Facts) -> Iterator[Action]:
+    """Yield the resizes in place that are due; each is recorded on its pod afterwards."""
+    for pod in facts.snapshot.pods:
+        if has_other_size(facts, pod) and way(facts, pod) is Way.IN_PLACE and _may_start(facts, pod):
+            text = facts.sizes[pod.role].text
+            yield Resize(pod.name, pod.uid, pod.main, json.loads(text), Reason.SPEC_CHANGED)
+            parts = {_SIZE_POINTER: text}
+            if pod.server_template:
+                parts[_TEMPLATE_POINTER] = standbys.server_template(facts.job)
+            yield Replace(Kind.POD, pod.name, pod.uid, parts, Reason.SPEC_CHANGED)
+
+
+def template_replacements(facts: Facts, child: Child, manifest: Manifest) -> Iterator[Replace]:
+    """Replace the template of a StatefulSet without hot standbys, so that a pod that comes back has the new size.
+
+    Args:
+        facts: the facts of this pass.
+        child: the StatefulSet.
+        manifest: the StatefulSet as rendered now.
+    """
+    carried, wanted = template_size(child.manifest), template_size(manifest)
+    is_due = carried not in ("", wanted) and _refused(facts, names.PS) is None
+    if is_due and not standbys.is_hot(facts.job):
+        parts = {"/spec/template": manifest["spec"]["template"]}
+        yield Replace(child.kind, child.name, child.uid, parts, Reason.SPEC_CHANGED)
+
+
+def replacements(facts: Facts, render: Callable[[int], Manifest]) -> Iterator[Action]:
+    """Replace the pods that cannot be resized in place: servers that never started, and one worker at a time.
+
+    Args:
+        facts: the facts of this pass.
+        render: returns a worker's Deployment as rendered now.
+    """
+    due = [pod for pod in _unfit(facts) if way(facts, pod) is Way.REPLACED]
+    if not standbys.is_hot(facts.job) and _sets_have_size(facts):
+        yield from (Delete(Kind.POD, p.name, p.uid, Reason.SPEC_CHANGED) for p in due if p.role == names.PS)
+    workers = [pod for pod in due if pod.role == names.WORKER]
+    if workers and all(_works(facts, index) for index in range(facts.job.spec.worker.replicas)):
+        pod = min(workers, key=lambda worker: worker.index)
+        child = facts.snapshot.child(Kind.DEPLOYMENT, names.worker_name(facts.job.metadata.name, pod.index))
+        if child is None or child.deleting:
+            return
+        if template_size(child.manifest) == facts.sizes[names.WORKER].text:
+            yield Delete(Kind.POD, pod.name, pod.uid, Reason.SPEC_CHANGED)
+        else:
+            parts = {"/spec/template": render(pod.index)["spec"]["template"]}
+            yield Replace(child.kind, child.name, child.uid, parts, Reason.SPEC_CHANGED)
+
+
+def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | None) -> tuple[bool, Reason, str] | None:
+    """Return the condition Resizing of a job that does not end or stop; None if it does not change.
+
+    Args:
+        facts: the facts of this pass.
+        stored: the condition as stored.
+        refused: the outcome of a resize that the API server has refused.
+    """
+    if refused is not None:
+        action = refused.action
+        reason = Reason.RESIZE_REFUSED if isinstance(action, Resize) else Reason.UPDATE_REFUSED
+        return False, reason, f"The new size of {action.kind} {action.name} was refused: {refused.message}"
+    unfit = _unfit(facts)
+    under_way = [pod for pod in facts.snapshot.pods if pod.resize in _UNDER_WAY and not pod.deleting]
+    if not unfit and not under_way:
+        return None if stored is None else (False, Reason.RESIZED, "")
+    kept = [pod for pod in unfit if way(facts, pod) is Way.KEPT]
+    deferred = [pod for pod in under_way if pod.resize is ResizeState.DEFERRED]
+    replaced = [pod for pod in unfit if way(facts, pod) is Way.REPLACED and pod.role == names.WORKER]
+    if replaced:
+        why = obstacle(facts, replaced[0])
+        return True, Reason.REPLACING_PODS, f"{_named(replaced)} get their size by a restart, one at a time: {why}."
+    if deferred:
+        message = deferred[0].resize_message
+        return True, Reason.RESIZE_DEFERRED, f"{_named(deferred)} wait for room on their nodes: {message}"
+    if any(way(facts, pod) is Way.IN_PLACE for pod in unfit) or (under_way and _has_begun(stored)):
+        message = f"{_named([*unfit, *under_way])} are resized in place; no container restarts."
+        return True, Reason.RESIZE_IN_PROGRESS, message
+    held = next((found for pod in kept if (found := _refused(facts, pod.role)) is not None), None)
+    if held is not None:
+        return None if stored is None else (False, Reason(held.reason), held.message)
+    return (False, Reason.RESIZE_INFEASIBLE, _kept_message(facts, kept)) if kept else None
+
+
+def ways(facts: Facts) -> Iterator[str]:
+    """Yield for each role how its running pods get the size that the spec gives them, in words."""
+    by_way: dict[tuple[str, Way], list[Pod]] = {}
+    for pod in _unfit(facts):
+        by_way.setdefault((pod.role, way(facts, pod)), []).append(pod)
+    for (_, found), pods in by_way.items():
+        why, change = obstacle(facts, pods[0]), ", ".join(_changed(facts, pods[0]))
+        what = f"{_named(pods)}: {change}" if change else _named(pods)
+        match found:
+            case Way.IN_PLACE:
+                yield f"{what}: resized in place, without a restart."
+            case Way.REPLACED:
+                yield f"{what}: replaced one at a time: {why}."
+            case Way.KEPT:
+                yield f"{what}: kept until the pod is replaced: {why}."
+
+
+def stays_refused(condition: StatusCondition, generation: int) -> bool:
+    """Whether a condition reports that the API server has refused the present spec.
+
+    Args:
+        condition: Resizing or Updating.
+        generation: the generation of the job's spec.
+    """
+    refusals = (Reason.UPDATE_REFUSED, Reason.RESIZE_REFUSED)
+    return condition.reason in refusals and condition.observed_generation == generation
+
+
+def template_size(manifest: Manifest) -> str:
+    """Return the size in the pod template of a workload; empty in those of older operators."""
+    metadata = ((manifest.get("spec") or {}).get("template") or {}).get("metadata") or {}
+    return str((metadata.get("annotations") or {}).get(names.ANNOTATION_SIZE, ""))
+
+
+def _unfit(facts: Facts) -> list[Pod]:
+    """Return the pods whose size is not asked for yet, or cannot be granted."""
+
+    def is_unfit(pod: Pod) -> bool:
+        infeasible = pod.resize is ResizeState.INFEASIBLE and not (pod.deleting or pod.finished or pod.lost)
+        return infeasible or has_other_size(facts, pod)
+
+    return [pod for pod in facts.snapshot.pods if is_unfit(pod)]
+
+
+def _may_start(facts: Facts, pod: Pod) -> bool:
+    """Whether no other member of a server's shard is being resized, and no standby of it goes first."""
+    if pod.role != names.PS or not standbys.is_hot(facts.job):
+        return True
+    if not standbys.differs_in_size_only(facts.job, pod.server_template, json.loads(pod.size)):
+        return False  # it is replaced for its template
+    shard = next((s for s in facts.shards if s.index == pod.index), None)
+    others = [member for member in (shard.members if shard else ()) if member is not None and member is not pod]
+    if any(member.resize in _UNDER_WAY for member in others):
+        return False
+    is_primary = shard is not None and shard.primary is pod
+    rank = (is_primary, -pod.member)
+    earlier = ((shard is not None and shard.primary is m, -m.member) < rank for m in others if has_other_size(facts, m))
+    return not any(earlier)
+
+
+def _works(facts: Facts, index: int) -> bool:
+    """Whether a worker runs its program, or never will again."""
+    if index in facts.retired_workers:
+        return True
+    return any(p.container.runs_program and not p.deleting for p in facts.snapshot.pods_of(names.WORKER, index))
+
+
+def _sets_have_size(facts: Facts) -> bool:
+    wanted = facts.sizes[names.PS].text
+    return all(template_size(c.manifest) in ("", wanted) for c in facts.snapshot.of_kind(Kind.STATEFUL_SET))
+
+
+def _refused(facts: Facts, role: str) -> StatusCondition | None:
+    """Return the condition of a refusal that holds for a role, because the spec has not changed since."""
+    kinds = (Condition.RESIZING, Condition.UPDATING) if role == names.PS else (Condition.RESIZING,)
+    found = (c for c in facts.status.conditions if c.type in kinds)
+    return next((c for c in found if stays_refused(c, facts.snapshot.generation)), None)
+
+
+def _has_begun(stored: StatusCondition | None) -> bool:
+    return stored is not None and stored.status == "True"
+
+
+def _kept_message(facts: Facts, kept: list[Pod]) -> str:
+    why = obstacle(facts, kept[0])
+    way_out = "set spec.runPolicy.suspend to true and back to restart the job from its checkpoint with the new size"
+    return f"{_named(kept)} keep their size until they are replaced: {why}. To change it now, {way_out}."
+
+
+def _changed(facts: Facts, pod: Pod) -> Iterator[str]:
+    return sizes.changes(pod.size, facts.sizes[pod.role].text)
+
+
+def _named(pods: list[Pod]) -> str:
+    """Return the names of pods, the first three of many."""
+    found = list(dict.fromkeys(pod.name for pod in pods))
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{', '.join(found[:3])}{more}"

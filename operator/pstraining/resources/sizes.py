@@ -1,0 +1,104 @@
+"""The size of a pod: the resources of its training container, and which changes of it a running pod can take.
+
+The rules are those of Kubernetes' in-place resize (KEP-1287), as far as they follow from the template. The API server
+and the kubelet decide about the rest, such as a LimitRange or the room on the node.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pstraining.api.values import copied
+from pstraining.resources.resource_requests import Amounts, parse
+
+RESIZABLE: Final = ("cpu", "memory")
+"""The resources that a running pod can get more or less of."""
+_KINDS: Final = ("requests", "limits")
+
+
+def text(container: Mapping[str, Any]) -> str:
+    """Return the resources of a container as canonical JSON; those of claims (`claims`) are left out."""
+    found = container.get("resources") or {}
+    return json.dumps({kind: found[kind] for kind in _KINDS if found.get(kind)}, sort_keys=True)
+
+
+def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) -> str:
+    """Return why a running pod cannot be resized; empty if it can, as far as its template shows.
+
+    Args:
+        before: its present size, as `text` gives it.
+        after: the wanted size.
+        spec: the pod's spec, with any size.
+        container: the name of the container that is resized.
+    """
+    old, new = _amounts(before), _amounts(after)
+    changed = sorted({name for _, name in old.keys() | new.keys() if _changes(name, old, new)})
+    others = [name for name in changed if name not in RESIZABLE]
+    removed = sorted(f"{kind}.{name}" for kind, name in old.keys() - new.keys())
+    if others:
+        return f"{others[0]} changes, and Kubernetes resizes only cpu and memory of a running pod"
+    if removed:
+        return f"{removed[0]} is removed, and a running pod keeps each request and limit"
+    if spec.get("resources"):
+        return "the template has resources of the whole pod, with which Kubernetes does not resize it"
+    classes = [qos_class(_with(spec, container, size)) for size in (before, after)]
+    if classes[0] != classes[1]:
+        return f"its QoS class would change from {classes[0]} to {classes[1]}, which a running pod keeps"
+    return ""
+
+
+def qos_class(spec: Mapping[str, Any]) -> str:
+    """Return the QoS class of a pod: Guaranteed, Burstable or BestEffort.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
+    """
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    found = [_amounts(text(container)) for container in containers]
+    if not any(amount for each in found for (_, name), amount in each.items() if name in RESIZABLE):
+        return "BestEffort"
+    exact = all(
+        each.get(("limits", name), 0) and each.get(("limits", name)) == each.get(("requests", name))
+        for each in found
+        for name in RESIZABLE
+    )
+    return "Guaranteed" if exact else "Burstable"
+
+
+def changes(before: str, after: str) -> Iterator[str]:
+    """Yield the changes from one size to another, for people, such as `limits.memory 1Gi -> 2Gi`."""
+    old, new = json.loads(before or "{}"), json.loads(after or "{}")
+    for kind in _KINDS:
+        was, will = old.get(kind) or {}, new.get(kind) or {}
+        for name in sorted(was.keys() | will.keys()):
+            if was.get(name) != will.get(name):
+                yield f"{kind}.{name} {was.get(name, 'none')} -> {will.get(name, 'none')}"
+
+
+def _changes(name: str, old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]) -> bool:
+    return any(old.get((kind, name)) != new.get((kind, name)) for kind in _KINDS)
+
+
+def _amounts(size: str) -> dict[tuple[str, str], Any]:
+    """Return all amounts by kind and name. What has a limit and no request requests the limit, as in the API server."""
+    found = json.loads(size or "{}")
+    parsed: dict[str, Amounts] = {kind: _parsed(found.get(kind) or {}) for kind in _KINDS}
+    parsed["requests"] = parsed["limits"] | parsed["requests"]
+    return {(kind, name): amount for kind in _KINDS for name, amount in parsed[kind].items()}
+
+
+def _parsed(quantities: Mapping[str, Any]) -> Amounts:
+    found: Amounts = {}
+    for name, quantity in quantities.items():
+        try:
+            found[name] = parse(quantity)
+        except ValueError:
+            continue  # the API server refuses the template, in its own words
+    return found
+
+
+def _with(spec: Mapping[str, Any], container: str, size: str) -> dict[str, Any]:
+    changed = copied(dict(spec))
+    for each in changed.get("containers") or ():
+        if each.get("name") == container:
+            each["resources"] = json.loads(size or "{}")
+    return changed
