@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind, Plan
-from pstraining.core.facts import read_job
 from pstraining.resources.standbys import server_template
 from tests.property.test_planner_properties import EXAMPLES
 from tests.support.builders import job
@@ -75,7 +74,7 @@ class Renewal(RuleBasedStateMachine):
             for number in range(len(self.servers())):
                 self.turn(number, ready=True, runs=True)
             self.world.settle(40)
-        wanted = read_job(self.world.snapshot())
+        wanted = self.world.snapshot().typed_job
         assert not isinstance(wanted, str)
         for found in self.servers():
             made_from = found["metadata"]["annotations"][names.ANNOTATION_SERVER_TEMPLATE]

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from pstraining.core.actions import Kind, Manifest
-from pstraining.core.facts import Facts, read_status
+from pstraining.core.facts import Facts
 from pstraining.core.policies import admission
 from pstraining.core.snapshot import Child, Container, Node, Pod, Snapshot
 from tests.support.builders import NOW, job, stamp, typed
@@ -47,5 +47,5 @@ def facts_of(spec: dict[str, Any], *seen: Pod | Child, now: datetime = NOW, **st
     """The facts of a job that started at `NOW`, with these pods and children."""
     manifest = {**job(spec=spec), "status": {"startTime": stamp(NOW), **status}}
     snapshot = snapshot_of(manifest, *seen)
-    stored = read_status(snapshot)
+    stored = snapshot.typed_status
     return Facts(typed(manifest), snapshot, stored, now, admission.observed(typed(manifest), snapshot, stored))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pstraining.core.actions import Kind
-from pstraining.core.facts import read_job, read_status
 from pstraining.core.policies import admission, teardown
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.kube.errors import NotFound, Refused
@@ -88,10 +87,10 @@ def _needed(snapshot: Snapshot) -> list[_Ref]:
         return []
     if not labels.get(kueue.LABEL_QUEUE):
         return [] if teardown.workloads(snapshot) else [(Kind.LOCAL_QUEUE, snapshot.namespace)]
-    job = read_job(snapshot)
+    job = snapshot.typed_job
     if isinstance(job, str):
         return []
-    state = admission.observed(job, snapshot, read_status(snapshot))
+    state = admission.observed(job, snapshot, snapshot.typed_status)
     # The class is needed for each Workload that may be created, and a job that runs may get another slice.
     classes = [] if state.priority_class is None else [state.priority_class]
     flavors = frozenset() if state.current is None or not state.current.has_quota else state.current.flavors

@@ -85,8 +85,17 @@ def children(
     """Render all children except the chief's Jobs, in the order of creation.
 
     Workloads go first: the API server then refuses a bad template before anything else exists, and images are pulled
-    while the other children are written. An existing worker is only rendered as an outline: there may be many, and
-    nothing else of them is corrected.
+    while the other children are written. An existing worker is only rendered as an outline, because nothing else of it
+    is corrected. So are existing parameter servers without hot standbys, except those that get another size.
+
+    Args:
+        job: the job.
+        launcher_map: the launcher's ConfigMap.
+        carried: the launcher that new children get.
+        pointers: the primaries of shards with warm standbys.
+        term: the chief's term.
+        there: the kinds and names of the children that exist, and need only an outline.
+        installation: how the operator is installed.
     """
 
     def worker(index: int) -> dict[str, Any]:
@@ -94,12 +103,17 @@ def children(
             return workloads.outline_worker(job, index)
         return workloads.build_worker(job, index, launcher_map, installation=installation)
 
+    def servers(member: int) -> dict[str, Any]:
+        if (Kind.STATEFUL_SET, standbys.stateful_set(job, member)) in there and not standbys.is_hot(job):
+            return workloads.outline_parameter_servers(job, member)
+        return workloads.build_parameter_servers(job, launcher_map, member, term, installation=installation)
+
     yield worker(0)
     claim = workloads.build_checkpoint_claim(job)
     if claim is not None:
         yield claim
     for member in range(standbys.members(job)):
-        yield workloads.build_parameter_servers(job, launcher_map, member, term, installation=installation)
+        yield servers(member)
     for index in range(1, job.spec.worker.replicas):
         yield worker(index)
     policy = network_policy.build(job)
@@ -125,7 +139,8 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     job, snapshot = facts.job, facts.snapshot
     launcher_map = mounted_launcher(job, snapshot, carried)
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
-    found = job, launcher_map, carried, pointers, term, snapshot.children
+    resized = {(c.kind, c.name) for c in snapshot.of_kind(Kind.STATEFUL_SET) if resizing.has_former_size(facts, c)}
+    found = job, launcher_map, carried, pointers, term, snapshot.children.keys() - resized
     rendered = children(*found, installation=snapshot.installation)
     wanted = [completed(facts, manifest) for manifest in rendered]
     group = gang.group(facts)

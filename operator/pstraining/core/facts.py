@@ -13,12 +13,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError
-
 from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.packed_records import unpacked
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.core.policies import (
     admission,
@@ -181,10 +178,9 @@ def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
         snapshot: the observed state.
         now: the present time.
     """
-    job = read_job(snapshot)
+    job, status = snapshot.typed_job, snapshot.typed_status
     if isinstance(job, str):
         return job
-    status = read_status(snapshot)
     queue = admission.observed(job, snapshot, status)
     running = admission.effective(queue, snapshot, has_ended=recorded_end(status) is not None)
     return Facts(running, node_loss.marked(snapshot, now), status, now, queue)
@@ -194,20 +190,3 @@ def recorded_end(status: PSTrainingJobStatus) -> Condition | None:
     """Return Succeeded or Failed, if a status has it; final."""
     ends = (Condition.SUCCEEDED, Condition.FAILED)
     return next((Condition(c.type) for c in status.conditions if c.type in ends and c.status == "True"), None)
-
-
-def read_job(snapshot: Snapshot) -> PSTrainingJob | str:
-    """Return the job as typed data, or its first error: a CRD of another version may have accepted it."""
-    try:
-        return PSTrainingJob.model_validate(snapshot.job)
-    except ValidationError as error:
-        first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-
-
-def read_status(snapshot: Snapshot) -> PSTrainingJobStatus:
-    """Return the stored status with all records in full; an empty status if it cannot be read."""
-    try:
-        return unpacked(PSTrainingJobStatus.model_validate(snapshot.status))
-    except ValueError:
-        return PSTrainingJobStatus()

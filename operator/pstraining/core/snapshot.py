@@ -7,8 +7,13 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from pydantic import ValidationError
+
 from pstraining.api import names
+from pstraining.api.models import PSTrainingJob
 from pstraining.api.numbers import number
+from pstraining.api.packed_records import unpacked
+from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind, Manifest
 from pstraining.resources.installation import STANDARD, Installation
 
@@ -257,6 +262,25 @@ class Snapshot:
     def status(self) -> Mapping[str, Any]:
         """Return the stored status."""
         return self.job.get("status") or {}
+
+    # The plan, the status and the events of a pass read these; each is validated once.
+
+    @cached_property
+    def typed_job(self) -> PSTrainingJob | str:
+        """Return the job as typed data, or its first error: a CRD of another version may have accepted it."""
+        try:
+            return PSTrainingJob.model_validate(self.job)
+        except ValidationError as error:
+            first = error.errors()[0]
+            return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+    @cached_property
+    def typed_status(self) -> PSTrainingJobStatus:
+        """Return the stored status with all records in full; an empty status if it cannot be read."""
+        try:
+            return unpacked(PSTrainingJobStatus.model_validate(self.status))
+        except ValueError:
+            return PSTrainingJobStatus()
 
     @cached_property
     def job_restarts(self) -> int:

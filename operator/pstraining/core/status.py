@@ -13,7 +13,7 @@ from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
-from pstraining.core.facts import Facts, gather, read_status
+from pstraining.core.facts import Facts, gather
 from pstraining.core.observe import parse_time
 from pstraining.core.policies import completion, deadline, job_restart
 from pstraining.core.policies.attempts import NUMBER, Attempts
@@ -89,7 +89,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
 
 def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     """Return one event for each transition between the stored status and the new one."""
-    old, new = read_status(snapshot), unpacked(PSTrainingJobStatus.model_validate(status))
+    old, new = snapshot.typed_status, unpacked(PSTrainingJobStatus.model_validate(status))
     before = {c.type: c for c in old.conditions}
     transitions = [e for c in new.conditions if (e := transition(before.get(c.type), c)) is not None]
     return (*_failures(old, new), *took_over(old, new), *transitions)
@@ -136,7 +136,7 @@ def _phase(updated: list[StatusCondition]) -> Phase:
 
 def _unreadable(snapshot: Snapshot, error: str, now: datetime) -> PSTrainingJobStatus:
     """Return the status of a job that this version cannot read; its message names the field."""
-    old = read_status(snapshot)
+    old = snapshot.typed_status
     stored = next((c for c in old.conditions if c.type == Condition.INVALID_TEMPLATE), None)
     condition = StatusCondition(
         type=Condition.INVALID_TEMPLATE,

@@ -9,6 +9,7 @@ docs/project/decisions/0002-render-pods-only-when-they-start.md.
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pstraining.api.cel_rules import CHECKPOINT_FIXED, FIXED_WHILE_RUNNING, MADE_ANEW
@@ -19,8 +20,28 @@ FORMAT: Final = "2-"
 """How the hash is made. A version that makes it in another way takes another format, and leaves running jobs alone."""
 
 
+@dataclass
+class _Last:
+    """The last job with its hash: a pass compares every child that holds pods. The job does not change.
+
+    Both are replaced at once, because several threads may plan.
+    """
+
+    of: tuple[PSTrainingJob, str] | None = None
+
+
+_last = _Last()
+
+
 def digest(job: PSTrainingJob) -> str:
     """Return the hash; equal for jobs whose pods may run beside each other."""
+    last = _last.of
+    if last is None or last[0] is not job:
+        last = _last.of = (job, _digest(job))
+    return last[1]
+
+
+def _digest(job: PSTrainingJob) -> str:
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     # Hot standbys are replaced one at a time when these change (policies/rolling_update.py).
     paths = FIXED_WHILE_RUNNING if standbys.is_hot(job) else (*FIXED_WHILE_RUNNING, *MADE_ANEW)

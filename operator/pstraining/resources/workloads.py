@@ -22,20 +22,26 @@ def build_parameter_servers(
         term: the newest term of the chief.
         installation: how the operator is installed.
     """
-    own = {names.LABEL_MEMBER: str(member)}
-    spec = {
-        "replicas": job.spec.ps.replicas,
+    found = outline_parameter_servers(job, member)
+    made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
+    found["metadata"]["annotations"] = made_for
+    found["spec"] |= {
         "serviceName": names.headless_service(job.metadata.name),
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 0,
-        "selector": {"matchLabels": role_selector(job, names.PS) | own},
+        "selector": {"matchLabels": role_selector(job, names.PS) | {names.LABEL_MEMBER: str(member)}},
         "template": pods.build(job, pods.PodTask(names.PS, member=member, term=term), launcher, installation),
         **volume_claims.templates(job),
     }
-    made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
-    found = metadata(job, standbys.stateful_set(job, member), names.PS, annotations=made_for)
-    found["labels"] |= {names.LABEL_ROLE: names.PS} | own
+    return found
+
+
+def outline_parameter_servers(job: PSTrainingJob, member: int = 0) -> dict[str, Any]:
+    """Return the fields of a StatefulSet that the operator corrects, unless its job has hot standbys."""
+    found = metadata(job, standbys.stateful_set(job, member), names.PS)
+    found["labels"] |= {names.LABEL_ROLE: names.PS, names.LABEL_MEMBER: str(member)}
+    spec = {"replicas": job.spec.ps.replicas}
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": found, "spec": spec}
 
 

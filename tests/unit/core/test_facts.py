@@ -3,10 +3,18 @@
 from dataclasses import replace
 from unittest import mock
 
+import pytest
+
+from pstraining.api.models import PSTrainingJob
+from pstraining.core.actions import Outcomes
 from pstraining.core.facts import Facts, gather
 from pstraining.core.observe import observe
+from pstraining.core.planner import plan
 from pstraining.core.policies import failover, failure_counts
-from tests.support.builders import NOW, job, pod
+from pstraining.core.status import next_status
+from pstraining.resources import fixed_fields, workloads
+from tests.support.builders import LAUNCHER, NOW, job, pod
+from tests.support.simulation import World
 
 
 def test_a_job_that_cannot_be_read_has_no_facts() -> None:
@@ -35,3 +43,27 @@ def test_changed_facts_derive_anew() -> None:
     assert isinstance(facts, Facts)
     assert facts.recorded_end is None
     assert replace(facts, now=NOW).__dict__.keys() == {"job", "snapshot", "status", "now", "queue"}
+
+
+def test_a_pass_validates_the_job_once_and_hashes_its_fixed_fields_once() -> None:
+    world = World(job())
+    world.settle()
+    snapshot = world.snapshot()
+    with (
+        mock.patch.object(PSTrainingJob, "model_validate", wraps=PSTrainingJob.model_validate) as validating,
+        mock.patch.object(fixed_fields, "_digest", wraps=fixed_fields._digest) as hashing,
+    ):
+        plan(snapshot, world.now, LAUNCHER)
+        next_status(snapshot, Outcomes(()), world.now)
+    assert (validating.call_count, hashing.call_count) == (1, 1)
+
+
+@pytest.mark.parametrize(("mode", "renders"), [("None", 0), ("Warm", 0), ("Hot", 2)])
+def test_existing_servers_are_rendered_only_where_a_change_replaces_them(mode: str, renders: int) -> None:
+    world = World(job(spec={"ps": {"standby": {"mode": mode}}, "training": {"mode": "Async"}}))
+    world.settle()
+    build = workloads.build_parameter_servers
+    with mock.patch.object(workloads, "build_parameter_servers", wraps=build) as rendering:
+        assert world.plan().actions == ()
+    assert len(world.names_of("StatefulSet")) == (1 if mode == "None" else 2)
+    assert rendering.call_count == renders

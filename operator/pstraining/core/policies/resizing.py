@@ -94,17 +94,20 @@ def changes(facts: Facts) -> Iterator[Action]:
             yield Replace(Kind.POD, pod.name, pod.uid, parts, Reason.SPEC_CHANGED)
 
 
+def has_former_size(facts: Facts, child: Child) -> bool:
+    """Whether the template of a StatefulSet has another size than the spec gives its pods."""
+    return template_size(child.manifest) not in ("", facts.sizes[names.PS].text)
+
+
 def template_replacements(facts: Facts, child: Child, manifest: Manifest) -> Iterator[Replace]:
     """Replace the template of a StatefulSet without hot standbys, so that a pod that comes back has the new size.
 
     Args:
         facts: the facts of this pass.
         child: the StatefulSet.
-        manifest: the StatefulSet as rendered now.
+        manifest: the StatefulSet as rendered now, in full if `has_former_size`.
     """
-    carried, wanted = template_size(child.manifest), template_size(manifest)
-    is_due = carried not in ("", wanted) and _refused(facts, names.PS) is None
-    if is_due and not standbys.is_hot(facts.job):
+    if has_former_size(facts, child) and _refused(facts, names.PS) is None and not standbys.is_hot(facts.job):
         parts = {"/spec/template": manifest["spec"]["template"]}
         yield Replace(child.kind, child.name, child.uid, parts, Reason.SPEC_CHANGED)
 
