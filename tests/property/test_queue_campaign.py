@@ -130,6 +130,26 @@ def changes_its_pods(world: CrashingWorld) -> Iterator[None]:
     yield
 
 
+def changes_its_terms(world: CrashingWorld) -> Iterator[None]:
+    world.quota = 4
+    world.edit({"worker": {"replicas": 6}})
+    yield
+    world.edit({"worker": {"minReplicas": 2}})
+    yield
+    world.edit({"worker": {"minReplicas": None, "replicas": 2}})
+    world.evict()
+    yield
+
+
+def waits_for_admission_checks(world: CrashingWorld) -> Iterator[None]:
+    yield
+    world.checks = True
+    world.edit({"worker": {"replicas": 4}})
+    yield
+    world.pass_checks()
+    yield
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     is_preempted,
     succeeds,
@@ -139,6 +159,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     returns_the_quota_of_workers,
     is_admitted_in_part,
     changes_its_pods,
+    changes_its_terms,
+    waits_for_admission_checks,
 )
 
 

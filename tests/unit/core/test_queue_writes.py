@@ -36,6 +36,28 @@ def test_pods_that_stay_after_the_end_do_not_keep_the_quota() -> None:
     assert condition(world, "Finished")["message"] == "The PSTrainingJob has succeeded."
 
 
+def test_a_chief_that_stays_after_the_end_does_not_keep_the_quota() -> None:
+    world = running(runPolicy={"cleanPodPolicy": {"onFailure": "None"}})
+    world.end(names.WORKER, code=78)
+    world.run()
+    assert phase(world) == "Failed"
+    assert world.existing()[names.CHIEF] == 1
+    assert condition(world, "Finished")["status"] == "True"
+
+
+def test_a_standby_whose_owner_is_gone_keeps_the_quota_until_it_is_gone() -> None:
+    kept = {"cleanPodPolicy": {"onSuccess": "None"}}
+    world = running(runPolicy=kept, ps={"replicas": 1, "standby": {"mode": "Warm"}})
+    world.end(names.CHIEF)
+    world.reconcile()
+    assert phase(world) == "Succeeded"
+    del world.children["StatefulSet", names.standby_stateful_set("digits", 1)]
+    world.reconcile()
+    assert not world.is_true(world.workload, "Finished")
+    world.run()
+    assert world.is_true(world.workload, "Finished")
+
+
 def test_the_quota_is_returned_in_kueues_words() -> None:
     world = running()
     world.evict("Preempted", "Preempted to accommodate a workload")
@@ -75,6 +97,7 @@ def test_the_first_workload_names_itself() -> None:
 
 def test_an_evicted_job_asks_for_one_workload() -> None:
     world = running(quota=4, ps={"replicas": 1})
+    uid = world.workload["metadata"]["uid"]
     world.edit({"worker": {"replicas": 4}})
     world.run()
     assert len(world.workloads) == 2
@@ -82,6 +105,7 @@ def test_an_evicted_job_asks_for_one_workload() -> None:
     world.quota = 0
     world.run()
     assert workers(world.workload) == 4
+    assert world.workload["metadata"]["uid"] == uid, "it keeps its place in the queue"
 
 
 def test_a_worker_that_has_returned_its_quota_is_counted_no_second_time() -> None:
