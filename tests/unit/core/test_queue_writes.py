@@ -176,9 +176,12 @@ def test_a_slice_that_is_not_needed_any_more_is_deleted() -> None:
     world.edit({"worker": {"replicas": 4}})
     world.run()
     assert len(world.workloads) == 2
+    uid = world.workloads[0]["metadata"]["uid"]
+    world.quota = 0
     world.edit({"worker": {"replicas": 2}})
     world.run()
     assert workers(world.workload) == 2
+    assert world.workload["metadata"]["uid"] == uid, "the running pods keep theirs"
 
 
 def test_a_worker_returns_its_quota_when_its_pod_is_gone() -> None:

@@ -149,14 +149,14 @@ def _out_of_sync(facts: Facts, current: QueueWorkload) -> PatchStatus:
 def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     """Ask for more workers by a slice, or give up the quota of workers that are gone."""
     state, pending = facts.queue, facts.queue.next_slice
-    wanted, asked = state.job.spec.worker.replicas, current.counts.get(names.WORKER, 0)
+    wanted, asked = state.job.spec.worker.replicas, current.terms.workers
     if not current.is_elastic:
         return
     # Workers that have given their quota back are counted in it, as long as the Workload lives.
     needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
     if pending is not None and needed <= asked:
         yield from deletions([pending], Reason.NOT_DESIRED)
-    elif pending is not None and pending.counts.get(names.WORKER) != wanted:
+    elif pending is not None and pending.terms.workers != wanted:
         yield _recounted(pending, wanted)
     elif pending is None and needed > asked and state.former is None:
         first = current.child.annotations.get(kueue.ANNOTATION_SLICE, current.name)
