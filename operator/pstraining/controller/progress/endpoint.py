@@ -1,15 +1,17 @@
-"""Starts and stops the acceptance of progress: the authority, the server and the board."""
+"""Starts and stops the acceptance of progress: the authority, the server and the board.
+
+The certificates are imported at the start alone: their library takes 7 MB, which an operator without progress saves.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pstraining.controller.asking import answered
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.progress import certificates
 from pstraining.controller.progress.authentication import Authenticator
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.history import HistoryAnswers
@@ -18,6 +20,9 @@ from pstraining.controller.settings import Settings
 from pstraining.kube.client import KubeClient
 from pstraining.kube.errors import Refused
 from pstraining.resources.installation import ProgressEndpoint
+
+if TYPE_CHECKING:
+    from pstraining.controller.progress.certificates import Pair
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +69,8 @@ class ProgressReceiver:
         """
         if not self._settings.progress_url:
             return None
+        from pstraining.controller.progress import certificates
+
         authority = await self._authority()
         if authority is None or not await self._may_review_tokens():
             return None
@@ -93,7 +100,9 @@ class ProgressReceiver:
             return False
         return True
 
-    async def _authority(self) -> certificates.Pair | None:
+    async def _authority(self) -> "Pair | None":
+        from pstraining.controller.progress import certificates
+
         try:
             return await answered(
                 lambda: certificates.load_authority(self._client, self._settings.lease_namespace, self._secret),
