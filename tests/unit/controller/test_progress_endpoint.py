@@ -227,6 +227,7 @@ async def test_a_certificate_is_valid_for_clocks_that_are_behind() -> None:
     assert found.not_valid_before_utc < datetime.now(UTC) - timedelta(minutes=50)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["progress.system.svc"]
+    assert certificates.server_context(pair).num_tickets == 0, "no client resumes a session"
 
 
 def secret(certificate: bytes, key: bytes) -> dict[str, Any]:
