@@ -1,16 +1,19 @@
 """Jobs that report their progress: what do the reports and their writes cost the operator?
 
 The reports come from this process, with tokens of the jobs' pods that the API server has issued. KWOK completes a
-chief's pod at once, so worker 0 of a job without a chief reports, as the programs of such jobs do.
+chief's pod at once, so worker 0 of a job without a chief reports, as the programs of such jobs do. The age of what a
+status shows follows from the times of the reports and of the audit log's writes.
 """
 
 import asyncio
 import base64
 import ssl
-from collections.abc import Mapping
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 import aiohttp
@@ -37,14 +40,18 @@ WRITE: Final = "patch pstrainingjobs/status"
 class _Reporter:
     """The program of one job."""
 
+    job: str
     url: str
     headers: Mapping[str, str]
     step: int = 0
     refused: int = 0
+    sent: list[float] = field(default_factory=list)
+    """When it reported, in seconds since the epoch."""
 
     async def report(self, session: aiohttp.ClientSession) -> None:
         """Send one report, over a connection of its own: a minute later the operator has closed the last one."""
         self.step += 100
+        self.sent.append(time.time())
         status = {
             "step": self.step,
             "steps": STEPS,
@@ -88,7 +95,7 @@ async def measure(bench: Bench, jobs: int, seconds: float, period: float = PERIO
             async with aiohttp.ClientSession(connector=connector) as session:
                 first = await _cost(bench, namespace, program, reporters, session, period, period)
                 found = await _cost(bench, namespace, program, reporters, session, seconds, period)
-            return found | {"jobs": jobs, "first_share": first["share"], "age": await _oldest(bench, namespace)}
+            return found | {"jobs": jobs, "first_share": first["share"]}
         finally:
             await program.stop()
 
@@ -108,8 +115,13 @@ async def _cost(
     each = enumerate(reporters)
     await asyncio.gather(*(r.run(session, n * period / len(reporters), seconds, period) for n, r in each))
     elapsed, used = loop.time() - start, program.usage().cpu - before.cpu
-    writes = audit.counts(bench.audit.since(mark, namespace), OPERATOR)
+    requests = bench.audit.since(mark, namespace)
+    writes = audit.counts(requests, OPERATOR)
     count = writes.pop(WRITE, 0)
+    written: dict[str, list[float]] = {}
+    for request in requests:
+        if request.agent == OPERATOR and request.ok and f"{request.verb} {request.resource}" == WRITE:
+            written.setdefault(request.name, []).append(request.accepted)
     return {
         "reports": (sum(r.step for r in reporters) - sent) // 100,
         "refused": sum(r.refused for r in reporters),
@@ -118,7 +130,19 @@ async def _cost(
         "other_writes": sum(writes.values()),
         "share": used / elapsed,
         "cpu_ms_per_write": 1000 * used / max(count, 1),
+        "age": max(oldest(reporter.sent, written.get(reporter.job, ())) for reporter in reporters),
     }
+
+
+def oldest(reports: Sequence[float], writes: Sequence[float]) -> float:
+    """Return the greatest age in seconds that a job's progress has between its writes; 0 with fewer than two of them.
+
+    Args:
+        reports: when the program reported, in order.
+        writes: when the API server had accepted a write, in order. A write has the newest report before it.
+    """
+    shown = ((after, bisect_right(reports, before)) for before, after in pairwise(writes))
+    return max((after - reports[number - 1] for after, number in shown if number), default=0.0)
 
 
 async def _reporters(bench: Bench, namespace: str, server: str) -> list[_Reporter]:
@@ -139,17 +163,10 @@ async def _reporter(bench: Bench, server: str, pod: Mapping[str, Any]) -> _Repor
     }
     made = await bench.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", body)
     url = server + progress_path(namespace, labels[names.LABEL_JOB])
-    return _Reporter(url, {"Authorization": f"Bearer {made['status']['token']}"})
+    return _Reporter(labels[names.LABEL_JOB], url, {"Authorization": f"Bearer {made['status']['token']}"})
 
 
 async def _trusted(bench: Bench, namespace: str) -> ssl.SSLContext:
     """Trust in the operator's own authority."""
     secret = await bench.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{OPERATOR}-progress")
     return ssl.create_default_context(cadata=base64.b64decode(secret["data"][CERTIFICATE]).decode())
-
-
-async def _oldest(bench: Bench, namespace: str) -> float:
-    """Seconds since the report that the oldest status shows."""
-    listed = await bench.list(f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}")
-    shown = [job["status"]["training"]["lastUpdatedTime"] for job in listed]
-    return (datetime.now(UTC) - datetime.fromisoformat(min(shown).replace("Z", "+00:00"))).total_seconds()
