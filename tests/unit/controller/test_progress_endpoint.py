@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import random
+import socket
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,25 @@ async def test_the_form_of_kep_2779_is_accepted(tmp_path: Path) -> None:
         assert await endpoint.post(token(CLAIMS), KEP) == (200, "")
         (report,) = endpoint.accepted
         assert (report.progress_percentage, report.loss, report.step) == (45, "0.2347", 900)
+
+
+async def test_an_answer_is_one_record(tmp_path: Path) -> None:
+    """TLS encrypts, and the kernel sends, its headers and its body together."""
+    async with serving(tmp_path) as endpoint:
+        context = ssl.create_default_context(cafile=str(endpoint.certificate))
+        request = f"POST /progress HTTP/1.1\r\nAuthorization: Bearer {token(CLAIMS)}\r\n\r\n"
+
+        def ask() -> bytes:
+            with (
+                socket.create_connection(("127.0.0.1", endpoint.port), 30) as connection,
+                context.wrap_socket(connection, server_hostname="127.0.0.1") as encrypted,
+            ):
+                encrypted.sendall(request.encode())
+                return encrypted.recv(65536)  # no more than one record
+
+        answer = await asyncio.to_thread(ask)
+        assert answer.startswith(b"HTTP/1.0 404 ")
+        assert answer.endswith(b'"}')
 
 
 async def test_this_projects_client_reports(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ class ProgressServer:
         server = self
 
         class ProgressHandler(BaseHTTPRequestHandler):
+            wbufsize = -1  # an answer is one record of TLS, and one packet
+
             def setup(self) -> None:
                 self.request.do_handshake()  # here, and not where connections are accepted: it waits for the client
                 super().setup()
