@@ -1,7 +1,7 @@
 """The newest progress of every job, and its writes to the status.
 
 A job's progress is written at most once a minute, at once at milestones (core/progress.py decides), and never while
-nothing changes. The period begins when a write is due, not when it is answered: otherwise each write would be later
+nothing changes. The period begins when a write is due, not when it is answered. Otherwise each write would be later
 after its report than the one before. All jobs together get WRITES_PER_SECOND. What is lost in a crash is reported again
 within a minute.
 """
