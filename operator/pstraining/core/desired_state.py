@@ -296,6 +296,8 @@ def _identity(snapshot: Snapshot, manifest: Mapping[str, Any], target: Child | P
 
 def agrees(rendered: Any, observed: Any) -> bool:
     """Whether the observed object has every rendered field with its value; additional fields do not matter."""
+    if rendered == observed:
+        return True  # most parts are equal, and Python compares these faster than the code below
     if isinstance(rendered, Mapping):
         return isinstance(observed, Mapping) and all(
             k in observed and (v == observed[k] if k in _WHOLE else agrees(v, observed[k])) for k, v in rendered.items()
@@ -306,4 +308,4 @@ def agrees(rendered: Any, observed: Any) -> bool:
             and len(rendered) == len(observed)
             and all(agrees(r, o) for r, o in zip(rendered, observed, strict=True))
         )
-    return bool(rendered == observed)
+    return False

@@ -1,0 +1,32 @@
+"""What an idle pass costs, in function calls: unlike seconds, they are the same on every machine."""
+
+import cProfile
+import pstats
+
+from pstraining.core.actions import Outcomes
+from pstraining.core.observe import observe
+from pstraining.core.planner import plan
+from pstraining.core.status import next_status
+from tests.support.builders import LAUNCHER, job
+from tests.support.simulation import World
+
+CALLS_MAX = 4000
+"""3,600 on Python 3.11. A change that needs more raises the limit, with its reason in the commit."""
+
+
+def test_an_idle_pass_over_a_small_job_takes_few_calls() -> None:
+    world = World(job(spec={"chief": {"enabled": False}}))
+    world.settle()
+    assert world.job is not None
+    children, pods = list(world.children.values()), list(world.pods.values())
+
+    def make_pass() -> None:
+        snapshot = observe(world.job or {}, children, pods)
+        assert plan(snapshot, world.now, LAUNCHER).actions == ()
+        assert next_status(snapshot, Outcomes(()), world.now) == snapshot.status
+
+    make_pass()  # fills the caches of the libraries
+    profile = cProfile.Profile()
+    profile.runcall(make_pass)
+    calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+    assert calls <= CALLS_MAX, calls
