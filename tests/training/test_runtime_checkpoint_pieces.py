@@ -1,12 +1,13 @@
 """A state that is saved and restored in pieces: bit for bit as in one, bounded in the chief, and safe when it dies."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.checkpoint.state import State, whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import GENERATION, Rig
 from tests.support.soak_marks import in_all
@@ -54,8 +55,11 @@ def rig_of(client: Any, ps: int) -> Rig:
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces, in place of those that no small model has."""
     from pstraining.runtime.chief import state_admin
+    from pstraining.runtime.ps import parts
 
+    monkeypatch.setattr(parts, "SMALL_TABLE", 0)
     monkeypatch.setattr(state_admin, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(state_admin, "RANGE_BYTES", PIECE)
 
 
 def assert_same(state: Any, expected: State) -> None:
@@ -75,6 +79,18 @@ def kept(rig: Rig) -> list[bool]:
         ]
 
     return [bool(found) for found in rig.control.client.call(tf.function(look, autograph=False))]
+
+
+def at_once(rig: Rig) -> State:
+    """The state in one call, without a copy on the servers."""
+    from pstraining.runtime.chief import state_admin
+    from pstraining.runtime.ps.record import RecordField
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_admin, "PIECE_BYTES", 1 << 30)
+        states = state_admin.StateAdmin(rig.store, rig.control._demand)
+    records, state = states.copy(1, 0, lambda: None)
+    return whole(state(int(records[0][RecordField.STEP])))
 
 
 def wait() -> None:
@@ -124,12 +140,28 @@ def test_a_state_of_any_size_passes_through_the_chief_in_pieces(
 
 
 @pytest.mark.usefixtures("pieces")
+def test_tables_are_copied_while_steps_change_them(client: Any) -> None:
+    """With a step between any two ranges, the copy is the state at its end."""
+    rig = rig_of(client, 2)
+    rig.start()
+    coming = itertools.cycle(batches(10, seed=0))
+    with rig.control.copied(fence=1, wait=wait, between=lambda: rig.train([next(coming)])) as state:
+        now = at_once(rig)
+        assert state.step == now.step == 12, "a table and two slots, in four ranges each"
+        rig.train([next(coming)])
+        saved = whole(state)
+    assert_same(saved, now)
+    assert not any(kept(rig))
+
+
+@pytest.mark.usefixtures("pieces")
 def test_a_chief_that_dies_while_it_saves_leaves_nothing_behind(client: Any) -> None:
     from pstraining.runtime.chief.errors import FencedError
 
     rig = rig_of(client, 2)
     rig.start()
-    records, state = rig.control._states.copy(1, lambda: None)
+    token = rig.control._states.copy_ahead(1, lambda: None)
+    records, state = rig.control._states.copy(1, token, lambda: None)
     blocks = state(0).blocks()
     next(blocks)
     assert all(kept(rig))
@@ -141,7 +173,7 @@ def test_a_chief_that_dies_while_it_saves_leaves_nothing_behind(client: Any) -> 
     assert not any(kept(rig))
     with pytest.raises(FencedError, match="no longer keeps"):
         list(blocks)
-    with pytest.raises(FencedError, match="term 2"), rig.control.copied(fence=1, wait=wait):
+    with pytest.raises(FencedError, match="another term"), rig.control.copied(fence=1, wait=wait):
         pass
     assert not any(kept(rig)), "a former chief makes no copy either"
 
@@ -158,7 +190,7 @@ def test_two_saves_are_never_mixed(client: Any) -> None:
     with rig.control.copied(fence=1, wait=wait) as state:
         blocks = state.blocks()
         next(blocks)
-        rig.control._states.copy(1, lambda: None)
+        rig.control._states.copy(1, rig.control._states.copy_ahead(1, lambda: None), lambda: None)
         with pytest.raises(FencedError, match="no longer keeps"):
             list(blocks)
 

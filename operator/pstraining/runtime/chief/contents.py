@@ -14,7 +14,8 @@ from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, State
 from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.data_ledger import Ledger
-from pstraining.runtime.ps.parts import MODEL, ShardParts, StatePart, Unit
+from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.state_parts import MODEL, StatePart, Unit
 from pstraining.runtime.telemetry.events import event
 
 

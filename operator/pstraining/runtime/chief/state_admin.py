@@ -1,9 +1,10 @@
 """Moves the state between the servers and the chief, which never holds more of it than a few pieces."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
@@ -17,8 +18,18 @@ from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.parts import ShardParts
 from pstraining.runtime.ps.store import ParameterStore, int64
 
+RANGE_BYTES: Final = 8 << 20
+"""Approximate size of a range of a table that a server copies in one critical section: some milliseconds."""
 PIECE_BYTES: Final = 4 << 20
 """Size up to which a state moves in one call; the pieces of a larger one are as large on all servers together."""
+
+
+class _Rows(NamedTuple):
+    """Some rows of a part."""
+
+    part: int
+    begin: int
+    end: int
 
 
 class StateAdmin:
@@ -42,17 +53,43 @@ class StateAdmin:
         self._is_small = sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
         self._traced: dict[Hashable, TracedFunction] = {}
 
-    def copy(self, fence: int, between: Callable[[], None]) -> tuple[list[Array], Callable[[int], ServerState]]:
+    def copy_ahead(self, fence: int, between: Callable[[], None]) -> int:
+        """Let the primaries copy their tables in ranges, each between two updates; return the copy's name.
+
+        Args:
+            fence: the chief's fence.
+            between: called between the ranges; may raise to end the copying.
+
+        Raises:
+            FencedError: a server is under another term.
+        """
+        token = time.time_ns()
+        if self._is_small:
+            return token
+        begin = self._emit_on(self._primaries, ShardParts.begin_copy)
+        self._demand("begin copy", begin, int64(fence), int64(token))
+        ranges = [_ranges(shard) for shard in self._primaries]
+        with ThreadPoolExecutor(len(ranges), "pstraining-copy-ahead") as pool:
+            for turn in zip_longest(*ranges):
+                between()
+                calls = [(shard, rows, fence, token) for shard, rows in enumerate(turn) if rows is not None]
+                list(pool.map(self._copy_range, calls))
+        return token
+
+    def copy(
+        self, fence: int, token: int, between: Callable[[], None]
+    ) -> tuple[list[Array], Callable[[int], ServerState]]:
         """Copy each primary's state at one moment between two of its updates; the servers keep a large one.
 
         Args:
             fence: the chief's fence.
+            token: the copy's name, as returned by `copy_ahead`.
             between: see `ServerState`.
 
         Returns:
             The servers' records, and a function from a step to the state.
         """
-        token, values = time.time_ns(), list[Sequence[Array]]()
+        values = list[Sequence[Array]]()
         if self._is_small:
             taken = self._client.call(self._function("snapshot", self._emit_snapshot))
             records, values = [record for record, _ in taken], [own for _, own in taken]
@@ -133,6 +170,12 @@ class StateAdmin:
         if piece.is_last:
             self._demand(("adopt", *key), adopt, fence, token)
 
+    def _copy_range(self, call: tuple[int, _Rows, int, int]) -> None:
+        shard, rows, fence, token = call
+        copy = self._emit_on([self._primaries[shard]], lambda own, *given: own.copy_ahead(rows.part, *given))
+        given = int64(fence), int64(token), int64(rows.begin), int64(rows.end)
+        self._demand(("copy ahead", shard, rows.part), copy, *given)
+
     def _fetch(self, window: ReadWindow, token: int) -> Sequence[Array]:
         primary, unit = self._primaries[window.shard], self._units[window.shard][window.unit]
 
@@ -161,8 +204,10 @@ class StateAdmin:
         ]
 
     def _emit_on_all(self, emit: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
-        every = [member for members in self._members for member in members]
-        return lambda *arguments: self._on(every, lambda own: emit(own, *arguments))
+        return self._emit_on([member for members in self._members for member in members], emit)
+
+    def _emit_on(self, shards: Sequence[ShardParts], emit: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
+        return lambda *arguments: self._on(shards, lambda own: emit(own, *arguments))
 
     def _on(self, members: Sequence[ShardParts], emit: Callable[[ShardParts], Any]) -> list[Any]:
         return [self._client.to_local(emit(member)) for member in members]
@@ -174,3 +219,12 @@ class StateAdmin:
 
     def _demand(self, key: Hashable, emit: Callable[..., object], *arguments: Any, like: object = None) -> None:
         self._demand_of(self._function(key, emit, like), *arguments)
+
+
+def _ranges(shard: ShardParts) -> Iterator[_Rows]:
+    """Yield the ranges of a server's tables that are copied one after the other."""
+    for number in shard.table_parts:
+        part = shard.parts[number]
+        total, length = part.shape[0], max(1, RANGE_BYTES // (part.width * part.variable.dtype.size))
+        for begin in range(0, total, length):
+            yield _Rows(number, begin, min(begin + length, total))

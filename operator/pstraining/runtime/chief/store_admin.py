@@ -147,7 +147,7 @@ class StoreAdmin:
         Args:
             fence: the chief's fence.
             wait: called while workers push newer dense parameters; may raise to end the wait.
-            between: called between calls that read the copy; may raise to end the reading.
+            between: called between calls that make and read the copy; may raise to end it.
 
         In mode Async servers are a few updates apart. In modes with rounds all servers are at one step: a step that a
         worker left incomplete is applied on the other servers first.
@@ -169,9 +169,10 @@ class StoreAdmin:
         self._states.release(fence)
 
     def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None]) -> ServerState:
+        token = self._states.copy_ahead(fence, between)
         while True:
             flushed = self.flush_dense(wait)
-            records, state = self._states.copy(fence, between)
+            records, state = self._states.copy(fence, token, between)
             for index, record in enumerate(records):
                 if int(record[RecordField.FENCE]) != fence:
                     raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")

@@ -1,72 +1,29 @@
 """One parameter server's part of a checkpoint, as operations to emit inside a traced function.
 
-A small part moves in one call, read or written in one critical section. Of a larger one the server makes a copy in a
-critical section (`keep`), from which the chief then reads in calls of bounded size while training continues. For a
-restore the server takes such pieces while it does not count as initialised. The copy is in variables beside the shard's
-own; assigning a dense vector to one copies nothing, as TensorFlow copies it at the next step that changes it.
+A small part moves in one call, read or written in one critical section. Of a larger one the server makes a copy, from
+which the chief then reads in calls of bounded size while training continues. The copy is in variables beside the
+shard's own. Tables are copied ahead in ranges, each in a short critical section (`copy_ahead`). One more section
+(`keep`) ends the copy: it takes the rows that steps have changed meanwhile, and all the rest. Assigning a dense vector
+copies nothing, as TensorFlow copies it at the next step that changes it.
+
+For a restore the server takes such pieces while it does not count as initialised.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.partition import TABLE, Segment
-from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.state_parts import MODEL, Unit, parts_of
 from pstraining.runtime.ps.variables import PSVariable
 
-MODEL: Final = "model"
-"""Kind of the parts of the model's variables; of a slot it is slot/<slot>, of a counter scalar/<name>."""
-
-
-class StatePart(NamedTuple):
-    """A variable of a server's state, and what it is of."""
-
-    variable: PSVariable
-    kind: str
-    segment: Segment | None = None
-    """The segment whose elements it has."""
-    offset: int = 0
-    """Number of its first element in the segment."""
-    place: SlotPlace | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the variable."""
-        return tuple(self.variable.shape.as_list())
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def width(self) -> int:
-        """Number of elements in a row, the smallest part that moves: one of a vector."""
-        return math.prod(self.shape[1:])
-
-    @property
-    def bytes(self) -> int:
-        """Size in bytes."""
-        return int(self.size * self.variable.dtype.size)
-
-    @property
-    def is_table(self) -> bool:
-        """Whether steps change single rows of it."""
-        return self.segment is not None and self.segment.group == TABLE
-
-
-class Unit(NamedTuple):
-    """Parts of one shard that move in one call, or one part whose rows move in several."""
-
-    numbers: list[int]
-    is_cut: bool
+SMALL_TABLE: Final = 1 << 20
+"""Size in bytes up to which a table is copied at once: a call, and tracing it, would take longer."""
 
 
 class ShardParts:
@@ -74,7 +31,17 @@ class ShardParts:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.parts = list(_parts(shard))
+        self.parts = list(parts_of(shard))
+
+    @cached_property
+    def table_parts(self) -> dict[int, int]:
+        """The numbers of the parts that are copied ahead, each with its table's place in `Shard.held`."""
+        held = self.shard.held
+        return {
+            number: held.index(part.segment)
+            for number, part in enumerate(self.parts)
+            if part.has_rows and part.segment and part.bytes > SMALL_TABLE
+        }
 
     @property
     def bytes(self) -> int:
@@ -105,8 +72,8 @@ class ShardParts:
         record, *values = self._critical([], body)
         return record, values
 
-    def keep(self, fence: Tensor, token: Tensor) -> Tensor:
-        """Copy every part at one moment between two updates, under the fence; return the record. int64[5].
+    def begin_copy(self, fence: Tensor, token: Tensor) -> Tensor:
+        """Make room for a copy of the tables, and record which rows change, under the fence; return 1 if it applied.
 
         Args:
             fence: the chief's fence. int64[].
@@ -114,15 +81,57 @@ class ShardParts:
         """
 
         def body(fence: Tensor, token: Tensor) -> Tensor:
-            record = self.shard.record.read_value()
+            def apply() -> Tensor:
+                room = [self._with_room(number) for number in self.table_parts]
+                return with_dependencies([*room, *self.shard.touched.begin(token)], applied())
+
+            return tf.cond(self._is_under(fence), apply, not_applied)
+
+        return self._critical([fence, token], body)
+
+    def copy_ahead(self, number: int, fence: Tensor, token: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+        """Copy some rows of a table between `begin_copy` and `keep`; return 1 if it applied.
+
+        Args:
+            number: of the part.
+            fence: the chief's fence. int64[].
+            token: as `begin_copy` got it. int64[].
+            begin, end: the first row, and the one behind the last. int64[].
+        """
+
+        def body(fence: Tensor, token: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+            allowed = self._is_under(fence) & self.shard.touched.is_recorded(token)
+            rows = tf.range(begin, end)
+            return tf.cond(allowed, lambda: with_dependencies([self._copied(number, rows)], applied()), not_applied)
+
+        return self._critical([fence, token, begin, end], body)
+
+    def keep(self, fence: Tensor, token: Tensor) -> Tensor:
+        """End a copy: of every part at one moment between two updates, under the fence; return the record. int64[5].
+
+        May be repeated, for a later moment.
+
+        Args:
+            fence: the chief's fence. int64[].
+            token: the copy's name, as `begin_copy` got it. int64[].
+        """
+
+        def body(fence: Tensor, token: Tensor) -> Tensor:
+            record, touched = self.shard.record.read_value(), self.shard.touched
 
             def copy() -> Tensor:
-                pairs = zip(self._copies, self._variables, strict=True)
-                copied = [to.assign(own.read_value(), read_value=False) for to, own in pairs]
+                first = len(self.shard.segments)
+                changed = {place: touched.rows(place) for place in range(len(self.shard.tables))}
+                copied = [self._copied(number, changed[place - first]) for number, place in self.table_parts.items()]
+                rest = [number for number in range(len(self.parts)) if number not in self.table_parts]
+                copied += [
+                    self._copies[number].assign(self._variables[number].read_value(), read_value=False)
+                    for number in rest
+                ]
                 return with_dependencies([*copied, self._token.assign(token, read_value=False)], applied())
 
-            done = tf.cond(tf.equal(record[RecordField.FENCE], fence), copy, not_applied)
-            return with_dependencies([done], record)
+            allowed = tf.equal(record[RecordField.FENCE], fence) & touched.is_recorded(token)
+            return with_dependencies([tf.cond(allowed, copy, not_applied)], record)
 
         return self._critical([fence, token], body)
 
@@ -134,23 +143,31 @@ class ShardParts:
             token: the copy's name. int64[].
             begin, end: the first row of a part that is cut, and the one behind the last. int64[].
         """
-        copies = [self._copies[number] for number in unit.numbers]
 
-        def rows() -> list[Tensor]:
-            found = [copy.read_value()[begin:end] if unit.is_cut else copy.read_value() for copy in copies]
-            return [tf.reshape(value, [-1]) for value in found]
+        def rows(number: int) -> Tensor:
+            copy = self._copies[number]
+            if not unit.is_cut:
+                return copy.read_value()
+            if number in self.table_parts:  # reading the variable would copy all of it: its rows were written
+                return tf.raw_ops.ResourceGather(resource=copy.handle, indices=tf.range(begin, end), dtype=copy.dtype)
+            return copy.read_value()[begin:end]
+
+        def flat() -> list[Tensor]:
+            return [tf.reshape(rows(number), [-1]) for number in unit.numbers]
+
+        def nothing() -> list[Tensor]:
+            return [tf.zeros([0], self._variables[number].dtype) for number in unit.numbers]
 
         with tf.device(self.shard.device):
             is_there = tf.equal(self._token_or_zero(), token)
-            found = tf.cond(is_there, rows, lambda: [tf.zeros([0], copy.dtype) for copy in copies])
+            found = tf.cond(is_there, flat, nothing)
             return is_there, list(found) if isinstance(found, list | tuple) else [found]
 
     def release(self, fence: Tensor) -> Tensor:
         """Forget the copy, under the fence; return 1 if it applied."""
 
         def body(fence: Tensor) -> Tensor:
-            allowed = tf.equal(self.shard.record_or_zeros()[RecordField.FENCE], fence)
-            return tf.cond(allowed, lambda: with_dependencies(self._forgotten(), applied()), not_applied)
+            return tf.cond(self._is_under(fence), lambda: with_dependencies(self._forgotten(), applied()), not_applied)
 
         return self._critical([fence], body)
 
@@ -264,6 +281,23 @@ class ShardParts:
                 ref=copy.handle, begin=[begin], end=[end], strides=tf.ones([1], tf.int64), value=rows
             )
 
+    def _with_room(self, number: int) -> Operation:
+        """Emit memory for the copy of a table. The system gives it page by page, when rows are first written."""
+        copy = self._copies[number]
+        with tf.control_dependencies([_destroyed(copy)]):  # assigning to one whose rows were written copies
+            room = tf.raw_ops.Empty(shape=self.parts[number].shape, dtype=copy.dtype, init=False)
+            return copy.assign(room, read_value=False)
+
+    def _copied(self, number: int, rows: Tensor) -> Operation:
+        """Emit copying rows of a table, inside the critical section."""
+        own, copy = self._variables[number], self._copies[number]
+        values = tf.raw_ops.ResourceGather(resource=own.handle, indices=rows, dtype=own.dtype)
+        return tf.raw_ops.ResourceScatterUpdate(resource=copy.handle, indices=rows, updates=values)
+
+    def _is_under(self, fence: Tensor) -> Tensor:
+        """Return whether the server is under this fence. bool[]."""
+        return tf.equal(self.shard.record_or_zeros()[RecordField.FENCE], fence)
+
     def _initialized(self, *, fresh: bool) -> list[Operation]:
         own = [part.variable for part in self.parts if part.kind != MODEL] if fresh else []
         return [v.assign(v.initial(), read_value=False) for v in (*self.shard.rest, *own)]
@@ -309,28 +343,10 @@ class ShardParts:
         return tf.cond(token.initialized(), token.read_value, lambda: tf.zeros([], tf.int64))
 
     def _forgotten(self) -> list[Operation]:
-        return [_destroyed(variable) for variable in (*self._copies, self._token)]
+        return [*(_destroyed(variable) for variable in (*self._copies, self._token)), *self.shard.touched.forget()]
 
     def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Any]) -> Any:
         return critical(self.shard.device, self.shard.container, inputs, body)
-
-
-def _parts(shard: Shard) -> Iterator[StatePart]:
-    for value, segment in zip(shard.values, shard.held, strict=True):
-        yield from _split(value, MODEL, segment, None)
-    for place, slot in shard.slots.items():
-        of_tensor = place.tensor is not None
-        yield from _split(slot, f"slot/{place.slot}", None if of_tensor else shard.held[place.segment], place)
-    for name, counter in shard.scalars.items():
-        yield StatePart(counter, f"scalar/{name}")
-
-
-def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:
-    """Yield a value's variables."""
-    offset = 0
-    for variable in value.variables if isinstance(value, TensorVariables) else [value]:
-        yield StatePart(variable, kind, segment, offset, place)
-        offset += variable.shape.num_elements()
 
 
 def _destroyed(variable: PSVariable) -> Operation:

@@ -22,6 +22,7 @@ from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariab
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tensors import with_element
+from pstraining.runtime.ps.touched_rows import TouchedRows
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 
@@ -102,6 +103,7 @@ class Shard:
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
             """The server's rows of every table; each of shape [rows, width]."""
+            self.touched = TouchedRows(device, container, ps, self.tables)
             self._table_optimizers = TableOptimizers(model.optimizers, rows, model.table_groups) if rows else None
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
             self._rates = [
@@ -257,6 +259,7 @@ class Shard:
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
             moved = unless(overflowed, lambda: tables.apply(step, touched))
+            moved += self.touched.record([indices for indices, _ in touched])
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
             return self.count_step(losses)

@@ -1,0 +1,81 @@
+"""What one parameter server's part of a checkpoint consists of: its variables, and what each is of."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from pstraining.runtime.model.partition import TABLE, Segment
+from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
+from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.variables import PSVariable
+
+MODEL: Final = "model"
+"""Kind of the parts of the model's variables; of a slot it is slot/<slot>, of a counter scalar/<name>."""
+
+
+class StatePart(NamedTuple):
+    """A variable of a server's state, and what it is of."""
+
+    variable: PSVariable
+    kind: str
+    segment: Segment | None = None
+    """The segment whose elements it has."""
+    offset: int = 0
+    """Number of its first element in the segment."""
+    place: SlotPlace | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the variable."""
+        return tuple(self.variable.shape.as_list())
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def width(self) -> int:
+        """Number of elements in a row, the smallest part that moves: one of a vector."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return int(self.size * self.variable.dtype.size)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether steps change single rows of it."""
+        return self.segment is not None and self.segment.group == TABLE
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has a row for each row of a table."""
+        return self.segment is not None and self.is_table and self.shape[:1] == (self.segment.slices[0].rows,)
+
+
+class Unit(NamedTuple):
+    """Parts of one shard that move in one call, or one part whose rows move in several."""
+
+    numbers: list[int]
+    is_cut: bool
+
+
+def parts_of(shard: Shard) -> Iterator[StatePart]:
+    """Yield the parts of a shard's state, in the order in which they are written."""
+    for value, segment in zip(shard.values, shard.held, strict=True):
+        yield from _split(value, MODEL, segment, None)
+    for place, slot in shard.slots.items():
+        of_tensor = place.tensor is not None
+        yield from _split(slot, f"slot/{place.slot}", None if of_tensor else shard.held[place.segment], place)
+    for name, counter in shard.scalars.items():
+        yield StatePart(counter, f"scalar/{name}")
+
+
+def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:
+    """Yield a value's variables."""
+    offset = 0
+    for variable in value.variables if isinstance(value, TensorVariables) else [value]:
+        yield StatePart(variable, kind, segment, offset, place)
+        offset += variable.shape.num_elements()
