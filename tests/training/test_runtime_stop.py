@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.local import LocalJob, LocalProcess
 from tests.support.kube import wait_for
-from tests.support.servers import SPREAD
+from tests.support.servers import SPREAD, Rig, batches, small
 from tests.support.soak_marks import in_all, in_soak, some
 from tests.support.volumes import filled, small_disk
 from tests.training.test_runtime_faults import PACED, finished, job, steps_of, transcript, until
@@ -98,3 +99,29 @@ def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:
         seen = steps_of(run, "worker-0")
         until(run, lambda: steps_of(run, "worker-0") > seen, "training that continues")
         assert finished(run) == 0, transcript(run)
+
+
+def test_a_stopped_chief_does_not_read_its_checkpoint_back(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read every byte once more, in the seconds that Kubernetes gives it."""
+    import keras
+
+    from pstraining.runtime.checkpoint import storage
+    from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.chief.options import ChiefOptions
+    from pstraining.runtime.chief.shutdown import GracefulStop
+
+    rig = Rig(client, keras.optimizers.SGD, ps=2, build=small)
+    rig.start()
+    rig.train(batches(2))
+    stop, checkpoint = GracefulStop(), CheckpointSettings(path=str(tmp_path), interval_seconds=3600)
+    chief = Chief(client, rig.store, ChiefOptions(TrainingSettings(steps=10), checkpoint, None), stop=stop)
+    stop._asked = True
+    read: list[Any] = []
+    load = storage._load
+    monkeypatch.setattr(storage, "_load", lambda key, path: read.append(key) or load(key, path))
+    with pytest.raises(SystemExit, match="143"):
+        chief.run()
+    assert not read
+    assert Checkpoints(tmp_path, keep=1).load(2).step == 2

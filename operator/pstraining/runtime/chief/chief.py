@@ -156,17 +156,19 @@ class Chief:
             self._watch()
             return self._end()
         except StoppedError:
-            return self._save_and_shut()
+            self._save_and_shut()
+            raise
 
-    def _save_and_shut(self) -> StateParts:
+    def _save_and_shut(self) -> None:
         """Accept no more updates, so that none is lost, and save the state for the next chief."""
         self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
             self._admin.set_record(self._fence, generation=-self._shards[0].generation)
-        state = self._save_last()
+        with self._copied() as state:
+            if self._saver:
+                self._saver.save_last(state)
         event("stopped", term=self._term, step=state.step)
-        return state
 
     def _establish_term(self) -> None:
         """Put every server under this term, and one complete set of parameters on them."""
@@ -306,10 +308,10 @@ class Chief:
 
     @contextmanager
     def _copied(self) -> Iterator[ServerState]:
-        """Copy the state on the servers, which train on meanwhile."""
+        """Copy the state on the servers, which train on meanwhile, and mark it if training ended early."""
         with self._admin.copied(fence=self._fence, wait=self._waiting(), between=self._hold_while_saving) as state:
             self._admin.resume_steps()
-            yield state
+            yield state.ended() if self._early else state
 
     def _hold_while_saving(self) -> None:
         self._check_abort()
@@ -337,8 +339,7 @@ class Chief:
 
     def _save_last(self) -> StateParts:
         """Save the last state; return it as it is on disk, or whole in memory in a job without a folder."""
-        with self._copied() as copied:
-            state = copied.ended() if self._early else copied
+        with self._copied() as state:
             if self._saver is None:
                 return whole(state)
             self._saver.save_last(state)
