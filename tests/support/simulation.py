@@ -4,14 +4,12 @@ It knows just enough of Kubernetes to run a job's life with a clock of its own; 
 by the contract suite.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from pstraining.api import names
-from pstraining.api.condition_reasons import OF_ACTIONS, OF_CONDITIONS
-from pstraining.api.conditions import Condition
 from pstraining.core.actions import (
     Action,
     Apply,
@@ -34,21 +32,14 @@ from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated
 from tests.support.copying import copied
+from tests.support.pod_sizes import write_size
+from tests.support.reasons import documented
 
 _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.CHIEF}
 
 
 class StaleError(Exception):
     """The object has been written since the plan was made: 409."""
-
-
-def documented(status: Mapping[str, Any], made: Plan) -> None:
-    """Demand that the reference has every reason of a status and of a plan, as it is there."""
-    for condition in status.get("conditions", ()):
-        reasons = OF_CONDITIONS[Condition(condition["type"])]
-        known = reasons.true if condition["status"] == "True" else reasons.false
-        assert condition["reason"] in known, f"OF_CONDITIONS lacks {condition['status']} of {condition}"
-    assert not {action.reason for action in made.actions} - {*OF_ACTIONS}, made
 
 
 @dataclass
@@ -302,26 +293,21 @@ class World:
             target.clear()
             target.update(merged)
             self.touch(target)
-        elif isinstance(action, Replace):
+        elif isinstance(action, Replace | Resize):
             if self.refuse is not None and (message := self.refuse(action)):
                 return Outcome(action, self.verdict, message)
-            found = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
-            assert found["metadata"]["uid"] == action.uid
-            self._replace(action, found)
-        elif isinstance(action, Resize):
-            if self.refuse is not None and (message := self.refuse(action)):
-                return Outcome(action, self.verdict, message)
-            self._resize(action, self.pods[action.name])
+            target = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
+            assert target["metadata"]["uid"] == action.uid
+            if isinstance(action, Resize) or action.kind is Kind.POD:
+                write_size(action, target)
+            else:
+                self._replace(action, target)
         elif isinstance(action, Delete):
             self._delete(action, key)
         return Outcome(action, Verdict.DONE)
 
     def _replace(self, action: Replace, target: dict[str, Any]) -> None:
         parts = copied(dict(action.parts))
-        if action.kind is Kind.POD:
-            marks = {pointer.rpartition("/")[2].replace("~1", "/"): value for pointer, value in parts.items()}
-            target["metadata"]["annotations"] |= marks
-            return
         if "/metadata/resourceVersion" not in parts:
             assert list(parts) == ["/spec/template"]
             target["spec"]["template"] = parts["/spec/template"]
@@ -334,11 +320,6 @@ class World:
         assert parts.keys() <= {"/metadata/ownerReferences", "/metadata/labels"}
         target["metadata"] |= {pointer.rpartition("/")[2]: value for pointer, value in parts.items()}
         self.touch(target)
-
-    def _resize(self, action: Resize, target: dict[str, Any]) -> None:
-        assert target["metadata"]["uid"] == action.uid
-        (container,) = (c for c in target["spec"]["containers"] if c["name"] == action.container)
-        container["resources"] = deep_merge(container.get("resources") or {}, dict(action.resources))
 
     def touch(self, target: dict[str, Any]) -> None:
         """Give an object that has changed another version."""

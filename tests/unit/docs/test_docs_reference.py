@@ -144,8 +144,9 @@ def begin(world: World) -> None:
 
 def correct(world: World) -> None:
     """The template is one that the API server accepts."""
+    assert world.job is not None
     world.refuse = None
-    world.edit({"ps": {"resources": {"requests": {"cpu": "1"}}}})
+    world.edit({"ps": {"template": world.job["spec"]["worker"]["template"]}})
 
 
 def pass_an_hour(world: World) -> None:
