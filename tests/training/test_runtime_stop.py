@@ -120,7 +120,12 @@ def test_a_stopped_chief_does_not_read_its_checkpoint_back(
     stop._asked = True
     read: list[Any] = []
     load = storage._load
-    monkeypatch.setattr(storage, "_load", lambda key, path: read.append(key) or load(key, path))
+
+    def noted(key: Any, path: Path) -> Any:
+        read.append(key)
+        return load(key, path)
+
+    monkeypatch.setattr(storage, "_load", noted)
     with pytest.raises(SystemExit, match="143"):
         chief.run()
     assert not read
