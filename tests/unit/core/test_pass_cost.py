@@ -10,8 +10,8 @@ from pstraining.core.status import next_status
 from tests.support.builders import LAUNCHER, job
 from tests.support.simulation import World
 
-CALLS_MAX = 4000
-"""3,600 on Python 3.11. A change that needs more raises the limit, with its reason in the commit."""
+CALLS_MAX = 4800
+"""4,440 on Python 3.11. A change that needs more raises the limit, with its reason in the commit."""
 
 
 def test_an_idle_pass_over_a_small_job_takes_few_calls() -> None:
