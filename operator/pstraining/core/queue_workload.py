@@ -118,6 +118,11 @@ class QueueWorkload:
         return self.child.annotations.get(kueue.ANNOTATION_REPLACES, "").partition("/")[2]
 
     @property
+    def slice_name(self) -> str:
+        """The name of the first Workload of its chain of slices."""
+        return str(self.child.annotations.get(kueue.ANNOTATION_SLICE, self.name))
+
+    @property
     def is_evicted(self) -> bool:
         """Whether Kueue has evicted it."""
         return self.is_true(QueueCondition.EVICTED)

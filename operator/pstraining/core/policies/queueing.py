@@ -159,9 +159,8 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     elif pending is not None and pending.terms.workers != wanted:
         yield _recounted(pending, wanted)
     elif pending is None and needed > asked and state.former is None:
-        first = current.child.annotations.get(kueue.ANNOTATION_SLICE, current.name)
         name = kueue.workload_name(state.job, f"{state.job.metadata.generation}\n{current.child.uid}")
-        yield from created(facts, name, SliceChain(first, current.name))
+        yield from created(facts, name, SliceChain(current.slice_name, current.name))
     elif needed < asked and not any(_leaves(p, state, wanted) for p in facts.snapshot.pods_of(names.WORKER)):
         yield _recounted(current, needed)
 
