@@ -186,7 +186,7 @@ def test_both_workloads_of_a_job_that_grows_get_its_priority() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("high", None), (None, "high")])
 def test_a_class_that_kueue_does_not_let_change_waits_for_the_next_time(before: str | None, after: str | None) -> None:
-    world = labelled() if before is None else labelled(priority_class=before)
+    world = labelled(100, **({"priority_class": before} if before else {}))
     world.run()
     writes = len(world.writes)
     relabel(world, kueue.LABEL_PRIORITY_CLASS, after)
