@@ -11,7 +11,23 @@ from pstraining.core.actions import Outcomes
 from pstraining.core.status import next_status
 from tests.support.simulation import World, running
 
-TEXTS = ("", "x", "-1", " 1", "1_0", "\u00b2", "\u0661", "1" * 5000, "0@" + "1" * 5000, "1" * 5000 + "@0", "0@\u00b2")
+TEXTS = (
+    "{",
+    "[]",
+    '{"limits": 1}',
+    '{"limits": {"cpu": "x"}}',
+    "",
+    "x",
+    "-1",
+    " 1",
+    "1_0",
+    "\u00b2",
+    "\u0661",
+    "1" * 5000,
+    "0@" + "1" * 5000,
+    "1" * 5000 + "@0",
+    "0@\u00b2",
+)
 TRAINING = {"training": {"mode": "Sync"}}
 CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
 SPECS: tuple[dict[str, Any], ...] = (

@@ -13,7 +13,7 @@ from pstraining.api import names
 from pstraining.api.numbers import number
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, ResizeState, Snapshot, Termination
-from pstraining.resources import kueue
+from pstraining.resources import kueue, sizes
 from pstraining.resources.installation import STANDARD, Installation
 
 
@@ -135,7 +135,7 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
         reason=status.get("reason", ""),
         cluster_hash=annotations.get(names.ANNOTATION_CLUSTER_HASH, ""),
         server_template=annotations.get(names.ANNOTATION_SERVER_TEMPLATE, ""),
-        size=annotations.get(names.ANNOTATION_SIZE, ""),
+        size=sizes.known(annotations.get(names.ANNOTATION_SIZE, "")),
         resize=resize,
         resize_message=resize_message,
         main=main,

@@ -6,7 +6,7 @@ from pstraining.core.policies.admission import QueueState
 from pstraining.core.queue_workload import QueueCondition, QueueWorkload
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
-from pstraining.resources.kueue import Terms
+from pstraining.resources.kueue import WorkloadTerms
 
 
 def ignored(state: QueueState) -> str:
@@ -47,7 +47,7 @@ def _postponed(state: QueueState) -> str:
     return f"These changes wait until the job queues again: {', '.join(changes)}." if changes else ""
 
 
-def _elasticity(terms: Terms) -> tuple[int | None, bool]:
+def _elasticity(terms: WorkloadTerms) -> tuple[int | None, bool]:
     return terms.fewest_workers, terms.is_elastic
 
 

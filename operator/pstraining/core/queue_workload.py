@@ -14,7 +14,7 @@ from pstraining.api import names
 from pstraining.core.actions import Manifest
 from pstraining.core.snapshot import Child, QueueObjects
 from pstraining.resources import kueue
-from pstraining.resources.kueue import PodSetAssignment, Terms
+from pstraining.resources.kueue import PodSetAssignment, WorkloadTerms
 
 
 class QueueCondition(StrEnum):
@@ -76,12 +76,12 @@ class QueueWorkload:
         return {str(item["name"]): int(item.get("count", 0)) for item in self.spec.get("podSets") or ()}
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> WorkloadTerms:
         """What it asks for besides the kinds of its pods."""
         sets = self.spec.get("podSets") or ()
         fewest = next((s.get("minCount") for s in sets if s["name"] == names.WORKER), None)
         limit = self.spec.get("maximumExecutionTimeSeconds")
-        return Terms(self.counts.get(names.WORKER, 0), fewest, self.is_elastic, limit)
+        return WorkloadTerms(self.counts.get(names.WORKER, 0), fewest, self.is_elastic, limit)
 
     @property
     def is_elastic(self) -> bool:

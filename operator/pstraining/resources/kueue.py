@@ -78,7 +78,7 @@ class PodSetAssignment:
 
 
 @dataclass(frozen=True)
-class Terms:
+class WorkloadTerms:
     """What a Workload asks for besides the kinds of its pods; fixed while it has quota, but for fewer workers."""
 
     workers: int
@@ -135,11 +135,11 @@ def is_elastic(job: PSTrainingJob) -> bool:
     return job.spec.worker.min_replicas is None and not is_dispatched(job) and not prebuilt_of(job)
 
 
-def terms(job: PSTrainingJob) -> Terms:
+def terms(job: PSTrainingJob) -> WorkloadTerms:
     """Return the terms of a Workload that a job would get now."""
     worker, seconds = job.spec.worker, job.metadata.labels.get(LABEL_MAX_SECONDS, "")
     limit = int(seconds) if seconds.isdecimal() else None
-    return Terms(worker.replicas, worker.min_replicas, is_elastic(job), limit)
+    return WorkloadTerms(worker.replicas, worker.min_replicas, is_elastic(job), limit)
 
 
 def counts(job: PSTrainingJob) -> dict[str, int]:

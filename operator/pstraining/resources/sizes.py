@@ -22,6 +22,16 @@ def text(container: Mapping[str, Any]) -> str:
     return json.dumps({kind: found[kind] for kind in _KINDS if found.get(kind)}, sort_keys=True)
 
 
+def known(written: str) -> str:
+    """Return a size that an annotation holds; empty if another client has written something else there."""
+    try:
+        found = json.loads(written)
+    except ValueError:
+        return ""
+    is_size = isinstance(found, dict) and all(isinstance(found.get(kind) or {}, dict) for kind in _KINDS)
+    return written if is_size else ""
+
+
 def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) -> str:
     """Return why a running pod cannot be resized; empty if it can, as far as its template shows.
 

@@ -128,16 +128,16 @@ class QueueState:
         named = self.current is not None and self.current.priority_class[0] == kueue.GROUP
         return named and self.priority_class is not None and self.priority_class[0] is Kind.WORKLOAD_PRIORITY_CLASS
 
-    def is_up_to_date(self, *, whatever_workers: bool = False) -> bool:
+    def is_up_to_date(self, *, any_workers: bool = False) -> bool:
         """Whether the current Workload is the one that the job would get now.
 
         Args:
-            whatever_workers: its number of workers may differ.
+            any_workers: its number of workers may differ.
         """
         current, wanted = self.current, kueue.terms(self.job)
         if current is None or not (self.matches and self.keeps_priority):
             return False
-        return current.terms == (replace(wanted, workers=current.terms.workers) if whatever_workers else wanted)
+        return current.terms == (replace(wanted, workers=current.terms.workers) if any_workers else wanted)
 
     @property
     def is_admitted(self) -> bool:

@@ -122,7 +122,7 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     if current.is_evicted and current.has_quota:
         # Kueue may admit it again before it is corrected. A Workload that a user has stopped must stay.
         stays = state.prebuilt or not current.is_active
-        if stays or state.is_up_to_date(whatever_workers=current.is_elastic):
+        if stays or state.is_up_to_date(any_workers=current.is_elastic):
             yield quota_returned(facts, current)
         else:
             yield from deletions([current], Reason.SPEC_CHANGED)

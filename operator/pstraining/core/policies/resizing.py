@@ -200,7 +200,7 @@ def stays_refused(condition: StatusCondition, generation: int) -> bool:
 def template_size(manifest: Manifest) -> str:
     """Return the size in the pod template of a workload; empty in those of older operators."""
     metadata = ((manifest.get("spec") or {}).get("template") or {}).get("metadata") or {}
-    return str((metadata.get("annotations") or {}).get(names.ANNOTATION_SIZE, ""))
+    return sizes.known(str((metadata.get("annotations") or {}).get(names.ANNOTATION_SIZE, "")))
 
 
 def _unfit(facts: Facts) -> list[Pod]:
