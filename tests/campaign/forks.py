@@ -76,13 +76,13 @@ class Forks:
     async def _read(self) -> None:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
-            told = json.loads(line)
-            if "started" in told:
+            reported = json.loads(line)
+            if "started" in reported:
                 ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-                self._living[told["started"]] = forked = Forked(told["started"], ended)
+                self._living[reported["started"]] = forked = Forked(reported["started"], ended)
                 self._asked.get_nowait().set_result(forked)
             else:
-                self._living.pop(told["ended"]).ended.set_result(told["status"])
+                self._living.pop(reported["ended"]).ended.set_result(reported["status"])
 
 
 def serve() -> None:

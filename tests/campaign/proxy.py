@@ -114,9 +114,9 @@ class FaultProxy:
         attempt.disturbed = True
         if fault in ANSWERS:
             status, reason, message = ANSWERS[fault]
-            told = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": message}
+            reported = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": message}
             extra = {"Retry-After": str(RETRY_AFTER)} if fault is OnWrite.TOO_MANY else {}
-            return web.json_response(told, status=status, headers=extra)
+            return web.json_response(reported, status=status, headers=extra)
         if fault is OnWrite.LATE:
             self.late.append((method, path, headers, body))
         if fault in (OnWrite.LATE, OnWrite.HANGS):

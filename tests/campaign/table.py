@@ -48,22 +48,28 @@ class Results:
         """Keep the results of a part for the next one."""
         cells = [[*key, count, self.diverged[key]] for key, count in sorted(self.plans.items())]
         struck = {name: sorted(points) for name, points in self.struck.items()}
-        told = {"cells": cells, "seconds": self.seconds, "points": self.points, "struck": struck, "leaked": self.leaked}
-        path.write_text(json.dumps({"seed": self.seed, **told}, indent=1))
+        reported = {
+            "cells": cells,
+            "seconds": self.seconds,
+            "points": self.points,
+            "struck": struck,
+            "leaked": self.leaked,
+        }
+        path.write_text(json.dumps({"seed": self.seed, **reported}, indent=1))
 
     def take(self, path: Path) -> None:
         """Add what an earlier part has kept, if there was one; a workload that is played again counts anew."""
         if not path.exists():
             return
-        told = json.loads(path.read_text())
-        for fault, workload, count, bad in told["cells"]:
+        reported = json.loads(path.read_text())
+        for fault, workload, count, bad in reported["cells"]:
             if workload not in self.points:
                 self.plans[fault, workload] += count
                 self.diverged[fault, workload] += bad
-        self.struck = {**{name: set(points) for name, points in told["struck"].items()}, **self.struck}
-        self.points = {**told["points"], **self.points}
-        self.leaked = Counter({**told["leaked"], **self.leaked})
-        self.seconds += told["seconds"]
+        self.struck = {**{name: set(points) for name, points in reported["struck"].items()}, **self.struck}
+        self.points = {**reported["points"], **self.points}
+        self.leaked = Counter({**reported["leaked"], **self.leaked})
+        self.seconds += reported["seconds"]
 
     def page(self) -> str:
         """The page."""

@@ -57,7 +57,7 @@ def test_the_crd_can_be_left_out(render: Render) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"replicas": 2}, "replicas"),
         ({"image": {"repo": "x"}}, "repo"),
@@ -74,10 +74,10 @@ def test_the_crd_can_be_left_out(render: Render) -> None:
         ({"extraEnv": [{"value": "x"}]}, "extraEnv"),
     ],
 )
-def test_the_schema_refuses_what_is_wrong(helm: Helm, given: dict[str, Any], told: str) -> None:
+def test_the_schema_refuses_what_is_wrong(helm: Helm, given: dict[str, Any], reported: str) -> None:
     done = helm("template", "pstraining", str(CHART), "--values", "-", stdin=json.dumps(given))
     assert done.returncode != 0
-    assert told in done.stderr
+    assert reported in done.stderr
 
 
 def test_the_schema_knows_every_value_and_no_more() -> None:
@@ -110,7 +110,7 @@ def test_every_value_is_described() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({}, "jobs of all namespaces"),
         ({"watch": {"namespaces": ["team-a", "team-b"]}}, "namespaces team-a, team-b"),
@@ -118,7 +118,7 @@ def test_every_value_is_described() -> None:
         ({"kueue": {"enabled": True}}, "externalFrameworks must\nlist PSTrainingJob.v1alpha1.pstraining.dev."),
     ],
 )
-def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str) -> None:
+def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], reported: str) -> None:
     # helm shows notes only when it has a cluster: a copy of the chart has them as an object.
     copy = shutil.copytree(CHART, tmp_path / "pstraining")
     source = (copy / "templates" / "NOTES.txt").read_text("utf-8")
@@ -135,7 +135,7 @@ def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], told: str)
     assert shown["spec"]["checkpoint"]["volumeClaimTemplate"], "who copies it keeps the model"
     (container,) = shown["spec"]["worker"]["template"]["spec"]["containers"]
     assert container["image"] == f"registry.example.org/pstraining/runtime:{__version__}", "beside the operator's"
-    assert told in notes
+    assert reported in notes
     assert "deployment/pstraining-operator" in notes
     assert "{{" not in notes
 

@@ -74,10 +74,10 @@ async def test_a_template_that_is_refused_is_told_once_and_not_tried_again(
     operator = operators.start(module=REAL)
     await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job(imagePullPolcy="Always"))
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return (await condition(client, namespace, "InvalidTemplate")).get("status") == "True"
 
-    await eventually(told, 20, operator)
+    await eventually(reported, 20, operator)
     await quiet(operator)
     assert "imagePullPolcy" in (await condition(client, namespace, "InvalidTemplate"))["message"]
     tries = [s for s in proxy.writes() if s.status == 400]

@@ -77,12 +77,12 @@ async def test_a_job_gets_its_children_a_status_and_events(
     assert "finalizers" not in stored["metadata"]
     assert "annotations" not in stored["metadata"]
     found = await client._request("GET", f"/api/v1/namespaces/{namespace}/events")
-    told = [e for e in found["items"] if e["involvedObject"]["kind"] == names.KIND]
-    assert {(e["reason"], e["message"]) for e in told} == {
+    reported = [e for e in found["items"] if e["involvedObject"]["kind"] == names.KIND]
+    assert {(e["reason"], e["message"]) for e in reported} == {
         ("Pending", "The job is Pending."),
         ("Running", "The job is Running."),
     }
-    assert {e["involvedObject"]["uid"] for e in told} == {stored["metadata"]["uid"]}
+    assert {e["involvedObject"]["uid"] for e in reported} == {stored["metadata"]["uid"]}
 
 
 async def test_a_restart_makes_one_pass_a_job_and_no_write(

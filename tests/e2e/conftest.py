@@ -67,8 +67,8 @@ def kube(target: Target) -> Kube:
 @pytest.fixture(scope="session", autouse=True)
 def began() -> datetime:
     """When the tests began: of a layer with several parts the first."""
-    told = os.environ.get("PSTRAINING_LAYER_BEGAN")
-    return datetime.fromisoformat(told) if told else datetime.now(UTC)
+    reported = os.environ.get("PSTRAINING_LAYER_BEGAN")
+    return datetime.fromisoformat(reported) if reported else datetime.now(UTC)
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def test_who_votes_on_hot_standbys_is_immutable_too(kube: Kube, stored: str) -> 
     kube.merge("PSTrainingJob", namespace, "bad", {"spec": {"worker": {"replicas": number + 1}}})
 
 
-def told(kube: Kube, namespace: str, condition: str, words: str) -> Object:
+def reported(kube: Kube, namespace: str, condition: str, words: str) -> Object:
     """Wait until the condition and an event both say so; the condition."""
 
     def both() -> Object | None:
@@ -92,7 +92,7 @@ def test_a_typo_in_the_template(kube: Kube, own_operator: OperatorProcess, names
     job = simple(namespace)
     container(job)["imagePullPolcy"] = "Never"
     kube.create(job)
-    told(kube, namespace, "InvalidTemplate", "imagePullPolcy")
+    reported(kube, namespace, "InvalidTemplate", "imagePullPolcy")
     assert not kube.list("Deployment", namespace), "nothing was created"
     # The user mends it in place: a refused template is not yet immutable.
     del container(job)["imagePullPolcy"]
@@ -106,7 +106,7 @@ def test_an_image_that_cannot_be_pulled(kube: Kube, own_operator: OperatorProces
     job = simple(namespace)
     container(job).update(image="docker.io/library/no-such-image:1", imagePullPolicy="Never")
     kube.create(job)
-    found = told(kube, namespace, "Running", "no-such-image:1")
+    found = reported(kube, namespace, "Running", "no-such-image:1")
     assert found["reason"] == "ImagePullFailed"
     assert "Pod bad-" in found["message"]
 
@@ -118,7 +118,7 @@ def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, names
     broken["spec"]["containers"][0]["command"] = ["sh", "-c", "echo no such option >&2; exit 4"]
     job["spec"] |= {"ps": {"replicas": 1, "template": broken}, "runPolicy": {"backoffLimit": 1}}
     kube.create(job)
-    found = told(kube, namespace, "Failed", "ps 0 failed")
+    found = reported(kube, namespace, "Failed", "ps 0 failed")
     assert found["reason"] == "BackoffLimitExceeded"
     assert "no such option" in found["message"] or "exit code 4" in found["message"]
     status = (kube.get("PSTrainingJob", namespace, "bad") or {})["status"]
@@ -131,14 +131,14 @@ def test_a_pod_that_fits_nowhere(kube: Kube, own_operator: OperatorProcess, name
     job = simple(namespace)
     container(job)["resources"] = {"requests": {"cpu": "900"}}
     kube.create(job)
-    found = told(kube, namespace, "Running", "cannot be scheduled")
+    found = reported(kube, namespace, "Running", "cannot be scheduled")
     assert found["reason"] == "Unschedulable"
 
 
 def test_no_checkpoint_volume_is_told(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     kube.create(simple(namespace))
-    told(kube, namespace, "CheckpointNotDurable", "spec.checkpoint is not set")
+    reported(kube, namespace, "CheckpointNotDurable", "spec.checkpoint is not set")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,6 @@ def test_the_runtimes_state_stays_where_it_is(
     kube.delete("Pod", namespace, example.pod("chief"))
     wait_for(lambda: example.job()["status"]["term"] == 2, "the next attempt")
     example.wait_event("checkpoint", term=2)
-    told = {e.get("event") for e in example.events("chief", term=2)}
-    assert not told & {"restored", "initialized"}, "the servers kept the state"
+    reported = {e.get("event") for e in example.events("chief", term=2)}
+    assert not reported & {"restored", "initialized"}, "the servers kept the state"
     assert "the server is started again" not in example.log("ps")

@@ -111,8 +111,8 @@ def test_a_function_trains_and_its_progress_is_that_of_top(kube: Kube, target: T
     first = wait_for(lambda: reached_step(trainer, job, 1), "progress", 180)
     assert first.steps == 4000
     assert first.loss is not None
-    told = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
-    step = told["job"]["step"]
+    reported = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
+    step = reported["job"]["step"]
     reached = wait_for(lambda: reached_step(trainer, job, step), "later progress", 120)
     assert reached.step is not None
     assert reached.percentage == pytest.approx(100 * reached.step / 4000, abs=1)

@@ -146,10 +146,10 @@ class Scene:
     def run(self, command: str, but: tuple[str, str] = ("", "")) -> None:
         """Run one, with one of its words replaced if need be, and demand what the tables say."""
         ran = subprocess.run(["bash", "-c", command.replace(*but)], check=False, timeout=240, **self._how)
-        told = f"{SHOWN[command]}: {command}\n{ran.stdout}\n{ran.stderr}"
+        reported = f"{SHOWN[command]}: {command}\n{ran.stdout}\n{ran.stderr}"
         status, said = SAYS.get(command, (0, ""))
-        assert ran.returncode == status, told
-        assert said in ran.stderr, told
+        assert ran.returncode == status, reported
+        assert said in ran.stderr, reported
 
 
 @pytest.fixture(scope="module")
@@ -242,13 +242,13 @@ def test_reads(scene: Scene, command: str) -> None:
 def test_follows(scene: Scene, command: str) -> None:
     with scene.start(command) as process:
         assert process.stdout is not None
-        told: set[str] = set()
+        reported: set[str] = set()
         for line in process.stdout:
-            told |= {task for task in ("worker-0", "worker-1", "chief") if task in line}
-            if len(told) == 3:
+            reported |= {task for task in ("worker-0", "worker-1", "chief") if task in line}
+            if len(reported) == 3:
                 break
         process.terminate()
-    assert len(told) == 3, "it ended before all tasks had a line"
+    assert len(reported) == 3, "it ended before all tasks had a line"
 
 
 @pytest.mark.usefixtures("trains")

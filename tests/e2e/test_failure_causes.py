@@ -108,8 +108,8 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
             assert puppet.worker_record()["failures"] == case.failures, name
             assert puppet.phase() != "Failed", name
         if case.fails or case.failures:
-            told = puppet.status()["worker"]["lastFailure"]
-            assert told["reason"] == case.reason, (name, told)
+            reported = puppet.status()["worker"]["lastFailure"]
+            assert reported["reason"] == case.reason, (name, reported)
 
 
 def has_run(puppet: Puppet, times: int) -> bool:

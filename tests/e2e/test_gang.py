@@ -97,8 +97,8 @@ class Line:
     def condition(self, job: str, kind: str) -> Object:
         """A condition of a job."""
         stored = self.kube.get("PSTrainingJob", self.namespace, job) or {}
-        told = (stored.get("status") or {}).get("conditions") or ()
-        return next((c for c in told if c["type"] == kind), {})
+        reported = (stored.get("status") or {}).get("conditions") or ()
+        return next((c for c in reported if c["type"] == kind), {})
 
     def says(self, job: str, reason: str) -> Callable[[], bool]:
         """Whether a job says that it does not run, and so why."""

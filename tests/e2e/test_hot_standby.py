@@ -71,10 +71,10 @@ class Watched:
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
 
     def nothing_is_restored(self) -> None:
-        told = self.example.events("chief")
-        assert sum(e["event"] == "initialized" for e in told) == 1
-        assert not [e for e in told if e["event"] in ("restored", "not_marked")], "not one step was lost"
-        assert {e["term"] for e in told if e["event"] == "view"} == {1}
+        reported = self.example.events("chief")
+        assert sum(e["event"] == "initialized" for e in reported) == 1
+        assert not [e for e in reported if e["event"] in ("restored", "not_marked")], "not one step was lost"
+        assert {e["term"] for e in reported if e["event"] == "view"} == {1}
 
     def wait_prepared(self, times: int) -> None:
         """Wait until both workers have everything ready for a loss, so often since they began."""
@@ -103,15 +103,17 @@ class Watched:
     def _told(self, index: int, since: float, number: int, why: str = "") -> list[Any]:
         """What a worker tells of its standstills, once there are so many."""
 
-        def told() -> list[Any]:
+        def reported() -> list[Any]:
             lines = self.example.events("worker", index)
             found = [e for e in lines if e["event"] == "resumed" and e["time"] >= since]
             return [e for e in found if why in ("", e["after"])]
 
         try:
-            return wait_for(lambda: found if len(found := told()) >= number else None, f"worker {index} continues", 60)
+            return wait_for(
+                lambda: found if len(found := reported()) >= number else None, f"worker {index} continues", 60
+            )
         except DeadlineError as error:
-            raise DeadlineError(f"{error}; since {since} it tells {told()}, after {why or 'anything'}") from None
+            raise DeadlineError(f"{error}; since {since} it tells {reported()}, after {why or 'anything'}") from None
 
 
 @pytest.fixture(
@@ -249,8 +251,8 @@ def _the_chief_is_lost(watched: Watched) -> None:
     example.wait_event("view", "chief", term=2)
     step = watched.steps()[-1]["step"]
     wait_for(lambda: watched.steps()[-1]["step"] > step, "training continues", 60)
-    told = example.events("chief", term=2)
-    assert not [e for e in told if e["event"] in ("initialized", "restored")], "it finds the state"
+    reported = example.events("chief", term=2)
+    assert not [e for e in reported if e["event"] in ("initialized", "restored")], "it finds the state"
 
 
 def spec_of_two_nodes() -> Object:

@@ -84,10 +84,10 @@ def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pyt
         last = watched.steps()[-1]["step"]
         drain = [kubectl, "--context", kube.target.context, "drain", node, "--timeout=240s", "--delete-emptydir-data"]
         environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
-        told = subprocess.run(
+        reported = subprocess.run(
             [*drain, "--ignore-daemonsets"], check=False, env=environment, capture_output=True, text=True
         )
-        assert told.returncode == 0, told.stdout + told.stderr
+        assert reported.returncode == 0, reported.stdout + reported.stderr
         took = time.time() - began
         kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
         all_is_well(watched, f"after {node}")
@@ -153,8 +153,8 @@ def test_a_chief_on_the_minority_side_stops_and_the_next_one_goes_on(
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
     all_is_well(watched, "the node is back")
-    told = example.events("chief", term=2)
-    assert not [e for e in told if e["event"] in ("initialized", "restored")], "not one step is lost"
+    reported = example.events("chief", term=2)
+    assert not [e for e in reported if e["event"] in ("initialized", "restored")], "not one step is lost"
     assert example.job()["status"]["term"] == 2
 
 
@@ -186,7 +186,7 @@ def test_two_halves_never_go_on_beside_each_other(
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
     all_is_well(watched, "the node is back")
-    told = example.events("chief", term=2)
-    assert not [e for e in told if e["event"] in ("initialized", "restored")], "not one step is lost"
+    reported = example.events("chief", term=2)
+    assert not [e for e in reported if e["event"] in ("initialized", "restored")], "not one step is lost"
     first = wait_for(lambda: watched.steps(mainland, late), "training continues", 60)[0]
     assert first["step"] >= last, "it continues where it was"

@@ -214,9 +214,9 @@ def test_the_writes_of_a_whole_life(
     assert sum(m == "POST" for m, _ in children) == 9
     assert sum(m == "DELETE" for m, _ in children) == 8
     assert len(children) == 17, children
-    told = [e for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
-    assert len(events) == len(told)
+    reported = [e for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
+    assert len(events) == len(reported)
     # Those of one pass have one time, so their order is nobody's promise.
-    assert sorted(e["reason"] for e in told) == ["CheckpointNotDurable", "Created", "Running", "Succeeded"]
+    assert sorted(e["reason"] for e in reported) == ["CheckpointNotDurable", "Created", "Running", "Succeeded"]
     # Created, PS ready, chief and two workers up in any order, Succeeded.
     assert len(status) <= 7, status

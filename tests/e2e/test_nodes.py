@@ -93,11 +93,11 @@ def test_chief_and_parameter_server_are_lost_together(
     events = [e for e in kube.list("Event", namespace) if e["regarding"]["name"] == "moves"]
     assert any(e["reason"] == "NodeLost" and f"Node {HOME} does not answer" in e["note"] for e in events)
 
-    def told() -> Object | None:
+    def reported() -> Object | None:
         found = job_condition(held.job(), "Running")
         return found if found["reason"] == "NodeLost" else None
 
-    waits = wait_for(told, f"why the other job waits: {held.job()}", 60)
+    waits = wait_for(reported, f"why the other job waits: {held.job()}", 60)
     assert f"kubectl taint node {HOME} node.kubernetes.io/out-of-service" in waits["message"]
     assert kube.get("Pod", namespace, "waits-ps-0") is not None
     taints = (kube.get("Node", "", HOME) or {})["spec"]["taints"]
@@ -149,8 +149,8 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     before = progress(example)
     lost = cut(kube, node)
     wait_for(lambda: pointer(kube.get("Service", namespace, service)) != first, "the pointer is flipped", 30)
-    told = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 30)
-    took = (moment(told["eventTime"]) - lost).total_seconds()
+    reported = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 30)
+    took = (moment(reported["eventTime"]) - lost).total_seconds()
     again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
     with capsys.disabled():
         print(f"\nnode given up: pointer {took:.1f} s later; {again}, of which 12 s are the node's grace")

@@ -102,7 +102,7 @@ def edit(puppet: Puppet, spec: Object, sub: str = "") -> float:
     return moment
 
 
-def told(puppet: Puppet, *reasons: str) -> list[str]:
+def reported(puppet: Puppet, *reasons: str) -> list[str]:
     """Those events of the job, in order."""
     found = [e for e in puppet.kube.list("Event", puppet.namespace) if e["reason"] in reasons]
     return [e["reason"] for e in sorted(found, key=lambda e: str(e["eventTime"]))]
@@ -156,7 +156,7 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
     check_freed(puppet.kube, puppet.namespace)
     leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
     check_order(puppet, leader, rest)
-    wait_for(lambda: told(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 30)
+    wait_for(lambda: reported(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 30)
 
 
 def test_another_number_of_parameter_servers(started: Any) -> None:
@@ -166,7 +166,7 @@ def test_another_number_of_parameter_servers(started: Any) -> None:
     reasons = ("Checkpointing", "Resharding", "Resuming", "Rescaled")
     wait_for(lambda: job_condition(puppet.job(), "Rescaling")["reason"] == "Rescaled", "the end of it", 120)
     check_order(puppet, "chief-0", ["worker-0", "worker-1", "ps-0"])
-    wait_for(lambda: told(puppet, *reasons) == list(reasons), f"all that is told: {told(puppet, *reasons)}", 30)
+    wait_for(lambda: reported(puppet, *reasons) == list(reasons), f"all that is told: {reported(puppet, *reasons)}", 30)
     puppet.wait_phase("Running")
     wait_for(lambda: len(puppet.pods("ps")) == 3 and not old & uids(puppet), "new pods")
     status = (puppet.job() or {})["status"]

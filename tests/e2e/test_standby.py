@@ -132,8 +132,8 @@ def test_a_standby_takes_over(
     status = example.job()["status"]
     assert (status["shards"][0]["lastCause"], status["term"]) == (CAUSES[what], 1)
     assert example.failures("chief") == 0
-    told = [e for e in kube.list("Event", namespace) if e["reason"] == "TookOver"]
-    assert len(told) == 1
+    reported = [e for e in kube.list("Event", namespace) if e["reason"] == "TookOver"]
+    assert len(reported) == 1
 
 
 @in_soak

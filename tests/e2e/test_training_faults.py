@@ -78,19 +78,19 @@ class Watched:
         pod = self.example.kube.get("Pod", self.example.namespace, self.example.pod("worker", index))
         return str((pod or {})["spec"].get("nodeName"))
 
-    def told(self, name: str, since: float, role: str = "worker", index: int = 0) -> list[Line]:
+    def reported(self, name: str, since: float, role: str = "worker", index: int = 0) -> list[Line]:
         return [e for e in self.example.events(role, index) if e.get("event") == name and e["time"] >= since]
 
     def wait(self, name: str, since: float, role: str = "worker", index: int = 0, *, seconds: float = 60) -> Line:
         """The first such line since then."""
         what = f"{role} {index} tells {name!r}"
-        return wait_for(lambda: self.told(name, since, role, index), what, seconds)[0]
+        return wait_for(lambda: self.reported(name, since, role, index), what, seconds)[0]
 
     def gap(self, index: int, since: float, over: float = 0.0) -> float:
         """A worker's longest time without a step since then, once it has told of steps after it, and after `over`."""
         last = max(since, over)
-        wait_for(lambda: len(self.told("worker", last, "worker", index)) >= 3, f"steps of worker {index}", 60)
-        return max(float(e["gap_seconds"]) for e in self.told("worker", since, "worker", index))
+        wait_for(lambda: len(self.reported("worker", last, "worker", index)) >= 3, f"steps of worker {index}", 60)
+        return max(float(e["gap_seconds"]) for e in self.reported("worker", since, "worker", index))
 
     def step(self) -> int:
         return max(int(e["step"]) for e in self.example.events("worker", self.survivor) if e["event"] == "worker")
@@ -137,7 +137,7 @@ def _a_worker_is_killed(watched: Watched, limit: float, say: Callable[[str], Non
         f"a worker is killed: the other one stood still for {gap:.1f} s, it is back after {back:.1f} s, no step is lost"
     )
     assert gap <= limit
-    assert not watched.told("restored", struck, "chief")
+    assert not watched.reported("restored", struck, "chief")
 
 
 def _the_server_is_silent(watched: Watched, say: Callable[[str], None]) -> None:
@@ -155,7 +155,7 @@ def _the_server_is_silent(watched: Watched, say: Callable[[str], None]) -> None:
         f"the server is silent for {lasted:.1f} s: told after {max(noticed):.1f} s; all continue {again:.1f} s after it"
     )
     assert max(noticed) <= NOTICED
-    assert not watched.told("restored", began, "chief"), "no step is lost"
+    assert not watched.reported("restored", began, "chief"), "no step is lost"
 
 
 def _the_server_is_killed(watched: Watched, say: Callable[[str], None]) -> None:
@@ -180,4 +180,4 @@ def _a_workers_node_is_cut(kube: Kube, watched: Watched, limit: float, say: Call
         f"a worker's node is cut: the other one stood still for {gap:.1f} s, its next process trains after {back:.1f} s"
     )
     assert gap <= limit
-    assert not watched.told("restored", struck, "chief"), "no step is lost"
+    assert not watched.reported("restored", struck, "chief"), "no step is lost"

@@ -203,13 +203,13 @@ def test_every_object_is_one_that_the_api_server_knows(
         return done.stderr if done.returncode else ""
 
     assert not refused(objects)
-    for kind, typo, told in (
+    for kind, typo, reported in (
         ("NetworkPolicy", {"ingres": []}, 'unknown field "spec.ingres"'),
         ("PodMonitor", {"podTargetLables": []}, 'unknown field "spec.podTargetLables"'),
         ("PrometheusRule", {"groups": [{"name": "g", "rules": [{"alert": "A"}]}]}, "expr"),
     ):
         one = next(o for o in objects if o["kind"] == kind)
-        assert told in refused([one | {"spec": {**one["spec"], **typo}}])
+        assert reported in refused([one | {"spec": {**one["spec"], **typo}}])
 
 
 def allowed(kube: Kube, user: str, namespace: str) -> bool:

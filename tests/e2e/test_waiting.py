@@ -24,7 +24,7 @@ def test_what_a_job_waits_for_is_told(kube: Kube, own_operator: OperatorProcess,
         for name, (change, _, _) in TRIED.items()
     }
     for name, (_, reason, words) in TRIED.items():
-        wait_for(partial(told, made[name], reason, words), f"{name}: {reason}, {words!r}", LATE)
+        wait_for(partial(reported, made[name], reason, words), f"{name}: {reason}, {words!r}", LATE)
 
 
 def test_a_quota_is_told_and_the_job_runs_when_it_is_raised(
@@ -35,7 +35,9 @@ def test_a_quota_is_told_and_the_job_runs_when_it_is_raised(
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     kube.request("POST", path, quota | {"spec": {"hard": {"pods": "1"}}})
     tight = Puppet.make(kube, namespace, "tight", shared)
-    wait_for(lambda: told(tight, "QuotaExceeded", "exceeded quota: few, requested: pods=1;"), "the quota is told", 60)
+    wait_for(
+        lambda: reported(tight, "QuotaExceeded", "exceeded quota: few, requested: pods=1;"), "the quota is told", 60
+    )
     events = [e for e in kube.list("Event", namespace) if e["reason"] == "QuotaExceeded"]
     assert len(events) <= 1
     kube.request("PATCH", f"{path}/few", {"spec": {"hard": {"pods": "9"}}}, "application/merge-patch+json")
@@ -44,7 +46,7 @@ def test_a_quota_is_told_and_the_job_runs_when_it_is_raised(
     assert job_condition(tight.job(), "Running")["reason"] == "Training"
 
 
-def told(puppet: Puppet, reason: str, words: str) -> Object | None:
+def reported(puppet: Puppet, reason: str, words: str) -> Object | None:
     found = job_condition(puppet.job(), "Running")
     return found if (found["reason"], words in found["message"]) == (reason, True) else None
 

@@ -40,8 +40,8 @@ class Server:
         """Wait until it serves and has heard of that term."""
 
         def found() -> dict[str, Any]:
-            told = get(self.port + 1, "/v1/status")[1]
-            return told if told.get("term") == term and told["state"] == "Serving" else {}
+            reported = get(self.port + 1, "/v1/status")[1]
+            return reported if reported.get("term") == term and reported["state"] == "Serving" else {}
 
         return eventually(found)
 
@@ -52,8 +52,8 @@ class Server:
 
 
 def write_map(pod: Pod, cluster: dict[str, list[str]], term: int, policy: str | None = None) -> None:
-    told = {"job": "digits", "cluster": cluster, "term": term, **({"onChiefRestart": policy} if policy else {})}
-    write_whole(pod.folder / "cluster.json", json.dumps(told))
+    reported = {"job": "digits", "cluster": cluster, "term": term, **({"onChiefRestart": policy} if policy else {})}
+    write_whole(pod.folder / "cluster.json", json.dumps(reported))
 
 
 @pytest.mark.parametrize(("policy", "owned"), [(None, False), ("Restart", False), ("Restart", True)])

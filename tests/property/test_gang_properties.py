@@ -63,8 +63,8 @@ def test_a_group_can_be_filled_by_what_is_created_for_it(found: dict[str, Any]) 
             count += replicas
             asked.append((replicas, resource_requests.of_pod(template["spec"])))
     assert group["spec"]["minMember"] == count
-    told = resource_requests.total(asked) if group["apiVersion"].startswith("scheduling.volcano.sh/") else {}
-    assert group["spec"].get("minResources", {}) == told
+    reported = resource_requests.total(asked) if group["apiVersion"].startswith("scheduling.volcano.sh/") else {}
+    assert group["spec"].get("minResources", {}) == reported
 
 
 @THOROUGH

@@ -86,8 +86,8 @@ class Cluster:
 
     def look(self) -> HybridObservation:
         shards = tuple(ShardRound(s.step, s.attempt, sum(1 << w for w in s.pushed)) for s in self.servers)
-        told = shards, self.admitted, self.closed, self.made_in, self.members, self.ready
-        return HybridObservation(*told, prepared=self.prepared, standbys=(self.standby.step,))
+        reported = shards, self.admitted, self.closed, self.made_in, self.members, self.ready
+        return HybridObservation(*reported, prepared=self.prepared, standbys=(self.standby.step,))
 
     @property
     def session(self) -> tuple[int, int]:

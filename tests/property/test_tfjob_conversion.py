@@ -165,8 +165,8 @@ def test_what_is_made_keeps_to_the_rules_or_a_note_says_that_it_does_not(job: di
     made = converted(job)
     if made.manifest is not None:
         refused = [f for f in validate(made.manifest) if f.severity is Severity.ERROR]
-        told = [n for n in made.notes if n.what is What.NONE and REFUSED in n.said]
-        assert bool(refused) is bool(told)
+        reported = [n for n in made.notes if n.what is What.NONE and REFUSED in n.said]
+        assert bool(refused) is bool(reported)
 
 
 @settings(max_examples=100, deadline=None)

@@ -178,14 +178,16 @@ def test_pieces_count_under_the_former_roster_alone(is_on: bool) -> None:
 def test_a_seat_is_given_after_a_second_look_alone(is_on: bool) -> None:
     """A chief looked at a majority before the next one took over, and at a process that has forgotten that after it."""
 
-    def hasty(own: Ballot, voters: Voters, observation: Observation, *, voteless_before: Any, **told: Any) -> Action:
+    def hasty(
+        own: Ballot, voters: Voters, observation: Observation, *, voteless_before: Any, **reported: Any
+    ) -> Action:
         del voteless_before
         new = [
             Process(task, a.incarnation)
             for task, a in observation.items()
             if isinstance(a, ProcessStatus) and not a.is_voter
         ]
-        return next_action(own, voters, observation, voteless_before=new, **told)
+        return next_action(own, voters, observation, voteless_before=new, **reported)
 
     sides = {"p": 0, "s": 1, "w0": 0, "w1": 1, "w2": 1}
     found = Scope(Voters((("p", "s"),), ("w0", "w1", "w2")), sides, Rules() if is_on else Rules(next_action=hasty))

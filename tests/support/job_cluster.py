@@ -23,13 +23,13 @@ class JobCluster(Nowhere):
         self.refusal: CommandError | None = None
         """What the API server says to every write."""
         self.asked: list[tuple[str, Any]] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.now = 0.0
 
     @property
     def patience(self) -> Patience:
         """Ten seconds of a clock that only waiting moves."""
-        return Patience(10, lambda: self.now, self.sleep, self.told.append)
+        return Patience(10, lambda: self.now, self.sleep, self.reported.append)
 
     def sleep(self, seconds: float) -> None:
         """Time goes by, and the operator works."""

@@ -91,7 +91,7 @@ def main(folder: str) -> None:
         until(job, lambda: len([line for line in chief.lines if "samples/s" in line]) >= lines + 2)
         until(job, lambda: all(steps(found) > steps(before[task]) for task, found in all_scraped().items()))
         after, later = look()
-        told = {
+        reported = {
             "payload": payload(after) - payload(before),
             "carried": later - crossed,
             "losses": [line["loss"] for line in chief.events("epoch")],
@@ -99,7 +99,7 @@ def main(folder: str) -> None:
             "after": after,
             "lines": [line for line in chief.lines if line.startswith("step ")],
         }
-    print(json.dumps(told))
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

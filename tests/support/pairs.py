@@ -212,11 +212,11 @@ class Pairs:
             round_ops = make_ops(shard, member == STANDBY)
             home = self.rig.control.client.to_local
 
-            def emit(*told: Any) -> Any:
+            def emit(*reported: Any) -> Any:
                 if what == "snapshot":
                     record, values = ShardParts(shard).snapshot()
                     return home(([record[RecordField.STEP]], values))
-                return home(getattr(round_ops if hasattr(round_ops, what) else shard, what)(*told))
+                return home(getattr(round_ops if hasattr(round_ops, what) else shard, what)(*reported))
 
             self._functions[what, number, member] = tf.function(emit, autograph=False)
         return self._call(self._functions[what, number, member], *arguments)

@@ -53,7 +53,7 @@ class World:
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     writes: list[tuple[str, str, str]] = field(default_factory=list)
     status_writes: int = 0
-    told: list[Event] = field(default_factory=list)
+    reported: list[Event] = field(default_factory=list)
     foreign: set[tuple[str, str]] = field(default_factory=set)
     """Names that another process holds."""
     refuse: Callable[[Create | Replace | Resize], str] | None = None
@@ -104,7 +104,7 @@ class World:
         assert self.job is not None
         self.job["status"] = status
         self.status_writes += 1
-        self.told.extend(found)
+        self.reported.extend(found)
 
     def settle(self, passes: int = 20) -> int:
         """Reconcile and let controllers act until nothing changes; the number of passes it took."""

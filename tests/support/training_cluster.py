@@ -46,7 +46,7 @@ class Job:
             moment = datetime.strptime(found[0], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) + shift
             return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-        told = [
+        found = [
             {
                 "metadata": {"creationTimestamp": "2030-01-01T12:00:00Z"},
                 "type": "Normal",
@@ -54,9 +54,9 @@ class Job:
                 "message": event.message,
                 "eventTime": world.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             }
-            for event in world.told[-3:]
+            for event in world.reported[-3:]
         ]
-        text = json.dumps([world.job, list(world.pods.values()), told])
+        text = json.dumps([world.job, list(world.pods.values()), found])
         text = _STAMP.sub(moved, text).replace(UID, f"uid-{name}").replace("digits", name)
         self.job, self.pods, self.events = json.loads(text)
         self.name = name

@@ -167,13 +167,13 @@ class Scope:
         """Yield the next chunk of each learner, as its source has it now."""
         for process in view.learners:
             source = source_of(self.voters, view, process)
-            told, found = observation[process.task], self._process(world, source)
-            assert isinstance(told, ProcessStatus)
-            if found is None or found.history is None or told.chunks == self.chunk_count:
+            reported, found = observation[process.task], self._process(world, source)
+            assert isinstance(reported, ProcessStatus)
+            if found is None or found.history is None or reported.chunks == self.chunk_count:
                 continue
             own = found.status
             if self._reaches(world, side, source.task) and own.active and own.promised == view.ballot:
-                yield Call("chunk", process, (view.ballot, told.chunks, found.history, own.generation))
+                yield Call("chunk", process, (view.ballot, reported.chunks, found.history, own.generation))
 
     def _called(self, world: World, call: Call) -> World:
         index, found = self.voters.tasks.index(call.to.task), self._process(world, call.to)
@@ -232,9 +232,9 @@ class Scope:
         left = world.faults
         for index, found in enumerate(world.running):
             if found and left.drains and not found.status.draining:
-                told = self._with(world, index, altered(found, status=altered(found.status, draining=True)))
+                reported = self._with(world, index, altered(found, status=altered(found.status, draining=True)))
                 yield Event(
-                    "leave", self.voters.tasks[index], altered(told, faults=altered(left, drains=left.drains - 1))
+                    "leave", self.voters.tasks[index], altered(reported, faults=altered(left, drains=left.drains - 1))
                 )
             if found is None:
                 incarnation = world.incarnations[index] + 1

@@ -102,10 +102,10 @@ class Parent:
                 seconds = used.ru_utime + used.ru_stime
                 self.answer({"ended": pid, "code": os.waitstatus_to_exitcode(status), "processor_s": seconds})
 
-    def answer(self, told: dict[str, Any]) -> None:
+    def answer(self, reported: dict[str, Any]) -> None:
         """Report to the tests."""
         with suppress(BrokenPipeError):
-            self._requests.sendall(json.dumps(told).encode() + b"\n")
+            self._requests.sendall(json.dumps(reported).encode() + b"\n")
 
     def _kill_all(self) -> None:
         for pid in self._pids:

@@ -78,8 +78,8 @@ class Crew:
         while any(thread.is_alive() for thread in self.threads) and not self.errors:
             if time.monotonic() > deadline:
                 faulthandler.dump_traceback(all_threads=True)
-                told = [[(reply.step, reply.applied) for reply in replies] for replies in self.replies]
-                raise AssertionError(f"a worker did not come to an end; the workers' steps: {told}")
+                reported = [[(reply.step, reply.applied) for reply in replies] for replies in self.replies]
+                raise AssertionError(f"a worker did not come to an end; the workers' steps: {reported}")
             time.sleep(0.01)
         if self.errors:  # the others may wait for the one that failed
             raise self.errors[0]

@@ -149,12 +149,12 @@ def differences(sees: Sees, job: dict[str, Any] | None, pods: set[str]) -> list[
         return [] if sees.gone is (job is None) else [f"the job is {'gone' if job is None else 'still there'}"]
     status = job.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    told = conditions.get(sees.phase) or {}
+    reported = conditions.get(sees.phase) or {}
     wanted: list[tuple[str, object, object]] = []
     if sees.phase:
         wanted.append(("phase", sees.phase, status.get("phase")))
     if sees.reason:
-        wanted.append(("reason", sees.reason, told.get("reason")))
+        wanted.append(("reason", sees.reason, reported.get("reason")))
     if sees.failed:
         wanted.append(("failedReplica", sees.failed, status.get("failedReplica")))
     if sees.term is not None:
@@ -169,4 +169,6 @@ def differences(sees: Sees, job: dict[str, Any] | None, pods: set[str]) -> list[
     for replica, number in sees.failures.items():
         wanted.append((f"failures of {replica}", number, (records.get(replica) or {}).get("failures", 0)))
     found = [f"{what} is {is_!r}, not {should!r}" for what, should, is_ in wanted if should != is_]
-    return found + [f"{part!r} is not in {told.get('message')!r}" for part in sees.says if part not in str(told)]
+    return found + [
+        f"{part!r} is not in {reported.get('message')!r}" for part in sees.says if part not in str(reported)
+    ]

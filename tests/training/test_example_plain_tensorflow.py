@@ -29,8 +29,8 @@ def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -
         job.kill("ps-0")
         assert finished(job, 300) == 0, transcript(job)
         # Three times if its second run finds a worker that has yet to notice.
-        told = f"TensorFlow's coordinator does not survive the loss of a parameter server\n{transcript(job)}"
-        assert chief.starts in (2, 3), told
+        reported = f"TensorFlow's coordinator does not survive the loss of a parameter server\n{transcript(job)}"
+        assert chief.starts in (2, 3), reported
         assert chief.events("restored")[0]["step"] >= chief.events("checkpoint")[0]["step"] > 0
         result = chief.events("result")[0]
         assert result["step"] >= 800

@@ -156,7 +156,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
         yield lambda **settings: Cluster(tmp_path, stack, **settings)
 
 
-def told(pod: Pod, word: str) -> None:
+def reported(pod: Pod, word: str) -> None:
     """Wait for a word of the program."""
     eventually(lambda: word in pod.log() or not pod.runs(), 120)
     assert word in pod.log(), pod.log()
@@ -184,9 +184,9 @@ def test_builtin_serves_a_self_driven_client_which_survives_its_loss_in_place(cl
     job = cluster()
     job.serving()
     chief = job.run("chief", SELF_DRIVEN, "stay", PS_LOSS_GRACE_SECONDS=600)
-    told(chief, "counted 3.0")
+    reported(chief, "counted 3.0")
     job.kill_server()
-    told(chief, "was lost; it runs again")
+    reported(chief, "was lost; it runs again")
     eventually(lambda: chief.log().count("counted 3.0") == 2, 60)  # a new server: the count began anew
     (chief.folder / "stop").touch()
     assert chief.wait() == 0
@@ -198,7 +198,7 @@ def test_a_program_with_a_bug_is_not_run_again(cluster: Callable[..., Cluster]) 
     job = cluster()
     job.serving()
     chief = job.run("chief", SELF_DRIVEN, "stay", "bug", PS_LOSS_GRACE_SECONDS=600)
-    told(chief, "counted 3.0")
+    reported(chief, "counted 3.0")
     (chief.folder / "stop").touch()
     assert chief.wait() == 1
     assert chief.log().count("counted") == 1
@@ -212,9 +212,9 @@ def test_builtin_serves_parameter_server_strategy_whose_chief_survives_its_loss(
     job = cluster(workers=1)
     job.run("worker", STRATEGY)
     chief = job.run("chief", STRATEGY, PS_LOSS_GRACE_SECONDS=600)
-    told(chief, "steps")
+    reported(chief, "steps")
     job.kill_server()
-    told(chief, "was lost; it runs again")
+    reported(chief, "was lost; it runs again")
     eventually(lambda: chief.log().count("steps") == 2, 90)
     (chief.folder / "stop").touch()
     assert chief.wait(60) == 0

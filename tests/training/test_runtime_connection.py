@@ -56,21 +56,21 @@ def test_a_server_whose_first_operation_fails_gets_a_new_context(
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    told: list[Any] = []
+    reported: list[Any] = []
     servers = list(range(ps))
     real, update = client._watchdog.watching, context.context().update_server_def
 
     @contextmanager
     def watching(what: str, *, vital: float, cuts: int) -> Iterator[Any]:
-        told.append((what, cuts))
+        reported.append((what, cuts))
         with real(what, vital=vital, cuts=cuts) as watched:
             yield watched
-        if told == [("connect", 0), servers, ("greet", 0)]:
+        if reported == [("connect", 0), servers, ("greet", 0)]:
             watched.cuts += 1
             raise tf.errors.UnavailableError(None, None, "cut")
 
     def updated(definition: Any) -> None:
-        told.append(sorted(index for job in definition.cluster.job if job.name == "ps" for index in job.tasks))
+        reported.append(sorted(index for job in definition.cluster.job if job.name == "ps" for index in job.tasks))
         update(definition)
 
     everything = client.cluster
@@ -88,4 +88,4 @@ def test_a_server_whose_first_operation_fails_gets_a_new_context(
         client._wait_for_servers()
         client._connect_all(first=False)
     greetings = [("greet", 1)] * ps
-    assert told == [("connect", 0), servers, ("greet", 0), ("connect", 1), [], servers, *greetings]
+    assert reported == [("connect", 0), servers, ("greet", 0), ("connect", 1), [], servers, *greetings]

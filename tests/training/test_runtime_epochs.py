@@ -260,10 +260,10 @@ def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monk
     plan = {"trainer": {"epochs": 3}, "pieces": True, "pace": 0.05}
     with job(monkeypatch, plan, folder, ps=1, training={"mode": "Sync"}) as run:
         assert finished(run) == 0, transcript(run)
-        told = run.processes["chief"].events("epoch")
-    assert [line["epoch"] for line in told] == [0, 1, 2]
+        reported = run.processes["chief"].events("epoch")
+    assert [line["epoch"] for line in reported] == [0, 1, 2]
     # Two workers of 10 pieces of 4 batches an epoch: at least 20 synchronous steps each.
-    assert [line["step"] >= 20 * (line["epoch"] + 1) - 4 for line in told] == [True] * 3
+    assert [line["step"] >= 20 * (line["epoch"] + 1) - 4 for line in reported] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -316,9 +316,9 @@ def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not(capsys: pytes
             pass
 
     check([Tracker()])
-    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (told["event"], told["callback"]) == ("batch_hooks_not_called", "Tracker")
-    assert told["hooks"] == ["on_train_batch_end"]
+    (reported,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (reported["event"], reported["callback"]) == ("batch_hooks_not_called", "Tracker")
+    assert reported["hooks"] == ["on_train_batch_end"]
 
     with pytest.raises(CallbackRefusedError, match=r"Batches\.on_train_batch_end would never be called"):
         check([Batches()])

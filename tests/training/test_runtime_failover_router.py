@@ -60,7 +60,7 @@ def router_of(
 @pytest.mark.parametrize("incremental", [False, True])
 def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
     """A call of this thread may fail without anything being lost: nobody else finds out then."""
-    told, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
+    reported, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
 
     def nodes() -> dict[tuple[int, int], str]:
         if failures:
@@ -68,12 +68,12 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
         return {}
 
     monkeypatch.setattr(router, "AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(router, "event", lambda name, **_: told.set())
+    monkeypatch.setattr(router, "event", lambda name, **_: reported.set())
     updates = Updates()
     found = router_of(monkeypatch, updates, incremental=incremental, nodes=nodes)
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
-    assert told.wait(30)
+    assert reported.wait(30)
     assert not failures
     # Who was primary stands behind the other one while it learns.
     assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if incremental else [])]
@@ -81,12 +81,12 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
 
 
 def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = threading.Event()
+    reported = threading.Event()
     updates = Updates()
-    found = router_of(monkeypatch, updates, incremental=True, read=told.set)
+    found = router_of(monkeypatch, updates, incremental=True, read=reported.set)
     found._current, found._has_learners = ((1, 0), (0, 1)), True
     found.warm_up(lambda: [])
-    assert told.wait(30)
+    assert reported.wait(30)
     assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]
     assert updates.dry_runs == 1
 
@@ -94,8 +94,8 @@ def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: 
 def test_the_event_is_not_lost_when_something_changes_while_the_last_assignment_is_prepared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = threading.Event()
-    monkeypatch.setattr(router, "event", lambda name, **_: told.set())
+    reported = threading.Event()
+    monkeypatch.setattr(router, "event", lambda name, **_: reported.set())
 
     class Interrupted(Updates):
         """Something changes while the last of two assignments is prepared."""
@@ -109,5 +109,5 @@ def test_the_event_is_not_lost_when_something_changes_while_the_last_assignment_
     found = router_of(monkeypatch, updates, incremental=False)
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
-    assert told.wait(10)
+    assert reported.wait(10)
     assert updates.dry_runs == 2

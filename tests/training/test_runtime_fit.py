@@ -99,10 +99,10 @@ def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptu
     assert "AutoGraph could not transform" not in caplog.text
     assert_equal(rig.control.snapshot(fence=1), rig, model)
     chief, window = rig.new_store().model.step.compiled, reports(rig)
-    told = chief.results(rig.model.step.compiled.outputs, window.state())
-    assert set(told) == set(logs) - {"loss"}
-    assert {"kind_accuracy", "kind_loss", "size_mean_absolute_error", "size_mse"} < set(told)
-    for name, value in told.items():
+    reported = chief.results(rig.model.step.compiled.outputs, window.state())
+    assert set(reported) == set(logs) - {"loss"}
+    assert {"kind_accuracy", "kind_loss", "size_mean_absolute_error", "size_mse"} < set(reported)
+    for name, value in reported.items():
         assert value == pytest.approx(logs[name], rel=1e-5), name
 
 
@@ -150,9 +150,9 @@ def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) ->
         Crew(rig, [made[:4], [*made[4:], made[0]]]).join()
         made = [*made, made[0]]
     _, logs = alone(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
-    told = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
-    assert set(told) == set(logs) - {"loss"}
-    for name, value in told.items():
+    reported = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
+    assert set(reported) == set(logs) - {"loss"}
+    for name, value in reported.items():
         assert value == pytest.approx(np.asarray(logs[name]).item(), rel=1e-5), name
 
 
@@ -173,9 +173,9 @@ def test_several_devices_report_the_metrics_of_the_whole_batch(client: Any) -> N
         rig.start()
         rig.train(made)
     _, logs = alone(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
-    told = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
-    assert set(told) == {"accuracy", "auc"}
-    for name, value in told.items():
+    reported = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
+    assert set(reported) == {"accuracy", "auc"}
+    for name, value in reported.items():
         assert value == pytest.approx(logs[name], rel=1e-5), name
 
 
@@ -245,10 +245,10 @@ class Drained:
         from pstraining.runtime.model.keras_model import Model
         from pstraining.runtime.model.objective import Objective
 
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         loss = Objective("sparse_categorical_crossentropy")
         self.model = Model(small, optimizer or (lambda: keras.optimizers.SGD(0.1)), loss)
-        self.ends = EpochEnds(self.model, "/device:CPU:0", callbacks, validation, self.told.append)
+        self.ends = EpochEnds(self.model, "/device:CPU:0", callbacks, validation, self.reported.append)
         self.ends.begin(0, epochs=9, steps=10)
         self.wait()
 
@@ -259,7 +259,7 @@ class Drained:
     def end(self, step: int, state: Any = None, *, validate: bool = False, **logs: float) -> None:
         from pstraining.runtime.chief.callbacks import EpochEnd
 
-        self.ends.end(EpochEnd(len(self.told), step, logs, state, validate, len(self.told) + 1))
+        self.ends.end(EpochEnd(len(self.reported), step, logs, state, validate, len(self.reported) + 1))
         self.wait()
 
 
@@ -328,7 +328,7 @@ def test_validation_steps_end_a_validation_that_never_ends(client: Any) -> None:
 
     run = Drained([], Validation(endless, steps=3))
     run.end(1, validate=True)
-    assert run.told[0].logs["val_loss"] > 0
+    assert run.reported[0].logs["val_loss"] > 0
     check_all([], Validation(endless, steps=3), None)
     with pytest.raises(CallbackRefusedError, match=r"validation: the dataset never ends .* give validation_steps"):
         check_all([], Validation(endless), None)

@@ -153,9 +153,9 @@ def test_processes_are_renewed_and_cost_no_step(
             until(run, lambda: step(run) > at + 5, "more steps")  # noqa: B023
         assert {name: run.processes[name].popen.pid for name in long_lived} == long_lived
         chief = run.processes["chief"]
-        told = {(event["term"], event["epoch"], str(event["members"])) for event in chief.events("view")}
-        assert len(told) == len({(term, epoch) for term, epoch, _ in told}), "no epoch has two views"
-        assert {term for term, *_ in told} == {1}
+        reported = {(event["term"], event["epoch"], str(event["members"])) for event in chief.events("view")}
+        assert len(reported) == len({(term, epoch) for term, epoch, _ in reported}), "no epoch has two views"
+        assert {term for term, *_ in reported} == {1}
         assert finished(run, LONG) == 0, transcript(run)
         assert not chief.events("restored")
         assert len(chief.events("initialized")) == 1
@@ -330,10 +330,10 @@ def test_nothing_grows_over_many_take_overs(
         assert not run.processes["chief"].events("restored")
         times = {name: len(run.processes[name].events("renewed")) for name in sizes[0]}
     grown = {name: (first, max(found[name] for found in sizes), sizes[-1][name]) for name, first in sizes[1].items()}
-    told = {name: f"{first:.0f}, at most {most:.0f}, {last:.0f} MB" for name, (first, most, last) in grown.items()}
+    reported = {name: f"{first:.0f}, at most {most:.0f}, {last:.0f} MB" for name, (first, most, last) in grown.items()}
     with capsys.disabled():
-        print(f"\n{kills} take-overs, resident after the first, at most, and at the end: {told}; renewed: {times}")
-    assert all(last <= 1.05 * first for first, _, last in grown.values()), told
+        print(f"\n{kills} take-overs, resident after the first, at most, and at the end: {reported}; renewed: {times}")
+    assert all(last <= 1.05 * first for first, _, last in grown.values()), reported
 
 
 def prepared(run: LocalJob) -> list[int]:

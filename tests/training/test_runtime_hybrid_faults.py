@@ -21,8 +21,8 @@ HYBRID = {"mode": "Hybrid"}
 
 def rings(run: LocalJob, worker: str, members: list[int], since: float) -> list[dict[str, Any]]:
     """The rings of these workers that a worker has told of after that time."""
-    told = run.processes[worker].events("ring")
-    return [event for event in told if event["members"] == members and event["time"] > since]
+    reported = run.processes[worker].events("ring")
+    return [event for event in reported if event["members"] == members and event["time"] > since]
 
 
 @in_soak

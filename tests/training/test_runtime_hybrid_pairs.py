@@ -71,8 +71,10 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: RingPai
         if newcomer is not None:
             pairs.replace(newcomer, survivors)
         pairs.finish(survivors, newcomer)
-        told = ", ".join(map(str, messages[:cut]))
-        assert not pairs.differences(survivors), f"seed {seed}; left are {survivors}; {newcomer} is new; after {told}"
+        reported = ", ".join(map(str, messages[:cut]))
+        assert not pairs.differences(survivors), (
+            f"seed {seed}; left are {survivors}; {newcomer} is new; after {reported}"
+        )
 
 
 def test_without_the_standbys_word_first_a_step_is_lost(pairs: RingPairs) -> None:

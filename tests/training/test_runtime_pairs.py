@@ -61,8 +61,8 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: Pairs) 
         pairs.play(messages[:cut])
         pairs.take_over(survivors)
         pairs.finish(survivors)
-        told = ", ".join(map(str, messages[:cut]))
-        assert not pairs.differences(survivors), f"seed {seed}; left are {survivors}; after {told}"
+        reported = ", ".join(map(str, messages[:cut]))
+        assert not pairs.differences(survivors), f"seed {seed}; left are {survivors}; after {reported}"
 
 
 def test_without_the_standbys_word_first_a_step_is_lost(pairs: Pairs) -> None:

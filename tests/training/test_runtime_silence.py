@@ -90,11 +90,11 @@ def test_connecting_waits_for_a_silent_server_and_says_so(
 
     rig = Rig(client, sgd, ps=2, build=small)
     rig.start()
-    told: list[str] = []
+    reported: list[str] = []
 
     def heard(name: str, **fields: Any) -> None:
         event(name, **fields)
-        told.append(name)
+        reported.append(name)
         if name == "waiting":
             client.servers[1].send_signal(signal.SIGCONT)
 
@@ -103,8 +103,8 @@ def test_connecting_waits_for_a_silent_server_and_says_so(
     for _ in range(number):
         with stopped(client.servers[1]), client._exclusive():  # it fell silent after it had answered
             client._connect_all(first=False)
-        assert told.index("silent") < told.index("waiting")
-        told.clear()
+        assert reported.index("silent") < reported.index("waiting")
+        reported.clear()
         rig.train(batches(2))
 
 

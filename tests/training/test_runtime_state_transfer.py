@@ -78,9 +78,9 @@ def watched_fetches(client: Any, found: School, patch: pytest.MonkeyPatch) -> li
     fetches: list[bool] = []
     call, pull = client.call, found._worker._ops.pull
 
-    def noted(function: Any, *told: Any) -> Any:
+    def noted(function: Any, *reported: Any) -> Any:
         fetches.append(function is pull)
-        return call(function, *told)
+        return call(function, *reported)
 
     patch.setattr(client, "call", noted)
     return fetches

@@ -80,11 +80,11 @@ def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_
         with filled(disk):
             chief = stop(run, "chief")
             assert chief.popen.returncode == 143, transcript(run)
-            (told,) = chief.events("not_saved")
-            assert "No space left" in told["reason"]
-            assert told["newest"] is None
+            (reported,) = chief.events("not_saved")
+            assert "No space left" in reported["reason"]
+            assert reported["newest"] is None
             assert not chief.events("stopped"), "nothing is said to be saved"
-        until(run, lambda: steps_of(run, "worker-0") > told["step"], "training that continues")
+        until(run, lambda: steps_of(run, "worker-0") > reported["step"], "training that continues")
         assert chief.term == 2
         assert not chief.events("restored"), "the servers have kept the state: nothing is set back"
         assert len(chief.events("initialized")) == 1

@@ -30,10 +30,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
 
 
 def test_the_links_account_is_what_the_network_has_carried(seen: tuple[dict[str, Any], Path]) -> None:
-    told, _ = seen
-    assert told["carried"] > 10e6
+    reported, _ = seen
+    assert reported["carried"] > 10e6
     # Both ends of a scrape are not one moment, and what is on its way is not acknowledged yet.
-    assert told["payload"] / told["carried"] == pytest.approx(1, abs=0.05)
+    assert reported["payload"] / reported["carried"] == pytest.approx(1, abs=0.05)
 
 
 def test_every_task_tells_its_numbers(seen: tuple[dict[str, Any], Path]) -> None:
@@ -81,8 +81,8 @@ def test_a_shard_that_carries_more_is_told_of(monkeypatch: pytest.MonkeyPatch, s
         chief = run.processes["chief"]
         if stride == 2:
             until(run, lambda: chief.events("uneven_load"), "it is told", 120)
-            told = chief.events("uneven_load")[0]
-            assert (told["shard"], told["times"] > 1.5) == (1, True)
+            reported = chief.events("uneven_load")[0]
+            assert (reported["shard"], reported["times"] > 1.5) == (1, True)
         else:
             until(run, lambda: steps_of(run, "worker-0") > 200, "enough steps to tell", 120)
             assert not chief.events("uneven_load")

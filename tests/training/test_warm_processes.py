@@ -83,17 +83,17 @@ def test_it_ends_as_a_new_process_ends(parents: warm.Parents, program: str) -> N
 def test_an_operator_does_what_one_that_was_started_does(tmp_path: Path) -> None:
     """It reads its settings, and ends because of one."""
     wrong = {"PSTRAINING_WORKERS": "many", "PSTRAINING_LEASE_DURATION_SECONDS": "6"}
-    told = []
+    reported = []
     for name in ("forked", "started"):
         (tmp_path / name).mkdir()
         operator = OperatorProcess(Target("none", "none"), "default", tmp_path / name)
         operator.start(wait=False, settings=wrong, warm=name == "forked")
         assert operator.process is not None
-        told.append((type(operator.process), operator.process.wait(60), operator.log.read_text()))
-    assert [kind for kind, _, _ in told] == [warm.WarmProcess, subprocess.Popen]
-    assert told[0][1] == told[1][1] == 2
-    assert told[0][2] == told[1][2]
-    assert "PSTRAINING_WORKERS" in told[0][2]
+        reported.append((type(operator.process), operator.process.wait(60), operator.log.read_text()))
+    assert [kind for kind, _, _ in reported] == [warm.WarmProcess, subprocess.Popen]
+    assert reported[0][1] == reported[1][1] == 2
+    assert reported[0][2] == reported[1][2]
+    assert "PSTRAINING_WORKERS" in reported[0][2]
 
 
 def test_what_a_program_has_used_counts_once() -> None:

@@ -73,11 +73,13 @@ def test_what_is_told_of_what_would_be_made(tmp_path: Path) -> None:
         "checkpoint": {"path": "/c", "volumeClaimTemplate": claim},
     }
     lines = [line.split(maxsplit=2) for line in run(tmp_path, **spec).output.splitlines() if line.startswith("create")]
-    told = {tuple(line[:2]) + tuple(line[2].split("  ", 1)[:1]): line[2].split("  ", 1)[-1].strip() for line in lines}
-    assert told["create", "StatefulSet", "digits-ps"] == "3 pods, 0.5 CPU and 256Mi each"
-    assert told["create", "PersistentVolumeClaim", "digits-checkpoint"] == "10Gi fast, kept when the job is deleted"
-    assert told["create", "PodDisruptionBudget", "digits-ps-0 ... digits-ps-2 (3)"] == "minAvailable 1"
-    assert told["create", "Service", "digits-hs"] == "ports 2222, 2223"
+    reported = {
+        tuple(line[:2]) + tuple(line[2].split("  ", 1)[:1]): line[2].split("  ", 1)[-1].strip() for line in lines
+    }
+    assert reported["create", "StatefulSet", "digits-ps"] == "3 pods, 0.5 CPU and 256Mi each"
+    assert reported["create", "PersistentVolumeClaim", "digits-checkpoint"] == "10Gi fast, kept when the job is deleted"
+    assert reported["create", "PodDisruptionBudget", "digits-ps-0 ... digits-ps-2 (3)"] == "minAvailable 1"
+    assert reported["create", "Service", "digits-hs"] == "ports 2222, 2223"
 
 
 def test_a_job_that_is_as_the_manifest_says_asks_for_nothing() -> None:
@@ -89,20 +91,20 @@ def test_a_job_that_is_as_the_manifest_says_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"), [("Retain", "kept when the job is deleted"), ("Delete", "deleted with the job")]
+    ("policy", "reported"), [("Retain", "kept when the job is deleted"), ("Delete", "deleted with the job")]
 )
-def test_what_becomes_of_the_claim_is_told(policy: str, told: str) -> None:
+def test_what_becomes_of_the_claim_is_told(policy: str, reported: str) -> None:
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
     other = {"Retain": "Delete", "Delete": "Retain"}[policy]
     made = looked(None, manifest(checkpoint={"volumeClaimTemplate": claim, "retainPolicy": policy}), NOW)
     (action,) = [a for a in made.actions if a.kind is Kind.CLAIM]
-    assert details(made, action) == f"10Gi, {told}"
+    assert details(made, action) == f"10Gi, {reported}"
     cluster = JobCluster(running(checkpoint={"volumeClaimTemplate": claim, "retainPolicy": other}))
     wanted = as_there(cluster)
     wanted["spec"]["checkpoint"]["retainPolicy"] = policy
     planned = looked(cluster, wanted, NOW)
     (found,) = report(planned, None)["actions"]
-    assert (found["action"], found["kind"], found["details"]) == ("correct", "PersistentVolumeClaim", told)
+    assert (found["action"], found["kind"], found["details"]) == ("correct", "PersistentVolumeClaim", reported)
     assert picture(planned, None)
 
 

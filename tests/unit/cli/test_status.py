@@ -291,8 +291,8 @@ def test_what_nobody_has_written_into_the_status_yet_is_noted() -> None:
 
 
 def conditions(**held: str) -> Object:
-    told = [{"type": t, "status": s, "reason": f"{t}Reason", "message": "why\nso"} for t, s in held.items()]
-    return job() | {"status": {"conditions": told}}
+    reported = [{"type": t, "status": s, "reason": f"{t}Reason", "message": "why\nso"} for t, s in held.items()]
+    return job() | {"status": {"conditions": reported}}
 
 
 @pytest.mark.parametrize(

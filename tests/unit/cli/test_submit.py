@@ -133,7 +133,7 @@ def test_a_line_for_each_change_on_the_way() -> None:
     cluster = JobCluster(World(job()))
     cluster.world.reconcile()
     found = waited(cluster)
-    assert (found, cluster.told) == (
+    assert (found, cluster.reported) == (
         "digits is running.",
         ["digits: Pending: Waiting for the parameter servers, the chief and a worker."],
     )

@@ -8,7 +8,7 @@ from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def reported(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
@@ -16,7 +16,7 @@ def test_both_ways_and_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None
     cluster = JobCluster(running())
     for suspended in (False, True, True, False):
         set_suspended(cluster, ["digits"], suspended)
-    assert told(capsys) == [
+    assert reported(capsys) == [
         "digits in default: is not suspended: nothing to do",
         "digits in default: suspended",
         "digits in default: is suspended: nothing to do",
@@ -32,7 +32,7 @@ def test_it_waits_until_nothing_runs_and_until_it_runs_again(capsys: pytest.Capt
     assert not cluster.world.pods
     set_suspended(cluster, ["digits"], False, patience=cluster.patience)
     assert cluster.world.pods
-    assert told(capsys) == [
+    assert reported(capsys) == [
         "digits in default: suspended",
         "digits is suspended.",
         "digits in default: resumed",
@@ -47,7 +47,7 @@ def test_pods_that_take_their_time(capsys: pytest.CaptureFixture[str]) -> None:
         set_suspended(cluster, ["digits"], True, patience=cluster.patience)
     cluster.world.gone("chief")
     set_suspended(cluster, ["digits"], True, patience=cluster.patience)
-    assert told(capsys)[-2:] == ["digits in default: is suspended: nothing to do", "digits is suspended."]
+    assert reported(capsys)[-2:] == ["digits in default: is suspended: nothing to do", "digits is suspended."]
 
 
 def test_a_job_that_has_ended_and_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,5 +57,5 @@ def test_a_job_that_has_ended_and_one_that_is_not_there(capsys: pytest.CaptureFi
     cluster.world.end("chief")
     cluster.world.settle()
     set_suspended(cluster, ["digits"], True)
-    assert told(capsys) == ["digits in default: has ended (Succeeded): nothing to do"]
+    assert reported(capsys) == ["digits in default: has ended (Succeeded): nothing to do"]
     assert not cluster.asked

@@ -27,7 +27,7 @@ from tests.support.cli_cluster import Object, WithJobs
 PAGE = Path(__file__).parents[3] / "docs" / "users" / "watch-a-job.md"
 
 
-def told(
+def reported(
     *,
     worker: WorkerCounters | None = None,
     chief: ChiefCounters | None = None,
@@ -93,16 +93,16 @@ def trained(made: Object | None = None) -> Scraped:
     after.workers, after.skew = 3, 1.2
     answers: dict[str, list[str | RequestError]] = {
         "digits-chief-1": [
-            told(chief=before, links={"ps-0": Traffic(0, 0)}),
-            told(chief=after, links={"ps-0": Traffic(500, 1000)}, devices={"CPU": 1}),
+            reported(chief=before, links={"ps-0": Traffic(0, 0)}),
+            reported(chief=after, links={"ps-0": Traffic(500, 1000)}, devices={"CPU": 1}),
         ]
     }
     for index, steps in enumerate((50, 50, 10)):
         pace = 0.1 if index < 2 else 0.5
-        first = told(worker=worker(10, seconds=pace, staleness=2), links={"ps-0": Traffic(1000, 2000)})
+        first = reported(worker=worker(10, seconds=pace, staleness=2), links={"ps-0": Traffic(1000, 2000)})
         second = worker(10 + steps, seconds=pace, staleness=2, dropped=index)
         links = {"ps-0": Traffic(1000 + 40_000 * steps, 2000 + 80_000 * steps), "ps-1": Traffic(5000, 0)}
-        answers[f"digits-worker-{index}"] = [first, told(worker=second, links=links, devices={"GPU": 2})]
+        answers[f"digits-worker-{index}"] = [first, reported(worker=second, links=links, devices={"GPU": 2})]
     return Scraped(made, pods, answers)
 
 
@@ -140,7 +140,7 @@ def test_numbers_that_are_none_are_none_for_programs_too() -> None:
     cluster = trained()
     chief = ChiefCounters(step=5)
     assert math.isnan(chief.loss)
-    cluster.answers["digits-chief-1"] = [told(chief=chief)] * 2
+    cluster.answers["digits-chief-1"] = [reported(chief=chief)] * 2
     found = cluster.measure()
     assert (found["job"]["loss"], found["job"]["loadSkew"], found["job"]["stepsPerSecond"]) == (None, None, 0.0)
     json.dumps(found, allow_nan=False)
@@ -210,7 +210,7 @@ def test_pods_that_do_not_run() -> None:
     waits = pod("worker", 1, state={"waiting": {"reason": "ImagePullBackOff"}}, ready=False)
     done = pod("chief", term=1, state=terminated(0), phase="Succeeded", ready=False)
     answers: dict[str, list[str | RequestError]] = {
-        "digits-worker-0": [told(worker=worker(n, seconds=1)) for n in (1, 2)]
+        "digits-worker-0": [reported(worker=worker(n, seconds=1)) for n in (1, 2)]
     }
     found = Scraped(job(), [pod("worker", 0), waits, done], answers).measure()
     assert [(t["task"], t["problem"]) for t in found["tasks"]] == [
@@ -250,8 +250,8 @@ def test_the_port_is_the_contracts_or_the_templates(variables: list[Object], por
 
 
 def test_a_program_that_was_started_again_has_no_rate() -> None:
-    before = at(0, told(worker=worker(50, seconds=1)))
-    assert "restarted" in task_rates(before, at(5, told(worker=worker(3, seconds=1)))).problem
+    before = at(0, reported(worker=worker(50, seconds=1)))
+    assert "restarted" in task_rates(before, at(5, reported(worker=worker(3, seconds=1)))).problem
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_stragglers_make_far_fewer_steps_than_the_median(steps: list[int], slow:
 
 
 def test_every_sample_that_the_runtime_serves_is_read() -> None:
-    text = told(
+    text = reported(
         worker=worker(7, seconds=0.3, staleness=3),
         chief=ChiefCounters(step=4, scalars={'of "quotes" \\ and\nbreaks': 1.5, "none": math.inf}),
         links={"ps-0": Traffic(1, 2)},

@@ -142,7 +142,7 @@ def test_what_pods_are_not_refused_for(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "told"),
+    ("checkpoint", "reported"),
     [
         (None, [NOT_KEPT]),
         ({"path": None, "volume": {"emptyDir": {}}}, ["spec.checkpoint.volume: is an emptyDir: checkpoints go with"]),
@@ -151,10 +151,10 @@ def test_what_pods_are_not_refused_for(spec: dict[str, Any]) -> None:
         ({"volumeClaimTemplate": CLAIM}, []),
     ],
 )
-def test_a_job_that_keeps_no_model_is_warned_of(checkpoint: dict[str, Any] | None, told: list[str]) -> None:
+def test_a_job_that_keeps_no_model_is_warned_of(checkpoint: dict[str, Any] | None, reported: list[str]) -> None:
     found = wrong_with(job(spec={"checkpoint": checkpoint}))
-    assert [f.severity for f in found] == [Severity.WARNING] * len(told)
-    assert all(str(f).startswith(words) for f, words in zip(found, told, strict=True))
+    assert [f.severity for f in found] == [Severity.WARNING] * len(reported)
+    assert all(str(f).startswith(words) for f, words in zip(found, reported, strict=True))
 
 
 @pytest.mark.parametrize(

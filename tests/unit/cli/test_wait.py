@@ -41,7 +41,7 @@ class Lived(JobCluster):
     def wait(self, goal: str = "end", seconds: float = 3600) -> str:
         job = super().job("default", "digits")
         assert job is not None
-        return follow(self, job, goal_of(goal), Patience(seconds, lambda: self.now, self.sleep, self.told.append))
+        return follow(self, job, goal_of(goal), Patience(seconds, lambda: self.now, self.sleep, self.reported.append))
 
 
 def lived(world: World | None = None, **happens: Callable[[], None]) -> Lived:
@@ -63,7 +63,7 @@ def code_of(wait: Callable[[], object], words: str) -> ExitCode:
 def test_it_waits_for_the_end_and_success_is_told_from_failure() -> None:
     good, bad = ending(0), ending(78)
     assert good.wait() == "digits has succeeded."
-    assert good.told[0] == "digits: Running: Every parameter server is ready and the chief runs."
+    assert good.reported[0] == "digits: Running: Every parameter server is ready and the chief runs."
     assert code_of(bad.wait, "digits has failed: .*NameError: x") is ExitCode.JOB_FAILED
     assert bad.now < 60 + 2 * SELDOM
     assert bad.looks < 30, "the longer it waits, the less often it asks"
@@ -86,7 +86,7 @@ def test_an_api_server_that_is_away_for_a_while_ends_no_wait() -> None:
     cluster.happens[20] = lambda: setattr(cluster, "error", RequestError("Busy.", 429))
     cluster.happens[40] = lambda: setattr(cluster, "error", None)
     assert cluster.wait() == "digits has succeeded."
-    assert cluster.told[1:4] == ["No answer. Retrying.", "Busy. Retrying.", cluster.told[0]]
+    assert cluster.reported[1:4] == ["No answer. Retrying.", "Busy. Retrying.", cluster.reported[0]]
     away = lived(t5=lambda: setattr(away, "error", RequestError("No answer.")))
     assert code_of(lambda: away.wait(seconds=30), r"timed out after 30 s\. No answer") is ExitCode.TIMED_OUT
     assert away.now == 30

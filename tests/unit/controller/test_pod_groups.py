@@ -79,8 +79,8 @@ class Bench:
         self.watch_state.cache.observed(self.kube.put(found))
 
     def condition(self, kind: str) -> dict[str, Any]:
-        told = self.kube.objects["PSTrainingJob", *KEY]["status"]["conditions"]
-        return next(c for c in told if c["type"] == kind)
+        reported = self.kube.objects["PSTrainingJob", *KEY]["status"]["conditions"]
+        return next(c for c in reported if c["type"] == kind)
 
 
 async def test_a_job_without_a_gang_costs_no_read() -> None:

@@ -48,8 +48,8 @@ class Bench:
     def start(self, workers: int = 1, *, opened: bool = True) -> "asyncio.Task[None]":
         if opened:
             self.queue.open()
-        told = lambda key, error, delay: self.errors.append((key[1], round(delay, 3)))  # noqa: E731
-        return asyncio.create_task(self.queue.run(self._pass, workers, told))
+        reported = lambda key, error, delay: self.errors.append((key[1], round(delay, 3)))  # noqa: E731
+        return asyncio.create_task(self.queue.run(self._pass, workers, reported))
 
     async def end(self, task: "asyncio.Task[None]") -> None:
         self.queue.stop()

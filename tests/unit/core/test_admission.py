@@ -33,7 +33,7 @@ def test_no_pod_exists_before_the_admission() -> None:
     words = "WaitingForQuota: insufficient unused quota for pods"
     assert words in world.condition("Queued")["message"]
     assert world.condition("Running")["message"] == world.condition("Queued")["message"]
-    assert [e.reason for e in world.told if e.reason == "Queued"]
+    assert [e.reason for e in world.reported if e.reason == "Queued"]
 
 
 def test_the_workload_asks_for_every_role() -> None:

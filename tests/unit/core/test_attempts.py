@@ -117,8 +117,13 @@ def test_nothing_is_counted_before_the_start_or_after_the_end() -> None:
 
 def test_the_failure_is_told_with_its_last_line() -> None:
     counted = count(pod("chief", term=1, phase="Failed", state=terminated(1, "Traceback:\n  x\nKeyError: 'a'\n\n")))
-    told = counted.failures[0].last_failure
-    assert (told.pod, told.exit_code, told.message, told.count) == ("digits-chief-1", 1, "KeyError: 'a'", 1)
+    reported = counted.failures[0].last_failure
+    assert (reported.pod, reported.exit_code, reported.message, reported.count) == (
+        "digits-chief-1",
+        1,
+        "KeyError: 'a'",
+        1,
+    )
 
 
 @pytest.mark.parametrize(

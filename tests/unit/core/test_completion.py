@@ -22,7 +22,7 @@ def test_a_job_of_another_manager_is_left_alone() -> None:
     assert world.job is not None
     world.job["status"] = {"theirs": True}
     world.reconcile()
-    assert (world.writes, world.status_writes, world.told) == ([], 0, [])
+    assert (world.writes, world.status_writes, world.reported) == ([], 0, [])
     assert next_status(world.snapshot(), Outcomes(), world.now) == {"theirs": True}
 
 

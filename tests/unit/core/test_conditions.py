@@ -103,7 +103,7 @@ def test_losing_a_ps_is_told_as_restarting() -> None:
     world.reconcile()
     assert phase(world) == "Restarting"
     assert world.condition("Restarting")["reason"] == "PSLost"
-    assert [e.type for e in world.told if e.reason == "Restarting"] == ["Warning"]
+    assert [e.type for e in world.reported if e.reason == "Restarting"] == ["Warning"]
 
 
 def test_a_deleted_child_is_made_again_and_a_scaled_one_corrected() -> None:
@@ -162,23 +162,23 @@ def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | Non
     world = World(job(spec={"checkpoint": checkpoint} if checkpoint else {}))
     world.reconcile()
     assert world.job is not None
-    told = [c for c in world.job["status"]["conditions"] if c["type"] == "CheckpointNotDurable"]
-    assert [c["status"] for c in told] == (["True"] if words else [])
-    assert all(words in c["message"] for c in told)
+    reported = [c for c in world.job["status"]["conditions"] if c["type"] == "CheckpointNotDurable"]
+    assert [c["status"] for c in reported] == (["True"] if words else [])
+    assert all(words in c["message"] for c in reported)
 
 
 def test_a_job_that_keeps_no_model_is_told_of_once() -> None:
     """The status decides, so neither a pass nor another operator repeats the event."""
     world = running()
-    told = [e for e in world.told if e.reason == "CheckpointNotDurable"]
-    assert [(e.type, e.message) for e in told] == [("Warning", world.condition("CheckpointNotDurable")["message"])]
-    assert "unless the program saves them itself. Set spec.checkpoint" in told[0].message
+    reported = [e for e in world.reported if e.reason == "CheckpointNotDurable"]
+    assert [(e.type, e.message) for e in reported] == [("Warning", world.condition("CheckpointNotDurable")["message"])]
+    assert "unless the program saves them itself. Set spec.checkpoint" in reported[0].message
     again = World(world.job, now=world.now, children=world.children, pods=world.pods)
     again.edit({"runPolicy": {"backoffLimit": 3}})
     again.settle()
     again.end("chief")
     again.settle()
-    assert [e.reason for e in again.told] == ["Succeeded"]
+    assert [e.reason for e in again.reported] == ["Succeeded"]
     assert again.condition("CheckpointNotDurable")["status"] == "True", "also once nothing can be done about it"
 
 
@@ -236,11 +236,11 @@ def test_settings_of_gpu_nodes_in_other_roles_are_told_once_until_they_are_set()
     template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
     world = World(job(spec={"worker": {"template": template}, "runPolicy": {"suspend": True}}))
     world.settle()
-    told = [e for e in world.told if e.reason == "GPUSettingsInherited"]
-    assert [(e.type, e.message) for e in told] == [("Warning", world.condition("GPUSettingsInherited")["message"])]
-    assert "spec.ps.template is not set" in told[0].message
+    reported = [e for e in world.reported if e.reason == "GPUSettingsInherited"]
+    assert [(e.type, e.message) for e in reported] == [("Warning", world.condition("GPUSettingsInherited")["message"])]
+    assert "spec.ps.template is not set" in reported[0].message
     own = {"template": TEMPLATE}
     world.edit({"ps": own, "chief": own})
     world.settle()
     assert world.condition("GPUSettingsInherited")["status"] == "False"
-    assert len([e for e in world.told if e.reason == "GPUSettingsInherited"]) == 1
+    assert len([e for e in world.reported if e.reason == "GPUSettingsInherited"]) == 1

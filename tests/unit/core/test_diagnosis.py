@@ -277,5 +277,5 @@ def test_the_status_says_it() -> None:
     assert due is not None
     world.now = due
     world.settle()
-    told = world.condition("Running")
-    assert (told["status"], told["reason"]) == ("False", "StillWaiting")
+    reported = world.condition("Running")
+    assert (reported["status"], reported["reason"]) == ("False", "StillWaiting")

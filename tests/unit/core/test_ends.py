@@ -23,7 +23,7 @@ def facts(spec: dict[str, Any], *pods: dict[str, Any], now: Any = NOW, **status:
     return found
 
 
-def told(found: End | None) -> tuple[str, str, str] | None:
+def reported(found: End | None) -> tuple[str, str, str] | None:
     if found is None:
         return None
     assert found.condition == (Condition.SUCCEEDED if "Succeeded" in found.reason else Condition.FAILED)
@@ -159,19 +159,19 @@ ENDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], tuple[str, str, str]
 @pytest.mark.parametrize("what", ENDS)
 def test_the_end_that_one_observation_shows(what: str) -> None:
     spec, pods, expected = ENDS[what]
-    assert told(new_end(facts(spec, *pods))) == expected
+    assert reported(new_end(facts(spec, *pods))) == expected
 
 
 def test_all_workers_are_those_that_were_not_given_up() -> None:
     given_up = [record(i, givenUp=True) for i in (0, 1)]
     spec = ALL | ALONE | {"worker": {"minReplicas": 1}}
-    assert told(new_end(facts(spec, *ended_well(1), replicaRecords=given_up[:1]))) is not None
+    assert reported(new_end(facts(spec, *ended_well(1), replicaRecords=given_up[:1]))) is not None
     assert new_end(facts(spec, replicaRecords=given_up)) is None, "nobody is left that could have succeeded"
 
 
 def test_a_recorded_budget_is_spent_though_no_failure_is_new() -> None:
     found = new_end(facts({"runPolicy": {"backoffLimit": 1}}, replicaRecords=[record(1, failures=2)]))
-    assert told(found) == (
+    assert reported(found) == (
         "BackoffLimitExceeded",
         "worker 1 failed 2 times, more than runPolicy.backoffLimit 1",
         "worker/1",
@@ -192,14 +192,14 @@ def test_the_last_failure_of_the_replica_whose_budget_is_spent_is_told() -> None
 def test_the_deadline_comes_after_success_and_failure(seconds: int, is_over: bool) -> None:
     spec, now = {"runPolicy": {"activeDeadlineSeconds": 100}}, NOW + timedelta(seconds=seconds)
     message = "The job was active for 100 s, which is all that runPolicy.activeDeadlineSeconds allows"
-    assert told(new_end(facts(spec, now=now))) == (("DeadlineExceeded", message, "") if is_over else None)
-    assert told(new_end(facts(spec, *DONE, now=now))) == told(new_end(facts({}, *DONE)))
-    assert told(new_end(facts(spec | NEVER, failed(1), now=now))) == told(new_end(facts(NEVER, failed(1))))
+    assert reported(new_end(facts(spec, now=now))) == (("DeadlineExceeded", message, "") if is_over else None)
+    assert reported(new_end(facts(spec, *DONE, now=now))) == reported(new_end(facts({}, *DONE)))
+    assert reported(new_end(facts(spec | NEVER, failed(1), now=now))) == reported(new_end(facts(NEVER, failed(1))))
 
 
 def test_an_end_on_record_is_final() -> None:
     known = {"status": "True", "lastTransitionTime": stamp(NOW)}
     recorded = {**known, "type": "Failed", "reason": "DeadlineExceeded", "message": "late"}
     suspended = {**known, "type": "Suspended", "reason": "Suspended", "message": ""}
-    assert told(end(facts({}, *DONE, conditions=[suspended, recorded]))) == ("DeadlineExceeded", "late", "")
-    assert told(end(facts({}, *DONE, conditions=[suspended]))) == told(new_end(facts({}, *DONE)))
+    assert reported(end(facts({}, *DONE, conditions=[suspended, recorded]))) == ("DeadlineExceeded", "late", "")
+    assert reported(end(facts({}, *DONE, conditions=[suspended]))) == reported(new_end(facts({}, *DONE)))

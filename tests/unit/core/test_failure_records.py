@@ -283,7 +283,7 @@ def test_a_rule_is_about_the_exit_code_of_the_newest_run(code: int, expected: tu
     assert numbers(counted(failed("worker", code=code), spec=ignored)) == {"worker/0/0": expected}
 
 
-def told(pod: Pod, spec: dict[str, Any] | None = None, **status: Any) -> tuple[Any, ...]:
+def reported(pod: Pod, spec: dict[str, Any] | None = None, **status: Any) -> tuple[Any, ...]:
     (found,) = counted(pod, spec=spec, **status).failures
     assert isinstance(found, Failure)
     last = found.last_failure
@@ -292,13 +292,13 @@ def told(pod: Pod, spec: dict[str, Any] | None = None, **status: Any) -> tuple[A
 
 def test_a_failure_is_told_with_its_cause_and_last_line() -> None:
     ran = failed("worker", 1, container=Container(terminated=end(3, NOW, "Error", "a\nb\n")))
-    assert told(ran) == ("worker", 1, "worker-1", 3, "Error", "b", NOW, 1)
+    assert reported(ran) == ("worker", 1, "worker-1", 3, "Error", "b", NOW, 1)
     own = failed("worker", 1, container=Container(terminated=end(3, NOW, "ContainerCannotRun")))
-    assert told(own) == ("worker", 1, "worker-1", 3, "ContainerCannotRun", "", NOW, 1)
+    assert reported(own) == ("worker", 1, "worker-1", 3, "ContainerCannotRun", "", NOW, 1)
     nameless = failed("worker", 1, container=Container(terminated=end(3, NOW, "")))
-    assert told(nameless) == ("worker", 1, "worker-1", 3, "Error", "", NOW, 1)
+    assert reported(nameless) == ("worker", 1, "worker-1", 3, "Error", "", NOW, 1)
     big = failed("worker", 1, container=Container(terminated=end(137, NOW, "OOMKilled")))
-    assert told(big, replicaRecords=[record("worker", 1, failures=4)]) == (
+    assert reported(big, replicaRecords=[record("worker", 1, failures=4)]) == (
         "worker",
         1,
         "worker-1",
@@ -309,10 +309,10 @@ def test_a_failure_is_told_with_its_cause_and_last_line() -> None:
         5,
     )
     without = a_pod("worker", 1, "n", phase="Failed", reason="Shut", container=Container())
-    assert told(without) == ("worker", 1, "worker-1", 0, "Shut", "", None, 1)
+    assert reported(without) == ("worker", 1, "worker-1", 0, "Shut", "", None, 1)
     evicted = a_pod("worker", 1, "n", phase="Failed", disruption="Evicted", container=Container(terminated=end(3)))
     counts = rules({"reasons": ["Evicted"], "action": "RestartReplica"})
-    assert told(evicted, counts) == ("worker", 1, "worker-1", 3, "Evicted", "", NOW, 1)
+    assert reported(evicted, counts) == ("worker", 1, "worker-1", 3, "Evicted", "", NOW, 1)
 
 
 def given_up(*seen: Pod, fewest: int | None = 1, policy: str = "Never", spec: Any = None, **status: Any) -> set[int]:

@@ -206,8 +206,8 @@ def test_worker_zero_in_the_chiefs_place_does_not_run_again() -> None:
 def test_init_containers_count() -> None:
     found = counted({}, init_failed())
     assert [(r.failures, r.restarts) for r in found.records] == [(1, 1)]
-    told = found.failures[0].last_failure
-    assert (told.exit_code, told.reason, told.message) == (4, "InitFailed", "no data")
+    reported = found.failures[0].last_failure
+    assert (reported.exit_code, reported.reason, reported.message) == (4, "InitFailed", "no data")
 
 
 def test_what_is_ignored_counts_as_a_restart_only() -> None:

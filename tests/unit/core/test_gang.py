@@ -197,13 +197,13 @@ def test_a_gang_without_room_says_so_and_costs_no_writes() -> None:
     world = waiting(ELASTIC)
     world.now += timedelta(seconds=31)
     world.settle()
-    told = world.condition("Running")
-    assert told["reason"] == Reason.WAITING_FOR_GANG
-    assert told["message"] == (
+    reported = world.condition("Running")
+    assert reported["reason"] == Reason.WAITING_FOR_GANG
+    assert reported["message"] == (
         "The gang of 5 pods waits: there is no room for all of them at once, and none starts without the others. "
         "`kubectl pstraining status digits` has the scheduler's words for each"
     )
-    assert [e.reason for e in world.told].count(Reason.WAITING_FOR_GANG) == 1
+    assert [e.reason for e in world.reported].count(Reason.WAITING_FOR_GANG) == 1
     before = world.status_writes
     for number, pod in enumerate(world.pods.values()):
         pod["status"]["conditions"][0]["message"] = f"pre-filter pod {number} cannot find enough sibling pods"
@@ -217,8 +217,8 @@ def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
         pod["status"]["conditions"] = []
     world.now += timedelta(seconds=90)
     world.settle()
-    told = world.condition("Running")
-    assert (told["reason"], "does scheduler-plugins run" in told["message"]) == (Reason.WAITING_FOR_GANG, True)
+    reported = world.condition("Running")
+    assert (reported["reason"], "does scheduler-plugins run" in reported["message"]) == (Reason.WAITING_FOR_GANG, True)
 
 
 def test_a_running_gangs_lost_pod_is_told_of_as_any_other() -> None:
@@ -242,8 +242,8 @@ def test_a_scheduler_that_is_not_installed_is_told_of_once(policy: dict[str, Any
     assert (created["status"], created["reason"]) == ("False", Reason.GANG_NOT_INSTALLED)
     assert product in created["message"]
     assert "set spec.runPolicy.schedulingPolicy.gang to None" in created["message"]
-    told = [e for e in events(snapshot, status) if e.reason == Reason.GANG_NOT_INSTALLED]
-    assert [(e.type, e.message) for e in told] == [("Warning", created["message"])]
+    reported = [e for e in events(snapshot, status) if e.reason == Reason.GANG_NOT_INSTALLED]
+    assert [(e.type, e.message) for e in reported] == [("Warning", created["message"])]
     assert world.job is not None
     world.job["status"] = status
     assert next_status(world.snapshot(), outcomes, world.now) == status

@@ -27,7 +27,7 @@ def turn(world: World, pod: str, *, ready: bool, **status: Any) -> None:
     found["containerStatuses"][0] |= {"ready": ready, "state": STARTED, **status}
 
 
-def told(world: World, index: int = 0) -> tuple[str, int, str]:
+def reported(world: World, index: int = 0) -> tuple[str, int, str]:
     assert world.job is not None
     found = world.job["status"]["shards"][index]
     return found["primary"], found["takeovers"], found["lastCause"]
@@ -81,19 +81,19 @@ def test_others_know_nothing_of_it(mode: str) -> None:
 def test_the_next_member_in_sync_is_primary_and_nothing_is_written_for_it() -> None:
     world = hot()
     world.reconcile()
-    assert [told(world, index) for index in (0, 1)] == [("digits-ps-0", 0, ""), ("digits-ps-1", 0, "")]
+    assert [reported(world, index) for index in (0, 1)] == [("digits-ps-0", 0, ""), ("digits-ps-1", 0, "")]
     turn(world, "digits-ps-0", ready=False)
     assert not world.plan().actions
     world.reconcile()
-    assert told(world) == ("digits-standby-0", 1, "not ready")
-    assert told(world, 1) == ("digits-ps-1", 0, "")
-    event = next(e for e in world.told if e.reason == "TookOver")
+    assert reported(world) == ("digits-standby-0", 1, "not ready")
+    assert reported(world, 1) == ("digits-ps-1", 0, "")
+    event = next(e for e in world.reported if e.reason == "TookOver")
     assert event.message == "Shard 0: digits-standby-0 has taken over (not ready)."
     degraded = next(c for c in world.job["status"]["conditions"] if c["type"] == "Degraded")  # type: ignore[index]
     assert degraded["message"] == "Shard 0: pod digits-ps-0 is not in sync yet"
     for _ in range(3):
         world.reconcile()
-    assert told(world) == ("digits-standby-0", 1, "not ready"), "it is counted once"
+    assert reported(world) == ("digits-standby-0", 1, "not ready"), "it is counted once"
 
 
 def test_one_that_is_in_sync_again_is_primary_again_without_a_take_over() -> None:
@@ -104,7 +104,7 @@ def test_one_that_is_in_sync_again_is_primary_again_without_a_take_over() -> Non
     before = dict(world.job["status"])  # type: ignore[index]
     turn(world, "digits-ps-0", ready=True)
     world.reconcile()
-    assert told(world) == ("digits-ps-0", 1, "not ready")
+    assert reported(world) == ("digits-ps-0", 1, "not ready")
     assert degraded_seconds(before, world.job["status"]) is not None  # type: ignore[index]
 
 
@@ -113,7 +113,7 @@ def test_a_lost_standby_is_no_take_over() -> None:
     world.reconcile()
     turn(world, "digits-standby-1", ready=False)
     world.reconcile()
-    assert told(world, 1) == ("digits-ps-1", 0, "")
+    assert reported(world, 1) == ("digits-ps-1", 0, "")
     assert world.job["status"]["standbySummary"] == "1/2"  # type: ignore[index]
 
 
@@ -124,10 +124,10 @@ def test_a_shard_without_a_member_in_sync_keeps_its_last_primary_in_mind() -> No
     for pod in ("digits-ps-0", "digits-standby-0"):
         turn(world, pod, ready=False)
     world.reconcile()
-    assert told(world) == ("digits-ps-0", 0, "")
+    assert reported(world) == ("digits-ps-0", 0, "")
     turn(world, "digits-standby-0", ready=True)
     world.reconcile()
-    assert told(world) == ("digits-standby-0", 1, "not ready")
+    assert reported(world) == ("digits-standby-0", 1, "not ready")
 
 
 def test_a_primary_whose_pod_was_replaced_between_two_looks_was_lost() -> None:
@@ -136,7 +136,7 @@ def test_a_primary_whose_pod_was_replaced_between_two_looks_was_lost() -> None:
     turn(world, "digits-ps-0", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
     del world.pods["digits-ps-0"]["status"]["conditions"][0]["lastTransitionTime"]
     world.reconcile()
-    assert told(world)[:2] == ("digits-standby-0", 1)
+    assert reported(world)[:2] == ("digits-standby-0", 1)
 
 
 def test_a_job_that_starts_has_no_primary_before_one_is_ready() -> None:
@@ -144,10 +144,10 @@ def test_a_job_that_starts_has_no_primary_before_one_is_ready() -> None:
     turn(world, "digits-ps-0", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
     world.job["status"].pop("shards", None)  # type: ignore[index]
     world.reconcile()
-    assert told(world) == ("digits-standby-0", 0, "")
+    assert reported(world) == ("digits-standby-0", 0, "")
     turn(world, "digits-ps-0", ready=True)
     world.reconcile()
-    assert told(world) == ("digits-ps-0", 0, "")
+    assert reported(world) == ("digits-ps-0", 0, "")
 
 
 def test_a_container_that_ended_says_so() -> None:
@@ -156,4 +156,4 @@ def test_a_container_that_ended_says_so() -> None:
     turn(world, "digits-ps-1", ready=False)
     world.pods["digits-ps-1"]["status"]["containerStatuses"][0]["state"] = terminated(137)
     world.reconcile()
-    assert told(world, 1) == ("digits-standby-1", 1, "container ended with code 137")
+    assert reported(world, 1) == ("digits-standby-1", 1, "container ended with code 137")

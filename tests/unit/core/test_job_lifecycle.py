@@ -60,7 +60,7 @@ def test_a_whole_life_writes_each_child_once_and_status_for_transitions_only() -
     assert len(deletes) == len(set(deletes)) == 8
     assert len(world.writes) == 17
     assert world.status_writes <= 6
-    assert [e.reason for e in world.told] == ["Created", "CheckpointNotDurable", "Running", "Succeeded"]
+    assert [e.reason for e in world.reported] == ["Created", "CheckpointNotDurable", "Running", "Succeeded"]
 
 
 @pytest.mark.parametrize(("policy", "left"), [("All", set()), ("None", 9), ("Running", {("Job", "digits-chief-1")})])

@@ -39,8 +39,8 @@ def test_the_job_stops_in_order_and_begins_with_the_new_values() -> None:
     assert [(type(a), a.name) for a in made] == [(Delete, "digits-chief-1")], "the chief first, and no map of two minds"
     world.settle()
     assert len(cluster(world)["witnesses"]) == 3, "what still runs has the former voters"
-    told = world.condition("Restarting")
-    assert (told["status"], told["reason"], phase(world)) == ("True", "SpecChanged", "Restarting")
+    reported = world.condition("Restarting")
+    assert (reported["status"], reported["reason"], phase(world)) == ("True", "SpecChanged", "Restarting")
     world.gone("chief")
     world.settle()
     assert phase(world) == "Running"

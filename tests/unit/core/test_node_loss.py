@@ -148,9 +148,9 @@ def test_one_with_a_volume_waits_for_its_node() -> None:
     world.settle()
     assert "digits-ps-0" in world.pods
     assert phase(world) == "Restarting"
-    told = world.condition("Running")
-    assert told["reason"] == "NodeLost"
-    assert f"kubectl taint node {lost} {OUT}" in told["message"]
+    reported = world.condition("Running")
+    assert reported["reason"] == "NodeLost"
+    assert f"kubectl taint node {lost} {OUT}" in reported["message"]
     world.heal(lost)
     world.settle()
     assert phase(world) == "Running"
@@ -243,10 +243,10 @@ def test_a_silent_node_is_told_before_its_pods_are_deleted(role: str, runs: str)
     assert world.nodes is not None
     world.nodes["node-1"] = "Unknown"
     world.reconcile()
-    told = world.condition("Running")
-    assert (told["status"], told["reason"]) == (runs, "NodeLost")
-    assert f"Node node-1 does not answer: pod {name} " in told["message"]
-    assert ("training continues" in told["message"]) == (runs == "True")
+    reported = world.condition("Running")
+    assert (reported["status"], reported["reason"]) == (runs, "NodeLost")
+    assert f"Node node-1 does not answer: pod {name} " in reported["message"]
+    assert ("training continues" in reported["message"]) == (runs == "True")
     world.nodes["node-1"] = "True"
     for found in world.pods.values():
         found["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
@@ -328,9 +328,9 @@ def test_what_may_go_on_by_itself_is_not_replaced(on_lost: set[str], held: bool)
     assert ("digits-ps-0" in deleted) is not held
     if held:
         assert deleted == []
-        told = world.condition("Running")
-        assert (told["reason"], "may continue training there" in told["message"]) == ("NodeLost", True)
-        assert f"kubectl taint node node-1 {OUT}" in told["message"]
+        reported = world.condition("Running")
+        assert (reported["reason"], "may continue training there" in reported["message"]) == ("NodeLost", True)
+        assert f"kubectl taint node node-1 {OUT}" in reported["message"]
         for nodes in ([node("node-0")], [node("node-0"), node("node-1", "Unknown", OUT)]):
             assert "digits-ps-0" in later(world, nodes), "nothing runs on a node that is gone or vouched for"
 

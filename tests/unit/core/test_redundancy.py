@@ -325,11 +325,11 @@ def test_how_the_shards_stand_is_told() -> None:
     fail(world, index=1, ready=True, state=STARTED, last=terminated(137))
     world.settle()
     assert (world.condition("Degraded")["status"], world.condition("Degraded")["reason"]) == ("False", "StandbysReady")
-    told = [e for e in world.told if e.reason == "TookOver"]
-    assert [e.message for e in told] == ["Shard 1: digits-standby-1 has taken over (container ended with code 137)."], (
-        "once"
-    )
-    assert [e.reason for e in world.told].count("Degraded") == 1
+    reported = [e for e in world.reported if e.reason == "TookOver"]
+    assert [e.message for e in reported] == [
+        "Shard 1: digits-standby-1 has taken over (container ended with code 137)."
+    ], "once"
+    assert [e.reason for e in world.reported].count("Degraded") == 1
 
 
 def test_a_standby_that_finds_no_node_is_told_and_the_job_runs() -> None:

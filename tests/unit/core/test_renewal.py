@@ -62,7 +62,7 @@ def test_servers_are_replaced_one_at_a_time_standbys_first() -> None:
     world.settle()
     assert world.condition("Updating")["status"] == "False"
     assert world.condition("Updating")["reason"] == "ServersUpdated"
-    assert [e.reason for e in world.told if e.reason in ("ReplacingServers", "ServersUpdated")] == [
+    assert [e.reason for e in world.reported if e.reason in ("ReplacingServers", "ServersUpdated")] == [
         "ReplacingServers",
         "ServersUpdated",
     ]
@@ -120,13 +120,13 @@ def test_a_template_that_is_refused_leaves_everything_as_it_is() -> None:
     world.refuse = lambda action: "requests: Invalid value" if isinstance(action, Replace) else ""
     world.edit({"ps": {"resources": LARGE}})
     world.settle()
-    told = world.condition("Updating")
-    assert (told["status"], told["reason"]) == ("False", "UpdateRefused")
-    assert "StatefulSet digits-ps was refused" in told["message"]
-    assert "requests: Invalid value" in told["message"]
+    reported = world.condition("Updating")
+    assert (reported["status"], reported["reason"]) == ("False", "UpdateRefused")
+    assert "StatefulSet digits-ps was refused" in reported["message"]
+    assert "requests: Invalid value" in reported["message"]
     assert phase(world) == "Running"
     assert all(world.pods[name] is found for name, found in before.items())
-    assert any(e.type == "Warning" and e.reason == "UpdateRefused" for e in world.told)
+    assert any(e.type == "Warning" and e.reason == "UpdateRefused" for e in world.reported)
     world.refuse = None
     assert not world.plan().actions, "it is not tried again and again"
     world.edit({"ps": {"resources": SMALL}})

@@ -17,9 +17,9 @@ def rescaling(world: World) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
-def told(world: World) -> list[str]:
+def reported(world: World) -> list[str]:
     reasons = ("Checkpointing", "Resharding", "Resuming", "Rescaled")
-    return [e.reason for e in world.told if e.reason in reasons]
+    return [e.reason for e in world.reported if e.reason in reasons]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2)])
@@ -52,7 +52,7 @@ def test_another_number_of_parameter_servers_is_a_new_beginning_in_order(before:
     assert stateful_set["spec"]["replicas"] == after
     assert world.names_of("Service") == ["digits-hs", *(f"digits-ps-{i}" for i in range(after))]
     assert world.names_of("Job") == ["digits-chief-2"]
-    assert told(world) == ["Checkpointing", "Resharding", "Resuming", "Rescaled"], "one event each"
+    assert reported(world) == ["Checkpointing", "Resharding", "Resuming", "Rescaled"], "one event each"
     assert not [w for w in world.writes if w[:2] == ("Apply", "Pod")], "new pods have the map from the start"
     assert "anew" not in world.condition("Rescaling")["message"]
 
@@ -71,7 +71,7 @@ def test_what_is_planned_costs_nobody_a_restart_or_a_warning() -> None:
     assert world.job is not None
     assert phase(world) == "Running"
     assert world.job["status"]["restarts"] == 0
-    assert [e.reason for e in world.told if e.type == "Warning"] == ["CheckpointNotDurable"]
+    assert [e.reason for e in world.reported if e.type == "Warning"] == ["CheckpointNotDurable"]
 
 
 def test_without_a_checkpoint_it_says_that_training_begins_anew() -> None:

@@ -78,8 +78,8 @@ def test_running_pods_are_resized_in_place(role: str) -> None:
     assert {n: p["metadata"]["uid"] for n, p in world.pods.items()} == before, "no pod was replaced"
     others = [r for r in ROLES if r != role]
     assert all(set(memory(world, r)) == {None} for r in others), "other roles keep their size"
-    told = [e.reason for e in world.told if e.reason in ("ResizeInProgress", "Resized")]
-    assert told == ["ResizeInProgress", "Resized"]
+    reported = [e.reason for e in world.reported if e.reason in ("ResizeInProgress", "Resized")]
+    assert reported == ["ResizeInProgress", "Resized"]
 
 
 def test_a_server_that_comes_back_has_the_new_size() -> None:
@@ -268,7 +268,7 @@ def test_a_refused_template_changes_nothing(refused: str, in_place: bool) -> Non
     assert {p["metadata"]["uid"] for p in world.pods.values()} == uids
     assert phase(world) == "Running"
     assert not world.plan().actions
-    assert not [e for e in world.told if e.reason in ("ResizeInProgress", "ResizeInfeasible")]
+    assert not [e for e in world.reported if e.reason in ("ResizeInProgress", "ResizeInfeasible")]
 
 
 def test_hot_standbys_are_resized_in_place_one_of_a_shard_at_a_time() -> None:

@@ -175,7 +175,7 @@ def test_a_claim_that_was_there_is_used_and_stays_as_it_is(policy: str) -> None:
     assert phase(world) == "Running"
     assert world.condition("Created")["status"] == "True"
     assert "digits-checkpoint existed before the job: the chief resumes" in world.condition("Created")["message"]
-    assert any("existed before the job" in event.message for event in world.told), "nobody trains on by surprise"
+    assert any("existed before the job" in event.message for event in world.reported), "nobody trains on by surprise"
     assert not [c for c in (world.job or {})["status"]["conditions"] if c["type"] == "NameConflict"]
     world.children[NAME] = copy.deepcopy(theirs)
     for suspend in (True, False):

@@ -76,7 +76,7 @@ def test_the_status_of_10_000_replaced_workers_is_far_below_etcds_limit(cause: s
     job, pods = replaced(cause)
     snapshot = observe(job, [], pods)
     status = next_status(snapshot, Outcomes(), b.NOW)
-    told = [e.message for e in events(snapshot, status) if e.reason == "ReplicaFailed"]
+    reported = [e.message for e in events(snapshot, status) if e.reason == "ReplicaFailed"]
     job["status"] = status
     assert size(job["status"]) <= BYTES_MAX
     assert job["status"]["restarts"] == WORKERS
@@ -87,8 +87,11 @@ def test_the_status_of_10_000_replaced_workers_is_far_below_etcds_limit(cause: s
     expected = 0 if cause == "drained" else WORKERS
     assert sum(r.failures for r in facts.failures.records) == expected
     assert len(facts.failures.given_up) == (WORKERS - 1 if cause == "given up" else 0)
-    assert len(told) == (FAILURE_EVENTS_MAX + 1 if expected else 0)
-    assert not told or told[-1] == f"{WORKERS - FAILURE_EVENTS_MAX} more replicas failed; see status.replicaRecords"
+    assert len(reported) == (FAILURE_EVENTS_MAX + 1 if expected else 0)
+    assert (
+        not reported
+        or reported[-1] == f"{WORKERS - FAILURE_EVENTS_MAX} more replicas failed; see status.replicaRecords"
+    )
 
 
 def test_questions_about_single_replicas_do_not_go_through_all_records() -> None:

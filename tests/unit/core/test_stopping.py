@@ -65,8 +65,8 @@ def test_suspended_is_true_only_when_nothing_runs() -> None:
     world.settle()
     assert (world.condition("Suspended")["status"], world.condition("Suspended")["reason"]) == ("True", "Suspended")
     assert phase(world) == "Suspended"
-    told = [e.reason for e in world.told if e.reason in ("Stopping", "Suspended", "Resumed")]
-    assert told == ["Stopping", "Suspended"], "one event each"
+    reported = [e.reason for e in world.reported if e.reason in ("Stopping", "Suspended", "Resumed")]
+    assert reported == ["Stopping", "Suspended"], "one event each"
 
 
 @pytest.mark.parametrize("late", ["chief", "worker", "ps"])
@@ -93,7 +93,7 @@ def test_a_stop_is_resumed_before_it_is_over() -> None:
     assert world.names_of("Job") == ["digits-chief-2"]
     assert phase(world) == "Running"
     assert (world.job or {})["status"]["restarts"] == 0
-    assert [e.reason for e in world.told][-2:] == ["Resumed", "Running"]
+    assert [e.reason for e in world.reported][-2:] == ["Resumed", "Running"]
 
 
 def test_an_operator_that_dies_between_two_deletions_goes_on_in_order() -> None:

@@ -22,7 +22,7 @@ def granted() -> Iterator[tuple[str, str]]:
             yield from ((resource, verb) for resource in rule["resources"] for verb in rule["verbs"])
 
 
-def told() -> Iterator[tuple[str, str]]:
+def reported() -> Iterator[tuple[str, str]]:
     """Every resource and verb in the page's table."""
     table = TEXT.partition("| resource | verbs |")[2].partition("\n\n")[0]
     for line in table.strip().splitlines()[1:]:
@@ -32,7 +32,7 @@ def told() -> Iterator[tuple[str, str]]:
 
 
 def test_the_operators_rights() -> None:
-    assert sorted(set(told())) == sorted(set(granted()))
+    assert sorted(set(reported())) == sorted(set(granted()))
 
 
 def test_ports() -> None:

@@ -90,9 +90,9 @@ def test_what_is_quoted_is_said(words: str, file: str) -> None:
 def test_events_of_the_runtime_are_told() -> None:
     events = set(re.findall(r"^\| `([a-z_]+)` \|", TEXT, re.MULTILINE)) | {"state_transfer"}
     source = "".join(path.read_text(encoding="utf-8") for path in sorted((OPERATOR / "runtime").rglob("*.py")))
-    told = set(re.findall(r"\bevent\(\s*\"([a-z_]+)\"", source))
+    reported = set(re.findall(r"\bevent\(\s*\"([a-z_]+)\"", source))
     assert len(events) > 10
-    assert not events - told
+    assert not events - reported
 
 
 def test_metrics_are_the_operators() -> None:

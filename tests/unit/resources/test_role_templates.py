@@ -54,8 +54,8 @@ def test_a_container_knows_how_many_gpus_it_asked_for() -> None:
 
 def test_what_the_runtime_is_told() -> None:
     spec = {"checkpoint": {"keep": 7, "intervalSeconds": 11, "history": "None", "volume": {"emptyDir": {}}}}
-    told = json.loads(cluster_map.document(typed(job(spec=spec))))["checkpoint"]
-    assert told == {"path": "/checkpoints", "keep": 7, "intervalSeconds": 11, "history": "None"}
+    reported = json.loads(cluster_map.document(typed(job(spec=spec))))["checkpoint"]
+    assert reported == {"path": "/checkpoints", "keep": 7, "intervalSeconds": 11, "history": "None"}
 
 
 def test_the_checkpoints_volume() -> None:

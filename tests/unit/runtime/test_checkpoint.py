@@ -124,8 +124,8 @@ def test_a_damaged_newest_gives_way_to_the_one_before(
     found = checkpoints.newest()
     assert found is not None
     assert found.step == 10
-    told = json.loads(capsys.readouterr().out)
-    assert (told["event"], told["step"]) == ("checkpoint_unreadable", 20)
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["event"], reported["step"]) == ("checkpoint_unreadable", 20)
     with pytest.raises(CorruptCheckpointError):
         checkpoints.load(20)
 

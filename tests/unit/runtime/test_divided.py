@@ -33,8 +33,8 @@ def test_a_new_number_makes_a_new_dataset(capsys: pytest.CaptureFixture[str]) ->
     job.now += LOOK_SECONDS
     assert data.has_changed()
     assert list(data()) == ["1 of 3, 0", "1 of 3, 1", "1 of 3, 2"]
-    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert {key: told[key] for key in ("event", "worker", "former", "workers")} == {
+    (reported,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {key: reported[key] for key in ("event", "worker", "former", "workers")} == {
         "event": "workers_changed",
         "worker": 1,
         "former": 2,

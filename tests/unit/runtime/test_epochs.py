@@ -47,12 +47,12 @@ def test_an_epoch_is_under_way_until_all_of_it_is_trained(
 @given(st.integers(1, 9), st.integers(0, 40), st.lists(st.integers(0, 60), max_size=20))
 def test_every_epoch_is_told_once_however_training_is_set_back(size: int, begin: int, looks: list[int]) -> None:
     ends = Ends(Epochs(size), begin)
-    told = []
+    reported = []
     for done in looks:
         if number := ends.waiting(done):
             last = ends.report(number)
-            told += list(range(last - number + 1, last + 1))
-    assert told == list(range(begin // size, max([begin, *looks]) // size))
+            reported += list(range(last - number + 1, last + 1))
+    assert reported == list(range(begin // size, max([begin, *looks]) // size))
 
 
 def test_what_was_begun_has_ended_when_training_is_over() -> None:

@@ -161,9 +161,9 @@ def test_it_can_be_turned_off_and_needs_a_folder(tmp_path: Path) -> None:
 def test_what_cannot_be_written_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").write_text("a file")
     assert recorder(tmp_path / "folder", StubOperator(job())).recorded(lambda: 1) == 1
-    (told,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert told["event"] == "history_failed"
-    assert "NotADirectoryError" in told["reason"]
+    (reported,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert reported["event"] == "history_failed"
+    assert "NotADirectoryError" in reported["reason"]
 
 
 def test_a_chief_that_is_superseded_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
     }
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -53,7 +53,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(contract.ENV_METRICS_PORT, "0")
     prometheus.serve(everything(), in_pod=False)
-    found = scraped(told(capsys)["port"])
+    found = scraped(reported(capsys)["port"])
     expected = {
         ("pstraining_sent_bytes_total", "ps-0"): 10,
         ("pstraining_received_bytes_total", "ps"): 2,
@@ -85,7 +85,7 @@ def test_a_taken_port_is_told_and_nothing_more(
     with socket.create_server(("0.0.0.0", 0)) as taken:
         monkeypatch.setenv(contract.ENV_METRICS_PORT, str(taken.getsockname()[1]))
         prometheus.serve(everything(), in_pod=True)
-    line = told(capsys)
+    line = reported(capsys)
     assert line["event"] == "no_metrics"
     assert "in use" in line["reason"]
 

@@ -142,8 +142,8 @@ def test_what_waits_on_a_silent_server_is_cut(
     server = serve(None)
     with socket.create_connection(server.getsockname()) as connection, dog(server).watching("call"):
         wait_for(lambda: is_cut(connection), "the connection is cut", 10)
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (told[0]["event"], told[0]["servers"]) == ("silent", [sockets.joined(server.getsockname())])
+    reported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (reported[0]["event"], reported[0]["servers"]) == ("silent", [sockets.joined(server.getsockname())])
 
 
 def test_what_waits_on_a_server_that_answers_is_let_alone(

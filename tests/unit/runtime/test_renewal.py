@@ -75,12 +75,12 @@ def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_handed_on_is_for_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"times": 2, "left": 1.5, "epoch": 7, "witness": {"life": 4}}
-    monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getpid(), **told}))
+    reported = {"times": 2, "left": 1.5, "epoch": 7, "witness": {"life": 4}}
+    monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getpid(), **reported}))
     assert taken() == Kept(2, 1.5, 7, {"life": 4})
     assert ENV_KEPT not in os.environ
     assert taken() == Kept()
-    monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getppid(), **told}))
+    monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getppid(), **reported}))
     assert taken() == Kept()
 
 
@@ -110,9 +110,9 @@ def test_what_cannot_be_run_again_says_why(arguments: list[str], text: str, reas
     asked = "print('{\"why\": ' + repr(renewal.PROGRAM.why_not_again()).replace(chr(39), chr(34)) + '}', flush=True)"
     imported = "from pstraining.runtime.replication import renewal; "
     program = [imported + argument.format(asked) if "{}" in argument else argument for argument in arguments]
-    (told,) = _run(program, Path.cwd(), text=imported + asked if arguments == ["-"] else text)
-    assert reason in told["why"]
-    assert bool(told["why"]) == bool(reason)
+    (reported,) = _run(program, Path.cwd(), text=imported + asked if arguments == ["-"] else text)
+    assert reason in reported["why"]
+    assert bool(reported["why"]) == bool(reason)
 
 
 def test_what_cannot_be_run_again_is_told_once_and_asked_once_a_connection(

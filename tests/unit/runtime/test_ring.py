@@ -136,9 +136,9 @@ def test_a_ring_of_connections_sums(crowd: Any, members: int) -> None:
         return vector.sum(), ring.all_gather(place, header=b"?"), ring.carried
 
     total = sum(range(members)) * members**2 * 200_000.0
-    for value, told, _ in together(crowd(members), act):
+    for value, reported, _ in together(crowd(members), act):
         assert value == total
-        assert told == list(range(members))
+        assert reported == list(range(members))
 
 
 def test_a_member_that_leaves_is_not_suspected_and_one_that_vanishes_is(crowd: Any) -> None:

@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def reported(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -73,7 +73,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
         capsys.readouterr()
         for expected in (10, 20, 40):
             keeper.try_to_save(state(2))
-            (event,) = told(capsys)
+            (event,) = reported(capsys)
             assert (event["event"], event["step"], event["newest"]) == ("checkpoint_failed", 2, 1)
             assert "No space left" in event["reason"]
             assert event["retry_seconds"] == expected
@@ -83,7 +83,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
             clock.now += 1
             assert keeper.is_due()
     keeper.try_to_save(state(3))
-    assert told(capsys)[0]["event"] == "checkpoint"
+    assert reported(capsys)[0]["event"] == "checkpoint"
     assert names(disk) == [Key(1, 1).name, Key(1, 3).name, "term-1"]
     assert not keeper.is_due()
     assert (keeper.interval(), account.checkpoint_interval) == (7, 7)
@@ -148,7 +148,7 @@ def test_what_was_saved_last_and_cannot_be_read_is_saved_again(
     damage(keeper.checkpoints.path(5) / "state.npz")
     found = keeper.read_back(state(5))
     np.testing.assert_array_equal(found.variables["kernel"], state(5).variables["kernel"])
-    assert [event["event"] for event in told(capsys)] == ["checkpoint", "checkpoint_unreadable", "checkpoint"]
+    assert [event["event"] for event in reported(capsys)] == ["checkpoint", "checkpoint_unreadable", "checkpoint"]
 
 
 def test_a_disk_that_gives_back_nonsense_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +182,6 @@ def test_the_interval_follows_from_what_a_save_costs_and_is_told_when_it_changes
     keeper.restored(state(1), lost=True)
     keeper.restored(state(1), lost=True)
     assert keeper.interval() == pytest.approx(120)  # two losses in two hours
-    found = [event for event in told(capsys) if event["event"] == "checkpoint_interval"]
+    found = [event for event in reported(capsys) if event["event"] == "checkpoint_interval"]
     assert [(event["seconds"], event["losses"]) for event in found] == [(600, 0), (120, 2)]
     assert saver(tmp_path, clock, interval_seconds=33).interval() == 33

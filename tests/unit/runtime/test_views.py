@@ -76,7 +76,7 @@ def test_a_roster_is_open_once_it_is_on_those_who_learn(active: bool, expected: 
     assert active_view({"p": member(3, TAUGHT, active=active), "s": member(2, TAUGHT)}) == expected
 
 
-def told(known: View, **learner: Any) -> dict[str, Any]:
+def reported(known: View, **learner: Any) -> dict[str, Any]:
     """Return an observation in which all are under one view, with a possible learner at `p`."""
     own = replace(member(3, known), **{"step": None, "active": False} | learner)
     return {"p": own, "s": member(2, known), "w": replace(member(7, known), step=None)}
@@ -88,17 +88,17 @@ P = Process("p", 3)
 @pytest.mark.parametrize(
     ("observation", "wanted", "kind"),
     [
-        (told(SINGLE), {}, Activate),
-        (told(SINGLE), {"joining": [P]}, Prepare),
-        (told(SINGLE), {"joining": [Process("s", 2)]}, Activate),
-        (told(TAUGHT, step=3, active=True), {}, Activate),
-        (told(TAUGHT, step=3, active=True), {"joining": [P]}, Activate),
-        (told(TAUGHT, step=3, active=True), {"promotable": [P]}, Prepare),
-        (told(TAUGHT, step=3, active=True, draining=True), {"joining": [P]}, Prepare),
-        (told(TAUGHT, step=3, active=True, incarnation=4), {}, Prepare),
-        (told(TAUGHT, promised=Ballot(1, 1), view=None), {}, Prepare),
-        ({**told(TAUGHT), "p": Unreachable.CRASHED}, {}, Prepare),
-        ({**told(TAUGHT), "p": Unreachable.SUSPECTED}, {}, Prepare),
+        (reported(SINGLE), {}, Activate),
+        (reported(SINGLE), {"joining": [P]}, Prepare),
+        (reported(SINGLE), {"joining": [Process("s", 2)]}, Activate),
+        (reported(TAUGHT, step=3, active=True), {}, Activate),
+        (reported(TAUGHT, step=3, active=True), {"joining": [P]}, Activate),
+        (reported(TAUGHT, step=3, active=True), {"promotable": [P]}, Prepare),
+        (reported(TAUGHT, step=3, active=True, draining=True), {"joining": [P]}, Prepare),
+        (reported(TAUGHT, step=3, active=True, incarnation=4), {}, Prepare),
+        (reported(TAUGHT, promised=Ballot(1, 1), view=None), {}, Prepare),
+        ({**reported(TAUGHT), "p": Unreachable.CRASHED}, {}, Prepare),
+        ({**reported(TAUGHT), "p": Unreachable.SUSPECTED}, {}, Prepare),
     ],
     ids=[
         "nobody learns",
@@ -144,7 +144,7 @@ def test_when_a_roster_changes_for_those_who_learn(
 def test_who_learns_under_the_next_roster(learner: dict[str, Any], wanted: dict[str, Any], expected: Any) -> None:
     """Whoever has a step by learning does not count as having the state."""
     former = learner.get("view", SINGLE)
-    observation = {task: replace(a, promised=Ballot(1, 3)) for task, a in told(former, **learner).items()}
+    observation = {task: replace(a, promised=Ballot(1, 3)) for task, a in reported(former, **learner).items()}
     action = next_action(Ballot(1, 3), VOTERS, observation, **wanted)
     if expected is TransferState:
         assert action == TransferState(Ballot(1, 3), ((Process("s", 2), P),), former.ballot)
@@ -155,7 +155,7 @@ def test_who_learns_under_the_next_roster(learner: dict[str, Any], wanted: dict[
 
 
 def test_a_shard_of_which_only_a_learner_is_left_is_restored() -> None:
-    observation = {**told(TAUGHT, step=3, promised=Ballot(1, 3)), "s": Unreachable.CRASHED}
+    observation = {**reported(TAUGHT, step=3, promised=Ballot(1, 3)), "s": Unreachable.CRASHED}
     observation["w"] = replace(observation["w"], promised=Ballot(1, 3))
     assert isinstance(next_action(Ballot(1, 3), VOTERS, observation), RestoreCheckpoint)
 
@@ -239,11 +239,11 @@ def test_who_is_leaving_is_left_out_where_others_have_the_state(
     known: dict[str, Any] = {"is_voter": True, "view": view, "generation": Ballot(1, 1), "step": 3, "active": True}
 
     def observed(ballot: Ballot) -> Observation:
-        told = {**known, "promised": ballot}
+        reported = {**known, "promised": ballot}
         found = {
-            "p": ProcessStatus(1, **told),
-            "s": ProcessStatus(2, **{**told, **other}),
-            "w": ProcessStatus(7, **told),
+            "p": ProcessStatus(1, **reported),
+            "s": ProcessStatus(2, **{**reported, **other}),
+            "w": ProcessStatus(7, **reported),
         }
         return {task: replace(status, draining=task in draining) for task, status in found.items()}
 
