@@ -1,6 +1,6 @@
 """Programs on models that are exported, for processes of their own: Keras reads its settings when it is imported.
 
-python -m tests.support.exporting digits|clicks|refused FOLDER
+python -m tests.support.exporting digits|clicks|keys|refused FOLDER
 """
 
 import json
@@ -27,6 +27,30 @@ def clicks() -> Any:
     model = keras.Model([items, user], keras.layers.Dense(2)(keras.layers.Concatenate()(parts)))
     model.compile(keras.optimizers.Adam(), loss=lambda wanted, found: keras.ops.mean(found - wanted))
     return model
+
+
+KEYS: Final = [[-(2**63), 7, 2**63 - 1], [-1, 5, 7]]
+"""Two samples for `by_key`: 5 has no row."""
+
+
+def export_by_key(folder: Path) -> Any:
+    """Export a model with rows by key, and one without any row; what both predict."""
+    import keras
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model import export
+
+    predicted = []
+    for name, number in (("final", 4), ("empty", 0)):
+        keys = keras.Input((3,), dtype="int64")
+        layer = Embedding(None, 2, embeddings_initializer=keras.initializers.Constant(0.25), name="items")
+        model = keras.Model(keys, keras.layers.Dense(1)(keras.layers.Flatten()(layer(keys))))
+        assert layer.known is not None
+        layer.known.rows.assign(np.arange(2.0 * number).reshape(number, 2))
+        layer.known.keys.assign(np.array([7, 2**63 - 1, -(2**63), -1][:number], np.int64))
+        export.save_model(model, folder / f"{name}.keras")
+        predicted.append(model.predict(np.asarray(KEYS), verbose=0).tolist())
+    return predicted
 
 
 def export_clicks(folder: Path) -> Any:
@@ -82,5 +106,6 @@ def predict_digits(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    found = {"digits": predict_digits, "clicks": export_clicks, "refused": refused}[sys.argv[1]](Path(sys.argv[2]))
+    programs = {"digits": predict_digits, "clicks": export_clicks, "keys": export_by_key, "refused": refused}
+    found = programs[sys.argv[1]](Path(sys.argv[2]))
     print(json.dumps(found))

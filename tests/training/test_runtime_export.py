@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from tests.support.exporting import SEEN
+from tests.support.exporting import KEYS, SEEN
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -43,6 +43,14 @@ def test_tables_become_layers_of_keras(tmp_path: Path) -> None:
     expected = printed("-m", "tests.support.exporting", "clicks", str(tmp_path))
     (tmp_path / "inputs.json").write_text(json.dumps(SEEN))
     np.testing.assert_allclose(loaded(tmp_path), expected, rtol=1e-6)
+
+
+def test_rows_by_key_become_a_lookup_of_keras(tmp_path: Path) -> None:
+    trained, empty = printed("-m", "tests.support.exporting", "keys", str(tmp_path))
+    (tmp_path / "inputs.json").write_text(json.dumps([KEYS]))
+    np.testing.assert_allclose(loaded(tmp_path), trained, rtol=1e-6)
+    (tmp_path / "empty.keras").rename(tmp_path / "final.keras")
+    np.testing.assert_allclose(loaded(tmp_path), empty, rtol=1e-6)
 
 
 def test_a_model_that_cannot_be_exported_is_told_apart_from_a_disk_that_cannot_be_written(tmp_path: Path) -> None:

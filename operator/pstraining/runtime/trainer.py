@@ -336,6 +336,7 @@ class Trainer:
         )
         store = self._build_store(context, with_tables=True)
         refusals.check_rates(callbacks, store.model.optimizers)
+        refusals.check_restores(callbacks, [layer.name for layer in store.model.embeddings if layer.is_dynamic])
         return Chief(
             client,
             store,

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
+from pstraining.runtime.chief import dynamic_contents
+from pstraining.runtime.chief.dynamic_contents import RowsPiece
 from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.data_ledger import Ledger
@@ -57,9 +59,11 @@ class Contents:
             StateMismatchError: the state belongs to another model or optimizer.
         """
         slots = {name.split("/")[1] for name in self._saved if name.startswith("slot/")}
+        for names in self._dynamic():
+            dynamic_contents.check(names, self._places.entries, self._saved, fresh=self._fresh)
         for (shard, number), spans in self._places.of_parts.items():
             part = self._shards[shard].parts[number]
-            if self._fresh and part.kind != MODEL:
+            if part.dynamic or (self._fresh and part.kind != MODEL):
                 continue
             for name in [span.name for span in spans]:
                 if name in self._given:
@@ -77,12 +81,14 @@ class Contents:
         given = [number for number, part in enumerate(parts) if part.kind == MODEL or not self._fresh]
         return [self._part(shard, number).reshape(parts[number].shape) for number in given]
 
-    def pieces(self, most: int) -> Iterator[StatePiece]:
+    def pieces(self, most: int) -> Iterator[StatePiece | RowsPiece]:
         """Yield the pieces of all shards, none of more than `most` bytes unless it is a row."""
         cut: dict[str, list[tuple[int, int, StatePart]]] = {}
         for shard, own in enumerate(self._shards):
             for number, unit in enumerate(own.units(most)):
                 part = own.parts[unit.numbers[0]]
+                if part.dynamic:
+                    continue
                 if self._fresh and all(own.parts[n].kind != MODEL for n in unit.numbers):
                     continue
                 if not unit.is_cut:
@@ -94,6 +100,20 @@ class Contents:
                     yield from self._rows(shard, number, unit, most)
         for name, owners in cut.items():
             yield from self._table(name, owners, most)
+        for table, names in enumerate(self._dynamic()):
+            servers, fresh = len(self._shards), self._fresh
+            yield from dynamic_contents.pieces(
+                table, names, self._state, servers=servers, most=most, fresh=fresh, device=self._device
+            )
+
+    def _dynamic(self) -> list[dict[str, str]]:
+        """Return for each dynamic table the names of its columns' tensors, by the names of the columns."""
+        found = []
+        for table in self._shards[0].dynamic:
+            of_table = [n for n, part in enumerate(self._shards[0].parts) if part.dynamic is table]
+            names = [self._places.of_parts[0, number][0].name for number in of_table]
+            found.append(dict(zip(table.columns, names, strict=True)))
+        return found
 
     def _whole(self, shard: int, unit: Unit) -> list[Array]:
         parts = self._shards[shard].parts

@@ -89,6 +89,24 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
             )
 
 
+def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequence[str]) -> None:
+    """Refuse callbacks that restore the best weights of a model with rows by key, which are not in Keras's weights.
+
+    Args:
+        callbacks: the program's.
+        layers: names of the layers with rows by key.
+
+    Raises:
+        CallbackRefusedError: names the callback and what to use in its place.
+    """
+    for callback in callbacks:
+        if layers and getattr(callback, "restore_best_weights", False):
+            raise CallbackRefusedError(
+                f"callbacks: {type(callback).__name__}.restore_best_weights would not restore the rows of the layer "
+                f"{layers[0]}, whose input_dim is None: leave it out, and let ModelCheckpoint save the best model"
+            )
+
+
 def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None:
     """Refuse a dataset that is known to be endless.
 

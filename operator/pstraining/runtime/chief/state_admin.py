@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.contents import Contents, StatePiece
+from pstraining.runtime.chief.dynamic_contents import RowsPiece
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.server_state import ReadWindow, ServerState
 from pstraining.runtime.chief.state_map import StateMap
@@ -47,10 +48,11 @@ class StateAdmin:
             for primary, standbys in zip(store.shards, store.standbys_of, strict=True)
         ]
         self._primaries = [members[0] for members in self._members]
-        self._places = StateMap(store.layout, self._primaries)
+        self._layout, self._places = store.layout, StateMap(store.layout, self._primaries)
         self._most = max(1, PIECE_BYTES // len(self._primaries))
         self._units = [shard.units(self._most) for shard in self._primaries]
-        self._is_small = sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
+        grows = any(shard.dynamic for shard in self._primaries)
+        self._is_small = not grows and sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
         self._traced: dict[Hashable, TracedFunction] = {}
 
     def copy_ahead(self, fence: int, between: Callable[[], None]) -> int:
@@ -89,12 +91,15 @@ class StateAdmin:
         Returns:
             The servers' records, and a function from a step to the state.
         """
-        values = list[Sequence[Array]]()
+        values, places = list[Sequence[Array]](), self._places
         if self._is_small:
             taken = self._client.call(self._function("snapshot", self._emit_snapshot))
             records, values = [record for record, _ in taken], [own for _, own in taken]
         else:
-            records = list(self._client.call(self._function("keep", self._emit_keep), int64(fence), int64(token)))
+            kept = self._client.call(self._function("keep", self._emit_keep), int64(fence), int64(token))
+            records, rows = [record for record, _ in kept], [own.tolist() for _, own in kept]
+            if any(rows):
+                places = StateMap(self._layout, self._primaries, rows)
 
         def fetch(window: ReadWindow) -> Sequence[Array]:
             if not values:
@@ -103,7 +108,7 @@ class StateAdmin:
             return [values[window.shard][number].reshape(-1) for number in numbers]
 
         def state(step: int) -> ServerState:
-            return ServerState(step, self._places, self._primaries, self._most, fetch, between)
+            return ServerState(step, places, self._primaries, self._most, fetch, between)
 
         return records, state
 
@@ -153,8 +158,25 @@ class StateAdmin:
         finish = self._emit_on_all(lambda own, *given: own.finish(*given, fresh=fresh))
         self._demand(("finish", fresh), finish, int64(fence), token)
 
-    def _give(self, piece: StatePiece, fence: Tensor, token: Tensor) -> None:
+    def _append(self, piece: RowsPiece, fence: Tensor, token: Tensor) -> None:
+        """Give rows of a dynamic table to every member of their shard."""
+        members, names = self._members[piece.shard], list(piece.columns)
+
+        def append(fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
+            given = dict(zip(names, values, strict=True))
+            return self._on(members, lambda own: own.append(piece.table, fence, token, begin, keys, given))
+
+        columns, number = members[0].dynamic[piece.table].columns, tf.TensorSpec([], tf.int64)
+        flat = [tf.TensorSpec([None], columns[name].dtype) for name in names]
+        like = (number, number, number, tf.TensorSpec([None], tf.int64), flat)
+        given = fence, token, int64(piece.begin), piece.keys, list(piece.columns.values())
+        self._demand(("append", piece.shard, piece.table, *names), append, *given, like=like)
+
+    def _give(self, piece: StatePiece | RowsPiece, fence: Tensor, token: Tensor) -> None:
         """Give a piece to every member of its shard."""
+        if isinstance(piece, RowsPiece):
+            self._append(piece, fence, token)
+            return
         members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
 
         def take(fence: Tensor, token: Tensor, begin: Tensor, values: list[Tensor]) -> list[Tensor]:
@@ -193,7 +215,7 @@ class StateAdmin:
     def _emit_snapshot(self) -> list[Any]:
         return self._on(self._primaries, lambda own: own.snapshot())
 
-    def _emit_keep(self, fence: Tensor, token: Tensor) -> list[Tensor]:
+    def _emit_keep(self, fence: Tensor, token: Tensor) -> list[tuple[Tensor, Tensor]]:
         return self._on(self._primaries, lambda own: own.keep(fence, token))
 
     def _emit_write(self, fence: Tensor, values: Sequence[Sequence[Tensor]], *, fresh: bool) -> list[Tensor]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pstraining.runtime.checkpoint.state import Entry
-from pstraining.runtime.model.partition import Layout
+from pstraining.runtime.model.partition import Layout, key_path
+from pstraining.runtime.ps.dynamic_table import KEYS
 from pstraining.runtime.ps.parts import ShardParts
 from pstraining.runtime.ps.state_parts import StatePart
 
@@ -31,9 +32,12 @@ class StateMap:
     Args:
         layout: of the model.
         shards: every shard's parts.
+        rows: for every shard the number of rows of each of its dynamic tables; None: 0.
     """
 
-    def __init__(self, layout: Layout, shards: Sequence[ShardParts]) -> None:
+    def __init__(
+        self, layout: Layout, shards: Sequence[ShardParts], rows: Sequence[Sequence[int]] | None = None
+    ) -> None:
         self.entries: dict[str, Entry] = {}
         """Every tensor, in the order in which the servers hold their first elements."""
         self.spans: dict[str, list[Span]] = {}
@@ -42,6 +46,10 @@ class StateMap:
         """The spans of each part, by shard and part."""
         for shard, own in enumerate(shards):
             for number, part in enumerate(own.parts):
+                if part.dynamic is not None:
+                    length = rows[shard][own.dynamic.index(part.dynamic)] if rows else 0
+                    self._add_column(layout, shard, number, part, length)
+                    continue
                 found = list(_spans(layout, shard, number, part))
                 self.of_parts[shard, number] = [span for span, _ in found]
                 for span, entry in found:
@@ -50,6 +58,23 @@ class StateMap:
                     self.entries.setdefault(span.name, entry)
         for spans in self.spans.values():
             spans.sort(key=lambda span: span.first)
+
+    def _add_column(self, layout: Layout, shard: int, number: int, part: StatePart, rows: int) -> None:
+        """Add a column of a dynamic table: the servers' rows follow each other."""
+        name, width = column_name(layout, part), part.width
+        spans = self.spans.setdefault(name, [])
+        first = sum(span.size for span in spans)
+        spans.append(Span(name, shard, number, 0, first, rows * width))
+        self.of_parts[shard, number] = [spans[-1]]
+        self.entries[name] = Entry(part.variable.dtype.name, (first // width + rows, *part.shape[1:]))
+
+
+def column_name(layout: Layout, part: StatePart) -> str:
+    """Return the tensor's name of a dynamic table's column."""
+    if part.segment is None or part.dynamic is None:
+        raise TypeError("the part is no column of a dynamic table")
+    path = layout.tensors[part.segment.slices[0].tensor].path
+    return f"{part.kind}/{key_path(path) if part.variable is part.dynamic.columns[KEYS] else path}"
 
 
 def _spans(layout: Layout, shard: int, number: int, part: StatePart) -> Iterator[tuple[Span, Entry]]:

@@ -7,11 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import KerasVariable, Shape, Tensor
+from pstraining.runtime.model.dynamic_rows import RowInitializer
+from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.known_rows import KnownRows
+from pstraining.runtime.model.tensor import KerasVariable, Operation, Shape, Tensor
 
 
 class _Local(threading.local):
@@ -28,41 +33,86 @@ _local = _Local()
 
 @keras.saving.register_keras_serializable(package="pstraining")
 class Embedding(keras.layers.Layer):  # type: ignore[misc]
-    """Turns indices into rows of a table.
+    """Turns indices, or keys, into rows of a table.
 
     Args:
-        input_dim: number of rows.
+        input_dim: number of rows. None: a row for each key that training meets, any int64; see `docs/users/updates.md`.
         output_dim: length of a row.
-        embeddings_initializer: initializer of the table.
+        embeddings_initializer: initializer of the table; without input_dim RandomUniform, Zeros, Ones or Constant.
 
     Input: integers of any shape, in [0, input_dim). Output: that shape with one more dimension, `output_dim`.
+
+    Raises:
+        ModelError: a row cannot begin by this initializer without input_dim.
     """
 
     def __init__(
-        self, input_dim: int, output_dim: int, embeddings_initializer: object = "uniform", **kwargs: object
+        self, input_dim: int | None, output_dim: int, embeddings_initializer: object = "uniform", **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
-        self.input_dim, self.output_dim = int(input_dim), int(output_dim)
+        self.input_dim, self.output_dim = None if input_dim is None else int(input_dim), int(output_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings: KerasVariable | None = None
+        self.known: KnownRows | None = None
+        """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
+        if self.is_dynamic:
+            self.row_initializer("")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Return whether rows are by key, and their number is not fixed."""
+        return self.input_dim is None
+
+    def row_initializer(self, path: str) -> RowInitializer:
+        """Return the initializer of rows by key of the table of this path."""
+        return RowInitializer.of(self.embeddings_initializer, path=path, layer=self.name)
 
     def build(self, _: Shape) -> None:
         """Create the table, unless it is on the parameter servers."""
-        if not _local.remote:
+        if self.is_dynamic:
+            if not _local.remote:
+                self.known = KnownRows(self.output_dim, self.variable_dtype, self.row_initializer("").mean)
+        elif not _local.remote:
             self.embeddings = self.add_weight(
                 shape=(self.input_dim, self.output_dim), initializer=self.embeddings_initializer, name="embeddings"
             )
         self.built = True
 
-    def call(self, inputs: Tensor) -> Tensor:
-        """Return the rows of the indices."""
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        """Return the rows of the indices.
+
+        Raises:
+            ModelError: rows by key would be trained without parameter servers.
+        """
         if _local.lookups is None:
+            if self.known is not None:
+                if training:
+                    raise ModelError(
+                        f"layer {self.name}: input_dim=None is trained on parameter servers alone; run the program "
+                        "with python -m pstraining.runtime.local, or in a job"
+                    )
+                return tf.cast(self.known.rows_of(inputs), self.compute_dtype)
             return keras.ops.take(self.embeddings, inputs, axis=0)
         return tf.cast(_local.lookups.rows(self, inputs), self.compute_dtype)
 
-    def compute_output_spec(self, inputs: Tensor) -> "keras.KerasTensor":
+    def compute_output_spec(self, inputs: Tensor, training: bool | None = None) -> "keras.KerasTensor":
         """Return shape and dtype of the output; needs no table."""
+        del training
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Add the weights to a file of Keras's; of rows by key also the keys."""
+        super().save_own_variables(store)
+        if self.known is not None:
+            store["keys"], store["rows"] = self.known.keys.numpy(), self.known.rows.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Take the weights from a file of Keras's."""
+        if self.known is not None:
+            self.known.keys.assign(np.array(store["keys"]))
+            self.known.rows.assign(np.array(store["rows"]))
+            return
+        super().load_own_variables(store)
 
     def get_config(self) -> dict[str, object]:
         """Return the layer's configuration."""
@@ -84,16 +134,20 @@ class Lookups:
     def rows(self, layer: Embedding, inputs: Tensor) -> Tensor:
         """Emit the layer's output; each row is fetched once."""
         indices = tf.cast(inputs, tf.int64)
-        inside = tf.debugging.Assert(
-            tf.reduce_all((indices >= 0) & (indices < layer.input_dim)),
-            [f"layer {layer.name}: indices must be at least 0 and less than input_dim, {layer.input_dim}"],
-        )
-        with tf.control_dependencies([inside]):
+        with tf.control_dependencies([] if layer.is_dynamic else [_inside(layer, indices)]):
             unique, place = tf.unique(tf.reshape(indices, [-1]))
         rows = self.fetch(layer, unique)
         self.tape.watch(rows)
         self.found.append((layer, unique, rows))
         return tf.reshape(tf.gather(rows, place), tf.concat([tf.shape(indices), [layer.output_dim]], 0))
+
+
+def _inside(layer: Embedding, indices: Tensor) -> Operation:
+    """Emit the check that a table with a number of rows has all these."""
+    return tf.debugging.Assert(
+        tf.reduce_all((indices >= 0) & (indices < layer.input_dim)),
+        [f"layer {layer.name}: indices must be at least 0 and less than input_dim, {layer.input_dim}"],
+    )
 
 
 @contextmanager

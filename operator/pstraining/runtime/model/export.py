@@ -4,6 +4,8 @@ Loss, metrics and optimizer stay behind: what they need may be the program's own
 servers.
 """
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +38,7 @@ def save_model(model: Any, path: Path) -> None:
         OSError: the file cannot be written.
     """
     size = sum(int(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in model.weights)
+    size += sum(layer.known.rows.numpy().nbytes for layer in _dynamic(model))
     if size > LARGEST_BYTES:
         raise NotExportedError(f"its weights are of {size} bytes, more than {LARGEST_BYTES}")
     try:
@@ -48,25 +51,58 @@ def save_model(model: Any, path: Path) -> None:
 
 
 def plain(model: Any) -> Any:
-    """The same model, made of Keras's own layers where it has ours, with the same weights."""
+    """The same model, made of Keras's own layers where it has ours, with the same weights.
+
+    A layer with rows by key becomes an `IntegerLookup` and a `keras.layers.Embedding`, whose row 0 is that of unknown
+    keys.
+    """
+    dynamic = {layer.name: layer for layer in _dynamic(model)}
     compiled, model.compiled = model.compiled, False  # else a loss and a schedule would need a config
     try:
-        config = _with_keras_layers(keras.saving.serialize_keras_object(model))
+        config = _with_keras_layers(keras.saving.serialize_keras_object(model), dynamic)
     finally:
         model.compiled = compiled
     config.pop("compile_config", None)  # of a class that has a `get_compile_config` of its own
     made = keras.saving.deserialize_keras_object(config, safe_mode=False)  # it is this process's own model
-    for own, other in zip(made.weights, model.weights, strict=True):
+    by_key = {id(table) for layer in made._flatten_layers() if layer.name in dynamic for table in layer.weights}
+    for own, other in zip([one for one in made.weights if id(one) not in by_key], model.weights, strict=True):
         own.assign(other)
+    for layer in made._flatten_layers():
+        if layer.name in dynamic:
+            layer.weights[0].assign(_rows(dynamic[layer.name]))
     return made
 
 
-def _with_keras_layers(config: Any) -> Any:
+def _dynamic(model: Any) -> list[Any]:
+    """Return the layers with rows by key."""
+    return [layer for layer in model._flatten_layers() if getattr(layer, "known", None) is not None]
+
+
+def _lookup(layer: Any) -> dict[str, Any]:
+    """Return the config of Keras's layers that look up the rows that a layer knows."""
+    keys = layer.known.keys.numpy().tolist() or [0]  # Keras wants one, and gives it the row of unknown keys
+    known = set(keys)
+    unused = next(key for key in itertools.count(-1, -1) if key not in known)
+    found = keras.layers.IntegerLookup(vocabulary=keys, oov_token=unused)
+    own = keras.layers.Embedding(len(keys) + 1, layer.output_dim, dtype=layer.dtype_policy)
+    config: dict[str, Any] = keras.saving.serialize_keras_object(keras.Sequential([found, own], name=layer.name))
+    return config
+
+
+def _rows(layer: Any) -> Any:
+    """Return the rows of unknown keys, and then those of the keys of `_lookup`."""
+    rows = layer.known.with_unknown()
+    return rows if len(rows) > 1 else np.repeat(rows, 2, 0)
+
+
+def _with_keras_layers(config: Any, dynamic: Mapping[str, Any]) -> Any:
     if isinstance(config, list | tuple):
-        return type(config)(_with_keras_layers(part) for part in config)
+        return type(config)(_with_keras_layers(part, dynamic) for part in config)
     if not isinstance(config, dict):
         return config
     if config.get("registered_name") == _OURS:
+        if config["config"]["name"] in dynamic:
+            return {**config, **_lookup(dynamic[config["config"]["name"]])}
         own = {name: value for name, value in config["config"].items() if name in _SAME}
         config = {**config, "module": "keras.layers", "registered_name": None, "config": own}
-    return {name: _with_keras_layers(value) for name, value in config.items()}
+    return {name: _with_keras_layers(value, dynamic) for name, value in config.items()}

@@ -8,7 +8,7 @@ different numbers; they are not part of a checkpoint.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import keras
 import numpy as np
@@ -119,11 +119,14 @@ class Model:
             *(described_as(STATE, variable) for variable in state),
         )
         self.frozen_tensors = tuple(described_as(partition.FROZEN, variable) for variable in self.frozen)
+        named = list(zip(_paths(self.embeddings), self.embeddings, strict=True))
         self.tables = tuple(
-            partition.Tensor(path, (layer.input_dim, layer.output_dim), str(layer.variable_dtype), partition.TABLE)
-            for path, layer in zip(_paths(self.embeddings), self.embeddings, strict=True)
+            partition.Tensor(path, _shape(own), str(own.variable_dtype), partition.TABLE, dynamic=own.is_dynamic)
+            for path, own in named
         )
         """Embedding tables, in the order of `embeddings`."""
+        self.row_initializers = [own.row_initializer(path) if own.is_dynamic else None for path, own in named]
+        """For each table with rows by key its initializer of rows; None for another table."""
         self.table_groups = groups[dense:]
         """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
         for number in sorted(set(self._numbers[dense:])):
@@ -147,6 +150,7 @@ class Model:
             texts += self.table_groups
         if self.scaling:
             texts.append(repr(self.scaling))
+        texts += [repr(own) for own in self.row_initializers if own is not None]
         return "\n".join(texts)
 
     def values(self) -> dict[str, partition.Array]:
@@ -156,9 +160,13 @@ class Model:
     def by_path(self) -> list[tuple[str, KerasVariable]]:
         """Return the local variables and tables with their paths."""
         tensors, variables = (*self.tensors, *self.frozen_tensors), (*self.variables, *self.frozen)
-        found = [(tensor.path, variable) for tensor, variable in zip(tensors, variables, strict=True)]
-        tables = zip(self.tables, self.embeddings, strict=True)
-        return found + [(table.path, layer.embeddings) for table, layer in tables if layer.embeddings is not None]
+        found: list[tuple[str, Any]] = [(one.path, own) for one, own in zip(tensors, variables, strict=True)]
+        for table, layer in zip(self.tables, self.embeddings, strict=True):
+            if layer.embeddings is not None:
+                found.append((table.path, layer.embeddings))
+            if layer.known is not None:
+                found += [(partition.key_path(table.path), layer.known.keys), (table.path, layer.known.rows)]
+        return found
 
     def assign(self, values: Iterable[tuple[str, partition.Array]]) -> None:
         """Set all local values, one after the other, by path.
@@ -264,9 +272,12 @@ def _identity(own: KerasOptimizer) -> str:
 
 def _as_variable(layer: Embedding) -> optimizer.TableVariable:
     """Return a table as an optimizer's rules see it."""
-    return optimizer.TableVariable(
-        f"{layer.path}/{optimizer.TABLE_NAME}", (layer.input_dim, layer.output_dim), str(layer.variable_dtype)
-    )
+    return optimizer.TableVariable(f"{layer.path}/{optimizer.TABLE_NAME}", _shape(layer), str(layer.variable_dtype))
+
+
+def _shape(layer: Embedding) -> tuple[int, int]:
+    """Return the shape of a table in the layout, which has no rows by key."""
+    return layer.input_dim or 0, layer.output_dim
 
 
 def _built(build: Callable[[], KerasModel], *, with_tables: bool) -> KerasModel:

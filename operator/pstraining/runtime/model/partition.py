@@ -47,6 +47,8 @@ class Tensor:
     """Whether its optimizer looks at all of it; not in a fingerprint, which names the optimizer."""
     by_norms: bool = field(default=False, repr=False)
     """Whether norms are all that its optimizer needs of a whole tensor: where servers agree on norms, it may be cut."""
+    dynamic: bool = field(default=False, repr=False)
+    """Whether it is a table with rows by key; its shape is [0, width], as its rows are known to the servers alone."""
 
     @property
     def size(self) -> int:
@@ -57,6 +59,11 @@ class Tensor:
     def bytes(self) -> int:
         """Size in bytes."""
         return self.size * np.dtype(self.dtype).itemsize
+
+
+def key_path(path: str) -> str:
+    """Return the path of a dynamic table's keys, a variable of the model like its rows."""
+    return f"{path}/keys"
 
 
 @dataclass(frozen=True)
@@ -145,9 +152,13 @@ class Layout:
 def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
     """Return the number of servers for a model, at most `ps` and at least 1, so that each holds `min_bytes` or more.
 
+    A table with rows by key has all servers: its size is not known yet.
+
     After TensorFlow's `MinSizePartitioner` and its `min_shard_bytes`, applied to the sum of all tensors.
     """
-    return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes)) if min_bytes else ps
+    if not min_bytes or any(tensor.dynamic for tensor in tensors):
+        return ps
+    return max(1, min(ps, sum(tensor.bytes for tensor in tensors) // min_bytes))
 
 
 def partition(tensors: Sequence[Tensor], ps: int, *, agrees_on_norms: bool = False) -> Layout:

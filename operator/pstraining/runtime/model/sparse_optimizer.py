@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pstraining.runtime.model import dynamic_rows
 from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Shape, Tensor, Variable
 
@@ -165,9 +166,16 @@ def merged(pieces: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return unique, tf.math.unsorted_segment_sum(gradients, place, tf.shape(unique)[0])
 
 
-def split(indices: Tensor, gradients: Tensor, servers: int) -> list[tuple[Tensor, Tensor]]:
-    """Emit each server's share of the rows: local indices, and gradients."""
-    owner = tf.cast(indices % servers, tf.int32)
-    places = tf.dynamic_partition(indices // servers, owner, servers)
+def routed(indices: Tensor, servers: int, *, dynamic: bool) -> tuple[Tensor, Tensor]:
+    """Emit each row's server, int32[n], and its index there, int64[n]; of a dynamic table, indices are keys."""
+    if dynamic:
+        return dynamic_rows.owners(indices, servers), indices
+    return tf.cast(indices % servers, tf.int32), indices // servers
+
+
+def split(indices: Tensor, gradients: Tensor, servers: int, *, dynamic: bool = False) -> list[tuple[Tensor, Tensor]]:
+    """Emit each server's share of the rows: their indices there, and gradients; see `routed`."""
+    owner, local = routed(indices, servers, dynamic=dynamic)
+    places = tf.dynamic_partition(local, owner, servers)
     values = tf.dynamic_partition(gradients, owner, servers)
     return list(zip(places, values, strict=True))

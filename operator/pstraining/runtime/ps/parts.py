@@ -9,7 +9,7 @@ copies nothing, as TensorFlow copies it at the next step that changes it.
 For a restore the server takes such pieces while it does not count as initialised.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,9 +17,10 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
+from pstraining.runtime.ps.dynamic_table import sizes
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.state_parts import MODEL, Unit, parts_of
+from pstraining.runtime.ps.state_parts import MODEL, StatePart, Unit, parts_of
 from pstraining.runtime.ps.variables import PSVariable
 
 SMALL_TABLE: Final = 1 << 20
@@ -31,14 +32,16 @@ class ShardParts:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self.dynamic = list(shard.dynamic.values())
+        """The tables with rows by key."""
         self.parts = list(parts_of(shard))
 
     @cached_property
     def table_parts(self) -> dict[int, int]:
-        """The numbers of the parts that are copied ahead, each with its table's place in `Shard.held`."""
-        held = self.shard.held
+        """The numbers of the parts that are copied ahead, each with the number of its table."""
+        tables = self.shard.tables
         return {
-            number: held.index(part.segment)
+            number: tables.index(part.segment)
             for number, part in enumerate(self.parts)
             if part.has_rows and part.segment and part.bytes > SMALL_TABLE
         }
@@ -53,7 +56,10 @@ class ShardParts:
         units: list[Unit] = []
         total = 0
         for number, part in enumerate(self.parts):
-            if units and total + part.bytes <= most:
+            if part.dynamic:
+                units.append(Unit([number], is_cut=True))
+                total = most
+            elif units and total + part.bytes <= most:
                 units[-1].numbers.append(number)
                 total += part.bytes
             else:
@@ -106,34 +112,38 @@ class ShardParts:
 
         return self._critical([fence, token, begin, end], body)
 
-    def keep(self, fence: Tensor, token: Tensor) -> Tensor:
-        """End a copy: of every part at one moment between two updates, under the fence; return the record. int64[5].
+    def keep(self, fence: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """End a copy: of every part at one moment between two updates, under the fence.
 
         May be repeated, for a later moment.
 
         Args:
             fence: the chief's fence. int64[].
             token: the copy's name, as `begin_copy` got it. int64[].
+
+        Returns:
+            The record, int64[5], and the number of rows of each dynamic table, int64[n].
         """
 
-        def body(fence: Tensor, token: Tensor) -> Tensor:
-            record, touched = self.shard.record.read_value(), self.shard.touched
+        def body(fence: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+            record, rows, touched = self.shard.record.read_value(), sizes(self.dynamic), self.shard.touched
 
             def copy() -> Tensor:
-                first = len(self.shard.segments)
-                changed = {place: touched.rows(place) for place in range(len(self.shard.tables))}
-                copied = [self._copied(number, changed[place - first]) for number, place in self.table_parts.items()]
-                rest = [number for number in range(len(self.parts)) if number not in self.table_parts]
+                changed = {table: touched.rows(table) for table in set(self.table_parts.values())}
+                copied = [self._copied(number, changed[table]) for number, table in self.table_parts.items()]
                 copied += [
-                    self._copies[number].assign(self._variables[number].read_value(), read_value=False)
-                    for number in rest
+                    self._copies[number].assign(_value(part), read_value=False)
+                    for number, part in enumerate(self.parts)
+                    if number not in self.table_parts
                 ]
                 return with_dependencies([*copied, self._token.assign(token, read_value=False)], applied())
 
             allowed = tf.equal(record[RecordField.FENCE], fence) & touched.is_recorded(token)
-            return with_dependencies([tf.cond(allowed, copy, not_applied)], record)
+            done = tf.cond(allowed, copy, not_applied)
+            return with_dependencies([done], record), with_dependencies([done], rows)
 
-        return self._critical([fence, token], body)
+        found: tuple[Tensor, Tensor] = self._critical([fence, token], body)
+        return found
 
     def read(self, unit: Unit, token: Tensor, begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return whether there is a copy of this name, bool[], and a unit of it, flat; outside the section.
@@ -199,7 +209,8 @@ class ShardParts:
 
         def body(fence: Tensor, token: Tensor) -> Tensor:
             def apply() -> Tensor:
-                begun = [v.assign(v.initial(), read_value=False) for v in (*self._variables, *self.shard.rest)]
+                with tf.control_dependencies([done for table in self.dynamic for done in table.reset()]):
+                    begun = [v.assign(v.initial(), read_value=False) for v in (*self._variables, *self.shard.rest)]
                 return with_dependencies([*begun, self._token.assign(token, read_value=False)], applied())
 
             return tf.cond(self._is_incomplete(fence), apply, not_applied)
@@ -231,6 +242,29 @@ class ShardParts:
             return tf.cond(self._is_incomplete(fence) & begun, apply, not_applied)
 
         return self._critical([fence, token, begin, *values], body)
+
+    def append(
+        self, number: int, fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, columns: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Append rows to a dynamic table, between `begin` and `finish`; return 1 if it applied.
+
+        Args:
+            number: place of the table in `dynamic`.
+            fence: the chief's fence. int64[].
+            token: as `begin` got it. int64[].
+            begin: number of its rows before. int64[].
+            keys: of the rows. int64[n].
+            columns: see `DynamicTable.append`.
+        """
+        names, values = list(columns), list(columns.values())
+
+        def body(fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, *values: Tensor) -> Tensor:
+            given = dict(zip(names, values, strict=True))
+            begun = tf.equal(self._token_or_zero(), token)
+            allowed = self._is_incomplete(fence) & begun
+            return tf.cond(allowed, lambda: self.dynamic[number].append(begin, keys, given), not_applied)
+
+        return self._critical([fence, token, begin, keys, *values], body)
 
     def adopt(self, unit: Unit, fence: Tensor, token: Tensor) -> Tensor:
         """Replace a part that is cut by the copy that has taken its pieces, and forget the copy; return 1 if done."""
@@ -347,6 +381,11 @@ class ShardParts:
 
     def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Any]) -> Any:
         return critical(self.shard.device, self.shard.container, inputs, body)
+
+
+def _value(part: StatePart) -> Tensor:
+    """Emit all elements of a part; of a dynamic table's column, those in use."""
+    return part.dynamic.live(part.variable) if part.dynamic else part.variable.read_value()
 
 
 def _destroyed(variable: PSVariable) -> Operation:

@@ -18,6 +18,7 @@ from pstraining.runtime.model.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
+from pstraining.runtime.ps.dynamic_table import KEYS, DynamicTable
 from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
@@ -98,13 +99,18 @@ class Shard:
             self.loss_scale = self.optimizer.loss_scale
             self.vectors: list[PSVariable] = self.optimizer.vectors  # `TensorVariables` behave as one
             rows = [
-                _zeros((table.slices[0].rows, table.slices[0].width), table.dtype, len(self.segments) + number)
+                _zeros((length, table.slices[0].width), table.dtype, len(self.segments) + number)
                 for number, table in enumerate(self.tables)
+                for length in [1 if model.row_initializers[number] else table.slices[0].rows]
             ]
             self.rows: list[PSVariable] = [table.value for table in rows]
             """The server's rows of every table; each of shape [rows, width]."""
-            self.touched = TouchedRows(device, container, ps, self.tables)
             self._table_optimizers = TableOptimizers(model.optimizers, rows, model.table_groups) if rows else None
+            self.dynamic = self._dynamic_tables(model)
+            """The tables with rows by key, by the numbers of the tables."""
+            self.touched = TouchedRows(
+                device, container, ps, {n: table for n, table in enumerate(self.tables) if n not in self.dynamic}
+            )
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
             self._rates = [
                 (index, clone._learning_rate.value)
@@ -128,6 +134,7 @@ class Shard:
         self.values = [*self.vectors, *self.rows, *self.frozen]
         """The model's variables: of segments, tables and frozen segments."""
         own_state = [*self.values, *self.slots.values(), *self.scalars.values()]
+        own_state += [v for table in self.dynamic.values() for v in (table.columns[KEYS], table.used)]
         parts = [v for joined in own_state if isinstance(joined, TensorVariables) for v in joined.variables]
         written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
         self.rest = [variable for variable in created if id(variable) not in written]
@@ -258,17 +265,38 @@ class Shard:
             step = self.record.read_value()[RecordField.STEP]
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
-            moved = unless(overflowed, lambda: tables.apply(step, touched))
-            moved += self.touched.record([indices for indices, _ in touched])
+            moved = unless(overflowed, lambda: tables.apply(step, self._placed(touched)))
+            moved += self.touched.record({n: rows for n, (rows, _) in enumerate(touched) if n not in self.dynamic})
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
             return self.count_step(losses)
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
-        """Return current rows of a table by their local indices; outside the section. [n, width]."""
+        """Return current rows of a table by their local indices, or keys; outside the section. [n, width]."""
         with tf.device(self.device):
+            if table in self.dynamic:
+                return self.dynamic[table].fetch(indices)
             variable = self.rows[table]
             return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
+
+    def _placed(self, touched: Sequence[Touched]) -> list[Touched]:
+        """Return touched rows by their places: the keys of dynamic tables get theirs here."""
+        return [
+            (self.dynamic[number].admit(indices) if number in self.dynamic else indices, gradients)
+            for number, (indices, gradients) in enumerate(touched)
+        ]
+
+    def _dynamic_tables(self, model: Model) -> dict[int, DynamicTable]:
+        slots: dict[int, dict[str, PSVariable]] = {}
+        for slot, table, value in self._table_optimizers.slots() if self._table_optimizers else ():
+            slots.setdefault(table, {})[f"slot/{slot}"] = value
+        return {
+            number: DynamicTable(
+                f"{self.number}/index/{number}", self.container, self.rows[number], slots.get(number, {}), initializer
+            )
+            for number, initializer in enumerate(model.row_initializers)
+            if initializer is not None
+        }
 
     def count_step(self, losses: Tensor) -> list[Operation]:
         """Count one step without changing the parameters; return the operations to wait for."""

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from pstraining.runtime.model.partition import TABLE, Segment
 from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
+from pstraining.runtime.ps.dynamic_table import KEYS, ROWS, DynamicTable
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.variables import PSVariable
 
@@ -23,11 +24,13 @@ class StatePart(NamedTuple):
     offset: int = 0
     """Number of its first element in the segment."""
     place: SlotPlace | None = None
+    dynamic: DynamicTable | None = None
+    """The table with rows by key of which it is a column; then its length is known to the server alone."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the variable."""
-        return tuple(self.variable.shape.as_list())
+        """Shape of the variable; the first dimension of a dynamic table's column is 0."""
+        return tuple(length or 0 for length in self.variable.shape.as_list())
 
     @property
     def size(self) -> int:
@@ -51,8 +54,10 @@ class StatePart(NamedTuple):
 
     @property
     def has_rows(self) -> bool:
-        """Whether it has a row for each row of a table."""
-        return self.segment is not None and self.is_table and self.shape[:1] == (self.segment.slices[0].rows,)
+        """Whether it has a row for each row of a table with a fixed number of rows."""
+        if self.segment is None or self.dynamic is not None:
+            return False
+        return self.is_table and self.shape[:1] == (self.segment.slices[0].rows,)
 
 
 class Unit(NamedTuple):
@@ -64,13 +69,22 @@ class Unit(NamedTuple):
 
 def parts_of(shard: Shard) -> Iterator[StatePart]:
     """Yield the parts of a shard's state, in the order in which they are written."""
-    for value, segment in zip(shard.values, shard.held, strict=True):
-        yield from _split(value, MODEL, segment, None)
+    first = len(shard.segments)
+    dynamic = {first + number for number in shard.dynamic}
+    for number, (value, segment) in enumerate(zip(shard.values, shard.held, strict=True)):
+        if number not in dynamic:
+            yield from _split(value, MODEL, segment, None)
     for place, slot in shard.slots.items():
+        if place.segment in dynamic:
+            continue
         of_tensor = place.tensor is not None
         yield from _split(slot, f"slot/{place.slot}", None if of_tensor else shard.held[place.segment], place)
     for name, counter in shard.scalars.items():
         yield StatePart(counter, f"scalar/{name}")
+    for number, table in shard.dynamic.items():
+        for name, column in table.columns.items():
+            kind = name if name not in (KEYS, ROWS) else MODEL
+            yield StatePart(column, kind, shard.held[first + number], dynamic=table)
 
 
 def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from pstraining.runtime.model import partition
+from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.keras_model import Fetch, Model
+from pstraining.runtime.model.sparse_optimizer import routed
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import critical
@@ -42,6 +44,7 @@ class ModelMembers:
     ) -> None:
         self.client, self.model, self.each = client, model, members
         self.updates = updates or ServerHooks()
+        _check_dynamic(model, members=members, is_hybrid=self.updates.pause_steps is not None)
         tensors, shards = [*model.tensors, *model.frozen_tensors, *model.tables], len(client.shards) // members
         servers = partition.servers_to_use(tensors, shards, min_bytes)
         self.layout = partition.partition(tensors, servers, agrees_on_norms=self.updates.agrees_on_norms)
@@ -206,8 +209,8 @@ class ParameterStore:
         """Return rows of a table on a device of this task, from indices without repetition. int64[n] to [n, width]."""
         servers, device = len(self.shards), device or self.client.compute
         with tf.device(device):
-            owner = tf.cast(indices % servers, tf.int32)
-            wanted = tf.dynamic_partition(indices // servers, owner, servers)
+            owner, own_index = routed(indices, servers, dynamic=self.model.tables[table].dynamic)
+            wanted = tf.dynamic_partition(own_index, owner, servers)
             places = tf.dynamic_partition(tf.range(tf.size(indices)), owner, servers)
         rows = [
             self.client.to_device(shard.fetch_rows(table, local), device)
@@ -268,6 +271,25 @@ class ParameterStore:
                 return tf.stack([tf.identity(reply) for reply in replies])
 
         return everywhere
+
+
+def _check_dynamic(model: Model, *, members: int, is_hybrid: bool) -> None:
+    """Refuse tables with rows by key where the servers cannot hold them yet.
+
+    Raises:
+        ModelError: names the layer and the way out.
+    """
+    dynamic = [layer.name for layer in model.embeddings if layer.is_dynamic]
+    if dynamic and members > 1:
+        raise ModelError(
+            f"layer {dynamic[0]}: input_dim=None cannot be used with hot standbys; leave spec.ps.standby.mode: Hot "
+            "out, or give input_dim a number"
+        )
+    if dynamic and is_hybrid:
+        raise ModelError(
+            f"layer {dynamic[0]}: input_dim=None cannot be used with spec.training.mode: Hybrid; use Sync or Async, or "
+            "give input_dim a number"
+        )
 
 
 def _frozen(shard: Shard) -> tuple[Tensor, list[Tensor]]:

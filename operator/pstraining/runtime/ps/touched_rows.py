@@ -4,7 +4,7 @@ Tables are copied in ranges while training continues. A range that was copied ca
 only the rows recorded here are then copied once more. Nothing is recorded at other times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -15,16 +15,16 @@ from pstraining.runtime.ps.variables import PSVariable
 
 
 class TouchedRows:
-    """One mark for each row of every table of a server. Creating it sends nothing.
+    """One mark for each row of every table of a server with a fixed number of rows. Creating it sends nothing.
 
     Args:
         device: the server's.
         container: the job's container there.
         number: of the server.
-        tables: the tables' segments.
+        tables: the tables' segments, by the numbers of the tables.
     """
 
-    def __init__(self, device: str, container: str, number: int, tables: Sequence[Segment]) -> None:
+    def __init__(self, device: str, container: str, number: int, tables: Mapping[int, Segment]) -> None:
         def variable(name: str, shape: tuple[int, ...], dtype: tf.DType) -> PSVariable:
             return PSVariable(
                 name=f"{number}/{name}",
@@ -36,9 +36,9 @@ class TouchedRows:
             )
 
         self._token = variable("touched", (), tf.int64)
-        self._marks = [
-            variable(f"touched/{place}", (table.slices[0].rows,), tf.bool) for place, table in enumerate(tables)
-        ]
+        self._marks = {
+            number: variable(f"touched/{number}", (table.slices[0].rows,), tf.bool) for number, table in tables.items()
+        }
 
     # Each method below emits operations, in the critical section.
 
@@ -48,7 +48,7 @@ class TouchedRows:
         Args:
             token: int64[].
         """
-        cleared = [mark.assign(mark.initial(), read_value=False) for mark in self._marks]
+        cleared = [mark.assign(mark.initial(), read_value=False) for mark in self._marks.values()]
         return [*cleared, self._token.assign(token, read_value=False)]
 
     def is_recorded(self, token: Tensor) -> Tensor:
@@ -56,22 +56,21 @@ class TouchedRows:
         own = self._token
         return tf.equal(tf.cond(own.initialized(), own.read_value, lambda: tf.zeros([], tf.int64)), token)
 
-    def record(self, indices: Sequence[Tensor]) -> list[Operation]:
+    def record(self, indices: Mapping[int, Tensor]) -> list[Operation]:
         """Record that a step changes rows, if a record is kept; return the operations to wait for.
 
         Args:
-            indices: for each table, local indices of rows. int64[n].
+            indices: local indices of rows, by the numbers of the tables. int64[n].
         """
         if not self._marks:
             return []
 
         def mark() -> Tensor:
-            pairs = zip(self._marks, indices, strict=True)
             marked = [
                 tf.raw_ops.ResourceScatterUpdate(
-                    resource=own.handle, indices=rows, updates=tf.ones_like(rows, dtype=tf.bool)
+                    resource=self._marks[number].handle, indices=rows, updates=tf.ones_like(rows, dtype=tf.bool)
                 )
-                for own, rows in pairs
+                for number, rows in indices.items()
             ]
             return with_dependencies(marked, applied())
 
@@ -85,5 +84,5 @@ class TouchedRows:
         """End the record; return the operations to wait for."""
         return [
             tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
-            for variable in (self._token, *self._marks)
+            for variable in (self._token, *self._marks.values())
         ]

@@ -21,7 +21,7 @@ from pstraining.runtime.ps.critical_section import remembered, unordered
 _BRANCHES = (control_flow.CondBranchFuncGraph, control_flow.WhileBodyFuncGraph, control_flow.WhileCondFuncGraph)
 
 
-def _function_graph(graph: tf.Graph) -> tf.Graph:
+def function_graph(graph: tf.Graph) -> tf.Graph:
     """Return the function's graph around a branch of a condition or a loop.
 
     A handle emitted inside a branch is invisible to TensorFlow's automatic control dependencies: reads and writes of
@@ -76,7 +76,7 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
         """Return the resource handle in the function that is being traced."""
         if tf.executing_eagerly():
             return self._handle
-        graph = _function_graph(tf.compat.v1.get_default_graph())
+        graph = function_graph(tf.compat.v1.get_default_graph())
         key = (self._ps_container, self._ps_name, self._ps_device)
         with graph.as_default():
             cache = remembered("handles")
@@ -90,6 +90,11 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
                     )
                     cache[key] = unordered(handle)
         return cache[key]
+
+    def let_grow(self) -> None:
+        """Let the number of its rows change: the first dimension of its shape is unknown from now on."""
+        self._ps_shape = self._shape = tf.TensorShape([None, *self._ps_shape[1:]])
+        self._handle._handle_data = handle_data_util.create_handle_data(self._ps_shape, self._ps_dtype)
 
     @property
     def device(self) -> str:

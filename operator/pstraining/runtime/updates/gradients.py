@@ -269,8 +269,11 @@ class GradientComputer:
                 vectors = self._per_segment(lambda vector, state: vector if state else _times(vector, share), vectors)
                 touched = [(indices, _times(gradient, share)) for indices, gradient in touched]
                 stats = sums._replace(loss=sums.loss * share).pack()
-            servers = len(self._store.shards)
-            shares = [sparse_optimizer.split(indices, gradient, servers) for indices, gradient in touched]
+            servers, tables = len(self._store.shards), self._store.model.tables
+            shares = [
+                sparse_optimizer.split(indices, gradient, servers, dynamic=table.dynamic)
+                for (indices, gradient), table in zip(touched, tables, strict=True)
+            ]
             return stats, vectors, [[table[number] for table in shares] for number in range(servers)]
 
     def _per_segment(self, change: Callable[[Tensor, bool], Tensor], vectors: Sequence[Sequence[Tensor]]) -> Vectors:

@@ -1,0 +1,89 @@
+"""What each server is given of the dynamic tables of a saved state: rows by key, for any number of servers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
+from pstraining.runtime.model.dynamic_rows import owners
+from pstraining.runtime.model.partition import Array
+from pstraining.runtime.ps.dynamic_table import KEYS, ROWS
+
+
+class RowsPiece(NamedTuple):
+    """Rows that one call gives to a shard."""
+
+    shard: int
+    table: int
+    """Its place among the dynamic tables."""
+    begin: int
+    """Number of rows that the shard has of the table before."""
+    keys: Array
+    columns: dict[str, Array]
+    """A flat array for each given column, by the columns' names."""
+
+
+def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str, Entry], *, fresh: bool) -> None:
+    """Check the columns of a table in a saved state.
+
+    Args:
+        names: of the columns' tensors, by the names of the columns.
+        own: what the servers have, with any number of rows.
+        saved: what the state has.
+        fresh: whether the state has no slots.
+
+    Raises:
+        StateMismatchError: it is the state of another table.
+    """
+    rows = names[ROWS].partition("/")[2]
+    if names[KEYS] not in saved:
+        raise StateMismatchError(
+            f"the saved state has no keys of {rows}: it was saved with a number for input_dim, or without the layer. "
+            "Use the former input_dim, or train the model from the beginning"
+        )
+    number = saved[names[KEYS]].shape
+    for column, name in names.items():
+        if fresh and column not in (KEYS, ROWS):
+            continue
+        if name not in saved:
+            raise StateMismatchError(f"the saved state has no {name}: it was saved by another model or optimizer")
+        if saved[name].shape != (*number, *own[name].shape[1:]):
+            raise StateMismatchError(f"{name.partition('/')[2]} has another shape in the saved state than in the model")
+
+
+def pieces(
+    table: int, names: Mapping[str, str], state: StateParts, *, servers: int, most: int, fresh: bool, device: str
+) -> Iterator[RowsPiece]:
+    """Yield the rows of one table for all servers, none of more than `most` bytes unless it is a row.
+
+    Args:
+        table: its place among the dynamic tables.
+        names: see `check`.
+        state: the saved state, which is read once, from its beginning to its end.
+        servers: number of shards.
+        most: bytes.
+        fresh: whether only keys and rows are given.
+        device: where the keys' servers are computed.
+    """
+    entries = state.entries
+    given = [column for column in names if column != KEYS and (column == ROWS or not fresh)]
+    total, width = entries[names[ROWS]].shape
+    of_row = sum(width * np.dtype(entries[names[column]].dtype).itemsize for column in given) + 8
+    length, begun = max(1, most // of_row), [0] * servers
+    for low in range(0, total, length):
+        high = min(low + length, total)
+        keys = state.read(names[KEYS], low, high)
+        columns = {name: state.read(names[name], low * width, high * width).reshape(-1, width) for name in given}
+        with tf.device(device):
+            owner = np.asarray(owners(tf.constant(keys), servers))
+        for shard in range(servers):
+            mine = np.flatnonzero(owner == shard)
+            if mine.size:
+                yield RowsPiece(shard, table, begun[shard], keys[mine], _taken(columns, mine))
+                begun[shard] += mine.size
+
+
+def _taken(columns: Mapping[str, Array], places: Sequence[int] | Array) -> dict[str, Array]:
+    return {name: np.ascontiguousarray(values[places]).reshape(-1) for name, values in columns.items()}

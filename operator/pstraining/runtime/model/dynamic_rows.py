@@ -1,0 +1,92 @@
+"""Rows by key, for tables without a fixed number of rows: the server of a key, and the row with which it begins.
+
+Every task computes the same from a key alone, with integers: nothing depends on the order in which keys arrive.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.tensor import DType, Tensor
+
+BUCKETS: Final = 1 << 16
+"""Number of buckets of keys; bucket b is on server b modulo the number of servers."""
+_STRIDE: Final = 0x9E3779B97F4A7C15
+_FACTORS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Increment, shifts and multipliers of SplitMix64 (Steele, Lea and Flood, 2014)."""
+_FRACTION_BITS: Final = 24
+"""Bits of a random number in [0, 1): float32 holds them exactly."""
+
+
+def mixed(values: Tensor) -> Tensor:
+    """Emit SplitMix64's output function, a bijection. uint64[...] to uint64[...]."""
+    for shift, factor in _FACTORS:
+        values = (values ^ _shifted(values, shift)) * tf.constant(factor, tf.uint64)
+    return values ^ _shifted(values, 31)
+
+
+def owners(keys: Tensor, servers: int) -> Tensor:
+    """Emit the number of each key's server. int64[n] to int32[n]."""
+    bucket = tf.cast(_shifted(mixed(tf.bitcast(keys, tf.uint64)), 32), tf.int64) % BUCKETS
+    return tf.cast(bucket % servers, tf.int32)
+
+
+@dataclass(frozen=True)
+class RowInitializer:
+    """The rows with which keys begin: elements uniform in [low, high), a function of seed, key and place."""
+
+    low: float
+    high: float
+    seed: int
+
+    @classmethod
+    def of(cls, initializer: object, *, path: str, layer: str) -> "RowInitializer":
+        """Return the initializer of a table by the settings of a Keras initializer.
+
+        Args:
+            initializer: Keras's; without a seed of its own, the table's path is the seed.
+            path: the table's.
+            layer: name of the layer, for the error.
+
+        Raises:
+            ModelError: it is of another kind than RandomUniform, Zeros, Ones and Constant.
+        """
+        kinds, given = keras.initializers, None
+        if isinstance(initializer, kinds.RandomUniform):
+            low, high, given = initializer.minval, initializer.maxval, getattr(initializer, "_init_seed", None)
+        elif isinstance(initializer, kinds.Zeros | kinds.Ones):
+            low = high = float(isinstance(initializer, kinds.Ones))
+        elif isinstance(initializer, kinds.Constant) and isinstance(initializer.value, int | float):
+            low = high = initializer.value
+        else:
+            raise ModelError(
+                f"layer {layer}: embeddings_initializer={type(initializer).__name__} cannot be used with "
+                "input_dim=None, where a row is a function of its key; use RandomUniform, Zeros, Ones or Constant"
+            )
+        drawn = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big")
+        return cls(float(low), float(high), given % 2**64 if isinstance(given, int) else drawn)
+
+    @property
+    def mean(self) -> float:
+        """Return the mean of an element over all keys."""
+        return (self.low + self.high) / 2
+
+    def rows(self, keys: Tensor, width: int, dtype: DType) -> Tensor:
+        """Emit the rows of keys. int64[n] to [n, width]."""
+        if self.low == self.high:
+            return tf.fill([tf.size(keys), width], tf.constant(self.low, dtype))
+        base = mixed(tf.bitcast(keys, tf.uint64) + tf.constant(self.seed, tf.uint64))
+        # As an array: inside a function, TensorFlow rounds a list of such numbers to doubles.
+        places = tf.constant(np.array([place * _STRIDE % 2**64 for place in range(1, width + 1)], np.uint64))
+        drawn = _shifted(mixed(base[:, tf.newaxis] + places), 64 - _FRACTION_BITS)
+        fraction = tf.cast(tf.cast(drawn, tf.int64), dtype) * tf.constant(2.0**-_FRACTION_BITS, dtype)
+        return fraction * tf.constant(self.high - self.low, dtype) + tf.constant(self.low, dtype)
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    return tf.bitwise.right_shift(values, tf.constant(bits, tf.uint64))

@@ -1,0 +1,355 @@
+"""Tables with rows by key on real parameter servers: equal to a dictionary, whatever the number of servers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint.state import StateMismatchError
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from tests.support.servers import Rig
+from tests.support.soak_marks import ALL, in_all
+from tests.support.worker_threads import Crew
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+WIDTH, FEATURES, BATCH = 4, 3, 16
+RATE = 0.05
+PATIENCE = 500
+"""Seconds that workers have on a busy machine, most of which are spent on tracing."""
+SLOW = in_all(
+    "tests/training/test_runtime_dynamic_embedding.py::test_training_equals_a_dictionary_in_one_process_bit_for_bit"
+)
+EXTREMES = [-(2**63), 2**63 - 1, -1, 0]
+
+
+def model() -> Any:
+    import keras
+
+    from pstraining.runtime import Embedding
+
+    keys = keras.Input((FEATURES,), dtype="int64")
+    return keras.Model(keys, _head(keras.layers.Flatten()(Embedding(None, WIDTH, name="items")(keys))))
+
+
+def _head(rows: Any) -> Any:
+    import keras
+
+    hidden = keras.layers.Dense(8, activation="relu", name="hidden")(rows)
+    return keras.layers.Dense(1, activation="sigmoid", name="click")(hidden)
+
+
+def batches(number: int, *, seed: int, universe: int = 60) -> list[Any]:
+    """Keys of which a few are frequent, and some are at the ends of the range."""
+    import tensorflow as tf
+
+    random, found = np.random.default_rng(seed), []
+    keys = np.random.default_rng(99).integers(-(2**62), 2**62, universe)
+    keys[: len(EXTREMES)] = EXTREMES
+    for _ in range(number):
+        places = np.minimum(random.zipf(1.3, (BATCH, FEATURES)) - 1, universe - 1)
+        labels = random.integers(0, 2, (BATCH, 1)).astype("float32")
+        found.append((tf.constant(keys[places]), tf.constant(labels)))
+    return found
+
+
+def _optimizers() -> dict[str, Callable[[], Any]]:
+    import keras
+
+    optimizers = keras.optimizers
+    return {
+        "SGD": lambda: optimizers.SGD(RATE),
+        "Adagrad": lambda: optimizers.Adagrad(RATE),
+        "Adam": lambda: optimizers.Adam(RATE),
+    }
+
+
+def rig_of(client: Any, name: str = "Adam", *, ps: int = 2, build: Any = model, **settings: Any) -> Rig:
+    return Rig(client, _optimizers()[name], ps=ps, build=build, loss="binary_crossentropy", **settings)
+
+
+def in_sync(client: Any, name: str, ps: int) -> Rig:
+    return rig_of(client, name, ps=ps, workers=2, mode="Sync", ordered_sums=True)
+
+
+class Dictionary:
+    """The same training in one process, with a dictionary from keys to rows and their slots."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        import keras
+
+        rows = keras.Input((FEATURES * WIDTH,))
+        self.head = keras.Model(rows, _head(rows))
+        for variable in self.head.trainable_variables:
+            variable.assign(rig.initial[variable.path])
+        self.optimizer, self._name = _optimizers()[name](), name
+        self.optimizer.build(self.head.trainable_variables)
+        (self._begin,) = rig.model.row_initializers
+        self.rows: dict[int, Any] = {}
+        self.slots: dict[int, list[Any]] = {}
+        self.step = 0
+
+    def train(self, of_workers: Any) -> None:
+        """One step on one batch of each worker."""
+        import tensorflow as tf
+
+        parts, sums = [], dict[int, Any]()
+        for keys, labels in of_workers:
+            gradients, by_key = self._gradients(keys, labels)
+            parts.append(gradients)
+            for key, gradient in by_key.items():
+                sums[key] = gradient + sums[key] if key in sums else gradient
+        self.optimizer.apply([tf.add_n(own) / len(parts) for own in zip(*parts, strict=True)])
+        for key, gradient in sums.items():
+            self._update(key, gradient / len(parts))
+        self.step += 1
+
+    def _row(self, key: int) -> Any:
+        import tensorflow as tf
+
+        if key in self.rows:
+            return self.rows[key]
+        return self._begin.rows(tf.constant([key], tf.int64), WIDTH, tf.float32)[0]
+
+    def _gradients(self, keys: Any, labels: Any) -> tuple[list[Any], dict[int, Any]]:
+        import keras
+        import tensorflow as tf
+
+        unique, place = tf.unique(tf.reshape(keys, [-1]))
+        with tf.GradientTape() as tape:
+            rows = tf.stack([self._row(key) for key in unique.numpy().tolist()])
+            tape.watch(rows)
+            inputs = tf.reshape(tf.gather(rows, place), [BATCH, FEATURES * WIDTH])
+            loss = tf.reduce_mean(keras.losses.binary_crossentropy(labels, self.head(inputs, training=True)))
+        dense = [variable.value for variable in self.head.trainable_variables]
+        *found, of_rows = tape.gradient(loss, [*dense, rows])
+        return found, dict(zip(unique.numpy().tolist(), tf.unstack(tf.convert_to_tensor(of_rows)), strict=True))
+
+    def _update(self, key: int, gradient: Any) -> None:
+        """Keras's arithmetic, for one row."""
+        import tensorflow as tf
+
+        row, rate = self._row(key), tf.constant(RATE)
+        if self._name == "SGD":
+            self.rows[key] = row - rate * gradient
+        elif self._name == "Adagrad":
+            (sums,) = self.slots.get(key, [tf.fill([WIDTH], 0.1)])
+            sums = sums + tf.square(gradient)
+            self.rows[key] = row - rate * gradient / tf.sqrt(sums + 1e-7)
+            self.slots[key] = [sums]
+        else:
+            first, second = self.slots.get(key, [tf.zeros([WIDTH]), tf.zeros([WIDTH])])
+            time = tf.cast(self.step + 1, tf.float32)
+            alpha = rate * tf.sqrt(1 - tf.pow(tf.constant(0.999), time)) / (1 - tf.pow(tf.constant(0.9), time))
+            first = first + (gradient - first) * (1 - 0.9)
+            second = second + (tf.square(gradient) - second) * (1 - 0.999)
+            self.rows[key] = row - first * alpha / (tf.sqrt(second) + 1e-7)
+            self.slots[key] = [first, second]
+
+
+def by_key(state: Any) -> dict[int, list[Any]]:
+    """The row of each key, and then its slots."""
+    keys = state.variables["items/keys"]
+    assert len(set(keys.tolist())) == len(keys), "a key has two rows"
+    columns = [state.variables["items"], *(state.slots[slot]["items"] for slot in sorted(state.slots))]
+    assert {len(column) for column in columns} == {len(keys)}
+    return {key: [column[place] for column in columns] for place, key in enumerate(keys.tolist())}
+
+
+def equal(found: dict[int, list[Any]], expected: dict[int, list[Any]]) -> None:
+    assert found.keys() == expected.keys()
+    for key, columns in expected.items():
+        np.testing.assert_array_equal(found[key], columns, err_msg=str(key))
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+@pytest.mark.parametrize(
+    ("name", "ps"),
+    [pytest.param("SGD", 3, marks=SLOW), pytest.param("Adagrad", 1, marks=SLOW), pytest.param("Adam", 2)],
+)
+def test_training_equals_a_dictionary_in_one_process_bit_for_bit(client: Any, name: str, ps: int) -> None:
+    rig = in_sync(client, name, ps)
+    rig.start()
+    shares = [batches(20, seed=worker) for worker in range(2)]
+    Crew(rig, shares).join(PATIENCE)
+    reference = Dictionary(rig, name)
+    for step in zip(*shares, strict=True):
+        reference.train(step)
+    state = rig.control.snapshot(fence=1)
+    expected = {
+        key: [row.numpy(), *(s.numpy() for s in reference.slots.get(key, []))] for key, row in reference.rows.items()
+    }
+    assert set(EXTREMES) <= expected.keys()
+    equal(by_key(state), expected)
+    for variable in reference.head.trainable_variables:
+        np.testing.assert_array_equal(state.variables[variable.path], variable.numpy(), err_msg=variable.path)
+
+
+def test_a_pull_inserts_nothing_and_returns_the_row_with_which_a_key_begins(client: Any) -> None:
+    import tensorflow as tf
+
+    rig = rig_of(client)
+    rig.start()
+    keys = tf.constant(EXTREMES, tf.int64)
+    fetch = tf.function(lambda: rig.store.client.to_local(rig.store.fetch_rows(0, keys)), autograph=False)
+    first = client.call(fetch)
+    (initializer,) = rig.model.row_initializers
+    np.testing.assert_array_equal(first, initializer.rows(keys, WIDTH, tf.float32))
+    assert (np.abs(first) <= 0.05).all()
+    assert len(np.unique(first)) == first.size
+    assert not by_key(rig.control.snapshot(fence=1))
+
+
+def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
+    """Thousands of keys in random portions, so that the arena grows several times."""
+    import tensorflow as tf
+
+    rig = rig_of(client, ps=1)
+    rig.start()
+    (shard,) = rig.store.shards
+    table = shard.dynamic[0]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)  # type: ignore[untyped-decorator]
+    def admit(keys: Any) -> Any:
+        from pstraining.runtime.ps.critical_section import critical
+
+        return rig.store.client.to_local(critical(shard.device, shard.container, [keys], table.admit))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)  # type: ignore[untyped-decorator]
+    def fetch(keys: Any) -> Any:
+        return rig.store.client.to_local(shard.fetch_rows(0, keys))
+
+    random, places = np.random.default_rng(5), dict[int, int]()
+    for size in (1, 1000, 0, 30, 3000, 3000):
+        keys = np.unique(random.integers(-4000, 4000, size))
+        random.shuffle(keys)
+        found = client.call(admit, tf.constant(keys, tf.int64))
+        for key in sorted(set(keys.tolist()) - places.keys()):
+            places[key] = len(places)
+        assert found.tolist() == [places[key] for key in keys.tolist()]
+    every = np.array(sorted(places))
+    (initializer,) = rig.model.row_initializers
+    expected = initializer.rows(tf.constant(every), WIDTH, tf.float32)
+    np.testing.assert_array_equal(client.call(fetch, tf.constant(every)), expected)
+    assert admit.experimental_get_tracing_count() == 1
+    state = by_key(rig.control.snapshot(fence=1))
+    assert list(state) == [key for key, _ in sorted(places.items(), key=lambda item: item[1])]
+    assert all((slot == 0).all() for _, *slots in state.values() for slot in slots)
+
+
+def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(client: Any, tmp_path: Path) -> None:
+    first = in_sync(client, "Adam", 3)
+    first.start()
+    shares = [batches(6, seed=worker) for worker in range(2)]
+    Crew(first, shares).join(PATIENCE)
+    saved = by_key(first.control.snapshot(fence=1))
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    with first.control.copied(fence=1, wait=lambda: None) as state:
+        checkpoints.save(state, term=1, layout=first.store.layout)
+    more = [batches(3, seed=7 + worker) for worker in range(2)]
+    Crew(first, more).join(PATIENCE)
+    expected, container = by_key(first.control.snapshot(fence=1)), client.container
+    for ps in (3, 2) if ALL else (2,):
+        client.container = f"{container}.{ps}"
+        rig = in_sync(client, "Adam", ps)
+        rig.start(checkpoints.newest())
+        equal(by_key(rig.control.snapshot(fence=1)), saved)
+        Crew(rig, more).join(PATIENCE)
+        equal(by_key(rig.control.snapshot(fence=1)), expected)
+
+
+def test_a_restore_replaces_the_rows_that_the_servers_have(client: Any) -> None:
+    rig = rig_of(client)
+    rig.start()
+    state = rig.control.snapshot(fence=1)
+    rig.train(batches(3, seed=0))
+    assert by_key(rig.control.snapshot(fence=1))
+    rig.control.restore(state, fence=1, generation=9, fresh=False)
+    assert not by_key(rig.control.snapshot(fence=1))
+    assert_initial(rig)
+
+
+def assert_initial(rig: Rig) -> None:
+    """Keys have the rows with which they begin."""
+    import tensorflow as tf
+
+    keys = tf.constant(EXTREMES, tf.int64)
+    fetch = tf.function(lambda: rig.store.client.to_local(rig.store.fetch_rows(0, keys)), autograph=False)
+    (initializer,) = rig.model.row_initializers
+    np.testing.assert_array_equal(rig.store.client.call(fetch), initializer.rows(keys, WIDTH, tf.float32))
+
+
+def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(client: Any) -> None:
+    rig = rig_of(client, workers=2, mode="Async")
+    rig.start()
+    shares = [batches(60, seed=worker, universe=5000) for worker in range(2)]
+    crew, numbers = Crew(rig, shares), list[int]()
+    while any(thread.is_alive() for thread in crew.threads):
+        state = rig.control.snapshot(fence=1)
+        numbers.append(len(by_key(state)))
+        assert all(np.isfinite(value).all() for slots in state.slots.values() for value in slots.values())
+    crew.join(PATIENCE)
+    assert numbers == sorted(numbers)
+    wanted = {key for share in shares for keys, _ in share for key in keys.numpy().ravel().tolist()}
+    assert by_key(rig.control.snapshot(fence=1)).keys() == wanted
+
+
+def test_the_chief_s_model_has_the_trained_rows_and_a_mean_row_for_other_keys(client: Any) -> None:
+    from pstraining.runtime.chief.evaluation import evaluation_weights
+
+    rig = rig_of(client)
+    rig.start()
+    rig.train(batches(3, seed=0))
+    state = rig.control.snapshot(fence=1)
+    rig.model.assign(evaluation_weights(state, rig.model.trained_by, over=True))
+    rows = by_key(state)
+    (layer,) = rig.model.embeddings
+    known = sorted(rows)[:2]
+    found = np.asarray(layer(np.array([[*known, 12345]])))
+    np.testing.assert_array_equal(found, [[rows[known[0]][0], rows[known[1]][0], np.zeros(WIDTH)]])
+
+
+def test_a_state_of_a_table_with_a_number_of_rows_is_refused(client: Any) -> None:
+    from tests.training.test_runtime_embedding import ours
+
+    static = Rig(client, _optimizers()["Adam"], ps=1, build=ours(), loss="binary_crossentropy")
+    static.start()
+    state = static.control.snapshot(fence=1)
+    client.container += ".later"
+    rig = rig_of(client, ps=1)
+    with pytest.raises(StateMismatchError, match=r"no keys of items: .*input_dim"):
+        rig.start(state)
+
+
+def test_what_cannot_have_rows_by_key_is_refused(client: Any) -> None:
+    import keras
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.chief import refusals
+    from pstraining.runtime.model.errors import ModelError
+
+    with pytest.raises(ModelError, match=r"layer items: input_dim=None .* hot standbys; leave"):
+        rig_of(client, ps=1, members=2, mode="Sync")
+    with pytest.raises(ModelError, match=r"layer items: input_dim=None .* Hybrid; use Sync"):
+        rig_of(client, ps=1, workers=2, mode="Hybrid")
+    with pytest.raises(ModelError, match=r"GlorotUniform cannot be used with input_dim=None, .*; use RandomUniform"):
+        Embedding(None, 2, embeddings_initializer="glorot_uniform")
+    with pytest.raises(ModelError, match="layer items: input_dim=None is trained on parameter servers alone; run"):
+        model()(np.zeros((1, FEATURES), np.int64), training=True)
+    stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
+    with pytest.raises(refusals.CallbackRefusedError, match=r"EarlyStopping.restore_best_weights .* layer items"):
+        refusals.check_restores([stopping], ["items"])
+    refusals.check_restores([stopping], [])
+
+
+def test_a_weights_file_has_the_rows_and_their_keys(tmp_path: Path) -> None:
+    first, second = model(), model()
+    rows = first.get_layer("items").known
+    rows.rows.assign(np.arange(8.0).reshape(2, WIDTH))
+    rows.keys.assign(np.array([9, -9]))
+    first.save_weights(tmp_path / "final.weights.h5")
+    second.load_weights(tmp_path / "final.weights.h5")
+    keys = np.array([[9, -9, 0]])
+    np.testing.assert_array_equal(second.predict(keys, verbose=0), first.predict(keys, verbose=0))
+    assert second.get_layer("items").known.keys.numpy().tolist() == [-9, 9]
