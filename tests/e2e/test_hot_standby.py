@@ -113,7 +113,7 @@ class Watched:
                 lambda: found if len(found := reported()) >= number else None, f"worker {index} continues", 60
             )
         except DeadlineError as error:
-            raise DeadlineError(f"{error}; since {since} it tells {reported()}, after {why or 'anything'}") from None
+            raise DeadlineError(f"{error}; since {since} it reports {reported()}, after {why or 'anything'}") from None
 
 
 @pytest.fixture(

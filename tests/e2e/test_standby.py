@@ -34,7 +34,7 @@ def pointer(service: Object | None) -> str:
 
 
 def is_lost(kind: str, pod: Object) -> bool:
-    """What the kubelet, or whoever deleted it, says of a primary that cannot continue."""
+    """Whether the kubelet or a deletion shows that a primary cannot continue."""
     status = pod.get("status") or {}
     ended = any("terminated" in s["state"] or s["restartCount"] for s in status.get("containerStatuses") or ())
     unready = any(c["type"] == "Ready" and c["status"] != "True" for c in status.get("conditions") or ())

@@ -187,15 +187,9 @@ def test_training_equals_a_dictionary_in_one_process_bit_for_bit(client: Any, na
 
 
 def test_a_pull_inserts_nothing_and_returns_the_row_with_which_a_key_begins(client: Any) -> None:
-    import tensorflow as tf
-
     rig = rig_of(client)
     rig.start()
-    keys = tf.constant(EXTREMES, tf.int64)
-    fetch = tf.function(lambda: rig.store.client.to_local(rig.store.fetch_rows(0, keys)), autograph=False)
-    first = client.call(fetch)
-    (initializer,) = rig.model.row_initializers
-    np.testing.assert_array_equal(first, initializer.rows(keys, WIDTH, tf.float32))
+    first = assert_initial(rig)
     assert (np.abs(first) <= 0.05).all()
     assert len(np.unique(first)) == first.size
     assert not by_key(rig.control.snapshot(fence=1))
@@ -270,14 +264,16 @@ def test_a_restore_replaces_the_rows_that_the_servers_have(client: Any) -> None:
     assert_initial(rig)
 
 
-def assert_initial(rig: Rig) -> None:
-    """Keys have the rows with which they begin."""
+def assert_initial(rig: Rig) -> Any:
+    """Some keys have the rows with which they begin; return those rows."""
     import tensorflow as tf
 
     keys = tf.constant(EXTREMES, tf.int64)
     fetch = tf.function(lambda: rig.store.client.to_local(rig.store.fetch_rows(0, keys)), autograph=False)
     (initializer,) = rig.model.row_initializers
-    np.testing.assert_array_equal(rig.store.client.call(fetch), initializer.rows(keys, WIDTH, tf.float32))
+    found = rig.store.client.call(fetch)
+    np.testing.assert_array_equal(found, initializer.rows(keys, WIDTH, tf.float32))
+    return found
 
 
 def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(client: Any) -> None:
