@@ -130,3 +130,40 @@ def test_a_stopped_chief_does_not_read_its_checkpoint_back(
         chief.run()
     assert not read
     assert Checkpoints(tmp_path, keep=1).load(2).step == 2
+
+
+def test_a_lost_connection_does_not_cost_the_last_save(client: Any, tmp_path: Path) -> None:
+    """The connections break after SIGTERM; the servers keep the state, and the chief saves it when it is back."""
+    import keras
+
+    from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.chief.options import ChiefOptions
+    from pstraining.runtime.chief.shutdown import GracefulStop
+    from pstraining.runtime.history.recorder import HistoryRecorder
+    from pstraining.runtime.transport import sockets
+    from pstraining.runtime.transport.client import ShardLostError
+
+    class CutOnce(HistoryRecorder):
+        """The connections break at the first attempt to save, and its call fails."""
+
+        cuts = 0
+
+        def stopping(self) -> None:
+            if not self.cuts:
+                self.cuts = sockets.cut_peers(sockets.peers(client.cluster.ps))
+                raise ShardLostError("UNAVAILABLE: cut", client.connection)
+
+    rig = Rig(client, keras.optimizers.SGD, ps=2, build=small)
+    rig.start()
+    rig.train(batches(2))
+    stop, checkpoint = GracefulStop(), CheckpointSettings(path=str(tmp_path), interval_seconds=3600)
+    history = CutOnce()
+    options = ChiefOptions(TrainingSettings(steps=10), checkpoint, None, history=history)
+    chief = Chief(client, rig.store, options, stop=stop)
+    stop._asked = True
+    connection = client.connection
+    with pytest.raises(SystemExit, match="143"):
+        chief.run()
+    assert history.cuts
+    assert client.connection > connection, "it has connected again"
+    assert Checkpoints(tmp_path, keep=1).load(2).step == 2

@@ -9,14 +9,13 @@ more updates, and saves the newest state first if it has a folder for checkpoint
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Final, TypeVar
 
 import tensorflow as tf
 
-from pstraining.api import contract
 from pstraining.runtime.checkpoint.fencing import Writer
-from pstraining.runtime.checkpoint.saver import Saver
+from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
 from pstraining.runtime.checkpoint.state import StateLostError, StateParts, SupersededError, whole
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
@@ -30,6 +29,7 @@ from pstraining.runtime.chief.server_state import ServerState
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.chief.unused import report_unused
+from pstraining.runtime.chief.worker_wait import wait_for_workers
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
@@ -40,14 +40,13 @@ from pstraining.runtime.transport.client import PSClient, ShardLostError
 
 POLL: Final = 0.1
 """Seconds between reads of the servers' records."""
-GATHER_POLL: Final = 0.01
-"""Seconds between reads while workers push their dense parameters."""
-ALONE_SECONDS: Final = 10.0
-"""Seconds without a worker after which newer dense parameters are considered lost."""
 GOOD_BYE_SECONDS: Final = 10.0
 """Seconds that the chief waits for workers to leave."""
 RENEW_SECONDS: Final = 1.0
 """Seconds between the chief's polls of all members of all shards."""
+
+
+Result = TypeVar("Result")
 
 
 class Chief:
@@ -132,31 +131,39 @@ class Chief:
                 "with the job's pods unless the program saves it",
             )
         report_unused(self._store.layout, self._client.cluster.shards)
-        while True:
-            try:
-                self._establish_term()
-                with self._stop.deferred():
-                    final = self._lead()
-                break
-            except ShardLostError as lost:
-                self._client.recover(lost)
-            except StateLostError:
-                event("state_lost", reason="no worker is left that has the newest dense parameters")
-                self._is_lost = True
-            except FencedError:  # another chief changed the records: read them again and decide
-                time.sleep(POLL)
+        self._repeated(self._establish_term)
+        with self._stop.deferred():
+            final = self._repeated(self._lead)
         options = self._options
         with tf.device(self._client.compute):
             local = options.fit.local_optimizers
             result = conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
         return self._reporter.conclude(result)
 
+    def _repeated(self, attempt: Callable[[], Result]) -> Result:
+        """Return an attempt's result; recover and repeat it after a loss."""
+        while True:
+            try:
+                return attempt()
+            except ShardLostError as lost:
+                with self._stop.recovering():
+                    self._client.recover(lost)
+            except StateLostError:
+                event("state_lost", reason="no worker is left that has the newest dense parameters")
+                self._is_lost = True
+            except FencedError:  # another chief changed the records: read them again and decide
+                time.sleep(POLL)
+
     def _lead(self) -> StateParts:
+        if self._has_led:  # a repetition
+            with self._stop.recovering():
+                self._establish_term()
         try:
             self._watch()
             return self._end()
         except StoppedError:
-            self._save_and_shut()
+            with suppress(NotSavedError):  # it is reported, and what was saved before is there
+                self._save_and_shut()
             raise
 
     def _save_and_shut(self) -> None:
@@ -186,6 +193,7 @@ class Chief:
             elif action is ChiefAction.REOPEN:
                 self._admin.set_record(self._fence, generation=abs(self._shards[0].generation))
             else:
+                self._stop.exit_unsaved("the parameter servers have lost the state")
                 self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
             self._admin.set_record(self._fence, done=0)
@@ -231,7 +239,8 @@ class Chief:
         fresh = state is None
         self._early = state is not None and state.ended_early
         generation = _new_generation()
-        self._mark_runtime_owned()
+        if self._client.cluster.in_pod:
+            self._admin.mark_owned()
         self._admin.restore(
             state or self._initial,
             fence=self._fence,
@@ -251,14 +260,6 @@ class Chief:
             step=0 if state is None else state.step,
             seconds=round(time.monotonic() - started, 3),
         )
-
-    def _mark_runtime_owned(self) -> None:
-        """Mark the state as owned by the runtime, so that the launchers keep it when a new chief starts."""
-        if self._client.cluster.in_pod:
-            try:
-                self._admin.mark(*(f"{contract.RUN_DIR}/{name}" for name in contract.OWNED_MARKERS))
-            except tf.errors.OpError as error:  # a new chief then restores empty servers
-                event("not_owned", reason=str(error).partition("\n")[0])
 
     def _watch(self) -> None:
         """Poll, report, save and restore until training is over."""
@@ -303,6 +304,7 @@ class Chief:
             with self._copied() as state:
                 self._saver.try_to_save(state)
         self._establish_view(view_changer, readmit=True)
+        self._stop.check()
         if self._may_be_renewed(view_changer.is_quiet):
             raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
 
@@ -347,22 +349,13 @@ class Chief:
 
     def _waiting(self) -> Callable[[], None]:
         """Return a function to call while workers push dense parameters; it raises if no worker can."""
-        alone_since: list[float] = []
 
-        def wait() -> None:
-            self._check_abort()
-            self._hold_view()
+        def check() -> None:
+            self._hold_while_saving()
             if self._decide() is not ChiefAction.PROCEED:
                 raise FencedError("the servers' state has changed")
-            if self._admin.workers_present():
-                alone_since.clear()
-            elif not alone_since:
-                alone_since.append(time.monotonic())
-            elif time.monotonic() - alone_since[0] > ALONE_SECONDS:
-                raise StateLostError
-            time.sleep(GATHER_POLL)
 
-        return wait
+        return wait_for_workers(check, self._admin.workers_present)
 
     def _end(self) -> StateParts:
         """Mark training as done on all servers, wait for the workers to leave, and save the last state."""

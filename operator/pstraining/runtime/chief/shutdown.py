@@ -7,46 +7,102 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from pstraining.runtime.replication.renewal import RenewalDueError
+from pstraining.runtime.telemetry.events import event
+
 EXIT_CODE: Final = 128 + signal.SIGTERM
 """The process's exit code, equal to that of a process without a signal handler."""
 
 HELD_BACK: Final = frozenset({signal.SIGTERM})
 """Signals blocked while the chief's process is renewed, see `replication.renewal`; they would end it at once."""
 
+RECOVERY_SECONDS: Final = 5.0
+"""Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
+
 
 class StoppedError(Exception):
     """The process received SIGTERM; the deferring block may save its state now."""
+
+
+class _ExpiredError(Exception):
+    """RECOVERY_SECONDS are over."""
 
 
 class GracefulStop:
     """Receives SIGTERM, and defers the exit while the state is being saved."""
 
     def __init__(self) -> None:
-        self._asked = self._deferred = False
+        self._asked = self._deferred = self._recovers = self._is_installed = False
+        self._former_timer: tuple[float, float] | None = None
 
     def install(self) -> None:
         """Handle SIGTERM from now on, including one blocked during a renewal; only possible in a main thread."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._received)
+            signal.signal(signal.SIGALRM, self._expired)
+            self._is_installed = True
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Defer the exit until `check`; a process that received the signal exits when the block ends."""
+        """Defer the exit until `check`; a process that received the signal exits when the block ends.
+
+        Errors of the block are raised, because they are the reason why the state is not saved.
+        """
         self._deferred = True
         try:
             yield
+        except StoppedError:
+            pass
+        except RenewalDueError:  # the state has just been saved
+            if not self._asked:
+                raise
         finally:
             self._deferred = False
+        if self._asked:
+            raise SystemExit(EXIT_CODE)
+
+    @contextmanager
+    def recovering(self) -> Iterator[None]:
+        """Limit the deferral to RECOVERY_SECONDS while the block connects to the servers again.
+
+        A lost connection returns within that time. Servers that were deleted with the whole job do not return.
+        """
+        self._recovers = True
+        try:
             if self._asked:
-                raise SystemExit(EXIT_CODE)
+                self._limit()
+            yield
+        except _ExpiredError:
+            self.exit_unsaved(f"the parameter servers did not recover within {RECOVERY_SECONDS:g} s")
+        finally:
+            self._recovers = False
+            if self._former_timer:
+                signal.setitimer(signal.ITIMER_REAL, *self._former_timer)
+                self._former_timer = None
 
     def check(self) -> None:
         """Raise StoppedError once the process has received SIGTERM."""
         if self._asked:
             raise StoppedError
 
+    def exit_unsaved(self, reason: str) -> None:
+        """Report that the state cannot be saved and exit, once the process has received SIGTERM."""
+        if self._asked:
+            event("stopped_unsaved", reason=reason)
+            raise SystemExit(EXIT_CODE)
+
+    def _limit(self) -> None:
+        if self._is_installed and not self._former_timer:
+            self._former_timer = signal.setitimer(signal.ITIMER_REAL, RECOVERY_SECONDS)
+
     def _received(self, _: int, __: FrameType | None) -> None:
         self._asked = True
         if not self._deferred:
             raise SystemExit(EXIT_CODE)
+        if self._recovers:
+            self._limit()
+
+    def _expired(self, _: int, __: FrameType | None) -> None:
+        if self._recovers:
+            raise _ExpiredError

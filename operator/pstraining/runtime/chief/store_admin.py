@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from pstraining.api import contract
 from pstraining.runtime.checkpoint.state import State, StateParts, whole
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.server_state import ServerState
@@ -20,6 +21,7 @@ from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.hybrid.messages import DenseAge
 
@@ -204,6 +206,13 @@ class StoreAdmin:
         """Return the learning rate of each optimizer on the servers; None for a schedule."""
         rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
         return [next((float(rate) for rate in own if np.isfinite(rate)), None) for own in rates.T]
+
+    def mark_owned(self) -> None:
+        """Mark the state as owned by the runtime on all servers: their launchers keep it when a new chief starts."""
+        try:
+            self.mark(*(f"{contract.RUN_DIR}/{name}" for name in contract.OWNED_MARKERS))
+        except tf.errors.OpError as error:  # a new chief then restores empty servers
+            event("not_owned", reason=str(error).partition("\n")[0])
 
     def mark(self, *files: str) -> None:
         """Write empty files on each server's disk, including servers without a shard."""

@@ -38,6 +38,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "worker_done": EventText(_WORKER, "Training is over for this worker; the fields are those of `worker`."),
     "result": EventText(_CHIEF, "Training is over; the fields are the last step and the evaluation."),
     "stopped": EventText(_CHIEF, "The chief was asked to stop, has saved the state of step `step`, and ends."),
+    "stopped_unsaved": EventText(
+        _CHIEF,
+        "The chief was asked to stop, and could not save the newest state: see `reason`. If the job continues, it "
+        "resumes from the newest checkpoint.",
+    ),
     # Checkpoints and the trained model
     "no_checkpoints": EventText(
         _CHIEF, "There is no folder for checkpoints, and the model is not saved.", "Set `spec.checkpoint`."
