@@ -7,12 +7,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.costs import processor_seconds
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import ALL, examples
 
 # The time of an example depends on the machine more than on the code: bench/ measures time. `make test` draws the same
-# examples in each run, because a change must not be refused for a fault that it did not cause. `make test-all` draws
-# new ones.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not ALL)
+# examples in each run, because a change must not be refused for a fault that it did not cause; `examples` has their
+# number. `make test-all` draws new ones.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not ALL,
+    max_examples=examples(),
+)
 settings.load_profile("steady")
 
 _SPENT = pytest.StashKey[float]()

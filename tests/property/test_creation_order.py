@@ -10,7 +10,7 @@ from pstraining.core.actions import Plan
 from pstraining.kube.write_order import stages
 from tests.support.builders import job
 from tests.support.simulation import World
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import examples
 
 SPECS = st.fixed_dictionaries(
     {
@@ -33,7 +33,7 @@ def interrupted(world: World, random: Any) -> Plan:
     return replace(made, actions=tuple(made.actions[position] for position in done))
 
 
-@settings(max_examples=200 if ALL else 70, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(spec=SPECS, random=st.randoms(use_true_random=False), deaths=st.integers(1, 4))
 def test_any_part_of_a_stage_leads_to_the_same_end(spec: dict[str, Any], random: Any, deaths: int) -> None:
     undisturbed, disturbed = World(job(spec=spec)), World(job(spec=spec))

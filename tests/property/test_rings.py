@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pstraining.runtime.updates.hybrid import protocol
 from pstraining.runtime.updates.hybrid.protocol import HybridAction, HybridObservation, WorkerState, is_made
 from pstraining.runtime.updates.synchronous.protocol import ShardRound
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import examples
 
 WORKERS, SERVERS, STEPS = 4, 2, 5
 Gradient = tuple[int, int]
@@ -375,7 +375,7 @@ def _compare(cluster: Cluster) -> None:
             assert made, "no step is made of nothing"
 
 
-@settings(max_examples=150 if ALL else 50, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 2**32), deaths=st.sampled_from([0.0, 0.003, 0.02]), losses=st.sampled_from([0.0, 0.005]))
 def test_a_step_is_made_of_the_same_gradients_everywhere(seed: int, deaths: float, losses: float) -> None:
     cluster = run(seed, deaths, losses)

@@ -18,6 +18,7 @@ from pstraining.runtime.updates.synchronous.protocol import (
     next_action,
     quorum,
 )
+from tests.support.soak_marks import examples
 
 WORKERS, SERVERS = 4, 3
 
@@ -163,7 +164,7 @@ def run(seed: int, backups: int, deaths: float, *, until: int = 5) -> Cluster:
     raise AssertionError(f"seed {seed}: the rounds do not end: {cluster}")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32), backups=st.integers(0, 2), deaths=st.sampled_from([0.0, 0.01, 0.1]))
 def test_every_step_is_made_of_the_same_gradients_on_all_servers(seed: int, backups: int, deaths: float) -> None:
     cluster = run(seed, backups, deaths)

@@ -17,7 +17,7 @@ from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
 from tests.support import builders
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import examples, in_all
 from tests.tfjob.accounting import REFUSED, ROLES, unaccounted
 
 WORDS = st.sampled_from(
@@ -122,7 +122,7 @@ def tfjobs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(tfjobs())
 def test_nothing_is_dropped_silently(job: dict[str, Any]) -> None:
     made = converted(job)
@@ -146,7 +146,7 @@ def holders(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @in_all("tests/unit/cli/test_convert.py::test_all_that_stands_in_the_way_comes_in_one_run")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(tfjobs(), st.lists(st.tuples(st.integers(0), JUNK), min_size=1, max_size=3))
 def test_whatever_stands_in_a_field_is_kept_named_or_refused(job: dict[str, Any], junk: list[tuple[int, Any]]) -> None:
     job = copy.deepcopy(job)
@@ -159,7 +159,6 @@ def test_whatever_stands_in_a_field_is_kept_named_or_refused(job: dict[str, Any]
     assert made.manifest is None or unaccounted(job, made) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(tfjobs())
 def test_what_is_made_keeps_to_the_rules_or_a_note_says_that_it_does_not(job: dict[str, Any]) -> None:
     made = converted(job)
@@ -169,7 +168,6 @@ def test_what_is_made_keeps_to_the_rules_or_a_note_says_that_it_does_not(job: di
         assert bool(refused) is bool(reported)
 
 
-@settings(max_examples=100, deadline=None)
 @given(tfjobs())
 def test_a_role_with_the_workers_template_gets_the_pods_that_its_own_would_give(job: dict[str, Any]) -> None:
     made = converted(job)

@@ -12,7 +12,14 @@ from hack.level import Level, read_level
 LEVEL: Final = read_level(os.environ)
 ALL: Final[bool] = LEVEL in (Level.ALL, Level.SOAK)
 THOROUGH: Final[bool] = LEVEL is Level.SOAK
+DEFAULT_EXAMPLES: Final = 100
+"""The number of random examples of a property."""
 in_soak = pytest.mark.skipif(not THOROUGH, reason="slow: make soak runs it")
+
+
+def examples(number: int = DEFAULT_EXAMPLES) -> int:
+    """The number of random examples: `make test` draws a third of them, the same ones in each run."""
+    return number if ALL else -(-number // 3)
 
 
 def in_all(held_by: str) -> pytest.MarkDecorator:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.runtime.compression import auto_select
@@ -21,7 +21,6 @@ from pstraining.runtime.compression.auto_select import (
     Auto,
     decide,
 )
-from tests.support.soak_marks import ALL
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,6 @@ def test_a_hold_that_is_over_once_begins_short_again_after_another_choice() -> N
     assert (worker.known.chosen, worker.known.exploit_steps) == (CODED, FIRST_EXPLOIT_STEPS)
 
 
-@settings(max_examples=100 if ALL else 50)
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.1, 0.5]))
 def test_workers_that_follow_each_others_proposals_agree(seed: int, share: float) -> None:
     """In step every worker's step has the form that one of them proposed, who need not be the same one for long."""

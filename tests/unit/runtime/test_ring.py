@@ -18,6 +18,7 @@ from pstraining.runtime.allreduce.ring import Ring
 from pstraining.runtime.allreduce.streams import HeaderMismatchError, Relay, Stream, Sum, ring_steps
 from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
 from pstraining.runtime.allreduce.transport import RingTransport
+from tests.support.soak_marks import examples
 
 
 def carry(streams: list[Any], seed: int) -> int:
@@ -44,7 +45,7 @@ def carry(streams: list[Any], seed: int) -> int:
     raise AssertionError("the ring stands still")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     seed=st.integers(0, 2**32),
     members=st.integers(1, 7),
@@ -71,7 +72,6 @@ def test_sums_of_floats_are_the_same_bits_everywhere_and_cost_what_they_must(mem
     assert abs(carried - 2 * (members - 1) * size / members) < 8 * members, "but for the rounding of parts"
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), members=st.integers(1, 6), data=st.data())
 def test_arrays_are_passed_on_as_far_as_they_are_wanted(seed: int, members: int, data: st.DataObject) -> None:
     source, last = (data.draw(st.integers(0, members - 1)) for _ in range(2))
