@@ -20,6 +20,7 @@ from pstraining.controller.progress.authentication import Authenticator
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.controller.progress.server import ProgressServer
+from pstraining.controller.progress.usage_board import UsageBoard
 from pstraining.kube.errors import NotFound, Transient
 from pstraining.resources.installation import progress_audience, progress_path
 from tests.support.builders import UID, job, pod
@@ -91,7 +92,9 @@ class Endpoint:
         self.logs: dict[tuple[str, bool], bytes] = {}
         """By pod, and whether it is the previous run's."""
         answers = HistoryAnswers(self, self.cache)
-        self.server = ProgressServer(authenticator.authenticate, self.board, answers, metrics)
+        self.queued: list[Any] = []
+        self.usage = UsageBoard(self.queued.append, lambda: self.now)
+        self.server = ProgressServer(authenticator.authenticate, self.board, self.usage, answers, metrics)
         self.port, self.authority = free_port(), certificates.new_authority(datetime.now(UTC))
         self.certificate, self.token = folder / "authority.crt", folder / "token"
         self.certificate.write_bytes(self.authority.certificate)

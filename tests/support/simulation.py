@@ -1,11 +1,10 @@
 """A small world for planner tests: actions change it, and a few lines play controllers and kubelet.
 
-It knows just enough of Kubernetes to run a job's life with a clock of its own; what the API server really does is held
-by the contract suite.
+It knows enough of Kubernetes to run a job's life with a clock of its own; the contract suite holds the API server's.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -67,6 +66,7 @@ class World:
     installation: Installation = STANDARD
     stall: str | None = None
     """Why training makes no steps, as its program reports."""
+    usage: dict[str, Any] = field(default_factory=dict)
     beside: bool = False
     """Whether each pod has another container, which never ends by itself."""
     lingering: set[str] = field(default_factory=set)
@@ -77,7 +77,8 @@ class World:
         assert self.job is not None
         children, pods = copied(list(self.children.values())), copied(list(self.pods.values()))
         nodes = None if self.nodes is None else [node(name, ready) for name, ready in self.nodes.items()]
-        return observe(self.job, children, pods, nodes, stall=self.stall, installation=self.installation)
+        made = observe(self.job, children, pods, nodes, stall=self.stall, installation=self.installation)
+        return replace(made, usage=self.usage)
 
     def plan(self) -> Plan:
         """The plan for this moment."""

@@ -27,6 +27,7 @@ from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.endpoint import ProgressReceiver
+from pstraining.controller.progress.usage_board import UsageBoard
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.settings import OperatorSettingsError, Settings
 from pstraining.controller.watch import Watches
@@ -276,8 +277,9 @@ def build(
     metrics = OperatorMetrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
     port = LeasedPort(client, lambda: lease.held)
     board = ProgressBoard(port, watch_state.cache, metrics, queue.add)
-    watch_state.stall = board.stall
-    progress = ProgressReceiver(settings, client, watch_state.cache, board, metrics)
+    usage = UsageBoard(queue.add)
+    watch_state.stall, watch_state.usage = board.stall, usage.of
+    progress = ProgressReceiver(settings, client, watch_state.cache, board, usage, metrics)
     reconciler = Reconciler(
         watch_state=watch_state,
         port=port,

@@ -12,6 +12,7 @@ from pstraining.controller.nodes import Nodes
 from pstraining.core.actions import Kind
 from pstraining.core.observe import observe
 from pstraining.core.snapshot import QueueObjects, Snapshot
+from pstraining.core.usage import Usage
 from pstraining.resources.installation import STANDARD, Installation
 
 Object = Mapping[str, Any]
@@ -31,6 +32,8 @@ class WatchState:
     """Returns Kueue's objects of the cluster, as far as they were read."""
     stall: Callable[[Key, str], str | None] = lambda key, uid: None
     """Returns why the job with this uid makes no steps; see `ProgressBoard.stall`."""
+    usage: Callable[[Key, str], Usage] = lambda key, uid: MappingProxyType({})
+    """Returns what the pods of the job with this uid use; see `UsageBoard.of`."""
 
     def receive(self, raw: Object, event: str | None) -> Iterable[Key]:
         """Record an object from a watch.
@@ -86,6 +89,7 @@ class WatchState:
         known_nodes = self.nodes.of(view.pods) if self.watches_nodes else None
         refusals = self.failed_creates.of(view.children)
         found = view.job, view.children, view.pods, known_nodes, refusals
-        installation, stall = self.installation, self.stall(key, view.job["metadata"]["uid"])
+        uid = view.job["metadata"]["uid"]
+        installation, stall = self.installation, self.stall(key, uid)
         snapshot = observe(*found, mount_failures=mount_failures, installation=installation, stall=stall)
-        return replace(snapshot, queue_objects=self.queue_objects())
+        return replace(snapshot, queue_objects=self.queue_objects(), usage=self.usage(key, uid))

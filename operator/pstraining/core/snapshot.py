@@ -15,6 +15,7 @@ from pstraining.api.numbers import number
 from pstraining.api.packed_records import unpacked
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind, Manifest
+from pstraining.core.usage import Usage
 from pstraining.resources.installation import STANDARD, Installation
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -232,6 +233,8 @@ class Snapshot:
     queue_objects: QueueObjects = field(default_factory=QueueObjects)
     stall: str | None = None
     """Why training makes no steps, as its program reports; empty if it makes steps, None if that is not known."""
+    usage: Usage = field(default_factory=dict)
+    """What the pods use, as the chief's launcher reports it, by role; empty if that is not known."""
 
     @property
     def name(self) -> str:

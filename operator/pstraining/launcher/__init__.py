@@ -9,6 +9,7 @@ from importlib import resources
 
 FILES = (
     "launch.py",
+    "cgroups.py",
     "contract.py",
     "listener.py",
     "members.py",
@@ -17,6 +18,7 @@ FILES = (
     "status_port.py",
     "supervisor.py",
     "terms.py",
+    "usage.py",
 )
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from . import contract, members, probe, status_port, supervisor, terms
+    from . import contract, members, probe, status_port, supervisor, terms, usage
     from . import serve as server
 else:
     # Python would import from the folder that this file's link led to; the kubelet removes that folder whenever the
@@ -32,6 +32,7 @@ else:
     import status_port
     import supervisor
     import terms
+    import usage
 
 POLL_SECONDS = 0.2
 FIRST_LOG_SECONDS = 2.0
@@ -71,6 +72,7 @@ class Launcher:
         self.terms.require(int(env.get(contract.ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.draining = members.Draining(contract.RUN_DIR, self.in_sync_marker)
         self.boot_id, self.restarts, self.began = "", -1, 0.0
+        self.meter = usage.Meter(env.get(contract.ENV_POD_NAME, ""))
         self.port = 0
         cluster = self.cluster()
         if self.task[0] == "ps":
@@ -109,6 +111,7 @@ class Launcher:
         """Run the program until it succeeds, fails by itself or is stopped; return the exit code."""
         delay = 0.0
         self.serve_program_status()
+        usage.Reporter(self.env, map_file()).start()
         while not (reason := self.must_idle()):
             cluster, before = self.await_ps()
             env = contract.program_env(self.env, cluster, *self.task)
@@ -129,7 +132,9 @@ class Launcher:
         if not port:
             return
         try:
-            status_port.serve_status(port, self.report_program, lambda status: status["state"] == "Running")
+            status_port.serve_status(
+                port, self.report_program, lambda status: status["state"] == "Running", self.meter.report
+            )
         except OSError as error:
             contract.log(f"port {port} is taken ({error.strerror}): the pod stays unready; leave 2222 to 2240 free")
 
@@ -212,7 +217,7 @@ class Launcher:
         if reason := self.must_idle():
             return self.idle(reason)
         self.start_boot()  # before the status port answers
-        status_port.serve_status(probe.status_port(self.port), self.report, self.is_ready)
+        status_port.serve_status(probe.status_port(self.port), self.report, self.is_ready, self.meter.report)
         if self.shard_members.hot:
             self.supervisor.before_stop = self.draining.announce
         crashes = 0

@@ -14,25 +14,37 @@ if TYPE_CHECKING or __package__:
 else:
     from listener import Listener
 
+USAGE_PATH = "/v1/usage"
+
 
 def serve_status(
-    port: int, report: Callable[[], dict[str, object]], is_ready: Callable[[dict[str, object]], bool]
+    port: int,
+    report: Callable[[], dict[str, object]],
+    is_ready: Callable[[dict[str, object]], bool],
+    usage: Callable[[], dict[str, object]] = dict,
 ) -> None:
     """Answer GET on a port from background threads.
 
     Args:
         port: the TCP port.
-        report: returns the status, the body of every answer.
+        report: returns the status, the body of every other answer.
         is_ready: whether /readyz answers 200 for a status.
+        usage: returns what the container uses, the answer to /v1/usage.
     """
 
     class StatusHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == USAGE_PATH:
+                self._answer(200, usage())
+                return
             status = report()
             code = 200 if self.path in ("/v1/status", "/healthz") else 404
             if self.path == "/readyz":
                 code = 200 if is_ready(status) else 503
-            body = json.dumps(status).encode()
+            self._answer(code, status)
+
+        def _answer(self, code: int, content: dict[str, object]) -> None:
+            body = json.dumps(content).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

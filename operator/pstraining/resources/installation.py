@@ -49,6 +49,11 @@ def progress_path(namespace: str, name: str) -> str:
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/progress"
 
 
+def usage_path(namespace: str, name: str) -> str:
+    """Return the path at which the launcher of a job's chief reports what the job's pods use."""
+    return f"{progress_path(namespace, name)}/usage"
+
+
 def history_path(namespace: str, name: str) -> str:
     """Return the path at which a job's chief reads its job; the logs of pods are below it."""
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}/history"

@@ -20,6 +20,7 @@ from pstraining.controller.progress.authentication import REVIEW_SECONDS
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.endpoint import ProgressReceiver
 from pstraining.controller.progress.server import CONNECTIONS
+from pstraining.controller.progress.usage_board import UsageBoard
 from pstraining.controller.settings import Settings
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.progress import Progress, ProgressReporter
@@ -286,7 +287,7 @@ async def test_without_an_authority_the_operator_runs_and_accepts_no_progress(
     settings, metrics = Settings.from_env({"POD_NAME": "operator", **url}), OperatorMetrics(lambda: 0, lambda: 0)
     client, cache = cast(Any, secrets), InformerCache()
     board = ProgressBoard(FakeKube(), cache, metrics, lambda key: None)
-    receiver = ProgressReceiver(settings, client, cache, board, metrics)
+    receiver = ProgressReceiver(settings, client, cache, board, UsageBoard(lambda key: None), metrics)
     assert await receiver.start() is None
     assert words in caplog.text
     await receiver.stop()
@@ -298,7 +299,7 @@ async def test_with_an_authority_it_serves() -> None:
     settings, metrics = Settings.from_env({"POD_NAME": "operator", **environ}), OperatorMetrics(lambda: 0, lambda: 0)
     client, cache = cast(Any, Secrets()), InformerCache()
     board = ProgressBoard(FakeKube(), cache, metrics, lambda key: None)
-    receiver = ProgressReceiver(settings, client, cache, board, metrics)
+    receiver = ProgressReceiver(settings, client, cache, board, UsageBoard(lambda key: None), metrics)
     endpoint = await receiver.start()
     assert endpoint is not None
     assert endpoint.url == f"https://127.0.0.1:{port}"

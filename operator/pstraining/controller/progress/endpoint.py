@@ -16,6 +16,7 @@ from pstraining.controller.progress.authentication import Authenticator
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.controller.progress.server import ProgressServer
+from pstraining.controller.progress.usage_board import UsageBoard
 from pstraining.controller.settings import Settings
 from pstraining.kube.client import KubeClient
 from pstraining.kube.errors import Refused
@@ -44,6 +45,7 @@ class ProgressReceiver:
         client: KubeClient,
         cache: InformerCache,
         board: ProgressBoard,
+        usage: UsageBoard,
         metrics: OperatorMetrics,
     ) -> None:
         """Create a receiver that does not run yet.
@@ -52,13 +54,14 @@ class ProgressReceiver:
             settings: the endpoint's URL and port.
             client: reads the authority and logs, and reviews tokens.
             cache: the jobs and their pods.
-            board: receives the reports.
+            board: receives the reports of progress.
+            usage: receives the reports about what pods use.
             metrics: counts them.
         """
         self._settings, self._client = settings, client
         self._secret = f"{settings.lease_name}-progress"
         authenticate = Authenticator(client, cache).authenticate
-        self._server = ProgressServer(authenticate, board, HistoryAnswers(client, cache), metrics)
+        self._server = ProgressServer(authenticate, board, usage, HistoryAnswers(client, cache), metrics)
         self._stop: Callable[[], None] | None = None
 
     async def start(self) -> ProgressEndpoint | None:

@@ -1,6 +1,7 @@
 """The HTTPS endpoint for reports of progress, in the form of Kubeflow's KEP-2779: POST, with a pod's bearer token.
 
-The same pod may GET its job, and the logs of the job's pods, for the job's history.
+The launcher in the same pod reports what the job's pods use. The pod may GET its job, and the logs of the job's pods,
+for the job's history.
 
 Any pod can reach the port, so it is served like the others of that kind (`launcher.listener`): connections are bounded,
 silent ones are closed, and none of them is handled by the event loop that runs the operator.
@@ -25,10 +26,11 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress.authentication import Refusal
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.history import HistoryAnswers
+from pstraining.controller.progress.usage_board import UsageBoard
 from pstraining.core.progress import read_report
 from pstraining.kube.errors import ApiError
 from pstraining.launcher.listener import Listener
-from pstraining.resources.installation import history_path, progress_path
+from pstraining.resources.installation import history_path, progress_path, usage_path
 
 Answer = bytes | LogEnd | Refusal
 """JSON, the end of a log, or why the request is refused."""
@@ -44,6 +46,7 @@ COMPRESS_LEVEL: Final = 1
 """Of gzip. Higher levels take several times as long."""
 _JOB: Final = ("(?P<namespace>[^/]+)", "(?P<name>[^/]+)")
 PATH: Final = re.compile(progress_path(*_JOB))
+USAGE_PATH: Final = re.compile(usage_path(*_JOB))
 HISTORY_PATH: Final = re.compile(history_path(*_JOB) + "(?:/logs/(?P<pod>[^/]+))?")
 
 
@@ -58,17 +61,24 @@ class ProgressServer:
     """Serves the endpoint."""
 
     def __init__(
-        self, authenticate: Authenticate, board: ProgressBoard, history: HistoryAnswers, metrics: OperatorMetrics
+        self,
+        authenticate: Authenticate,
+        board: ProgressBoard,
+        usage: UsageBoard,
+        history: HistoryAnswers,
+        metrics: OperatorMetrics,
     ) -> None:
         """Create a server.
 
         Args:
             authenticate: of requests.
-            board: receives the reports.
+            board: receives the reports of progress.
+            usage: receives the reports about what pods use.
             history: answers what chiefs ask.
             metrics: counts reports.
         """
-        self._authenticate, self._board, self._history, self._metrics = authenticate, board, history, metrics
+        self._authenticate, self._board, self._usage = authenticate, board, usage
+        self._history, self._metrics = history, metrics
 
     async def read(self, key: Key, authorization: str, pod: str, previous: bool) -> Answer:
         """Return the job as JSON or, if a pod is named, the end of its log."""
@@ -86,11 +96,26 @@ class ProgressServer:
         self._metrics.reported("accepted" if refusal is None else "refused")
         return refusal or b"{}"
 
-    async def _take(self, key: Key, authorization: str, body: bytes) -> Refusal | None:
+    async def answer_usage(self, key: Key, authorization: str, body: bytes) -> bytes | Refusal:
+        """Take one report about what pods use; return the answer's body, or why the report is refused."""
+        found = await self._reporter(key, authorization)
+        if isinstance(found, Refusal):
+            return found
         try:
-            found = await self._authenticate(key, authorization)
+            refused = self._usage.note(key, found, orjson.loads(body))
+        except ValueError:
+            return Refusal(400, "the body is not JSON")
+        return Refusal(422, refused) if refused else b"{}"
+
+    async def _reporter(self, key: Key, authorization: str) -> str | Refusal:
+        """Return the uid of the job that a request may report for."""
+        try:
+            return await self._authenticate(key, authorization)
         except ApiError as error:
             return Refusal(503, f"the token could not be reviewed: {error.message}")
+
+    async def _take(self, key: Key, authorization: str, body: bytes) -> Refusal | None:
+        found = await self._reporter(key, authorization)
         if isinstance(found, Refusal):
             return found
         try:
@@ -131,14 +156,16 @@ class ProgressServer:
                 self._send(self._read())
 
             def _report(self) -> Answer:
-                found = PATH.fullmatch(self.path)
+                progress, usage = PATH.fullmatch(self.path), USAGE_PATH.fullmatch(self.path)
+                found = progress or usage
                 if found is None:
                     return Refusal(404, "progress is reported at the path in KUBEFLOW_TRAINER_SERVER_URL")
                 length = self.headers.get("Content-Length", "")
                 if not length.isdecimal() or int(length) > BODY_MAX:
                     return Refusal(413, f"the report needs a Content-Length of at most {BODY_MAX} bytes")
                 body = self.rfile.read(int(length))
-                return self._decided(server.answer(_key(found), self._authorization, body))
+                answer = server.answer if progress else server.answer_usage
+                return self._decided(answer(_key(found), self._authorization, body))
 
             def _read(self) -> Answer:
                 parts = urlsplit(self.path)

@@ -1,0 +1,60 @@
+"""The newest report about what the pods of each measured job use. What is lost in a crash is reported again."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
+
+from pstraining.controller.informer_cache import Key
+from pstraining.core.usage import STALE_SECONDS, Usage, read_usage
+
+_NONE: Final[Usage] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class _UsageReport:
+    uid: str
+    usage: Usage
+    received: float
+
+
+class UsageBoard:
+    """Receives reports about what pods use."""
+
+    def __init__(
+        self,
+        enqueue: Callable[[Key], None],
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Create an empty board.
+
+        Args:
+            enqueue: requests a pass over a job.
+            clock: monotonic seconds.
+            now: the time of day.
+        """
+        self._enqueue, self._clock, self._now = enqueue, clock, now
+        self._reports: dict[Key, _UsageReport] = {}
+
+    def note(self, key: Key, uid: str, body: object) -> str:
+        """Receive a report for the job with this uid; return why it is refused, empty if it is not.
+
+        Launchers report twice a minute, and at once where a decision may follow, so each report causes a pass.
+        """
+        found = read_usage(body, self.of(key, uid), self._now())
+        if isinstance(found, str):
+            return found
+        now = self._clock()
+        self._reports = {k: r for k, r in self._reports.items() if now - r.received < STALE_SECONDS}
+        self._reports[key] = _UsageReport(uid, found, now)
+        self._enqueue(key)
+        return ""
+
+    def of(self, key: Key, uid: str) -> Usage:
+        """Return what the pods of the job with this uid use, by role; empty without a report that is new enough."""
+        report = self._reports.get(key)
+        is_current = report is not None and report.uid == uid and self._clock() - report.received < STALE_SECONDS
+        return report.usage if report is not None and is_current else _NONE

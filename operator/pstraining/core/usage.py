@@ -1,0 +1,93 @@
+"""What the pods of a job use, as the launcher of its chief reports it. Pure.
+
+A report has one item for each role, with the figures of the role's largest pod (launcher/usage.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from pydantic import Field, ValidationError
+
+from pstraining.api import names
+from pstraining.api.base import ApiModel
+
+STALE_SECONDS: Final = 90.0
+"""Seconds after which a report describes the job no more: launchers report every 30 seconds."""
+SAME_KILL_SECONDS: Final = 5.0
+"""Difference below which two times of an OOM kill are those of one: its age is measured in another pod."""
+NAME_MAX: Final = 253
+
+
+class _RoleReport(ApiModel):
+    """The figures of one role."""
+
+    role: Literal["ps", "worker", "chief", "evaluator"]
+    pod: str = Field(max_length=NAME_MAX)
+    memory_bytes: int = Field(ge=0)
+    peak_bytes: int = Field(ge=0)
+    growth_bytes_per_second: int = Field(default=0, ge=0)
+    cpu_millicores: int | None = Field(default=None, ge=0)
+    oom_pod: str = Field(default="", max_length=NAME_MAX)
+    oom_age_seconds: float | None = Field(default=None, ge=0)
+
+
+class _UsageReport(ApiModel):
+    usage: list[_RoleReport] = Field(max_length=len(names.ROLES))
+
+
+@dataclass(frozen=True)
+class RoleUsage:
+    """What the pods of one role use; each figure is that of the pod with the most."""
+
+    pod: str
+    """The pod whose memory is nearest to its limit."""
+    memory: int
+    """Its working set in bytes."""
+    peak: int
+    """The largest working set in bytes since the containers started."""
+    growth: int = 0
+    """Growth of the working set in bytes per second, over the last half minute; 0 if it shrinks."""
+    cpu: int | None = None
+    """The 95th percentile of CPU use in millicores; None while it is not known."""
+    oom_pod: str = ""
+    """The pod with the newest OOM kill that did not end its container."""
+    oom_at: datetime | None = None
+    """Time of that kill."""
+
+
+Usage = Mapping[str, RoleUsage]
+"""What the pods use, by role."""
+
+
+def read_usage(body: object, before: Usage, now: datetime) -> dict[str, RoleUsage] | str:
+    """Return the content of a report, or the sentence that refuses it.
+
+    Args:
+        body: the report, as JSON has it.
+        before: the content of the report before it.
+        now: the time of its arrival.
+    """
+    try:
+        report = _UsageReport.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
+    return {item.role: _role_usage(item, before.get(item.role), now) for item in report.usage}
+
+
+def _role_usage(item: _RoleReport, before: RoleUsage | None, now: datetime) -> RoleUsage:
+    killed = None if item.oom_age_seconds is None else now - timedelta(seconds=min(item.oom_age_seconds, 1e8))
+    known = None if before is None else before.oom_at
+    if killed is not None and known is not None and abs((killed - known).total_seconds()) < SAME_KILL_SECONDS:
+        killed = known
+    return RoleUsage(
+        pod=item.pod,
+        memory=item.memory_bytes,
+        peak=item.peak_bytes,
+        growth=item.growth_bytes_per_second,
+        cpu=item.cpu_millicores,
+        oom_pod=item.oom_pod,
+        oom_at=killed,
+    )

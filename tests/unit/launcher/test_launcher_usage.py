@@ -1,0 +1,155 @@
+"""What a launcher measures of its container, and when the chief's launcher reports the job's figures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.launcher import usage
+from pstraining.launcher.cgroups import Cgroup, Reading
+from pstraining.launcher.usage import Meter, RoleHistory, is_due
+from tests.support.ports import free_port
+
+MIB = 2**20
+VERSION_1 = {
+    "memory/memory.usage_in_bytes": f"{300 * MIB}\n",
+    "memory/memory.limit_in_bytes": f"{1024 * MIB}\n",
+    "memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {100 * MIB}\n",
+    "memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+    "cpuacct/cpuacct.usage": "1500000000\n",
+}
+VERSION_2 = {
+    "memory.current": f"{300 * MIB}\n",
+    "memory.max": f"{1024 * MIB}\n",
+    "memory.stat": f"anon 7\ninactive_file {100 * MIB}\n",
+    "memory.events": "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n",
+    "cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
+}
+
+
+def mounted(folder: Path, files: dict[str, str], below: str = "") -> Cgroup:
+    for name, text in files.items():
+        controller, _, file = name.rpartition("/")
+        place = folder / controller / below.lstrip("/") / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    own = folder / "own"
+    own.write_text("4:cpu,cpuacct:/kubepods/x\n3:memory:/kubepods/x\n0::/kubepods/x\n")
+    return Cgroup(str(folder), str(own))
+
+
+@pytest.mark.parametrize("files", [VERSION_1, VERSION_2], ids=["version 1", "version 2"])
+@pytest.mark.parametrize("below", ["", "/kubepods/x"], ids=["the container's own root", "the node's root"])
+def test_what_the_kernel_counts(tmp_path: Path, files: dict[str, str], below: str) -> None:
+    assert mounted(tmp_path, files, below).read() == Reading(200 * MIB, 1024 * MIB, 1.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "text"),
+    [(VERSION_1, "memory/memory.limit_in_bytes", "9223372036854771712\n"), (VERSION_2, "memory.max", "max\n")],
+)
+def test_a_container_without_a_limit(tmp_path: Path, files: dict[str, str], name: str, text: str) -> None:
+    found = mounted(tmp_path, {**files, name: text}).read()
+    assert found is not None
+    assert found.limit is None
+
+
+def test_a_kernel_that_does_not_say(tmp_path: Path) -> None:
+    assert mounted(tmp_path, {}).read() is None
+    assert mounted(tmp_path, {**VERSION_2, "memory.stat": ""}).read() is None
+    assert Meter("p", lambda: None).report() == {}
+
+
+def test_a_meter_keeps_the_peak_and_the_time_of_a_kill() -> None:
+    readings = [Reading(m * MIB, None, 1.0, kills) for m, kills in ((5, 1), (9, 1), (3, 2), (3, 2))]
+    now = [100.0]
+    meter = Meter("p", lambda: readings[0], lambda: now[0])
+    for _ in range(3):
+        meter.sample()
+        readings.pop(0)
+        now[0] += 10
+    found = meter.report()
+    assert (found["memoryBytes"], found["peakBytes"], found["oomAgeSeconds"]) == (3 * MIB, 9 * MIB, 10.0)
+
+
+def figures(pod: str = "p-0", memory: int = 100, limit: int | None = 1000, **more: Any) -> dict[str, Any]:
+    found = {"pod": pod, "at": 0.0, "memoryBytes": memory, "peakBytes": memory, "limitBytes": limit}
+    return {**found, "cpuSeconds": None, "oomAgeSeconds": None, **more}
+
+
+def test_a_role_has_the_figures_of_its_largest_pod() -> None:
+    pods = [figures("p-0", 100, peakBytes=700), figures("p-1", 500), figures("p-2", 300, oomAgeSeconds=7.0)]
+    found = RoleHistory().add("ps", pods, 0.0)
+    assert (found["pod"], found["memoryBytes"], found["peakBytes"]) == ("p-1", 500, 700)
+    assert (found["oomPod"], found["oomAgeSeconds"]) == ("p-2", 7.0)
+    assert "cpuMillicores" not in found
+
+
+def test_growth_is_measured_over_the_last_half_minute() -> None:
+    history = RoleHistory()
+    found = [history.add("ps", [figures(memory=m)], 5.0 * i) for i, m in enumerate((0, 900, 900, 910, 920, 930, 940))]
+    assert found[0]["growthBytesPerSecond"] == 0
+    assert found[-1]["growthBytesPerSecond"] == 940 // 30
+    assert history.add("ps", [figures(memory=950)], 35.0)["growthBytesPerSecond"] == 50 // 30
+    assert history.add("ps", [figures(memory=10)], 40.0)["growthBytesPerSecond"] == 0, "what shrinks does not grow"
+
+
+def test_cpu_is_the_95th_percentile_and_a_restarted_container_begins_at_0() -> None:
+    history = RoleHistory()
+    seconds = 0.0
+    for i in range(60):
+        seconds = 0.0 if i == 30 else seconds + (4.0 if i == 20 else 2.0)
+        found = history.add("ps", [figures(at=5.0 * i, cpuSeconds=seconds)], 5.0 * i)
+    assert found["cpuMillicores"] == 400
+
+
+def item(**more: Any) -> dict[str, Any]:
+    return RoleHistory().add("ps", [figures(**more)], 0.0)
+
+
+def test_reports_are_rare_unless_there_is_news() -> None:
+    before, high, killed = [item()], [item(memory=800)], [item(oomAgeSeconds=4.0)]
+    assert is_due([], before, float("inf"))
+    assert not is_due(before, before, 5.0)
+    assert is_due(before, before, 30.0)
+    assert not is_due(before, [item(memory=105)], 5.0)
+    assert is_due(before, [item(memory=120)], 5.0), "a peak has risen"
+    assert is_due(high, high, 5.0), "the limit is near"
+    assert is_due(before, killed, 5.0)
+    assert not is_due(killed, [item(oomAgeSeconds=9.0)], 5.0), "it was reported"
+    assert is_due(before, [*before, {**item(), "role": "worker"}], 5.0), "a role has started"
+
+
+def test_all_tasks_are_asked_while_the_map_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(usage.Reporter, "_send", lambda self, report: sent.append(report))
+    monkeypatch.setattr(usage, "ask", lambda address: {} if address == "w1:2222" else figures(address))
+    cluster_map = tmp_path / "cluster.json"
+    reporter = usage.Reporter({"PSTRAINING_PROGRESS_URL": "https://operator/progress"}, str(cluster_map))
+    content: dict[str, Any] = {"cluster": {"worker": ["w0:2222", "w1:2222"], "ps": ["p0:2222"]}}
+    cluster_map.write_text(json.dumps(content))
+    reporter.round()
+    assert not sent
+    content["measured"] = {"evaluator": ["e0:2222"]}
+    cluster_map.write_text(json.dumps(content))
+    reporter.round()
+    assert {item["role"]: item["pod"] for item in sent[0]} == {
+        "worker": "w0:2222",
+        "ps": "p0:2222",
+        "evaluator": "e0:2222",
+    }
+    reporter.round()
+    assert len(sent) == 1, "nothing is new"
+    cluster_map.write_text(json.dumps({**content, "ended": True}))
+    reporter.round()
+    assert len(sent) == 1
+
+
+def test_a_task_is_asked_at_its_launchers_port() -> None:
+    from pstraining.launcher.status_port import serve_status
+
+    port = free_port()
+    serve_status(port, dict, lambda status: True, lambda: figures("p-7"))
+    assert usage.ask(f"127.0.0.1:{port - 1}")["pod"] == "p-7"
+    assert usage.ask_all(["127.0.0.1:1", f"127.0.0.1:{port - 1}"])["127.0.0.1:1"] == {}
