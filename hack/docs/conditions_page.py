@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hack.docs.members import UndocumentedError, texts
-from pstraining.api.condition_reasons import OF_ACTIONS, OF_CONDITIONS
+from pstraining.api.condition_reasons import OF_ACTIONS, OF_CONDITIONS, OF_EVENTS_ALONE
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Phase, Reason
 from pstraining.cli.doctor.advice import OF_FAILURES, OF_REASONS
 
@@ -62,7 +62,7 @@ def checked() -> None:
         UndocumentedError: names those that it lacks.
     """
     known = {reason for own in OF_CONDITIONS.values() for reason in (*own.true, *own.false)} | {*OF_ACTIONS}
-    missing = [*({*Condition} - OF_CONDITIONS.keys()), *({*Reason} - known - {Reason.TOOK_OVER})]
+    missing = [*({*Condition} - OF_CONDITIONS.keys()), *({*Reason} - known - {*OF_EVENTS_ALONE})]
     if missing:
         raise UndocumentedError(f"pstraining.api.condition_reasons lacks {', '.join(sorted(missing))}")
 

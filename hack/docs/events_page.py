@@ -34,6 +34,10 @@ OTHERS = {
     ("Warning", "ReplicaFailed"): "A replica has failed; the message has its exit code and the last line of its log. "
     "More than 20 failures at once are one event.",
     ("Normal", "TookOver"): f"{texts(Reason)[Reason.TOOK_OVER]} It is a Warning unless the failover was requested.",
+    ("Normal", "MemoryGrown"): texts(Reason)[Reason.MEMORY_GROWN],
+    ("Warning", "MemoryDoubled"): texts(Reason)[Reason.MEMORY_DOUBLED],
+    ("Warning", "GrowthRefused"): texts(Reason)[Reason.GROWTH_REFUSED],
+    ("Warning", "MaximumReached"): texts(Reason)[Reason.MAXIMUM_REACHED],
     ("Warning", "StatusRefused"): "The API server rejects even a status without new counters.",
 }
 """Events that are no changes of conditions."""

@@ -40,6 +40,9 @@ ELSEWHERE: Final = {
     """kubectl patch pstj digits --type=merge -p '{"spec":{"ps":{"resources":{"requests":{"memory":"1Gi"}}}}}'""": (
         "tests/e2e/test_resize.py"
     ),
+    """kubectl patch pstj digits --type=merge -p '{"spec":{"autoscaling":{"mode":"Recommend"}}}'""": (
+        "tests/e2e/test_autoscaling.py"
+    ),
     f"kubectl wait --for=delete pod -l {JOB_NAME} --all-namespaces --timeout=2m": "tests/e2e/test_upgrade.py",
     "kubectl delete crd pstrainingjobs.pstraining.dev": "tests/e2e/test_upgrade.py",
     **dict.fromkeys(

@@ -249,6 +249,19 @@ def spec() -> list[Rule]:
     ]
 
 
+def autoscaling() -> list[Rule]:
+    """On spec.autoscaling."""
+    return [
+        {
+            "rule": "!has(self.mode) || self.mode != 'Grow' || (has(self.rolePolicies) && "
+            "self.rolePolicies.size() > 0)",
+            "message": "spec.autoscaling.rolePolicies: mode Grow needs the maximum of at least one role, such as "
+            "{role: ps, maxAllowed: {memory: 16Gi}}; add it, or set spec.autoscaling.mode to Recommend",
+            "fieldPath": ".rolePolicies",
+        }
+    ]
+
+
 def scheduling_policy() -> list[Rule]:
     """On spec.runPolicy.schedulingPolicy."""
     return [

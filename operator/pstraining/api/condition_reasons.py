@@ -80,6 +80,13 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         (Reason.RESIZE_IN_PROGRESS, Reason.RESIZE_DEFERRED, Reason.REPLACING_PODS),
         (Reason.RESIZED, Reason.RESIZE_INFEASIBLE, Reason.RESIZE_REFUSED, Reason.UPDATE_REFUSED, *_OVER),
     ),
+    Condition.AUTOSCALING: Reasons(
+        (Reason.SIZES_RECOMMENDED, Reason.MEMORY_MAY_GROW),
+        (
+            *(Reason.NOT_MEASURED, Reason.QUEUE_FIXES_SIZES, Reason.RESIZE_NOT_SERVED, Reason.NO_MEMORY_LIMIT),
+            *(Reason.MAXIMUM_REACHED, Reason.AUTOSCALING_OFF, *_OVER),
+        ),
+    ),
     Condition.CHECKPOINT_NOT_DURABLE: Reasons(
         (Reason.NO_CHECKPOINT_VOLUME, Reason.CHECKPOINT_VOLUME_NOT_DURABLE), (Reason.CHECKPOINT_DURABLE,)
     ),
@@ -90,6 +97,8 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, *_OVER)),
 }
 """In the order in which the page has them."""
+OF_EVENTS_ALONE: Final = (Reason.TOOK_OVER, Reason.MEMORY_GROWN, Reason.MEMORY_DOUBLED, Reason.GROWTH_REFUSED)
+"""The reasons of events that no condition has."""
 
 OF_ACTIONS: Final = (
     Reason.AWAITS_ADMISSION,

@@ -97,6 +97,7 @@ def _spec_schema() -> dict[str, Any]:
     _attach(_at(spec, "worker"), cel_rules.worker())
     _attach(_at(spec, "checkpoint"), cel_rules.checkpoint())
     _attach(_at(spec, "training"), cel_rules.training())
+    _attach(_at(spec, "autoscaling"), cel_rules.autoscaling())
     _attach(_at(spec, "runPolicy", "schedulingPolicy"), cel_rules.scheduling_policy())
     shortened: dict[str, Any] = _shorten(spec)
     return shortened

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from pstraining.api.autoscaling import Autoscaling
 from pstraining.api.base import ApiModel
 from pstraining.api.kubernetes_types import ClaimTemplate, PodTemplate, Resources, VolumeSource
 from pstraining.api.run_policy import Backoff, CleanPodPolicy, FailurePolicy, RestartPolicy, RunPolicy, SuccessPolicy
@@ -312,6 +313,7 @@ class PSTrainingJobSpec(ApiModel):
         "end, the parameters are lost unless the program saves them itself.",
     )
     training: TrainingSpec = TrainingSpec()
+    autoscaling: Autoscaling = Autoscaling()
     run_policy: RunPolicy = RunPolicy()
     success_policy: SuccessPolicy = Field(
         default=SuccessPolicy.CHIEF,

@@ -9,6 +9,7 @@ from typing import Any, Final
 MAX_CONTAINERS: Final = 16
 MAX_ENV: Final = 128
 MAX_COMMAND: Final = 256
+QUANTITY_PATTERN: Final = r"^(\d+\.?\d*|\.\d+)([eE][+-]?\d+|[KMGTPE]i|[kMGTPE])?$"
 
 _PRESERVE: Final = {"x-kubernetes-preserve-unknown-fields": True}
 _QUANTITIES: Final[dict[str, Any]] = {
@@ -36,6 +37,11 @@ def resources(schema: dict[str, Any]) -> None:
         "requests": {**_QUANTITIES, "description": "Resources reserved for the container on its node, such as cpu: 2."},
     }
     _replace(schema, {"type": "object", "properties": properties})
+
+
+def quantity(schema: dict[str, Any]) -> None:
+    """A positive quantity, as a text or a whole number."""
+    _replace(schema, {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN})
 
 
 def claim_template(schema: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from pstraining.api import schemas
+from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.base import ApiModel
 
 REPLICAS_MAX: Final = 10_000
@@ -14,6 +15,7 @@ SHARDS_MAX: Final = 1000
 """Upper bound of ps.replicas in spec."""
 FULL_RECORDS_MAX: Final = 200
 """Records that status holds in full; more are packed, because etcd limits the size of an object (packed_records.py)."""
+ROLES_MAX: Final = 4
 METRICS_MAX: Final = 256
 """Upper bound of the metrics in one report of progress, as in Kubeflow's KEP-2779."""
 METRIC_NAME_MAX: Final = 253
@@ -199,6 +201,11 @@ class PSTrainingJobStatus(ApiModel):
     takeovers: int = Field(default=0, description="Number of failovers and switchovers in all shards.")
     training: TrainingProgress | None = Field(
         default=None, description="Progress of training, at most a minute old while the job runs."
+    )
+    autoscaling: list[RoleSizing] = Field(
+        default_factory=list,
+        json_schema_extra=schemas.atomic_list(ROLES_MAX),
+        description="Measurements of each role, and the sizes that follow from them; only with spec.autoscaling.",
     )
     failed_replica: str = Field(default="", description="Replica that failed the job, as role/index.")
     selector: str = Field(default="", description="Label selector of the workers, for the scale subresource.")

@@ -9,6 +9,7 @@ from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.jobs import end_of, job_named, manager, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
+from pstraining.cli.sizing import words
 from pstraining.cli.status.pod_state import is_unexplained, state
 from pstraining.cli.status.pod_state import why as why_pod
 from pstraining.cli.tasks import TaskPod, TaskRole, desired, tasks_of
@@ -111,10 +112,18 @@ def _role(found: _Found, role: TaskRole) -> dict[str, Any]:
         "succeeded": reported.get("succeeded", 0),
         "restarts": reported.get("restarts", 0),
         "lastFailure": reported.get("lastFailure"),
+        "sizing": _sizing(job, role, own),
         "pods": [_pod(found, t) for t in own],
         "givenUp": _given_up(job, role),
         "withoutPod": _without_pod(job, role, own),
     }
+
+
+def _sizing(job: Object, role: TaskRole, own: Sequence[TaskPod]) -> str:
+    """Return what was measured of a role, and its present size, in words; empty if it is not measured."""
+    items = (job.get("status") or {}).get("autoscaling") or ()
+    found = next((item for item in items if item["role"] == role.value), None)
+    return "" if found is None else words(found, next((task.pod.size for task in reversed(own)), ""))
 
 
 def _pod(found: _Found, task: TaskPod) -> dict[str, Any]:

@@ -38,6 +38,7 @@ STABLE_FIELDS: Final = (
     "takeovers",
     "replicaRecords",
     "packedRecords",
+    "autoscaling",
     "activeSeconds",
     "completionTime",
 )

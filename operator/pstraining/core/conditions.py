@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from pstraining.api import names
+from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core import queue_messages, role_status
 from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Resize, Verdict
 from pstraining.core.facts import Facts
 from pstraining.core.policies import (
+    autoscaling,
     durability,
     gang,
     inheritance,
@@ -64,6 +67,21 @@ class Situation:
         """The reason why a suspended job does not run."""
         return Reason.AWAITS_ADMISSION if self.held_by_queue else Reason.SUSPENDED
 
+    @property
+    def refusals(self) -> tuple[Outcome, ...]:
+        """The outcomes of actions that the API server has refused."""
+        return (*self.outcomes.with_verdict(Verdict.INVALID), *self.outcomes.with_verdict(Verdict.REFUSED))
+
+    @property
+    def refused_resize(self) -> Outcome | None:
+        """The outcome of a resize that the API server has refused."""
+        return next((o for o in self.refusals if _is_resize(o)), None)
+
+    @cached_property
+    def sizings(self) -> list[RoleSizing]:
+        """status.autoscaling after this pass."""
+        return autoscaling.sizings(self.facts, self.refused_resize)
+
     def stored(self, kind: Condition) -> StatusCondition | None:
         """Return the condition as stored."""
         return next((c for c in self.facts.status.conditions if c.type == kind), None)
@@ -110,6 +128,7 @@ def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
         yield rescaling
     yield from _updating(situation)
     yield from _resizing(situation)
+    yield from _autoscaling(situation)
     yield _restarting(situation, running.true, rescaling is not None and rescaling.true)
     yield _suspended(situation)
     yield from _queued(situation)
@@ -146,13 +165,23 @@ def _resizing(situation: Situation) -> Iterator[ConditionUpdate]:
     if situation.end is not None or situation.suspended:
         yield from _withdrawn(situation, Condition.RESIZING)
         return
-    refusals = (*situation.outcomes.with_verdict(Verdict.INVALID), *situation.outcomes.with_verdict(Verdict.REFUSED))
-    refused = next((o for o in refusals if _is_resize(o)), None)
-    if any(isinstance(o.action, Replace) and o.action.kind is Kind.STATEFUL_SET for o in refusals):
+    refused = situation.refused_resize
+    if any(isinstance(o.action, Replace) and o.action.kind is Kind.STATEFUL_SET for o in situation.refusals):
         return  # the condition Updating reports it
+    if refused is not None and autoscaling.takes_back(situation.facts, refused):
+        refused = None
     progress = resizing.progress(situation.facts, situation.stored(Condition.RESIZING), refused)
     if progress is not None:
         yield ConditionUpdate(Condition.RESIZING, *progress)
+
+
+def _autoscaling(situation: Situation) -> Iterator[ConditionUpdate]:
+    if situation.end is not None or situation.suspended:
+        yield from _withdrawn(situation, Condition.AUTOSCALING)
+        return
+    found = autoscaling.state(situation.facts, situation.stored(Condition.AUTOSCALING), situation.sizings)
+    if found is not None:
+        yield ConditionUpdate(Condition.AUTOSCALING, *found)
 
 
 def _withdrawn(situation: Situation, kind: Condition) -> Iterator[ConditionUpdate]:

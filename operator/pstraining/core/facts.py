@@ -23,6 +23,7 @@ from pstraining.core.policies import (
     failover,
     failure_counts,
     gang_members,
+    grown_sizes,
     node_loss,
     retired_workers,
     success,
@@ -47,7 +48,7 @@ class Size:
 
 
 def size_of(job: PSTrainingJob, role: str) -> Size:
-    """Return the size that the spec gives to the pods of a role.
+    """Return the size that a job gives to the pods of a role.
 
     Args:
         job: the job.
@@ -62,7 +63,8 @@ class Facts:
     """What one pass knows about a job."""
 
     job: PSTrainingJob
-    """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py)."""
+    """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py), and its memory may have
+    grown (policies/grown_sizes.py)."""
     snapshot: Snapshot
     """The observed state, with silent and lost pods marked."""
     status: PSTrainingJobStatus
@@ -155,7 +157,7 @@ class Facts:
 
     @cached_property
     def sizes(self) -> Mapping[str, Size]:
-        """The size that the spec gives to the pods of each role."""
+        """The size that the pods of each role have, or get."""
         return {role: size_of(self.job, role) for role in names.ROLES}
 
     @cached_property
@@ -183,6 +185,8 @@ def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
         return job
     queue = admission.observed(job, snapshot, status)
     running = admission.effective(queue, snapshot, has_ended=recorded_end(status) is not None)
+    if status.autoscaling and not queue.decides:
+        running = grown_sizes.effective(running, snapshot, status, now)
     return Facts(running, node_loss.marked(snapshot, now), status, now, queue)
 
 

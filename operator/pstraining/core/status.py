@@ -15,7 +15,7 @@ from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
 from pstraining.core.facts import Facts, gather
 from pstraining.core.observe import parse_time
-from pstraining.core.policies import completion, deadline, job_restart
+from pstraining.core.policies import autoscaling, completion, deadline, job_restart
 from pstraining.core.policies.attempts import NUMBER, Attempts
 from pstraining.core.policies.failure_counts import key_of
 from pstraining.core.policies.teardown import workloads
@@ -81,6 +81,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
         shards=shards,
         standby_summary=standby_summary(facts.job, shards),
         takeovers=sum(s.takeovers for s in shards) if shards else stored.takeovers,
+        autoscaling=situation.sizings,
         failed_replica=stored.failed_replica or (end.replica if end is not None else ""),
         selector=worker_selector_text(facts.job),
         replica_records=list(facts.failures.records),
@@ -92,7 +93,8 @@ def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     old, new = snapshot.typed_status, unpacked(PSTrainingJobStatus.model_validate(status))
     before = {c.type: c for c in old.conditions}
     transitions = [e for c in new.conditions if (e := transition(before.get(c.type), c)) is not None]
-    return (*_failures(old, new), *took_over(old, new), *transitions)
+    grown = autoscaling.events(old.autoscaling, new.autoscaling)
+    return (*_failures(old, new), *took_over(old, new), *grown, *transitions)
 
 
 def _newest(attempts: Attempts, outcomes: Outcomes) -> int:
@@ -174,6 +176,9 @@ def transition(old: StatusCondition | None, new: StatusCondition) -> Event | Non
         failed = (Reason.UPDATE_REFUSED, Reason.RESIZE_REFUSED, Reason.RESIZE_INFEASIBLE)
         kind = "Warning" if new.reason in failed else "Normal"
         return Event(kind, new.reason, new.message or str(new.reason))
+    if new.type == Condition.AUTOSCALING:
+        held = (Reason.QUEUE_FIXES_SIZES, Reason.RESIZE_NOT_SERVED, Reason.NO_MEMORY_LIMIT)
+        return Event("Warning", new.reason, new.message or str(new.reason)) if new.reason in held else None
     if new.type == Condition.QUEUED:
         kind = "Warning" if new.reason in (Reason.QUEUE_IGNORED, Reason.KUEUE_NOT_INSTALLED) else "Normal"
         return Event(kind, str(new.type) if new.status == "True" else new.reason, new.message or str(new.reason))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pstraining.api import contract, names
+from pstraining.api.autoscaling import AutoscalingMode
 from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
 from pstraining.resources import standbys
 from pstraining.resources.metadata import metadata
@@ -26,6 +27,14 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
     if spec.evaluator.enabled and spec.evaluator.in_cluster:
         found[names.EVALUATOR] = [_address(f"{names.evaluator_host(name)}.{headless}")]
     return found
+
+
+def _outside_cluster(job: PSTrainingJob) -> dict[str, list[str]]:
+    """Return the addresses of the tasks that are measured and are no part of the cluster, by task type."""
+    spec, name = job.spec, job.metadata.name
+    if not spec.evaluator.enabled or spec.evaluator.in_cluster:
+        return {}
+    return {names.EVALUATOR: [_address(f"{names.evaluator_host(name)}.{names.headless_service(name)}")]}
 
 
 def _worker(job: PSTrainingJob, index: int) -> str:
@@ -67,6 +76,8 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
             by_alias=True, include={"path", "keep", "interval_seconds", "history"}, exclude_none=True
         )
         content["checkpoint"] = kept
+    if spec.autoscaling.mode is not AutoscalingMode.OFF:
+        content["measured"] = _outside_cluster(job)
     if ended:
         content["ended"] = True
     return json.dumps(content, indent=1)

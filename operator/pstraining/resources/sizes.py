@@ -5,7 +5,9 @@ and the kubelet decide about the rest, such as a LimitRange or the room on the n
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from pstraining.api.values import copied
@@ -72,6 +74,60 @@ def qos_class(spec: Mapping[str, Any]) -> str:
         for name in RESIZABLE
     )
     return "Guaranteed" if exact else "Burstable"
+
+
+def asked(size: str) -> dict[str, Any]:
+    """Return what a running pod is asked to have. What has a limit and no request requests the limit, as in a new pod.
+
+    Args:
+        size: the wanted size, as `text` gives it.
+    """
+    found: dict[str, Any] = json.loads(size or "{}")
+    limits = {name: amount for name, amount in (found.get("limits") or {}).items() if name in RESIZABLE}
+    return {**found, "requests": {**limits, **(found.get("requests") or {})}} if limits else found
+
+
+def memory_limit(resources: Mapping[str, Any]) -> Decimal | None:
+    """Return the memory limit of a container's resources in bytes; None without one."""
+    return _parsed(resources.get("limits") or {}).get("memory")
+
+
+def limit_of(size: str) -> Decimal | None:
+    """Return the memory limit of a size in bytes; None without one."""
+    return memory_limit(json.loads(size or "{}"))
+
+
+def text_with_memory(size: str, limit: Decimal) -> str:
+    """Return a size with another memory limit, as `with_memory` changes it."""
+    return text({"resources": with_memory(json.loads(size), limit)})
+
+
+def with_memory(resources: Mapping[str, Any], limit: Decimal) -> dict[str, Any]:
+    """Return resources with another memory limit, and with a request that has the same share of it as before.
+
+    Args:
+        resources: a container's resources, with a memory limit.
+        limit: the new limit in bytes.
+    """
+    found = copied(dict(resources))
+    before, requested = memory_limit(found), _parsed(found.get("requests") or {}).get("memory")
+    share = Decimal(1) if not before or requested is None else requested / before
+    found["limits"]["memory"] = memory_text(limit)
+    request = memory_text(min(limit, whole_mebibytes(limit * share)))
+    found["requests"] = {**(found.get("requests") or {}), "memory": request}
+    return found
+
+
+def whole_mebibytes(amount: Decimal) -> Decimal:
+    """Return an amount of memory in bytes, rounded up to whole Mi."""
+    return Decimal(math.ceil(amount / 2**20) * 2**20)
+
+
+def memory_text(amount: Decimal) -> str:
+    """Return an amount of memory as a quantity, in whole Mi or Gi where it is that, else in bytes."""
+    number = math.ceil(amount)
+    suffix, size = next(((s, n) for s, n in (("Gi", 2**30), ("Mi", 2**20)) if number % n == 0), ("", 1))
+    return f"{number // size}{suffix}"
 
 
 def changes(before: str, after: str) -> Iterator[str]:

@@ -214,10 +214,25 @@ def test_how_running_pods_get_another_size_is_told(*, in_place: bool) -> None:
     if in_place:
         assert way.endswith("limits.memory 1Gi -> 2Gi: resized in place, without a restart.")
         resize = next(a for a in planned.actions if isinstance(a, Resize))
-        assert details(planned, resize) == "limits.memory 1Gi -> 2Gi"
+        assert details(planned, resize) == "requests.memory 1Gi -> 2Gi, limits.memory 1Gi -> 2Gi"
     else:
         assert way.endswith("(Kubernetes 1.33 or newer does).")
         assert not planned.actions
+
+
+def test_what_was_measured_is_told_beside_the_present_size() -> None:
+    world = running(ps={"resources": {"limits": {"memory": "1Gi"}}}, autoscaling={"mode": "Recommend"})
+    assert world.job is not None
+    sizing = {"role": "ps", "peakMemory": "800Mi", "recommendedMemory": "960Mi"}
+    world.job["status"]["autoscaling"] = [sizing]
+    cluster = JobCluster(world)
+    planned = looked(cluster, as_there(cluster), world.now)
+    (told,) = report(planned, None)["sizings"]
+    assert told == "ps: memory: measured peak 800Mi, recommended limit 960Mi, now 1Gi."
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(picture(planned, None))
+    assert told in said.get()
 
 
 def test_a_job_that_is_suspended_stops_in_order() -> None:

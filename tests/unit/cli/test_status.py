@@ -385,3 +385,16 @@ def test_the_command_prints_tables_trees_and_data(
 def test_all_namespaces_and_one_job_exclude_each_other() -> None:
     with pytest.raises(CommandError, match="remove the job's name and --namespace"):
         status.status(jobs=["digits"], all_namespaces=True)
+
+
+def test_what_was_measured_of_a_role_is_shown_beside_its_size() -> None:
+    world = running(ps={"resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "2"}}})
+    assert world.job is not None
+    assert role(look(world), "ps")["sizing"] == ""
+    sizing = {"peakMemory": "800Mi", "recommendedMemory": "960Mi", "recommendedCPU": "430m"}
+    world.job["status"]["autoscaling"] = [{"role": "ps", **sizing}]
+    expected = "memory: measured peak 800Mi, recommended limit 960Mi, now 1Gi; CPU: recommended request 430m, now 2"
+    assert role(look(world), "ps")["sizing"] == expected
+    assert expected in rendered(tree(look(world), world.now), 200)
+    world.job["status"]["autoscaling"] = [{"role": "ps", "message": "no room.", "atMaximum": True}]
+    assert role(look(world), "ps")["sizing"] == "no room; it needs more memory than its maximum"

@@ -12,6 +12,7 @@ from pstraining.controller.watch_state import WatchState
 from pstraining.core import planner, status
 from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
+from pstraining.core.usage import RoleUsage
 from pstraining.kube.errors import Refused
 from pstraining.kube.port import Object
 from pstraining.resources.installation import Installation
@@ -132,3 +133,28 @@ async def test_what_the_api_server_refuses_is_sent_once() -> None:
     assert bench.condition() == ("False", "ResizeRefused")
     assert not [w for w in await bench.run() if w[1] == "Pod"]
     assert "ResizeRefused" in [e["reason"] for e in bench.kube.events]
+
+
+async def test_memory_that_grows_takes_the_same_way_and_then_nothing_is_written() -> None:
+    bench = await Bench.started()
+    bench.kubelet(1)
+    stored = bench.kube.objects["PSTrainingJob", *KEY]
+    policy = {"role": "ps", "maxAllowed": {"memory": "8Gi"}}
+    spec = {**stored["spec"], "autoscaling": {"mode": "Grow", "rolePolicies": [policy]}}
+    bench.kube.put({**stored, "spec": spec})
+    await bench.run()
+    bench.state.usage = lambda key, uid: {"ps": RoleUsage("digits-ps-0", memory=1900 << 20, peak=1900 << 20)}
+    writes = [w for w in await bench.run() if w[1] in ("Pod", "StatefulSet")]
+    assert writes == [
+        ("replace", "StatefulSet", "digits-ps"),
+        ("resize", "Pod", "digits-ps-0"),
+        ("replace", "Pod", "digits-ps-0"),
+    ]
+    container = bench.kube.objects[SERVER]["spec"]["containers"][0]
+    assert container["resources"] == {"limits": {"memory": "3Gi"}, "requests": {"memory": "1536Mi"}}
+    assert bench.kube.objects["PSTrainingJob", *KEY]["spec"] == spec, "the spec stays the user's"
+    assert [e["reason"] for e in bench.kube.events if "Memory" in e["reason"]] == ["MemoryGrown"]
+    bench.kubelet(2)
+    await bench.run()
+    assert await bench.run() == []
+    assert await bench.run() == []

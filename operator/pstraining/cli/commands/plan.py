@@ -28,12 +28,13 @@ from pstraining.cli.options import Context, Files, Format, Namespace, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.planning import bandwidth_table
 from pstraining.cli.planning.bandwidth_table import Carried
+from pstraining.cli.sizing import words
 from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.validation.schema import with_defaults
 from pstraining.core import planner
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, PatchStatus, Replace, Resize
-from pstraining.core.facts import gather
+from pstraining.core.facts import Facts, gather
 from pstraining.core.observe import observe
 from pstraining.core.policies import resizing
 from pstraining.core.policies.gang import kind_of_group
@@ -82,6 +83,8 @@ class Planned:
     """How running pods get another size, in words."""
     sizes: Mapping[str, str] = field(default_factory=dict)
     """The present size of each pod, by its name."""
+    sizings: tuple[str, ...] = ()
+    """What was measured of each role, what is recommended, and its size, in words."""
 
 
 def plan(
@@ -162,7 +165,14 @@ def looked(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned
         before is not None,
         () if isinstance(facts, str) else tuple(resizing.ways(facts)),
         {pod.name: pod.size for pod in snapshot.pods},
+        () if isinstance(facts, str) else tuple(_sizings(facts)),
     )
+
+
+def _sizings(facts: Facts) -> Iterator[str]:
+    for sizing in facts.status.autoscaling:
+        found = words(sizing.model_dump(by_alias=True, mode="json"), facts.sizes[sizing.role].text)
+        yield f"{sizing.role}: {found}."
 
 
 def _serves_resizes(cluster: ClusterClient) -> bool:
@@ -197,7 +207,7 @@ def details(planned: Planned, action: Action) -> str:
     if isinstance(action, Replace):
         return ", ".join(pointer.replace("~1", "/") for pointer in action.parts)
     if isinstance(action, Resize):
-        carried = planned.sizes.get(action.name, "")
+        carried = sizes.text({"resources": sizes.asked(planned.sizes.get(action.name, ""))})
         return ", ".join(sizes.changes(carried, sizes.text({"resources": action.resources})))
     if isinstance(action, Apply):
         there = planned.there.get((action.kind, action.name))
@@ -308,6 +318,7 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
         "changes": [{"field": c.field, "before": c.before, "after": c.after} for c in planned.changes],
         "actions": actions,
         **({"resizes": list(planned.resizes)} if planned.resizes else {}),
+        **({"sizings": list(planned.sizings)} if planned.sizings else {}),
         "newPods": {
             "number": pods,
             "cpu": float(asked.get("cpu", 0)),
@@ -337,7 +348,7 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
         summed = f"{several(len(planned.actions), 'object')}; {several(pods, 'new pod')}"
         asked = f" that request {told_amount(amount)} in total" if told_amount(amount) else ""
         parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
-    parts += [Text(f"Size of {way}") for way in planned.resizes]
+    parts += [Text(f"Size of {way}") for way in (*planned.resizes, *planned.sizings)]
     if queue := queue_of(planned):
         waits = f"The job waits in the queue {queue}: an operator with kueue.enabled creates pods once it is admitted."
         parts.append(Text(waits))

@@ -81,6 +81,8 @@ def _role(root: Tree, role: Found, now: datetime) -> None:
     branch = root.add(Text.assemble((role["role"], "bold"), "  ", ", ".join(counts)))
     for pod in role["pods"]:
         _pod(branch, pod, now)
+    if role["sizing"]:
+        branch.add(Text(role["sizing"], "dim"))
     if role["givenUp"]:
         branch.add(Text(f"given up, and the job continues without: {listed(role['givenUp'])}", "yellow"))
     if role["withoutPod"]:

@@ -171,7 +171,7 @@ _BOUNDS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("maxLength", "must have at most {} characters: {}", lambda value, bound: len(value) > bound),
     ("minItems", "must have at least {} items: {}", lambda value, bound: len(value) < bound),
     ("maxItems", "must have at most {} items: {}", lambda value, bound: len(value) > bound),
-    ("pattern", "must match {}: {}", lambda value, bound: re.search(bound, value) is None),
+    ("pattern", "must match {}: {}", lambda value, bound: isinstance(value, str) and not re.search(bound, value)),
 )
 
 

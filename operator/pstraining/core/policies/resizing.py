@@ -47,10 +47,9 @@ def has_other_size(facts: Facts, pod: Pod) -> bool:
 
 def obstacle(facts: Facts, pod: Pod) -> str:
     """Return why a pod cannot get its size in place; empty if it can, or has it."""
-    if pod.resize is ResizeState.INFEASIBLE:
-        return pod.resize_message or "its node can never grant it"
     if not has_other_size(facts, pod):
-        return ""
+        # The verdict of a node is about the size that was asked for last.
+        return (pod.resize_message or "its node can never grant it") if pod.resize is ResizeState.INFEASIBLE else ""
     if not facts.snapshot.installation.resizes_pods:
         return NOT_SERVED
     size = facts.sizes[pod.role]
@@ -76,7 +75,7 @@ def way(facts: Facts, pod: Pod) -> Way:
 
 def is_resized_in_place(facts: Facts, pod: Pod) -> bool:
     """Whether a server with hot standbys differs from spec.ps in its size alone, and can be resized in place."""
-    if not pod.size or pod.resize is ResizeState.INFEASIBLE:
+    if not pod.size or (pod.resize is ResizeState.INFEASIBLE and not has_other_size(facts, pod)):
         return False
     by_size = standbys.differs_in_size_only(facts.job, pod.server_template, json.loads(pod.size))
     return by_size and way(facts, pod) is Way.IN_PLACE
@@ -87,7 +86,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     for pod in facts.snapshot.pods:
         if has_other_size(facts, pod) and way(facts, pod) is Way.IN_PLACE and _may_start(facts, pod):
             text = facts.sizes[pod.role].text
-            yield Resize(pod.name, pod.uid, pod.main, json.loads(text), Reason.SPEC_CHANGED)
+            yield Resize(pod.name, pod.uid, pod.main, sizes.asked(text), Reason.SPEC_CHANGED)
             parts = {_SIZE_POINTER: text}
             if pod.server_template:
                 parts[_TEMPLATE_POINTER] = standbys.server_template(facts.job)

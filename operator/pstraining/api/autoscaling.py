@@ -1,0 +1,91 @@
+"""Sizes that follow from measurements: `spec.autoscaling`, and what the operator reports of it in status."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from pstraining.api import names, schemas
+from pstraining.api.base import ApiModel
+
+Quantity = Annotated[str, BeforeValidator(str), Field(json_schema_extra=schemas.quantity)]
+"""A positive amount, such as 8Gi, or as a number."""
+
+
+class AutoscalingMode(StrEnum):
+    """What becomes of the measurements."""
+
+    OFF = "Off"
+    RECOMMEND = "Recommend"
+    GROW = "Grow"
+
+
+class SizedRole(StrEnum):
+    """The roles, as the spec names them."""
+
+    PS = names.PS
+    WORKER = names.WORKER
+    CHIEF = names.CHIEF
+    EVALUATOR = names.EVALUATOR
+
+
+class MaxAllowed(ApiModel):
+    """The upper bounds of a role's size."""
+
+    memory: Quantity = Field(
+        description="Largest memory limit that Grow gives to the training container of each pod of the role, such as "
+        "16Gi. A larger limit in the spec still applies."
+    )
+
+
+class RolePolicy(ApiModel):
+    """Growth of the pods of one role."""
+
+    role: SizedRole = Field(description="Role whose pods may grow: ps, worker, chief or evaluator.")
+    max_allowed: MaxAllowed = Field(description="Upper bounds of the size of a pod.")
+
+
+class Autoscaling(ApiModel):
+    """Measures the pods, recommends sizes for them, and lets their memory grow."""
+
+    mode: AutoscalingMode = Field(
+        default=AutoscalingMode.OFF,
+        description="Use of the measurements. Off (default): nothing is measured. Recommend: status.autoscaling has "
+        "the measured peaks and the sizes that follow from them. Grow: as Recommend. For the roles in rolePolicies, "
+        "memory also grows in place at 85 % of its limit, and doubles after an OOM kill.",
+    )
+    role_policies: list[RolePolicy] = Field(
+        default_factory=list,
+        max_length=4,
+        json_schema_extra=schemas.map_list("role"),
+        description="Roles whose memory may grow in mode Grow, each with its maximum.",
+    )
+
+    def maximum(self, role: str) -> str | None:
+        """Return the largest memory limit that Grow may give to a role; None if the role does not grow."""
+        return next((policy.max_allowed.memory for policy in self.role_policies if policy.role == role), None)
+
+
+class RoleSizing(ApiModel):
+    """Measurements of one role, and the sizes that follow from them. Each figure is that of the role's largest pod."""
+
+    role: str = Field(description="Role of the pods.")
+    peak_memory: str | None = Field(
+        default=None,
+        description="Largest working set that was measured, as a quantity. It is written when it has risen by 10 %.",
+    )
+    recommended_memory: str | None = Field(default=None, description="Recommended memory limit: the peak and 20 %.")
+    recommended_cpu: str | None = Field(
+        default=None,
+        alias="recommendedCPU",
+        description="Recommended CPU request: the 95th percentile of the last hour. It is written when it has changed "
+        "by 10 %.",
+    )
+    grown_memory: str | None = Field(
+        default=None, description="Memory limit that Grow has set; it applies while it is larger than that of the spec."
+    )
+    grown_from: str | None = Field(default=None, description="Memory limit before.")
+    grown_time: datetime | None = Field(default=None, description="Time of the last change.")
+    message: str = Field(default="", description="Reason of the last change, or why it could not be made.")
+    at_maximum: bool = Field(default=False, description="Marks a role that needs more memory than maxAllowed allows.")

@@ -1,0 +1,30 @@
+"""The measured and the present size of a role's pods, in words."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+NONE = "none"
+
+
+def words(sizing: Mapping[str, Any], size: str) -> str:
+    """Return what was measured of a role, what is recommended, and what its pods have now.
+
+    Args:
+        sizing: the role's item of status.autoscaling.
+        size: the present resources of its training container, as JSON.
+    """
+    present = json.loads(size or "{}")
+    limits, requests = present.get("limits") or {}, present.get("requests") or {}
+    parts = []
+    if peak := sizing.get("peakMemory"):
+        recommended, now = sizing.get("recommendedMemory"), limits.get("memory", NONE)
+        parts.append(f"memory: measured peak {peak}, recommended limit {recommended}, now {now}")
+    if cpu := sizing.get("recommendedCPU"):
+        now = requests.get("cpu", limits.get("cpu", NONE))
+        parts.append(f"CPU: recommended request {cpu}, now {now}")
+    if message := sizing.get("message"):
+        parts.append(message.removesuffix("."))
+    if sizing.get("atMaximum"):
+        parts.append("it needs more memory than its maximum")
+    return "; ".join(parts)

@@ -1,0 +1,296 @@
+"""What follows from the measurements of a job's pods: sizes to recommend, and memory that grows before it runs out.
+
+    the working set reaches 85 % of the limit    the limit grows: half as much again, or as much as ten minutes need at
+                                                 the present growth, at most fourfold; at most once in ten minutes
+    the kernel has killed a process for memory   the limit doubles, also within ten minutes
+    the size cannot be had                       the change is taken back, and tried again after ten minutes
+
+A limit never exceeds the maximum of spec.autoscaling, and never shrinks by itself. The pass that decides writes the new
+limit to status alone. The next pass resizes the pods as after a change of the spec (policies/grown_sizes.py,
+policies/resizing.py), so that an operator that dies between the two resumes where it was.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from pstraining.api import names
+from pstraining.api.autoscaling import AutoscalingMode, RoleSizing
+from pstraining.api.conditions import Reason
+from pstraining.api.status import StatusCondition
+from pstraining.core.actions import Event, Outcome, Resize
+from pstraining.core.facts import Facts
+from pstraining.core.policies import grown_sizes, resizing
+from pstraining.core.snapshot import Pod, ResizeState
+from pstraining.core.usage import RoleUsage
+from pstraining.resources import sizes
+from pstraining.resources.resource_requests import parse
+
+HEADROOM: Final = Decimal("1.2")
+"""The recommended limit as a multiple of the measured peak."""
+NEWS: Final = Decimal("1.1")
+"""Change of a measurement from which on it is written: status is written a few dozen times at most."""
+GROW_SHARE: Final = Decimal("0.85")
+"""Share of the limit at which memory grows."""
+LEAST_FACTOR: Final = Decimal("1.5")
+MOST_FACTOR: Final = Decimal(4)
+OOM_FACTOR: Final = Decimal(2)
+REST: Final = timedelta(minutes=10)
+"""Time between two changes of a role without an OOM kill."""
+SETTLE: Final = timedelta(seconds=30)
+"""Time after a change in which OOM kills are put down to the former size."""
+OOM_AGE: Final = timedelta(minutes=5)
+"""Age from which on an OOM kill is history: the operator was away, or growth has just been allowed."""
+
+
+def next_limit(
+    limit: Decimal, maximum: Decimal, usage: RoleUsage | None, *, is_killed: bool, is_rested: bool
+) -> Decimal | None:
+    """Return the memory limit in bytes that a role needs; None if it may keep its limit.
+
+    The result is at most the maximum. It is not larger than the limit if the maximum does not allow more.
+
+    Args:
+        limit: the present limit in bytes.
+        maximum: the largest limit that is allowed.
+        usage: what the role uses; None if that is not known.
+        is_killed: whether a process of the role was killed for memory with the present limit.
+        is_rested: whether the last change is long enough ago.
+    """
+    if is_killed:
+        wanted = OOM_FACTOR * limit
+    elif usage is not None and is_rested and usage.memory >= GROW_SHARE * limit:
+        until_next = usage.memory + usage.growth * Decimal(REST.total_seconds())
+        wanted = min(max(LEAST_FACTOR * limit, until_next), MOST_FACTOR * limit)
+    else:
+        return None
+    return min(sizes.whole_mebibytes(wanted), maximum)
+
+
+def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
+    """Return status.autoscaling: what was measured of each role, and what it has grown to.
+
+    Args:
+        facts: the facts of this pass.
+        refused: the outcome of a resize that the API server has refused in this pass.
+    """
+    stored = facts.status.autoscaling
+    if facts.recorded_end is not None:
+        return stored
+    autoscaling, is_suspended = facts.job.spec.autoscaling, facts.job.spec.run_policy.suspend
+    if autoscaling.mode is AutoscalingMode.OFF:
+        # What runs keeps its size: less memory at once would end it.
+        kept = [] if is_suspended else [s for s in stored if s.grown_memory is not None]
+        return [_without_measurements(sizing) for sizing in kept]
+    before = {sizing.role: sizing for sizing in stored}
+    found = []
+    for role in names.ROLES:
+        usage = facts.snapshot.usage.get(role)
+        sizing = _measured(before.get(role, RoleSizing(role=role)), usage)
+        if autoscaling.mode is AutoscalingMode.GROW and not is_suspended:
+            sizing = _adapted(facts, sizing, usage, refused)
+        if sizing != RoleSizing(role=role):
+            found.append(sizing)
+    return found
+
+
+def takes_back(facts: Facts, refused: Outcome) -> bool:
+    """Whether a resize that the API server has refused is a growth, which is then taken back."""
+    return _taken_back(facts, refused) != ""
+
+
+def state(facts: Facts, stored: StatusCondition | None, found: list[RoleSizing]) -> tuple[bool, Reason, str] | None:
+    """Return the condition Autoscaling of a job that does not end or stop; None if the job has none.
+
+    Args:
+        facts: the facts of this pass.
+        stored: the condition as stored.
+        found: status.autoscaling after this pass.
+    """
+    mode = facts.job.spec.autoscaling.mode
+    if mode is AutoscalingMode.OFF:
+        return None if stored is None else (False, Reason.AUTOSCALING_OFF, "")
+    if facts.snapshot.installation.progress is None:
+        return (
+            False,
+            Reason.NOT_MEASURED,
+            f"The operator accepts no reports ({_CHART}): memory grows only after OOM kills.",
+        )
+    if not any(sizing.peak_memory for sizing in found):
+        message = "No measurement has arrived yet. Pods of an earlier version of the operator send none: suspend the "
+        return False, Reason.NOT_MEASURED, f"{message}job and resume it."
+    if mode is AutoscalingMode.RECOMMEND:
+        return True, Reason.SIZES_RECOMMENDED, "status.autoscaling has the sizes; nothing is changed."
+    if (held := _held(facts)) is not None:
+        return False, *held
+    roles = [role for role in _growing(facts) if sizes.limit_of(facts.sizes[role].text) is None]
+    if roles:
+        message = f"{', '.join(roles)}: the training container has no memory limit, so there is none to raise."
+        return False, Reason.NO_MEMORY_LIMIT, message
+    if full := [sizing for sizing in found if sizing.at_maximum]:
+        return False, Reason.MAXIMUM_REACHED, " ".join(_full_message(facts, sizing) for sizing in full)
+    maxima = (f"{role} {facts.job.spec.autoscaling.maximum(role)}" for role in _growing(facts))
+    return True, Reason.MEMORY_MAY_GROW, f"Memory limits may grow to: {', '.join(maxima)}."
+
+
+def events(old: list[RoleSizing], new: list[RoleSizing]) -> Iterator[Event]:
+    """Yield an event for each change of a size, for one that was taken back, and for a maximum that is reached.
+
+    Args:
+        old: status.autoscaling before.
+        new: status.autoscaling now.
+    """
+    before = {sizing.role: sizing for sizing in old}
+    for sizing in new:
+        former = before.get(sizing.role, RoleSizing(role=sizing.role))
+        if sizing.grown_time != former.grown_time:
+            message = f"{sizing.role}: {sizing.message}"
+            if sizing.message.startswith(_KILLED):
+                yield Event("Warning", Reason.MEMORY_DOUBLED, message)
+            else:
+                yield Event("Normal", Reason.MEMORY_GROWN, message)
+        elif sizing.message != former.message and sizing.message:
+            yield Event("Warning", Reason.GROWTH_REFUSED, f"{sizing.role}: {sizing.message}")
+        if sizing.at_maximum and not former.at_maximum:
+            yield Event("Warning", Reason.MAXIMUM_REACHED, f"{sizing.role}: {_raise_it(sizing.role)}")
+
+
+_CHART: Final = "progress.enabled of its chart is false"
+_KILLED: Final = "After an OOM kill"
+
+
+def _without_measurements(sizing: RoleSizing) -> RoleSizing:
+    gone = {"peak_memory": None, "recommended_memory": None, "recommended_cpu": None, "at_maximum": False}
+    return sizing.model_copy(update=gone)
+
+
+def _measured(sizing: RoleSizing, usage: RoleUsage | None) -> RoleSizing:
+    """Return a role's sizing with the newest measurements, as far as they are news."""
+    if usage is None:
+        return sizing
+    updates: dict[str, str] = {}
+    if usage.peak and (sizing.peak_memory is None or usage.peak > NEWS * parse(sizing.peak_memory)):
+        peak = Decimal(usage.peak)
+        updates = {
+            "peak_memory": sizes.memory_text(sizes.whole_mebibytes(peak)),
+            "recommended_memory": sizes.memory_text(sizes.whole_mebibytes(HEADROOM * peak)),
+        }
+    if usage.cpu is not None:
+        cpu = Decimal(max(10, -(-usage.cpu // 10) * 10))
+        known = None if sizing.recommended_cpu is None else 1000 * parse(sizing.recommended_cpu)
+        if known is None or cpu > NEWS * known or known > NEWS * cpu:
+            updates["recommended_cpu"] = f"{cpu}m"
+    return sizing.model_copy(update=updates) if updates else sizing
+
+
+def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused: Outcome | None) -> RoleSizing:
+    """Return a role's sizing with the limit that it needs now."""
+    problem = grown_sizes.infeasible(sizing, facts.snapshot, facts.now)
+    if problem is None and refused is not None and _taken_back(facts, refused) == sizing.role:
+        problem = refused.message
+    if problem is not None:
+        message = f"A memory limit of {sizing.grown_memory} cannot be had: {problem}"
+        return sizing.model_copy(
+            update={"grown_memory": sizing.grown_from, "grown_from": None, "message": message, "at_maximum": False}
+        )
+    limit, maximum = sizes.limit_of(facts.sizes[sizing.role].text), facts.job.spec.autoscaling.maximum(sizing.role)
+    if limit is None or maximum is None or _held(facts) is not None or _is_being_resized(facts, sizing.role):
+        return sizing
+    killed = _newest_kill(facts, sizing, usage)
+    is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= REST
+    needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), is_rested=is_rested)
+    if needed is None or needed <= limit:
+        # It stays at its maximum until the maximum is raised, or its use has fallen: one report is enough.
+        is_full = needed is not None or (sizing.at_maximum and parse(maximum) <= limit and _is_high(usage, limit))
+        return sizing.model_copy(update={"at_maximum": is_full})
+    return _grown(facts, sizing, usage, (limit, needed), killed)
+
+
+def _grown(
+    facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, change: tuple[Decimal, Decimal], killed: str
+) -> RoleSizing:
+    before, after = map(sizes.memory_text, change)
+    size, pods = facts.sizes[sizing.role], facts.snapshot.pods_of(sizing.role)
+    wanted = sizes.text_with_memory(size.text, change[1])
+    obstacle = sizes.refusal(size.text, wanted, size.spec, pods[0].main) if pods else ""
+    if obstacle:
+        return sizing.model_copy(update={"message": f"A memory limit of {after} cannot be had: {obstacle}."})
+    if killed:
+        message = f"{_KILLED} of {killed}: limits.memory {before} -> {after}."
+    else:
+        used = Decimal(usage.memory if usage is not None else 0)
+        share = f"{sizes.memory_text(sizes.whole_mebibytes(used))}, {100 * used / change[0]:.0f} % of its memory limit"
+        message = f"{usage.pod if usage is not None else ''} uses {share}: limits.memory {before} -> {after}."
+    updates = {"grown_memory": after, "grown_from": before, "grown_time": facts.now, "message": message}
+    return sizing.model_copy(update={**updates, "at_maximum": False})
+
+
+def _held(facts: Facts) -> tuple[Reason, str] | None:
+    """Return why no role of the job may grow."""
+    if facts.queue.decides:
+        message = "Kueue fixes the requests of an admitted job, so that its pods cannot grow; sizes are recommended. "
+        return Reason.QUEUE_FIXES_SIZES, f"{message}To grow, train without a queue."
+    if not facts.snapshot.installation.resizes_pods:
+        return Reason.RESIZE_NOT_SERVED, f"Sizes are only recommended: {resizing.NOT_SERVED}."
+    return None
+
+
+def _newest_kill(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> str:
+    """Return the pod whose process was killed for want of memory with the present limit; empty without one."""
+    settled = None if sizing.grown_time is None else sizing.grown_time + SETTLE
+
+    def counts(at: datetime | None) -> bool:
+        return at is not None and facts.now - at <= OOM_AGE and (settled is None or at > settled)
+
+    if usage is not None and counts(usage.oom_at):
+        return usage.oom_pod
+    killed = (pod for pod in facts.snapshot.pods_of(sizing.role) if any(map(counts, _kills(pod))))
+    return next((pod.name for pod in killed), "")
+
+
+def _kills(pod: Pod) -> Iterator[datetime | None]:
+    """Yield when runs of a pod's container were ended by the kernel for want of memory."""
+    ends = (pod.container.terminated, pod.container.last)
+    return (end.finished_at for end in ends if end is not None and end.reason == "OOMKilled")
+
+
+def _is_being_resized(facts: Facts, role: str) -> bool:
+    """Whether a pod of a role does not have its present size yet, so that nothing is known about that size."""
+    under_way = (ResizeState.IN_PROGRESS, ResizeState.DEFERRED)
+    pods = facts.snapshot.pods_of(role)
+    return any((pod.resize in under_way and not pod.deleting) or resizing.has_other_size(facts, pod) for pod in pods)
+
+
+def _is_high(usage: RoleUsage | None, limit: Decimal) -> bool:
+    return usage is None or usage.memory >= GROW_SHARE * limit / NEWS
+
+
+def _growing(facts: Facts) -> list[str]:
+    """Return the roles of the job that may grow."""
+    present = {pod.role for pod in facts.snapshot.pods}
+    return [r for r in names.ROLES if r in present and facts.job.spec.autoscaling.maximum(r) is not None]
+
+
+def _full_message(facts: Facts, sizing: RoleSizing) -> str:
+    limit = sizes.limit_of(facts.sizes[sizing.role].text) or Decimal(0)
+    return f"{sizing.role} has {sizes.memory_text(limit)}: {_raise_it(sizing.role)}"
+
+
+def _raise_it(role: str) -> str:
+    return (
+        f"it needs more memory than its maximum. Raise maxAllowed.memory of {role} in "
+        "spec.autoscaling.rolePolicies, or use more replicas."
+    )
+
+
+def _taken_back(facts: Facts, refused: Outcome) -> str:
+    """Return the role whose growth the API server has just refused; empty for any other refusal."""
+    action = refused.action
+    if not isinstance(action, Resize):
+        return ""
+    pod = next((pod for pod in facts.snapshot.pods if pod.uid == action.uid), None)
+    sizing = next((s for s in facts.status.autoscaling if pod is not None and s.role == pod.role), None)
+    if pod is None or sizing is None or sizing.grown_from is None or not grown_sizes.is_trial(sizing, facts.now):
+        return ""
+    return pod.role if sizes.limit_of(pod.size) == parse(sizing.grown_from) else ""

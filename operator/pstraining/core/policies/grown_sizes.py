@@ -1,0 +1,69 @@
+"""Which memory do the pods of a role have, where it has grown beyond the spec?
+
+The grown limit is kept in status.autoscaling, and the spec stays the user's: a size applies that is the larger of both.
+So it survives the operator, a larger size in the spec wins, and no GitOps tool finds a difference. All that is made
+from the job, such as templates, sizes and the sum of a gang, is made from the grown one (core/facts.py).
+"""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from pstraining.api.autoscaling import RoleSizing
+from pstraining.api.models import PSTrainingJob
+from pstraining.api.status import PSTrainingJobStatus
+from pstraining.core.snapshot import ResizeState, Snapshot
+from pstraining.resources import pods, sizes
+from pstraining.resources.resource_requests import parse
+
+TRIAL: Final = timedelta(seconds=120)
+"""Time for which a change of a size is taken back if a node cannot grant it, or the API server refuses it."""
+
+
+def effective(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> PSTrainingJob:
+    """Return the job with the memory that its roles have grown to.
+
+    Args:
+        job: the job as its user wrote it, or as Kueue has admitted it.
+        snapshot: the observed state.
+        status: the stored status.
+        now: the present time.
+    """
+    updates: dict[str, Any] = {}
+    for sizing in status.autoscaling:
+        if (limit := applied(job, sizing, snapshot, now)) is None:
+            continue
+        resources = own_resources(job, sizing.role)
+        own = sizes.memory_limit(resources)
+        if own is not None and limit > own:
+            grown = {"resources": sizes.with_memory(resources, limit)}
+            updates[sizing.role] = getattr(job.spec, sizing.role).model_copy(update=grown)
+    return job.model_copy(update={"spec": job.spec.model_copy(update=updates)}) if updates else job
+
+
+def own_resources(job: PSTrainingJob, role: str) -> dict[str, Any]:
+    """Return the resources that the spec gives to the training container of a role."""
+    found: dict[str, Any] = pods.main_container(pods.sized(job, role)).get("resources") or {}
+    return found
+
+
+def applied(job: PSTrainingJob, sizing: RoleSizing, snapshot: Snapshot, now: datetime) -> Decimal | None:
+    """Return the grown memory limit of a role in bytes; None if it has not grown. It never exceeds its maximum."""
+    text = sizing.grown_from if infeasible(sizing, snapshot, now) is not None else sizing.grown_memory
+    if text is None:
+        return None
+    maximum = job.spec.autoscaling.maximum(sizing.role)
+    return parse(text) if maximum is None else min(parse(text), parse(maximum))
+
+
+def infeasible(sizing: RoleSizing, snapshot: Snapshot, now: datetime) -> str | None:
+    """Return the message of a node that can never grant the newest size; None if no node says that."""
+    if sizing.grown_from is None or not is_trial(sizing, now):
+        return None
+    found = (p for p in snapshot.pods_of(sizing.role) if p.resize is ResizeState.INFEASIBLE and not p.deleting)
+    return next((pod.resize_message or "its node can never grant it" for pod in found), None)
+
+
+def is_trial(sizing: RoleSizing, now: datetime) -> bool:
+    """Whether the newest size is so new that it is taken back if it cannot be had."""
+    return sizing.grown_time is not None and now - sizing.grown_time <= TRIAL

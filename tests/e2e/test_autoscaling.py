@@ -1,0 +1,101 @@
+"""Memory grows before a real kubelet's container runs out of it: no OOM kill, no restart, never beyond the maximum."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube import Kube, Object, job_condition, wait_for
+from tests.support.scripted_program import PROGRAM, Puppet, template
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
+
+WHOLE = 1024
+"""Mi that the server needs, and may have; it starts with a quarter."""
+USED = 850
+"""Mi that it fills in the end."""
+GROWING = """
+import os, pathlib, threading, time
+first = (pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/memory"))
+folder = next(f for f in first if (f / "memory.max").exists() or (f / "memory.limit_in_bytes").exists())
+limit = next(folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists())
+kills = next(folder / name for name in ("memory.events", "memory.oom_control") if (folder / name).exists())
+held, limits = [], set()
+def note():
+    limits.add(limit.read_text().strip())
+    killed = next(line.split()[1] for line in kills.read_text().splitlines() if line.startswith("oom_kill "))
+    draft = pathlib.Path("/orders", ".memory")
+    draft.write_text(" ".join([str(len(held)), killed, *limits]))
+    draft.rename("/orders/memory")
+def grow():
+    while len(held) < USED:
+        held.append(bytearray(b"x") * 2**20)
+        note()
+        time.sleep(0.4 if 175 < len(held) < 240 else 0.02)
+if os.environ["PSTRAINING_TASK_TYPE"] == "ps":
+    threading.Thread(target=grow, daemon=True).start()
+"""
+"""Fills memory, by 2.5 Mi a second where its first limit is near. Notes how many Mi it holds, the OOM kills of its
+container, and every limit that the kernel held it to."""
+
+
+def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
+    kube: Kube, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = GROWING.replace("USED", str(USED)) + PROGRAM
+    server = {"limits": {"memory": f"{WHOLE // 4}Mi"}, "requests": {"memory": f"{WHOLE // 16}Mi"}}
+    worker = {"replicas": 1, "template": template("job", program)}
+    policy = {"role": "ps", "maxAllowed": {"memory": f"{WHOLE}Mi"}}
+    puppet = Puppet.make(
+        kube,
+        namespace,
+        "job",
+        shared,
+        ps={"replicas": 1, "resources": server},
+        worker=worker,
+        autoscaling={"mode": "Grow", "rolePolicies": [policy]},
+    )
+    puppet.wait_phase("Running")
+    before = lives(puppet)
+    wait_for(lambda: memory(puppet)[:1] == [USED], f"the server holds all of it; {puppet.job()}", 300)
+    puppet.exit("chief-0", 0)
+    puppet.wait_phase("Succeeded")
+    assert lives(puppet).items() <= before.items(), "no pod was replaced, and no container restarted"
+    _, killed, *limits = memory(puppet)
+    assert killed == 0
+    assert sorted(limits)[0] == WHOLE // 4 << 20
+    assert sorted(limits)[-1] <= WHOLE << 20
+    (sizing,) = [s for s in puppet.status()["autoscaling"] if s["role"] == "ps"]
+    reasons = [e["reason"] for e in kube.list("Event", namespace) if e["regarding"]["name"] == "job"]
+    assert "MemoryGrown" in reasons
+    assert "MemoryDoubled" not in reasons
+    with capsys.disabled():
+        print(f"\nlimits in Mi: {[limit >> 20 for limit in sorted(limits)]}; {sizing['message']} {sizing}")
+
+
+def lives(puppet: Puppet) -> dict[str, int]:
+    """How often the container of each pod was started again, by the pod's uid."""
+    return {p["metadata"]["uid"]: restarts(p) for p in puppet.pods()}
+
+
+def restarts(pod: Object) -> int:
+    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", ()))
+
+
+def memory(puppet: Puppet) -> list[int]:
+    """The Mi that the server holds, the OOM kills, and the limits in bytes; empty before its first note."""
+    noted = puppet.orders / "memory"
+    return [int(word) for word in noted.read_text().split()] if noted.exists() else []
+
+
+def test_sizes_are_recommended_without_a_change(kube: Kube, namespace: str, shared: Path) -> None:
+    server = {"limits": {"memory": "256Mi"}}
+    puppet = Puppet.make(
+        kube, namespace, "job", shared, ps={"replicas": 1, "resources": server}, autoscaling={"mode": "Recommend"}
+    )
+
+    def recommended() -> dict[str, str]:
+        found = puppet.status().get("autoscaling") or ()
+        return {s["role"]: s["recommendedMemory"] for s in found if s.get("recommendedMemory")}
+
+    wait_for(lambda: {"ps", "worker", "chief"} <= recommended().keys(), f"all roles are measured; {puppet.job()}", 90)
+    assert (job_condition(puppet.job(), "Autoscaling") or {})["reason"] == "SizesRecommended"

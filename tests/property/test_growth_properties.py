@@ -1,0 +1,40 @@
+"""Memory that grows, over random courses of a program: never beyond its maximum, never back, and rarely."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pstraining.core.policies.autoscaling import GROW_SHARE, REST, SETTLE
+from pstraining.resources.resource_requests import parse
+from tests.support.growing_world import MAXIMUM, MIB, growing, grown, kill, later, use
+from tests.support.soak_marks import ALL
+
+STEP = st.tuples(
+    st.integers(1, 700),  # seconds since the step before
+    st.integers(0, 5000),  # Mi that the largest pod uses
+    st.sampled_from((0, 1, 50)),  # Mi of growth a second
+    st.booleans(),  # whether a process is killed for memory
+)
+
+
+@settings(max_examples=100 if ALL else 25, deadline=None)
+@given(st.lists(STEP, max_size=12))
+def test_growth_is_bounded_monotone_and_rare(steps: list[tuple[int, int, int, bool]]) -> None:
+    world = growing()
+    limit, changed_at, killed_since = parse("1Gi"), None, False
+    for seconds, used, growth, is_killed in steps:
+        later(world, seconds=seconds)
+        use(world, "ps", used, growth=growth * MIB)
+        if is_killed:
+            kill(world, "ps")
+            killed_since = killed_since or changed_at is None or world.now > changed_at + SETTLE
+        world.settle()
+        now = parse(grown(world, "ps").get("grownMemory") or "1Gi")
+        assert limit <= now <= MAXIMUM * MIB
+        assert now <= 4 * limit
+        if now != limit:
+            assert killed_since or changed_at is None or world.now - changed_at >= REST
+            assert killed_since or used * MIB >= GROW_SHARE * limit
+            limit, changed_at, killed_since = now, world.now, False
+        else:
+            rested = changed_at is None or world.now - changed_at >= REST
+            assert not (rested and used * MIB >= GROW_SHARE * limit and limit < MAXIMUM * MIB), "it must grow"

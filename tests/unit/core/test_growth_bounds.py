@@ -1,0 +1,57 @@
+"""How far the memory of a role may grow at once, and what keeps it from growing at all."""
+
+from decimal import Decimal
+
+import pytest
+
+from pstraining.controller.rate_limit import is_startup_only
+from pstraining.core.policies.autoscaling import next_limit
+from pstraining.core.usage import RoleUsage
+from tests.support.builders import deep_merge
+from tests.support.growing_world import MIB, growing, grown, told, use
+from tests.support.simulation import running
+from tests.unit.core.test_resizing import memory
+
+
+@pytest.mark.parametrize(
+    ("used", "growth", "maximum", "expected"),
+    [
+        (869, 50, 90_000, None),
+        (871, 0, 90_000, 1536),
+        (871, 1, 90_000, 1536),
+        (871, 2, 90_000, 2071),
+        (871, 50, 90_000, 4096),
+        (871, 50, 3000, 3000),
+        (871, 0, 1024, 1024),
+        (871, 0, 512, 512),
+    ],
+)
+def test_the_next_limit(used: int, growth: int, maximum: int, expected: int | None) -> None:
+    """A maximum below the limit is the result, and is no growth."""
+    usage = RoleUsage("p", memory=used * MIB, peak=used * MIB, growth=growth * MIB)
+    found = next_limit(Decimal(1024 * MIB), Decimal(maximum * MIB), usage, is_killed=False, is_rested=True)
+    assert found == (None if expected is None else expected * MIB)
+    killed = next_limit(Decimal(1024 * MIB), Decimal(maximum * MIB), None, is_killed=True, is_rested=False)
+    assert killed == min(2048, maximum) * MIB
+
+
+def test_a_template_that_kubernetes_does_not_resize_is_reported_once() -> None:
+    world = growing()
+    assert world.job is not None
+    template = deep_merge(world.job["spec"]["worker"]["template"], {"spec": {"resources": {"limits": {"cpu": "4"}}}})
+    policy = {"role": "ps", "maxAllowed": {"memory": "4Gi"}}
+    sizes = {"ps": {"resources": world.job["spec"]["ps"]["resources"]}, "worker": {"template": template}}
+    world = running(**sizes, autoscaling={"mode": "Grow", "rolePolicies": [policy]})
+    world.installation = growing().installation
+    use(world, "ps", 900)
+    for _ in range(3):
+        world.settle()
+    assert "resources of the whole pod" in grown(world, "ps")["message"]
+    assert told(world) == ["GrowthRefused"]
+    assert not [size for size in memory(world, "ps") if size]
+
+
+def test_a_grown_size_is_written_at_once_also_while_many_jobs_start() -> None:
+    before = {"phase": "Running", "autoscaling": []}
+    assert is_startup_only(before, before)
+    assert not is_startup_only(before, {**before, "autoscaling": [{"role": "ps", "grownMemory": "2Gi"}]})
