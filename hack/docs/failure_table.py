@@ -38,10 +38,10 @@ _TESTS: dict[FailureReason, str] = {
     FailureReason.START_TIMEOUT: _CAUSES,
     FailureReason.BAD_SETTINGS: _CAUSES,
     FailureReason.INIT_FAILED: _CAUSES,
-    FailureReason.EVICTED: "test_failures.py::test_what_kubernetes_ends_is_free_even_under_never",
-    FailureReason.PREEMPTED: "test_failure_causes.py::test_a_preempted_worker_is_free_and_comes_back",
+    FailureReason.EVICTED: "test_failures.py::test_disruptions_by_kubernetes_cost_no_budget_even_under_never",
+    FailureReason.PREEMPTED: "test_failure_causes.py::test_a_preempted_worker_costs_no_budget_and_is_replaced",
     FailureReason.NODE_LOST: "test_nodes.py::test_chief_and_parameter_server_are_lost_together",
-    FailureReason.DELETED: "test_failures.py::test_what_kubernetes_ends_is_free_even_under_never",
+    FailureReason.DELETED: "test_failures.py::test_disruptions_by_kubernetes_cost_no_budget_even_under_never",
 }
 """What shows each cause on a real kubelet."""
 _CODES: dict[FailureReason, tuple[int, ...]] = {

@@ -74,7 +74,7 @@ SKEWS = (
         "briefly",
         "An older CRD drops the fields that it does not know, and may refuse the status (`StatusRefused`). An older "
         "operator refuses a job with a field that it does not know, and leaves its objects as they are.",
-        "tests/e2e/test_upgrade.py::test_a_running_job_lives_through_upgrade_rollback_and_uninstall",
+        "tests/e2e/test_upgrade.py::test_a_running_job_survives_upgrade_rollback_and_uninstall",
     ),
     Skew(
         "operator, running jobs",

@@ -173,11 +173,11 @@ def test_an_alert_does_not_fire_without_cause(promtool: str, tmp_path: Path, nam
     assert not run(promtool, tmp_path, name, CASES[name].calm, None)
 
 
-def test_a_checkpoint_is_not_too_old_where_no_steps_are_made(promtool: str, tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_too_old_while_no_step_is_applied(promtool: str, tmp_path: Path) -> None:
     assert not run(promtool, tmp_path, "PSTrainingCheckpointOld", checkpoint(-900, step="7x60"), None)
 
 
-def test_a_chief_with_hot_standbys_tells_of_a_take_over_by_the_jobs_name(promtool: str, tmp_path: Path) -> None:
+def test_a_chief_with_hot_standbys_reports_a_failover_with_the_jobs_name(promtool: str, tmp_path: Path) -> None:
     assert not run(
         promtool, tmp_path, "PSTrainingTookOver", {f"pstraining_takeovers_total{{{JOB}}}": "0x35 1x30"}, TEAM
     )
@@ -212,7 +212,7 @@ def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Rende
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_alert_leads_to_a_page_that_nobody_serves(render: Render) -> None:
+def test_every_runbook_link_leads_to_a_published_page(render: Render) -> None:
     rule = render({"metrics": {"rules": {"enabled": True}}}).one("PrometheusRule")
     rendered = [alert["annotations"] for group in rule["spec"]["groups"] for alert in group["rules"]]
     assert rendered

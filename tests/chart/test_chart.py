@@ -39,7 +39,7 @@ def test_the_copy_of_the_crd_is_the_generated_one() -> None:
     assert (CHART / "files" / "crd.yaml").read_text("utf-8") == source.read_text("utf-8"), "run `make generate`"
 
 
-def test_the_crd_is_installed_whole_and_kept(render: Render) -> None:
+def test_the_whole_crd_is_installed_and_kept(render: Render) -> None:
     crd = render().one("CustomResourceDefinition")
     source = yaml.safe_load((ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml").read_text("utf-8"))
     assert crd["spec"] == source["spec"]
@@ -47,7 +47,7 @@ def test_the_crd_is_installed_whole_and_kept(render: Render) -> None:
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
-def test_the_crd_goes_with_the_release_if_asked(render: Render) -> None:
+def test_the_crd_is_deleted_with_the_release_on_request(render: Render) -> None:
     crd = render({"crds": {"keep": False}}).one("CustomResourceDefinition")
     assert "annotations" not in crd["metadata"]
 
@@ -74,13 +74,13 @@ def test_the_crd_can_be_left_out(render: Render) -> None:
         ({"extraEnv": [{"value": "x"}]}, "extraEnv"),
     ],
 )
-def test_the_schema_refuses_what_is_wrong(helm: Helm, given: dict[str, Any], reported: str) -> None:
+def test_the_schema_rejects_invalid_values(helm: Helm, given: dict[str, Any], reported: str) -> None:
     done = helm("template", "pstraining", str(CHART), "--values", "-", stdin=json.dumps(given))
     assert done.returncode != 0
     assert reported in done.stderr
 
 
-def test_the_schema_knows_every_value_and_no_more() -> None:
+def test_the_schema_has_exactly_the_charts_values() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 
     def compare(node: dict[str, Any], given: dict[str, Any], path: str) -> None:
@@ -148,7 +148,7 @@ def test_the_example_in_the_annotations_is_the_smallest_job() -> None:
     assert example["spec"]["worker"]["template"]["spec"]["containers"][0]["image"].endswith(f":{chart['appVersion']}")
 
 
-def test_the_dashboard_is_there_for_the_sidecar_if_asked(render: Render) -> None:
+def test_the_dashboard_is_rendered_for_the_sidecar_on_request(render: Render) -> None:
     assert not render().of_kind("ConfigMap")
     options = {"enabled": True, "labels": {"mine": "yes"}, "annotations": {"grafana_folder": "ML"}}
     found = render({"metrics": {"dashboard": options}}).one("ConfigMap")

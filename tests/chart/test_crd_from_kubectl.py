@@ -105,7 +105,7 @@ def changed(crd: Manifest, commands: list[list[str]]) -> Manifest:
     return crd
 
 
-def test_the_documented_commands_let_helm_take_it(helm: Helm, render: Render, tmp_path: Path) -> None:
+def test_the_documented_commands_let_helm_adopt_the_crd(helm: Helm, render: Render, tmp_path: Path) -> None:
     crd = yaml.safe_load(CRD.read_text())
     crd["metadata"] |= {"uid": "1", "resourceVersion": "1"}
     found = commands("operators/install.md")

@@ -63,7 +63,7 @@ def test_the_page_names_the_rights_that_the_chart_grants(render: Render) -> None
     }
 
 
-def test_without_the_switch_there_is_none_of_it(render: Render) -> None:
+def test_without_the_value_nothing_of_kueue_is_rendered(render: Render) -> None:
     rendered = render()
     assert "PSTRAINING_KUEUE" not in environment(rendered)
     assert not POLICY_KINDS & rendered.kinds()
@@ -87,13 +87,13 @@ def test_without_roles_the_policy_stays(render: Render) -> None:
     assert rendered.kinds() >= POLICY_KINDS
 
 
-def test_a_cluster_without_such_policies_is_refused(helm: Helm) -> None:
+def test_a_cluster_without_admission_policies_is_rejected(helm: Helm) -> None:
     given = ("--set", f"image.repository={REPOSITORY},kueue.enabled=true")
     done = helm("template", "pstraining", str(CHART), "--kube-version", "1.29", *given)
     assert "kueue.enabled needs Kubernetes 1.30 or newer" in done.stderr
 
 
-def test_the_policy_is_in_force_on_every_change_of_a_job(render: Render) -> None:
+def test_the_policy_applies_to_every_change_of_a_job(render: Render) -> None:
     rendered = render(ENABLED)
     policy = rendered.one("ValidatingAdmissionPolicy")
     binding = rendered.one("ValidatingAdmissionPolicyBinding")["spec"]
@@ -191,7 +191,7 @@ def test_the_queue_of_a_job_that_holds_no_quota_can_be_changed(
         assert refusals(policy, job(before, spec, status), new) == []
 
 
-def test_the_operator_may_put_a_job_into_a_queue_and_not_take_it_out(render: Render) -> None:
+def test_the_operator_may_add_a_job_to_a_queue_but_not_remove_it(render: Render) -> None:
     policy = render(ENABLED).one("ValidatingAdmissionPolicy")
     operator = f"system:serviceaccount:{NAMESPACE}:{OPERATOR_ROLE}"
     without, within = job(queue(None), RUNS, None), job(queue("default"), RUNS, None)

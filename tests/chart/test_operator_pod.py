@@ -50,7 +50,7 @@ def test_the_platform_may_choose_the_ids_of_the_operators_pod(render: Render) ->
     assert not {"runAsUser", "runAsGroup", "fsGroup"} & {key for context in contexts for key in context}
 
 
-def test_what_the_process_is_told(render: Render) -> None:
+def test_the_process_gets_its_settings(render: Render) -> None:
     template = pod(
         render,
         {
@@ -110,7 +110,7 @@ def test_no_repository_is_the_default(helm: Helm) -> None:
     assert "--set image.repository=REGISTRY/pstraining/operator" in done.stderr
 
 
-def test_the_token_is_asked_for_by_the_pod_alone(render: Render) -> None:
+def test_only_the_pod_requests_the_token(render: Render) -> None:
     rendered = render()
     account = rendered.one("ServiceAccount")
     assert account["automountServiceAccountToken"] is False
@@ -119,14 +119,14 @@ def test_the_token_is_asked_for_by_the_pod_alone(render: Render) -> None:
     assert spec["serviceAccountName"] == account["metadata"]["name"]
 
 
-def test_a_service_account_of_ones_own(render: Render) -> None:
+def test_a_custom_service_account_is_used(render: Render) -> None:
     rendered = render({"serviceAccount": {"create": False, "name": "mine"}})
     assert rendered.of_kind("ServiceAccount") == []
     assert rendered.one("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
     assert rendered.one("ClusterRoleBinding")["subjects"][0]["name"] == "mine"
 
 
-def test_placement_and_metadata_go_through(render: Render) -> None:
+def test_placement_and_metadata_reach_the_pod(render: Render) -> None:
     toleration = {"key": "dedicated", "operator": "Exists"}
     template = pod(
         render,
@@ -194,7 +194,7 @@ def test_everything_but_cluster_wide_objects_lies_in_the_release_namespace(rende
         assert item["metadata"]["labels"]["app.kubernetes.io/part-of"] == "pstraining"
 
 
-def test_the_network_policy_opens_only_what_is_used(render: Render) -> None:
+def test_the_network_policy_opens_only_used_ports(render: Render) -> None:
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     values = {"networkPolicy": {"enabled": True, "metricsFrom": [peer], "apiServerPorts": [443]}}
     spec = render(values).one("NetworkPolicy")["spec"]

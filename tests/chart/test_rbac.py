@@ -71,7 +71,7 @@ def environment(rendered: Rendered) -> dict[str, Any]:
     return {e["name"]: e.get("value") for e in container["env"]}
 
 
-def test_cluster_wide_it_has_exactly_these_verbs(render: Render) -> None:
+def test_the_cluster_role_has_exactly_these_verbs(render: Render) -> None:
     rendered = render()
     (role,) = own_cluster_roles(rendered)
     assert granted(role["rules"]) == CLUSTER
@@ -88,7 +88,7 @@ def test_nodes_need_not_be_watched(render: Render) -> None:
     assert environment(rendered)["PSTRAINING_WATCH_NODES"] == "false"
 
 
-def test_with_a_list_of_namespaces_it_has_roles_there_and_no_cluster_role(render: Render) -> None:
+def test_a_list_of_namespaces_gets_roles_there_and_no_cluster_role(render: Render) -> None:
     rendered = render({"watch": {"namespaces": ["team-a", "team-b"]}})
     assert own_cluster_roles(rendered) == []
     assert rendered.of_kind("ClusterRoleBinding") == []
@@ -103,13 +103,13 @@ def test_with_a_list_of_namespaces_it_has_roles_there_and_no_cluster_role(render
     assert granted(roles[NAMESPACE]["rules"]) == LEASE
 
 
-def test_its_own_namespace_may_be_among_those_it_watches(render: Render) -> None:
+def test_the_operators_namespace_may_be_watched(render: Render) -> None:
     rendered = render({"watch": {"namespaces": [NAMESPACE]}})
     names = [r["metadata"]["name"] for r in rendered.of_kind("Role")]
     assert sorted(names) == ["pstraining-operator", "pstraining-operator-lease"]
 
 
-def test_the_lease_role_names_the_lease_that_the_operator_is_told(render: Render) -> None:
+def test_the_lease_role_names_the_configured_lease(render: Render) -> None:
     rendered = render(release="other")
     (role,) = (role for role in rendered.of_kind("Role") if role["metadata"]["name"].endswith("-lease"))
     assert granted(role["rules"]) == LEASE
@@ -117,7 +117,7 @@ def test_the_lease_role_names_the_lease_that_the_operator_is_told(render: Render
     assert named == [[environment(rendered)["PSTRAINING_LEASE_NAME"]]]
 
 
-def test_no_rule_has_a_star_or_touches_secrets_of_others(render: Render) -> None:
+def test_no_rule_has_a_wildcard_or_grants_other_secrets(render: Render) -> None:
     for role in [*render().of_kind("ClusterRole"), *render().of_kind("Role")]:
         for rule in role["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
@@ -126,7 +126,7 @@ def test_no_rule_has_a_star_or_touches_secrets_of_others(render: Render) -> None
                 assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["pstraining-operator-progress"]
 
 
-def test_people_get_jobs_with_the_clusters_own_roles(render: Render) -> None:
+def test_the_clusters_aggregated_roles_include_jobs(render: Render) -> None:
     roles = {r["metadata"]["name"]: r for r in render().of_kind("ClusterRole")}
     view, edit = roles["pstraining-view"], roles["pstraining-edit"]
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
@@ -146,7 +146,7 @@ def test_roles_can_be_left_out(render: Render, namespaces: list[str]) -> None:
     assert not rendered.kinds() & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
-def test_progress_takes_a_service_a_secret_and_the_review_of_tokens(render: Render) -> None:
+def test_progress_needs_a_service_a_secret_and_token_reviews(render: Render) -> None:
     rendered = render()
     name = "pstraining-operator-progress"
     roles = {role["metadata"]["name"]: role for role in rendered.of_kind("Role")}
@@ -158,7 +158,7 @@ def test_progress_takes_a_service_a_secret_and_the_review_of_tokens(render: Rend
     assert environment(rendered)["PSTRAINING_PROGRESS_URL"] == f"https://{host}:{service['spec']['ports'][0]['port']}"
 
 
-def test_with_a_list_of_namespaces_progress_takes_a_cluster_role_for_one_right(render: Render) -> None:
+def test_with_a_list_of_namespaces_progress_needs_a_cluster_role_for_one_right(render: Render) -> None:
     rendered = render({"watch": {"namespaces": ["team-a"]}, "progress": {"enabled": True}})
     (role,) = own_cluster_roles(rendered)
     assert granted(role["rules"]) == REVIEW
@@ -172,7 +172,7 @@ def test_with_a_list_of_namespaces_progress_takes_a_cluster_role_for_one_right(r
 
 
 @pytest.mark.parametrize("values", [{"progress": {"enabled": False}}, {"watch": {"namespaces": ["team-a"]}}])
-def test_without_progress_none_of_that_is_there(values: dict[str, Any], render: Render) -> None:
+def test_without_progress_none_of_that_is_rendered(values: dict[str, Any], render: Render) -> None:
     rendered = render({**values, "networkPolicy": {"enabled": True}})
     text = str([*rendered.of_kind("Role"), *rendered.of_kind("Service"), *rendered.of_kind("NetworkPolicy")])
     assert "progress" not in text

@@ -83,13 +83,13 @@ def made(releases: tuple[Path, Path]) -> Path:
     return releases[0]
 
 
-def test_the_same_commit_is_the_same_release(releases: tuple[Path, Path]) -> None:
+def test_one_commit_gives_one_release_byte_by_byte(releases: tuple[Path, Path]) -> None:
     one, two = map(contents, releases)
     assert one.keys() == two.keys()
     assert not [name for name in one if one[name] != two[name]]
 
 
-def test_all_is_listed_with_its_hash(made: Path) -> None:
+def test_every_file_is_listed_with_its_hash(made: Path) -> None:
     files = contents(made)
     listed = dict(line.split("  ")[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
     assert listed == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -158,7 +158,7 @@ def test_the_operator_is_named_by_its_digest(repo: Path, tmp_path: Path, helm: H
     assert f"image: ghcr.io/me/pstraining/operator@{digest}\n" in manifest
 
 
-def test_a_changed_checkout_is_no_release(tmp_path: Path) -> None:
+def test_a_modified_checkout_is_rejected(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path / "repo")], check=True)
     (tmp_path / "repo" / "pyproject.toml").write_text('version = "1.0.0"\n')
     with pytest.raises(ReleaseError, match=r"1 files differ from the commit, such as pyproject.toml"):

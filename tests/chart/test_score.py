@@ -42,7 +42,7 @@ def found(program: str, objects: tuple[dict[str, Any], ...]) -> dict[str, set[st
     return faults
 
 
-def test_it_finds_only_what_is_wanted(render: Render, program: str) -> None:
+def test_the_score_reports_only_the_expected_findings(render: Render, program: str) -> None:
     on = {"enabled": True}
     rendered = render({"podDisruptionBudget": on, "networkPolicy": on, "metrics": {"dashboard": on, "rules": on}})
     assert found(program, rendered.objects) == {check: {"Deployment"} for check in WANTED}

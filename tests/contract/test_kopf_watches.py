@@ -39,7 +39,7 @@ def private_imports(source: str) -> set[str]:
     return {module for module in modules if module.startswith("kopf._")}
 
 
-def test_one_module_names_what_is_private() -> None:
+def test_only_one_module_uses_kopfs_private_names() -> None:
     found = {path.relative_to(PACKAGE).as_posix(): private_imports(path.read_text()) for path in PACKAGE.rglob("*.py")}
     assert {path: names for path, names in found.items() if names} == {SEAM: PRIVATE}
 

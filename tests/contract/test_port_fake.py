@@ -101,7 +101,7 @@ class PortContract:
     async def let_go(self, port: Any, namespace: str) -> None:
         """Remove the finalizers of the ConfigMap `digits`: what holds it, holds its namespace."""
 
-    async def test_what_is_created_can_be_read(self, port: Any, namespace: str) -> None:
+    async def test_a_created_object_can_be_read(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
         found = await port.get(Kind.CONFIG_MAP, namespace, "digits")
         assert made["kind"] == found["kind"] == "ConfigMap"
@@ -109,7 +109,7 @@ class PortContract:
         assert int(found["metadata"]["resourceVersion"]) > 0
         assert found["data"] == {"a": "1"}
 
-    async def test_a_name_is_taken_once(self, port: Any, namespace: str) -> None:
+    async def test_a_name_can_be_created_only_once(self, port: Any, namespace: str) -> None:
         await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
         with pytest.raises(Conflict) as caught:
             await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "2"}))
@@ -124,7 +124,7 @@ class PortContract:
         assert caught.value.invalid
         assert f"spec.template.spec.{UNKNOWN_FIELD}" in caught.value.message
 
-    async def test_what_is_absent_is_not_found(self, port: Any, namespace: str) -> None:
+    async def test_an_absent_object_is_not_found(self, port: Any, namespace: str) -> None:
         with pytest.raises(NotFound):
             await port.get(Kind.STATEFUL_SET, namespace, "nothing")
 
@@ -140,14 +140,14 @@ class PortContract:
             await port.apply(Kind.CONFIG_MAP, namespace, "digits", with_uid(config_map({"a": "2"}), str(uuid.uuid4())))
         assert (await port.get(Kind.CONFIG_MAP, namespace, "digits"))["data"] == {"a": "1"}
 
-    async def test_an_apply_leaves_what_it_does_not_name_of_the_creation(self, port: Any, namespace: str) -> None:
+    async def test_an_apply_keeps_created_fields_that_it_does_not_set(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1", "b": "1"}))
         body = with_uid(config_map({"a": "2"}), made["metadata"]["uid"])
         written = await port.apply(Kind.CONFIG_MAP, namespace, "digits", body)
         assert written["data"] == {"a": "2", "b": "1"}
         assert int(written["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
 
-    async def test_an_apply_removes_what_an_apply_held(self, port: Any, namespace: str) -> None:
+    async def test_an_apply_removes_fields_of_the_previous_apply(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.DEPLOYMENT, namespace, deployment("A"))
         uid = made["metadata"]["uid"]
         await port.apply(Kind.DEPLOYMENT, namespace, "digits-worker-0", with_uid(deployment("A", "C"), uid))
@@ -156,20 +156,20 @@ class PortContract:
         assert [e["name"] for e in container["env"]] == ["A"]
         assert written["metadata"]["generation"] == 3
 
-    async def test_an_apply_of_the_same_changes_nothing(self, port: Any, namespace: str) -> None:
+    async def test_an_identical_apply_changes_nothing(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.SERVICE, namespace, service({"a": "1"}))
         body = with_uid(service({"a": "2"}), made["metadata"]["uid"])
         first = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
         second = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
         assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
-    async def test_an_apply_turns_a_selector_around(self, port: Any, namespace: str) -> None:
+    async def test_an_apply_replaces_a_selector(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.SERVICE, namespace, service({"pod": "ps-0", "role": "ps"}))
         body = with_uid(service({"pod": "standby-0"}), made["metadata"]["uid"])
         written = await port.apply(Kind.SERVICE, namespace, "digits-ps-0", body)
         assert written["spec"]["selector"] == {"pod": "standby-0"}
 
-    async def test_an_apply_may_mean_one_version(self, port: Any, namespace: str) -> None:
+    async def test_an_apply_may_require_a_version(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.SERVICE, namespace, service({"pod": "ps-0"}))
         body = with_uid(service({"pod": "standby-0"}), made["metadata"]["uid"])
         body["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
@@ -190,7 +190,7 @@ class PortContract:
         assert written["spec"]["replicas"] == 0
         assert written["metadata"]["generation"] == 2
 
-    async def test_a_replacement_means_one_uid(self, port: Any, namespace: str) -> None:
+    async def test_a_replacement_requires_the_uid(self, port: Any, namespace: str) -> None:
         await port.create(Kind.DEPLOYMENT, namespace, deployment("A"))
         parts = {"/spec/template": deployment("C")["spec"]["template"]}
         with pytest.raises(Conflict):
@@ -248,7 +248,7 @@ class PortContract:
         owned = await port.replace(Kind.CONFIG_MAP, namespace, made["metadata"]["name"], made["metadata"]["uid"], parts)
         assert [o["uid"] for o in owned["metadata"]["ownerReferences"]] == [ours["uid"]]
 
-    async def test_a_replacement_may_mean_one_version(self, port: Any, namespace: str) -> None:
+    async def test_a_replacement_may_require_a_version(self, port: Any, namespace: str) -> None:
         theirs = owner(await port.create(Kind.CONFIG_MAP, namespace, config_map({})))
         made = await port.create(Kind.CLAIM, namespace, claim(theirs))
         uid = made["metadata"]["uid"]
@@ -259,7 +259,7 @@ class PortContract:
         found = await port.get(Kind.CLAIM, namespace, "digits-checkpoint")
         assert [o["uid"] for o in found["metadata"]["ownerReferences"]] == [theirs["uid"]]
 
-    async def test_a_delete_means_one_uid(self, port: Any, namespace: str) -> None:
+    async def test_a_delete_requires_the_uid(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
         with pytest.raises(Conflict) as caught:
             await port.delete(Kind.CONFIG_MAP, namespace, "digits", str(uuid.uuid4()))
@@ -268,7 +268,7 @@ class PortContract:
         with pytest.raises(NotFound):
             await port.delete(Kind.CONFIG_MAP, namespace, "digits", made["metadata"]["uid"])
 
-    async def test_a_deleted_object_that_is_held_is_returned(self, port: Any, namespace: str) -> None:
+    async def test_a_deleted_object_with_a_finalizer_is_returned(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({}, finalizers=["example.com/hold"]))
         uid = made["metadata"]["uid"]
         rest = await port.delete(Kind.CONFIG_MAP, namespace, "digits", uid)
@@ -276,9 +276,7 @@ class PortContract:
         assert rest["metadata"]["deletionTimestamp"]
         await self.let_go(port, namespace)
 
-    async def test_a_pod_goes_at_once_where_its_node_cannot_say_that_it_has_ended(
-        self, port: Any, namespace: str
-    ) -> None:
+    async def test_a_pod_on_an_unreachable_node_is_deleted_at_once(self, port: Any, namespace: str) -> None:
         spec = {"nodeName": "nowhere", "containers": [{"name": "c", "image": "i"}]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "digits", "namespace": namespace}, "spec": spec}
         uid = (await port.create(Kind.POD, namespace, body))["metadata"]["uid"]
@@ -289,7 +287,7 @@ class PortContract:
         with pytest.raises(NotFound):
             await port.delete(Kind.POD, namespace, "digits", uid, 0)
 
-    async def test_a_deleted_service_is_gone(self, port: Any, namespace: str) -> None:
+    async def test_a_deleted_service_is_not_found(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.SERVICE, namespace, service({"a": "1"}))
         assert await port.delete(Kind.SERVICE, namespace, "digits-ps-0", made["metadata"]["uid"]) is None
 
@@ -303,7 +301,7 @@ class PortContract:
         assert second["status"].get("term") in (None, 0)
         assert second["status"]["phase"] == "Running"
 
-    async def test_a_status_means_one_version_of_one_job(self, port: Any, namespace: str) -> None:
+    async def test_a_status_requires_the_version_and_uid_of_its_job(self, port: Any, namespace: str) -> None:
         stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
         await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Pending"}))
         with pytest.raises(Conflict):
@@ -322,7 +320,7 @@ class PortContract:
         second = await port.patch_status(namespace, "digits", status_body(first, {"phase": "Pending"}))
         assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
-    async def test_progress_and_the_rest_of_the_status_have_two_writers(self, port: Any, namespace: str) -> None:
+    async def test_progress_and_other_status_fields_have_separate_writers(self, port: Any, namespace: str) -> None:
         stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
         first = await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Running"}))
         version = first["metadata"]["resourceVersion"]
@@ -342,7 +340,7 @@ class PortContract:
         with pytest.raises(NotFound):
             await port.patch_status(namespace, "digits", status_body(stored, {"phase": "Running"}))
 
-    async def test_an_event_is_taken(self, port: Any, namespace: str) -> None:
+    async def test_an_event_is_accepted(self, port: Any, namespace: str) -> None:
         stored = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
         event = Event("Warning", "PSLost", "x" * 2000)
         body = build_event(stored, event, instance="operator-0", now=NOW, suffix="1")

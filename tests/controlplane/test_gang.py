@@ -91,7 +91,7 @@ def gang_job(gang: str) -> dict[str, Any]:
     return made
 
 
-async def test_it_waits_for_the_kind_and_goes_on(
+async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy, gang: str
 ) -> None:
     operator = operators.start(module=REAL)
@@ -123,7 +123,7 @@ async def test_it_waits_for_the_kind_and_goes_on(
     assert group["spec"]["minMember"] == 1 + job["spec"]["worker"]["replicas"] + 1
 
 
-async def test_a_gang_that_waits_and_a_restart_cost_no_writes(
+async def test_a_waiting_gang_and_an_operator_restart_cost_no_writes(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy, gang: str
 ) -> None:
     await install(client, gang)
@@ -146,7 +146,7 @@ async def test_a_gang_that_waits_and_a_restart_cost_no_writes(
     assert [(s.method, s.path.rsplit("/", 1)[-1]) for s in reads] == [("GET", "digits")], "read once, never watched"
 
 
-async def test_it_is_resized_and_leaves_the_line_while_suspended(
+async def test_a_group_is_resized_and_is_deleted_during_a_suspension(
     client: KubeClient, namespace: str, operators: Operators, gang: str
 ) -> None:
     await install(client, gang)

@@ -68,7 +68,7 @@ async def test_a_restart_writes_nothing(
     assert proxy.writes() == []
 
 
-async def test_a_template_that_is_refused_is_told_once_and_not_tried_again(
+async def test_a_rejected_template_is_reported_once_and_not_retried(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     operator = operators.start(module=REAL)

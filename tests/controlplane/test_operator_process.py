@@ -85,7 +85,7 @@ async def test_a_job_gets_its_children_a_status_and_events(
     assert {e["involvedObject"]["uid"] for e in reported} == {stored["metadata"]["uid"]}
 
 
-async def test_a_restart_makes_one_pass_a_job_and_no_write(
+async def test_a_restart_makes_one_pass_per_job_and_no_write(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     jobs = [f"job-{i}" for i in range(10)]
@@ -120,7 +120,7 @@ async def test_it_only_lists_what_belongs_to_jobs(
     assert {q.get("labelSelector") for q in lists.values()} == {names.LABEL_JOB_UID}
 
 
-async def test_a_deleted_child_comes_back(
+async def test_a_deleted_child_is_recreated(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     operator = operators.start()
@@ -140,7 +140,7 @@ async def test_a_deleted_child_comes_back(
     await eventually(back, 10, operator)
 
 
-async def test_a_name_that_is_taken_is_left_alone_and_tried_again(
+async def test_an_existing_foreign_object_is_kept_and_its_name_retried(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     theirs = config_map({"theirs": "1"})
@@ -156,7 +156,7 @@ async def test_a_name_that_is_taken_is_left_alone_and_tried_again(
     assert len([s for s in proxy.writes() if s.path.endswith("/configmaps")]) <= 3
 
 
-async def test_what_went_while_nobody_watched_is_noticed(
+async def test_a_deletion_during_an_outage_is_noticed(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     operator = operators.start()
@@ -182,7 +182,7 @@ async def test_what_went_while_nobody_watched_is_noticed(
     await eventually(lambda: _absent(client, namespace, Kind.CONFIG_MAP, "gone"), 20, operator)
 
 
-async def test_sigterm_ends_it_cleanly_and_a_successor_starts_at_once(
+async def test_sigterm_ends_the_operator_cleanly_and_a_successor_starts_at_once(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     first = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="60")
@@ -199,7 +199,7 @@ async def test_sigterm_ends_it_cleanly_and_a_successor_starts_at_once(
     await running(client, namespace, second, "one")
 
 
-async def test_a_killed_operator_goes_on_at_once_in_its_pod(
+async def test_a_killed_operator_resumes_at_once_in_its_pod(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     first = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="600")
@@ -214,7 +214,9 @@ async def test_a_killed_operator_goes_on_at_once_in_its_pod(
     await running(client, namespace, second, "two")
 
 
-async def test_a_lost_lease_ends_it(client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy) -> None:
+async def test_a_lost_lease_ends_the_operator(
+    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+) -> None:
     operator = operators.start()
     await operator.ready()
     lease = await client.get_lease(namespace, "pstraining-operator")
@@ -225,7 +227,7 @@ async def test_a_lost_lease_ends_it(client: KubeClient, namespace: str, operator
     assert (await client.get_lease(namespace, "pstraining-operator"))["spec"]["holderIdentity"] == "somebody-else"
 
 
-async def test_an_outage_of_the_api_server_is_survived(
+async def test_the_operator_survives_an_outage_of_the_api_server(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
     operator = operators.start()
@@ -242,7 +244,7 @@ async def test_an_outage_of_the_api_server_is_survived(
     await operator.ready()
 
 
-async def test_a_wrong_setting_ends_it_with_one_line(operators: Operators) -> None:
+async def test_an_invalid_setting_ends_the_operator_with_one_line(operators: Operators) -> None:
     operator = operators.start(module=REAL, PSTRAINING_WORKERS="many")
     assert await operator.ended() == 2
     assert operator.log.read_text() == "pstraining-operator: PSTRAINING_WORKERS is not a whole number: 'many'\n"

@@ -39,7 +39,7 @@ def children(case: Case) -> Iterator[dict[str, Any]]:
             yield workloads.build_attempt(job, role, 1, LauncherMap("launcher"))
 
 
-def test_manifests_are_taken_or_refused(kube: Kube, namespace: str) -> None:
+def test_manifests_are_accepted_or_rejected_as_documented(kube: Kube, namespace: str) -> None:
     wrong = []
     for case in CASES:
         try:
@@ -52,7 +52,7 @@ def test_manifests_are_taken_or_refused(kube: Kube, namespace: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_is_rendered_is_taken(kube: Kube, namespace: str) -> None:
+def test_rendered_manifests_are_accepted(kube: Kube, namespace: str) -> None:
     wrong = []
     for case in CASES:
         for child in children(case) if not case.refused else ():
@@ -63,7 +63,7 @@ def test_what_is_rendered_is_taken(kube: Kube, namespace: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_is_converted_is_taken_with_its_children(kube: Kube, namespace: str) -> None:
+def test_converted_jobs_and_their_children_are_accepted(kube: Kube, namespace: str) -> None:
     wrong = []
     for example in EXAMPLES:
         bodies = [m] if (m := example.conversion().manifest) is not None else []

@@ -29,7 +29,7 @@ def stored(kube: Kube, crd: None, one_namespace: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_at_apply(kube: Kube, crd: None, one_namespace: str, name: str) -> None:
+def test_invalid_jobs_are_rejected_at_apply(kube: Kube, crd: None, one_namespace: str, name: str) -> None:
     change, words = REFUSED[name]
     job = simple(one_namespace)
     kube.request("POST", kube.path("PSTrainingJob", one_namespace) + "?fieldValidation=Strict&dryRun=All", job)
@@ -61,7 +61,7 @@ def test_an_immutable_field(kube: Kube, stored: str, change: Object, field: str)
     kube.merge("PSTrainingJob", namespace, "bad", {"spec": change})
 
 
-def test_who_votes_on_hot_standbys_is_immutable_too(kube: Kube, stored: str) -> None:
+def test_the_voters_of_hot_standbys_are_immutable(kube: Kube, stored: str) -> None:
     namespace = stored
     job = simple(namespace)
     edit("spec.training", {"mode": "Sync"})(job)
@@ -125,8 +125,8 @@ def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, names
     assert status["ps"]["lastFailure"]["pod"] == "bad-ps-0"
 
 
-@in_all("tests/e2e/test_waiting.py::test_what_a_job_waits_for_is_told")  # by its node selector
-def test_a_pod_that_fits_nowhere(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
+@in_all("tests/e2e/test_waiting.py::test_the_reason_why_a_job_waits_is_reported")  # by its node selector
+def test_a_pod_that_fits_no_node(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     job = simple(namespace)
     container(job)["resources"] = {"requests": {"cpu": "900"}}
@@ -135,7 +135,7 @@ def test_a_pod_that_fits_nowhere(kube: Kube, own_operator: OperatorProcess, name
     assert found["reason"] == "Unschedulable"
 
 
-def test_no_checkpoint_volume_is_told(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
+def test_a_missing_checkpoint_volume_is_reported(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     kube.create(simple(namespace))
     reported(kube, namespace, "CheckpointNotDurable", "spec.checkpoint is not set")
@@ -145,7 +145,7 @@ def test_no_checkpoint_volume_is_told(kube: Kube, own_operator: OperatorProcess,
     ("variable", "value"),
     [("PSTRAINING_WORKERS", "many"), ("PSTRAINING_LOG_LEVEL", "LOUD"), ("PSTRAINING_WORKRES", "4")],
 )
-def test_a_wrong_setting_of_the_operator_is_named(
+def test_an_invalid_setting_of_the_operator_is_named(
     kube: Kube, own_operator: OperatorProcess, variable: str, value: str
 ) -> None:
     own_operator.start(wait=False, settings={variable: value})

@@ -48,7 +48,7 @@ def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
 
 
 @in_soak
-def test_poisoned_jobs_hold_up_nobody(target: Target, fake_nodes: int, tmp_path: Path) -> None:
+def test_poisoned_jobs_delay_no_other_job(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     found = measured(target, tmp_path, POISONED)
     assert [found["poisoned"][poison]["unfinished"] for poison in ("500", "hang")] == [0, 0]
 

@@ -50,7 +50,7 @@ def stateful_set(kube: Kube, namespace: str) -> Object | None:
     return kube.get("StatefulSet", namespace, "job-ps")
 
 
-def test_claims_that_go_with_their_shard_and_their_job(
+def test_claims_are_deleted_with_their_shard_and_their_job(
     kube: Kube, own_operator: OperatorProcess, namespace: str
 ) -> None:
     own_operator.start()
@@ -76,7 +76,7 @@ def test_claims_that_go_with_their_shard_and_their_job(
     wait_for(lambda: not kube.list("PersistentVolumeClaim", namespace), "the claims go with the job")
 
 
-def test_claims_that_stay(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
+def test_claims_are_retained(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
     create(kube, namespace)
     wait_for(lambda: len(claims(kube, namespace)) == 3, "every PS has its claim")

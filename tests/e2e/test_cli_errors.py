@@ -78,13 +78,13 @@ def test_no_cluster(kube: Kube, tmp_path: Path, make: Callable[[Kube, Path], Obs
         assert said.startswith(f"Error: {words}"), (command, said)
 
 
-def test_no_right(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
+def test_a_missing_right_is_named(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
     words = f"may not get pstrainingjobs.pstraining.dev in namespace {namespace}: request a role"
     for command, said in ran_all(nobody_here(kube, namespace, tmp_path), namespace).items():
         assert words in said, (command, said)
 
 
-def test_acting_as_somebody_without_rights(target: Target, crd: None, namespace: str, tmp_path: Path) -> None:
+def test_impersonation_of_a_user_without_rights(target: Target, crd: None, namespace: str, tmp_path: Path) -> None:
     config = yaml.safe_load(Path(target.kubeconfig).read_text())
     for entry in config["users"]:
         entry["user"] |= {"as": "nobody@example.com", "as-groups": ["system:authenticated"]}
@@ -109,7 +109,7 @@ def test_no_crd(target: Target, crd: None, namespace: str) -> None:
         assert said.startswith("Error: The cluster does not serve PSTrainingJobs: "), (command, said)
 
 
-def test_what_is_converted_is_valid_and_taken(kube: Kube, target: Target, crd: None, namespace: str) -> None:
+def test_converted_jobs_are_valid_and_accepted(kube: Kube, target: Target, crd: None, namespace: str) -> None:
     """A TFJob's way: `convert`, `validate`, and on to the API server; and what is no TFJob."""
     tfjob = (ROOT / "tests" / "tfjob" / "convert" / "tfjobs" / "dist-mnist.yaml").read_text()
     made = run(target, "convert", "-f", "-", given=tfjob, with_context=False)

@@ -73,7 +73,7 @@ def say(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
     return run
 
 
-def test_a_job_from_its_start_to_its_end(
+def test_the_commands_follow_a_job_from_start_to_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, say: Say
 ) -> None:
     own_operator.start()
@@ -194,7 +194,7 @@ def _all_was_followed(lines: list[str], remarks: str) -> None:
     assert "digits has ended: Succeeded." in remarks
 
 
-def test_who_may_not_and_what_is_not_installed(
+def test_missing_rights_and_missing_installations_are_reported(
     kube: Kube, crd: None, namespace: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert say("status") == f"No PSTrainingJobs in namespace {namespace}.\n"

@@ -50,7 +50,7 @@ def jobs() -> dict[str, Object]:
     return found | examples
 
 
-def test_offline_and_the_api_server_say_the_same(kube: Kube, crd: None, namespace: str) -> None:
+def test_offline_validation_and_the_api_server_agree(kube: Kube, crd: None, namespace: str) -> None:
     schema = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     apart = []
     for name, job in jobs().items():
@@ -69,7 +69,9 @@ def test_offline_and_the_api_server_say_the_same(kube: Kube, crd: None, namespac
     assert not apart, "\n".join(apart)
 
 
-def test_changes_are_refused_offline_as_by_the_api_server(kube: Kube, crd: None, namespace: str) -> None:
+def test_offline_validation_rejects_the_changes_that_the_api_server_rejects(
+    kube: Kube, crd: None, namespace: str
+) -> None:
     stored = kube.create(simple(namespace))
     for field, value in (
         ("spec.ps.server", "Builtin"),
@@ -157,7 +159,7 @@ def test_a_job_that_cannot_start_ends_the_wait(
     assert re.search("bad cannot start: .*imagePullPolcy", failed(waited, ExitCode.JOB_FAILED))
 
 
-def test_doctor_of_somebody_without_rights(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
+def test_doctor_without_rights(kube: Kube, tmp_path: Path, crd: None, namespace: str) -> None:
     nobody = nobody_here(kube, namespace, tmp_path)
     ran = run(nobody, "doctor", "-n", namespace, "-o", "json")
     assert ran.returncode == 1, ran

@@ -40,7 +40,7 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
     assert [puppet.runs(t) for t in ("chief-0", "worker-0", "worker-1")] == [1, 1, 1]
 
 
-def test_time_is_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
+def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     """To the second, and nothing is left."""
     puppet = Puppet.make(kube, namespace, "late", shared, runPolicy={"activeDeadlineSeconds": 8})
     found = puppet.wait_phase("Failed")["status"]
@@ -51,7 +51,7 @@ def test_time_is_up(kube: Kube, begun: OperatorProcess, namespace: str, shared: 
 
 
 @in_all("tests/e2e/test_completion.py::test_all_workers_have_to_succeed")  # parameter servers
-def test_of_three_parameter_servers_the_one_that_failed_stays(
+def test_only_the_failed_one_of_three_parameter_servers_is_kept(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     keep = {"onFailure": "Failed", "keepFailedSeconds": 30}
@@ -155,7 +155,7 @@ def has_stopped(kube: Kube, namespace: str, pod: Object) -> bool:
     return found is None or found["metadata"]["uid"] != pod["metadata"]["uid"] or found["status"]["phase"] == "Failed"
 
 
-def test_a_chief_ends_beside_a_container_that_never_ends(
+def test_a_chief_completes_beside_a_container_that_never_ends(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     """The next attempt follows a failure, success ends the job, and the failed pod keeps its logs."""

@@ -64,7 +64,7 @@ def island_log(namespace: str, pod: Object) -> list[dict[str, Any]]:
 
 @in_all("tests/unit/core/test_node_loss.py::test_what_may_go_on_by_itself_is_not_replaced")
 @pytest.mark.parametrize("number", range(20 if THOROUGH else 1))
-def test_a_majority_that_is_cut_off_is_neither_replaced_nor_forgotten(
+def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,

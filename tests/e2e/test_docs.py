@@ -303,12 +303,12 @@ def test_removes(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("place", "job"), JOBS)
-def test_the_api_server_takes_the_jobs(kube: Kube, place: str, job: Object) -> None:
+def test_the_api_server_accepts_the_jobs(kube: Kube, place: str, job: Object) -> None:
     path = kube.path("PSTrainingJob", "default")
     stored = kube.request("POST", f"{path}?dryRun=All&fieldValidation=Strict", {**job, "metadata": {"name": "shown"}})
     assert stored["spec"], place
 
 
-def test_every_entry_of_the_tables_is_shown_somewhere() -> None:
+def test_every_entry_of_the_tables_is_in_a_page() -> None:
     assert {*ELSEWHERE, *SAYS, *FOLLOWS, *CHANGES, *ENDS, REMOVES} <= {*SHOWN}
     assert all((ROOT / place).exists() for place in ELSEWHERE.values())

@@ -133,7 +133,7 @@ def urgent(kube: Kube, namespace: str) -> Iterator[str]:
     kube.request("DELETE", f"{PRIORITY}/{name}")
 
 
-def test_a_preempted_worker_is_free_and_comes_back(
+def test_a_preempted_worker_costs_no_budget_and_is_replaced(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, urgent: str
 ) -> None:
     own_operator.start()

@@ -81,7 +81,7 @@ def _delete(puppet: Puppet) -> None:
 DISRUPTIONS: dict[str, Callable[[Puppet], None]] = {"evicted": _evict, "deleted": _delete}
 
 
-def test_what_kubernetes_ends_is_free_even_under_never(
+def test_disruptions_by_kubernetes_cost_no_budget_even_under_never(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     own_operator.start()

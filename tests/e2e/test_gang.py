@@ -136,7 +136,7 @@ def _without_gangs(line: Line) -> None:
     wait_for(lambda: not kube.list("Pod", namespace), "they are gone", 60)
 
 
-def test_gangs_run_one_after_the_other_where_single_pods_wait_for_each_other(
+def test_gangs_run_in_turn_where_single_pods_deadlock(
     kube: Kube, namespace: str, own_operator: OperatorProcess, gang_scheduler: None
 ) -> None:
     own_operator.start()

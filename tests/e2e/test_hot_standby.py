@@ -121,7 +121,7 @@ class Watched:
         ("Sync", 1),
         pytest.param(
             ("Sync", 2),
-            marks=in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step"),  # two shards
+            marks=in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),  # two shards
         ),
         pytest.param(("Async", 2), marks=in_soak),
     ],
@@ -174,7 +174,7 @@ MORE: list[Loss] = [
 ]
 
 
-def test_whatever_is_lost_costs_no_step(
+def test_no_single_loss_costs_a_step(
     watched: Watched, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One member after the other; one while no operator runs; the chief."""
@@ -225,9 +225,7 @@ def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: Operato
 
 
 @in_soak
-def test_each_of_many_hand_overs_is_told(
-    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
-) -> None:
+def test_every_switchover_is_reported(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     """A server that goes may end before it has answered the chief that lets it go: one of ten did."""
     own_operator.start()
     watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
@@ -265,7 +263,7 @@ def spec_of_two_nodes() -> Object:
 
 
 @in_soak
-def test_a_silent_node_is_left_by_the_majority_and_follows_when_it_is_back(
+def test_the_majority_drops_an_unreachable_node_which_rejoins_later(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,

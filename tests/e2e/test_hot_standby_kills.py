@@ -51,9 +51,9 @@ def step_of(state: Path) -> int:
     return int(state.parent.name.split("-")[1])
 
 
-@in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step")  # 20 losses take ten minutes
+@in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step")  # 20 losses take ten minutes
 @pytest.mark.parametrize(("shards", "numbers"), [(1, NUMBERS), pytest.param(2, (14, 4, 2), marks=in_soak)])
-def test_losses_at_random_moments_leave_no_trace(
+def test_random_losses_do_not_change_the_result(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,

@@ -54,7 +54,7 @@ def all_is_well(watched: Watched, what: str) -> None:
     assert watched.condition("Degraded")["status"] != "True"
 
 
-def test_without_an_api_server_a_standby_takes_over_and_the_truth_is_told_afterwards(
+def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports_it_later(
     watched: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = watched.shards()[0]["takeovers"]
@@ -75,7 +75,7 @@ def test_without_an_api_server_a_standby_takes_over_and_the_truth_is_told_afterw
     assert lost <= 5.0
 
 
-def test_every_node_is_drained_in_turn(kube: Kube, watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+def test_draining_every_node_in_turn(kube: Kube, watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     """By kubectl: whatever runs there, the chief as well, and no disruption budget is broken for it."""
     example, kubectl = watched.example, cluster_command("tool", "kubectl")
     all_is_well(watched, "at first")
@@ -128,7 +128,7 @@ def begun(kube: Kube, namespace: str, shared: Path, spec: Object) -> Watched:
     return found
 
 
-def test_a_chief_on_the_minority_side_stops_and_the_next_one_goes_on(
+def test_a_chief_on_the_minority_side_stops_and_its_successor_continues(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,
@@ -165,7 +165,7 @@ def on_disk(node: str, namespace: str, pod: str) -> list[Any]:
     return [json.loads(line) for line in lines if line.startswith('{"event"')]
 
 
-def test_two_halves_never_go_on_beside_each_other(
+def test_two_halves_never_both_continue(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None
 ) -> None:
     """A worker and a member of each shard on both sides: three of six votes, and no side has a majority."""

@@ -15,7 +15,7 @@ pytestmark = in_soak
 
 
 @pytest.mark.parametrize("image", ["operator", "runtime"])
-def test_an_image_that_is_built_again_is_the_same(image: str, tmp_path: Path) -> None:
+def test_an_image_build_is_reproducible(image: str, tmp_path: Path) -> None:
     cluster_command("build-images", image)  # its base, and the storage, are there then
     layout = read_layout(os.environ, ROOT)
     buildah, settings, conf = Buildah(layout), pipconfig.read_settings(os.environ), tmp_path / "pip.conf"

@@ -82,7 +82,7 @@ def test_fewer_workers_are_admitted_where_a_minimum_is_set(queue: Queue, shared:
     assert "4 of 8 workers" in condition(job, "Queued")["message"]
 
 
-def test_more_workers_come_by_a_slice_and_no_pod_is_touched(queue: Queue, shared: Path) -> None:
+def test_added_workers_come_with_a_slice_and_no_pod_is_changed(queue: Queue, shared: Path) -> None:
     queue.room_for(6)
     job = queued(queue, "elastic", shared, worker={"replicas": 4})
     job.wait_phase("Running")
@@ -112,7 +112,7 @@ def test_a_higher_priority_preempts_and_quota_is_free_when_the_last_pod_is_gone(
     low.wait_phase("Running")
 
 
-def test_hold_and_drain_and_release(queue: Queue, shared: Path) -> None:
+def test_hold_drain_and_release(queue: Queue, shared: Path) -> None:
     queue.room_for(3)
     job = queued(queue, "held", shared)
     for _ in range(ROUNDS):
@@ -126,7 +126,7 @@ def test_hold_and_drain_and_release(queue: Queue, shared: Path) -> None:
     assert sum(r["failures"] for r in job.status().get("replicaRecords", [])) == 0
 
 
-def test_suspension_and_deletion_give_the_quota_back(queue: Queue, shared: Path) -> None:
+def test_suspension_and_deletion_return_the_quota(queue: Queue, shared: Path) -> None:
     queue.room_for(3)
     job = queued(queue, "job", shared)
     job.wait_phase("Running")
@@ -173,7 +173,7 @@ def steps(example: Example, pod: str) -> list[int]:
     return [int(event["step"]) for event in found if event["event"] == "worker"]
 
 
-def test_a_job_that_ends_while_kueue_is_away_gives_its_quota_back_later(queue: Queue, shared: Path) -> None:
+def test_a_job_that_ends_during_a_kueue_outage_returns_its_quota_later(queue: Queue, shared: Path) -> None:
     queue.room_for(3)
     first, second = queued(queue, "first", shared), queued(queue, "second", shared)
     wait_for(lambda: "Running" in (first.phase(), second.phase()), "one of them runs", 120)

@@ -38,7 +38,7 @@ def queue(kube: Kube, namespace: str, release: None) -> Iterator[Queue]:
     made.remove()
 
 
-def test_jobs_wait_and_run_and_keep_their_label(queue: Queue, shared: Path) -> None:
+def test_jobs_wait_run_and_keep_their_queue_label(queue: Queue, shared: Path) -> None:
     first = queued(queue, "first", shared)
     first.wait_phase("Running")
     second = queued(queue, "second", shared, labels={})

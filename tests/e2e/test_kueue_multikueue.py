@@ -107,7 +107,7 @@ def sent(kube: Kube, namespace: str) -> Object | None:
     return kube.get("PSTrainingJob", namespace, "sent")
 
 
-def test_a_job_runs_in_the_other_cluster_and_its_status_comes_back(far: Queue, queue: Queue, shared: Path) -> None:
+def test_a_job_runs_in_the_worker_cluster_and_its_status_is_copied_back(far: Queue, queue: Queue, shared: Path) -> None:
     queue.room_for(3)
     job = queued(far, "sent", shared, at=queue.kube, managedBy=MULTIKUEUE)
     there = Puppet(queue.kube, queue.namespace, "sent", job.orders)

@@ -36,8 +36,10 @@ def failures(puppet: Puppet, role: str, index: int = 0) -> int:
     return int(records(puppet).get((role, index), {}).get("failures", 0))
 
 
-@in_all("tests/e2e/test_completion.py::test_a_chief_ends_beside_a_container_that_never_ends")  # the next term follows
-def test_a_bug_of_the_program_is_its_own_failure(running: Puppet) -> None:
+@in_all(
+    "tests/e2e/test_completion.py::test_a_chief_completes_beside_a_container_that_never_ends"
+)  # the next term follows
+def test_a_bug_counts_as_a_failure_of_the_program(running: Puppet) -> None:
     running.exit("chief-0", 1)
     wait_for(lambda: failures(running, "chief") == 1, f"the chief's failure is counted: {running.job()}")
     wait_for(lambda: running.runs("chief-0") == 2, "the next term runs")
@@ -47,7 +49,7 @@ def test_a_bug_of_the_program_is_its_own_failure(running: Puppet) -> None:
     assert status["chief"]["lastFailure"]["message"] == "chief-0 was told to exit with 1"
 
 
-def test_a_program_that_dies_with_its_ps_is_run_again_and_not_blamed(running: Puppet) -> None:
+def test_a_program_that_fails_with_its_ps_is_restarted_at_no_cost(running: Puppet) -> None:
     running.exit("ps-0", 1)
     wait_for(lambda: running.runs("ps-0") == 2, "the PS is started again in place")
     running.exit("chief-0", 1)
@@ -59,7 +61,9 @@ def test_a_program_that_dies_with_its_ps_is_run_again_and_not_blamed(running: Pu
     running.wait_phase("Succeeded")
 
 
-@in_all("tests/e2e/test_failures.py::test_what_kubernetes_ends_is_free_even_under_never")  # under another policy
+@in_all(
+    "tests/e2e/test_failures.py::test_disruptions_by_kubernetes_cost_no_budget_even_under_never"
+)  # under another policy
 def test_a_deleted_worker_is_replaced_and_a_failing_one_restarted(running: Puppet) -> None:
     wait_for(lambda: running.runs("worker-1") == 1, "worker 1 runs")
     running.exit("worker-1", 3)
@@ -130,7 +134,7 @@ def test_without_a_chief_worker_zero_ends_the_job(
 
 
 @in_all("tests/e2e/test_cli_write.py::test_a_jobs_life_by_commands")  # by commands
-def test_suspend_frees_everything_and_resume_goes_on(running: Puppet) -> None:
+def test_suspend_frees_all_pods_and_resume_continues_training(running: Puppet) -> None:
     kube, namespace = running.kube, running.namespace
     kube.merge("PSTrainingJob", namespace, "job", {"spec": {"runPolicy": {"suspend": True}}})
     running.wait_phase("Suspended")
@@ -146,9 +150,7 @@ def test_suspend_frees_everything_and_resume_goes_on(running: Puppet) -> None:
 @in_all(
     "tests/e2e/test_checkpoint_claims.py::test_a_claim_outlives_a_job_that_expires_and_serves_the_next_one"
 )  # with a claim
-def test_time_to_live_takes_the_job_away(
-    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
-) -> None:
+def test_time_to_live_deletes_the_job(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "job", shared, runPolicy={"ttlSecondsAfterFinished": 2})
     puppet.exit("chief-0", 0)
@@ -177,7 +179,7 @@ def _check_what_tasks_are_given(running: Puppet) -> None:
         assert not any("serviceaccount" in m for m in mounts)
 
 
-def test_what_every_task_is_given_and_workers_scale_both_ways(running: Puppet) -> None:
+def test_every_task_gets_its_environment_and_workers_scale_both_ways(running: Puppet) -> None:
     _check_what_tasks_are_given(running)
     kube, namespace = running.kube, running.namespace
     uids = {p["metadata"]["uid"] for p in running.pods()}

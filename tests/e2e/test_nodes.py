@@ -162,7 +162,7 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
 
 
 @in_all("tests/e2e/test_nodes.py::test_chief_and_parameter_server_are_lost_together")  # without TensorFlow
-def test_without_a_standby_the_parameter_server_of_a_lost_node_comes_back_elsewhere(
+def test_without_a_standby_the_parameter_server_of_a_lost_node_is_recreated_elsewhere(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,

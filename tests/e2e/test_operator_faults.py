@@ -67,10 +67,12 @@ def _killed_after_write(number: int, kube: Kube, proxy: ThreadedProxy, puppet: P
     some(
         [True, False],
         lambda operator_runs: operator_runs,
-        in_all("tests/e2e/test_operator_faults.py::test_deleted_half_way"),  # with an operator
+        in_all(
+            "tests/e2e/test_operator_faults.py::test_a_job_deleted_during_its_creation_leaves_nothing"
+        ),  # with an operator
     ),
 )
-def test_deleted_half_way(
+def test_a_job_deleted_during_its_creation_leaves_nothing(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, operator_runs: bool
 ) -> None:
     own_operator.start()
@@ -91,10 +93,12 @@ USED: Final = ("Pod", "PersistentVolumeClaim")
     some(
         [kind for kind in (*CHILD_KINDS, "PodDisruptionBudget") if kind not in USED],
         lambda kind: kind == "StatefulSet",
-        in_all("tests/e2e/test_operator_faults.py::test_a_name_that_belongs_to_someone_else_before"),  # other kinds
+        in_all(
+            "tests/e2e/test_operator_faults.py::test_a_name_that_a_foreign_object_had_before_the_job"
+        ),  # other kinds
     ),
 )
-def test_a_name_that_belongs_to_someone_else_before(
+def test_a_name_that_a_foreign_object_had_before_the_job(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, kind: str
 ) -> None:
     name, body = _foreign(kind, namespace)
@@ -120,9 +124,9 @@ def test_a_name_that_belongs_to_someone_else_before(
 
 
 @in_all(
-    "tests/controlplane/test_operator_process.py::test_a_name_that_is_taken_is_left_alone_and_tried_again"
+    "tests/controlplane/test_operator_process.py::test_an_existing_foreign_object_is_kept_and_its_name_retried"
 )  # while it runs
-def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
+def test_a_name_that_a_foreign_object_takes_while_the_job_runs(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     own_operator.start()
@@ -149,12 +153,12 @@ def test_a_name_that_is_taken_by_someone_else_while_the_job_runs(
             names.shard_budget("mine", 0),
             {"minAvailable": 0},
             marks=in_all(
-                "tests/e2e/test_operator_faults.py::test_what_somebody_else_has_changed_is_as_before_again"
+                "tests/e2e/test_operator_faults.py::test_foreign_changes_of_children_are_reverted"
             ),  # another kind
         ),
     ],
 )
-def test_what_somebody_else_has_changed_is_as_before_again(
+def test_foreign_changes_of_children_are_reverted(
     kube: Kube,
     own_operator: OperatorProcess,
     namespace: str,
@@ -176,7 +180,7 @@ def test_what_somebody_else_has_changed_is_as_before_again(
     wait_for(is_back, f"{name} is as before")
 
 
-def test_a_budget_goes_with_the_standbys(
+def test_a_disruption_budget_is_deleted_with_the_standbys(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     own_operator.start()

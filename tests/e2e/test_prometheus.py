@@ -89,7 +89,7 @@ def told_by_the_job(prometheus: Prometheus) -> dict[str, Any] | None:
 
 
 @in_all("tests/chart/test_alerts.py::test_an_alert_fires")  # Prometheus runs for minutes
-def test_every_panel_has_data_and_a_lost_server_is_told(
+def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
     kube: Kube, prometheus: Prometheus, chart: dict[str, list[Any]], namespace: str, shared: Path
 ) -> None:
     # Panels of what the operator does have data only if it is watched while it does something.

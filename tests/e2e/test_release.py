@@ -20,8 +20,8 @@ REGISTRY = image_repository("operator").removesuffix("/pstraining/operator")
 """The images on the nodes have names of it."""
 
 
-@in_all("tests/chart/test_release.py::test_the_same_commit_is_the_same_release")  # gigabytes
-def test_a_release_with_images_is_the_same_again(tmp_path: Path) -> None:
+@in_all("tests/chart/test_release.py::test_one_commit_gives_one_release_byte_by_byte")  # gigabytes
+def test_a_release_with_images_is_reproducible(tmp_path: Path) -> None:
     for name in ("one", "two"):
         assert release.main(["--uncommitted", "--out", str(tmp_path / name)]) == 0
     one, two = tmp_path / "one", tmp_path / "two"

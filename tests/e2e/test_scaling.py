@@ -123,7 +123,9 @@ def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
         assert notes(puppet, task, "stops")[0][0] >= end, f"{task} stopped while {leader} was saving"
 
 
-@in_all("tests/e2e/test_lifecycle.py::test_what_every_task_is_given_and_workers_scale_both_ways")  # with TensorFlow
+@in_all(
+    "tests/e2e/test_lifecycle.py::test_every_task_gets_its_environment_and_workers_scale_both_ways"
+)  # with TensorFlow
 def test_workers_are_scaled_both_ways_and_nobody_else_notices(started: Any, capsys: pytest.CaptureFixture[str]) -> None:
     puppet = started()
     for count, stay in ((4, ["chief-0", "ps-0", "worker-0", "worker-1"]), (1, ["chief-0", "ps-0", "worker-0"])):

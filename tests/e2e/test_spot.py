@@ -54,7 +54,7 @@ def test_standbys_run_on_their_own_nodes(
 
 
 @pytest.mark.alone
-@in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step")  # a member is evicted there
+@in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step")  # a member is evicted there
 def test_a_reclaimed_spot_node_costs_no_step(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,8 +20,8 @@ REAL = [c for c in CASES if c.real]
 AT_A_TIME = 9
 
 
-@in_all("tests/e2e/test_tfjob.py::test_what_is_made_of_tfjobs_runs_to_the_documented_end")  # many jobs
-def test_jobs_go_as_a_tfjob_user_expects(
+@in_all("tests/e2e/test_tfjob.py::test_converted_tfjobs_run_to_the_documented_end")  # many jobs
+def test_jobs_behave_as_a_tfjob_user_expects(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     claim(kube, namespace, shared)
@@ -29,7 +29,7 @@ def test_jobs_go_as_a_tfjob_user_expects(
 
 
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=in_soak)], ids=["quick", "others"])
-def test_what_is_made_of_tfjobs_runs_to_the_documented_end(
+def test_converted_tfjobs_run_to_the_documented_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, quick: bool
 ) -> None:
     cases = [example.case() for example in EXAMPLES if example.real and example.quick is quick]

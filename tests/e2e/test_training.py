@@ -41,7 +41,7 @@ COMPRESSED = {"compression": {"push": "Int8"}}
     some(
         [({}, 2000, 0.95) if ALL else (COMPRESSED, 1000, 0.9), (IN_STEP, 1000, 0.9)],
         lambda training, steps, accuracy: training is not IN_STEP,
-        in_all("tests/e2e/test_hot_standby.py::test_whatever_is_lost_costs_no_step"),  # in step, and not compressed
+        in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),  # in step, and not compressed
     ),
     ids=["Async", "Sync-Int8"],
 )
@@ -119,8 +119,8 @@ def _start_shown_pod(example: Example, text: str) -> None:
     wait_for(is_ready, f"pod {name} runs", 120)
 
 
-@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # a process, not a pod
-def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # a process, not a pod
+def test_digits_trains_synchronously_through_the_loss_of_a_worker(kube: Kube, namespace: str, shared: Path) -> None:
     """The other one waits for a lost worker for a moment only."""
     example = Example.start(kube, namespace, "digits", shared, {"training": IN_STEP}, paced=True)
     example.wait_event("worker", "worker", 0)
@@ -132,7 +132,7 @@ def test_digits_in_step_while_a_worker_is_lost(kube: Kube, namespace: str, share
     _steps_without_the_other(example, struck, example.wait_event("worker", "worker", 1))
 
 
-def test_digits_around_a_ring_while_a_worker_is_lost(kube: Kube, namespace: str, shared: Path) -> None:
+def test_digits_trains_in_hybrid_mode_through_the_loss_of_a_worker(kube: Kube, namespace: str, shared: Path) -> None:
     """Hybrid: pods of two workers reach each other by their ring ports, and continue without one of them."""
     example = Example.start(kube, namespace, "digits", shared, {"training": {"mode": "Hybrid"}}, paced=True)
     example.wait_event("worker", "worker", 0)
@@ -223,8 +223,8 @@ def test_a_whole_script_ends_where_fit_ends(
         assert (example.checkpoints / name).exists(), name
 
 
-@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # four losses, in turn
-def test_digits_under_fire(kube: Kube, namespace: str, shared: Path) -> None:
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # four losses, in turn
+def test_digits_trains_through_repeated_losses(kube: Kube, namespace: str, shared: Path) -> None:
     """A worker, a PS process, a PS container and the chief die in turn; the job resumes each time and succeeds."""
     example = Example.start(kube, namespace, "digits", shared, {"training": {"steps": 45000}})
     example.wait_event("checkpoint")

@@ -113,7 +113,7 @@ def job(
     return request.param, Watched(example)
 
 
-def test_what_is_lost_costs_the_others_seconds(
+def test_a_loss_costs_the_other_tasks_only_seconds(
     kube: Kube, job: tuple[str, Watched], capsys: pytest.CaptureFixture[str]
 ) -> None:
     mode, watched = job

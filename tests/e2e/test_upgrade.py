@@ -93,7 +93,7 @@ def acts(puppet: Puppet, times: int) -> None:
     wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
 
 
-def test_a_running_job_lives_through_upgrade_rollback_and_uninstall(
+def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     kube: Kube, helm_in: Helm, older: Path, namespace: str, shared: Path
 ) -> None:
     image = (*OPERATOR_IMAGE, "--set", f"image.tag={__version__}")
@@ -185,7 +185,7 @@ def kubectl(kube: Kube, *arguments: str, text: str = "") -> subprocess.Completed
     return done
 
 
-def test_every_object_is_one_that_the_api_server_knows(
+def test_the_api_server_knows_every_object_of_the_chart(
     kube: Kube, helm_in: Helm, namespace: str, monitoring: None
 ) -> None:
     """Strictly, field by field, with all that can be switched on; the Prometheus operator's by its own CRDs."""

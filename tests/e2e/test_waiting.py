@@ -17,7 +17,9 @@ LATE = 60 + 60
 """Seconds until a job that nobody can explain says so; half of it for busy cores."""
 
 
-def test_what_a_job_waits_for_is_told(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
+def test_the_reason_why_a_job_waits_is_reported(
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
+) -> None:
     own_operator.start()
     made = {
         name: Puppet.make(kube, namespace, name, shared, **change(template(name)))
@@ -27,7 +29,7 @@ def test_what_a_job_waits_for_is_told(kube: Kube, own_operator: OperatorProcess,
         wait_for(partial(reported, made[name], reason, words), f"{name}: {reason}, {words!r}", LATE)
 
 
-def test_a_quota_is_told_and_the_job_runs_when_it_is_raised(
+def test_an_exceeded_quota_is_reported_and_the_job_runs_once_it_is_raised(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     own_operator.start()

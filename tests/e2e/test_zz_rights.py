@@ -36,7 +36,7 @@ def entries(since: datetime) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def test_the_rights_of_the_chart_are_those_that_were_used(request: pytest.FixtureRequest, began: datetime) -> None:
+def test_the_chart_grants_exactly_the_used_rights(request: pytest.FixtureRequest, began: datetime) -> None:
     granted = {of: set(verbs) for of, verbs in (CLUSTER | LEASE | SECRET).items() if of not in NOT_CALLED}
     used: dict[tuple[str, str], set[str]] = defaultdict(set)
     for entry in entries(began):

@@ -42,13 +42,13 @@ def member(pod: MakePod) -> Any:
         yield found
 
 
-def test_it_is_the_task_after_all_first_members(member: Member) -> None:
+def test_a_standbys_task_follows_all_first_members(member: Member) -> None:
     member.pod.start(*member.pod.puppet)
     member.pod.started()
     assert json.loads(member.pod.starts()[0][2])["task"] == {"type": "ps", "index": 3}
 
 
-def test_it_is_ready_while_nobody_or_itself_is_in_sync(member: Member) -> None:
+def test_a_member_is_ready_while_it_or_no_member_is_in_sync(member: Member) -> None:
     member.pod.start(*COMMAND)
     eventually(lambda: member.status().get("state") == "Serving")
     assert not member.is_ready(), "the other one is silent, and may have the state"
@@ -62,7 +62,7 @@ def test_it_is_ready_while_nobody_or_itself_is_in_sync(member: Member) -> None:
     assert not member.is_ready(), "the chief has taken it back"
 
 
-def test_a_killed_server_is_back_in_place_and_not_in_sync(member: Member) -> None:
+def test_a_killed_server_restarts_in_place_and_is_not_in_sync(member: Member) -> None:
     member.primary.up().in_sync = True
     member.pod.start(*COMMAND)
     eventually(lambda: member.status().get("state") == "Serving")
@@ -80,7 +80,7 @@ def test_a_killed_server_is_back_in_place_and_not_in_sync(member: Member) -> Non
 
 
 @pytest.mark.parametrize("word", ["1.2", ""], ids=["in sync", "not in sync"])
-def test_a_member_in_sync_stays_until_others_do_without_it(member: Member, word: str) -> None:
+def test_a_member_in_sync_stays_until_a_view_excludes_it(member: Member, word: str) -> None:
     member.pod.start(*COMMAND)
     eventually(lambda: member.status().get("state") == "Serving")
     member.is_told(word)
@@ -110,7 +110,7 @@ def test_a_program_starts_with_one_member_of_each_shard(pod: MakePod) -> None:
         worker.started()
 
 
-def test_a_program_does_not_wait_for_members_that_it_can_do_without(pod: MakePod) -> None:
+def test_a_program_does_not_wait_for_optional_members(pod: MakePod) -> None:
     """It runs while one of them has not answered yet; who answers a little later is there as well."""
     mute, *others = servers = [FakePs() for _ in range(4)]
     with closing(*servers):
@@ -126,7 +126,7 @@ def test_a_program_does_not_wait_for_members_that_it_can_do_without(pod: MakePod
 
 
 @pytest.mark.parametrize("number", [3, 0, "2"])
-def test_a_wrong_map_is_refused(pod: MakePod, number: Any) -> None:
+def test_an_invalid_cluster_map_is_rejected(pod: MakePod, number: Any) -> None:
     found = pod("ps", {"ps": ["127.0.0.1:1", "127.0.0.1:2"]}, 0)
     found.write_cluster({"ps": ["127.0.0.1:1", "127.0.0.1:2"]}, members=number)
     assert found.start(*COMMAND).wait() == 72

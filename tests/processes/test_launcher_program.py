@@ -37,7 +37,7 @@ def is_quiet(pid: int) -> bool:
 # ---- start
 
 
-def test_it_waits_for_every_ps_and_names_the_missing(pod: MakePod, ps: FakePs) -> None:
+def test_a_program_waits_for_every_ps_and_names_the_missing_ones(pod: MakePod, ps: FakePs) -> None:
     missing = FakePs()
     chief = pod("chief", {"chief": ["127.0.0.1:1"], "ps": [ps.up().address, missing.address]})
     chief.start(*chief.puppet)
@@ -96,7 +96,7 @@ def test_the_program_finds_its_environment(pod: MakePod, ps: FakePs) -> None:
     assert "grpc.keepalive_time_ms=2000" in env["TF_GRPC_DEFAULT_OPTIONS"]
 
 
-def test_a_map_that_changes_while_it_waits_is_used(pod: MakePod, ps: FakePs) -> None:
+def test_a_cluster_map_that_changes_during_the_wait_is_used(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:1"]})
     chief.start(*chief.puppet)
     eventually(lambda: "waiting for PS" in chief.log())
@@ -117,7 +117,7 @@ def test_a_command_that_cannot_run(pod: MakePod, ps: FakePs, name: str, code: in
 
 
 @pytest.mark.parametrize(("order", "code"), [(3, 3), (-signal.SIGABRT, 134), (-signal.SIGUSR1, 138)])
-def test_the_programs_exit_code_is_kept_without_a_word(pod: MakePod, ps: FakePs, order: int, code: int) -> None:
+def test_the_programs_exit_code_is_kept_without_a_message(pod: MakePod, ps: FakePs, order: int, code: int) -> None:
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     chief.start(*chief.puppet)
     chief.order(order)
@@ -126,7 +126,7 @@ def test_the_programs_exit_code_is_kept_without_a_word(pod: MakePod, ps: FakePs,
     assert len(chief.starts()) == 1
 
 
-def test_a_killed_program_gets_a_last_word(pod: MakePod, ps: FakePs) -> None:
+def test_a_killed_program_gets_a_termination_message(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     chief.start(*chief.puppet)
     chief.order(-signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_a_killed_program_gets_a_last_word(pod: MakePod, ps: FakePs) -> None:
         pytest.param("lambda *_: sys.exit(0)", 143, id="ends with 0: stopped, not finished"),
     ],
 )
-def test_a_stopped_program_is_not_run_again(pod: MakePod, ps: FakePs, trap: str, code: int) -> None:
+def test_a_stopped_program_is_not_restarted(pod: MakePod, ps: FakePs, trap: str, code: int) -> None:
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=0)
     script = f"import signal, sys; signal.signal(signal.SIGTERM, {trap}); print('ready', flush=True); signal.pause()"
     chief.start(PYTHON, "-c", script)
@@ -177,7 +177,7 @@ def test_signals_reach_a_program_behind_a_shell(pod: MakePod, ps: FakePs) -> Non
     assert not is_alive(inner)
 
 
-def test_what_a_program_leaves_behind_is_gone_before_it_runs_again(pod: MakePod, ps: FakePs) -> None:
+def test_processes_left_by_a_program_are_killed_before_its_restart(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     sleeper = f"{PYTHON} -c 'import time; time.sleep(600)' & echo left $!;"
     chief.start("sh", "-c", sleeper + " ".join(chief.puppet))
@@ -231,7 +231,7 @@ def can_be_pid_1() -> bool:
 
 
 @pytest.mark.skipif(not can_be_pid_1(), reason="needs the right to make a process id namespace")
-def test_as_pid_1_it_forwards_and_reaps(pod: MakePod, ps: FakePs) -> None:
+def test_as_pid_1_the_launcher_forwards_signals_and_reaps(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up()))
     chief.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     script = (
@@ -257,7 +257,7 @@ def test_as_pid_1_it_forwards_and_reaps(pod: MakePod, ps: FakePs) -> None:
 # ---- lost PSs
 
 
-def test_a_ps_that_came_back_as_another_is_a_lost_ps(pod: MakePod, ps: FakePs) -> None:
+def test_a_ps_that_returns_with_another_id_is_a_lost_ps(pod: MakePod, ps: FakePs) -> None:
     other = FakePs().up()
     cluster = chief_of(ps.up(), other)
     chief = pod("chief", cluster, PS_LOSS_GRACE_SECONDS=NEVER)
@@ -308,20 +308,20 @@ def failed_without_its_ps(pod: MakePod, ps: FakePs) -> Pod:
     return chief
 
 
-def test_a_ps_that_is_back_with_a_new_id_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
+def test_a_ps_that_returns_with_a_new_id_ends_the_polling(pod: MakePod, ps: FakePs) -> None:
     chief = failed_without_its_ps(pod, ps)
     ps.up("boot-2")
     chief.started(2)
 
 
-def test_a_ps_that_is_back_with_its_old_id_was_not_lost(pod: MakePod, ps: FakePs) -> None:
+def test_a_ps_that_returns_with_its_old_id_was_not_lost(pod: MakePod, ps: FakePs) -> None:
     chief = failed_without_its_ps(pod, ps)
     assert chief.runs()
     ps.up()
     assert chief.wait() == 1
 
 
-def test_a_signal_ends_the_asking(pod: MakePod, ps: FakePs) -> None:
+def test_a_signal_ends_the_polling(pod: MakePod, ps: FakePs) -> None:
     chief = failed_without_its_ps(pod, ps)
     chief.kill()
     assert chief.wait() == 143
@@ -337,7 +337,7 @@ def test_a_port_without_a_launcher_is_no_ps(pod: MakePod, ps: FakePs) -> None:
     chief.started()
 
 
-def test_a_program_that_dies_at_once_is_run_ever_more_slowly(pod: MakePod, ps: FakePs) -> None:
+def test_a_program_that_fails_at_once_is_restarted_with_backoff(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up("boot-*")), PS_LOSS_GRACE_SECONDS=NEVER)  # another server at every look
     chief.start("sh", "-c", f"date +%s.%N >> {chief.folder}/times; exit 1")
     eventually((chief.folder / "times").exists)
@@ -348,7 +348,7 @@ def test_a_program_that_dies_at_once_is_run_ever_more_slowly(pod: MakePod, ps: F
 # ---- the end
 
 
-def test_a_finished_program_never_runs_again(pod: MakePod, ps: FakePs) -> None:
+def test_a_finished_program_is_never_restarted(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up()))
     chief.start(*chief.puppet)
     chief.order(0)
@@ -363,7 +363,7 @@ def test_a_finished_program_never_runs_again(pod: MakePod, ps: FakePs) -> None:
     assert len(chief.starts()) == 1
 
 
-def test_a_failed_program_runs_again_in_the_next_container(pod: MakePod, ps: FakePs) -> None:
+def test_a_failed_program_is_restarted_in_the_next_container(pod: MakePod, ps: FakePs) -> None:
     chief = pod("chief", chief_of(ps.up()))
     chief.start(*chief.puppet)
     chief.order(1)

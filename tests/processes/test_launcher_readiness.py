@@ -41,7 +41,7 @@ def test_a_pod_that_idles_is_not_ready(pod: MakePod, ps: FakePs) -> None:
     assert chief.wait() == 143
 
 
-def test_a_status_port_that_is_taken_costs_readiness_alone(pod: MakePod, ps: FakePs) -> None:
+def test_an_occupied_status_port_costs_only_readiness(pod: MakePod, ps: FakePs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("::", 0), family=socket.AF_INET6):
         chief = pod("chief", chief_of(ps.up()), PSTRAINING_STATUS_PORT=str(taken.getsockname()[1]))
         chief.start(*chief.puppet)

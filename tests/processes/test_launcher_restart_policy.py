@@ -50,7 +50,7 @@ def test_a_failure_that_is_final(pod: MakePod, ps: FakePs, policy: str, code: in
         assert worker.started(2)
 
 
-def test_always_runs_again_after_exit_code_0(pod: MakePod, ps: FakePs) -> None:
+def test_always_restarts_after_exit_code_0(pod: MakePod, ps: FakePs) -> None:
     worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY="Always")
     worker.start(*worker.puppet)
     worker.order(0)
@@ -60,7 +60,7 @@ def test_always_runs_again_after_exit_code_0(pod: MakePod, ps: FakePs) -> None:
     assert worker.started(2)
 
 
-def test_a_pod_of_an_ended_job_idles(pod: MakePod, ps: FakePs) -> None:
+def test_a_pod_of_a_finished_job_idles(pod: MakePod, ps: FakePs) -> None:
     cluster = chief_of(ps.up())
     worker = pod("worker", cluster)
     worker.start(*worker.puppet)
@@ -70,7 +70,7 @@ def test_a_pod_of_an_ended_job_idles(pod: MakePod, ps: FakePs) -> None:
     assert idles(worker)
 
 
-def test_a_wrong_policy_is_named(pod: MakePod, ps: FakePs) -> None:
+def test_an_invalid_policy_is_named(pod: MakePod, ps: FakePs) -> None:
     worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY="Sometimes")
     worker.start(*worker.puppet)
     assert worker.wait() == 72

@@ -83,7 +83,7 @@ def test_the_status_follows_the_server(server: Server) -> None:
         assert get(server.port + 1, "/readyz", host="::1")[0] in (0, 200)
 
 
-def test_a_killed_server_is_back_in_place_at_once(server: Server) -> None:
+def test_a_killed_server_restarts_in_place_at_once(server: Server) -> None:
     server.listen().pod.start(*COMMAND)
     before, times = server.state("Serving"), []
     (server.pod.run_dir / "in-sync").write_text("1.1")
@@ -109,7 +109,7 @@ def test_with_a_standby_a_dead_server_ends_its_container(pod: MakePod) -> None:
     assert "is started again" not in server.pod.log()
 
 
-def test_a_server_that_ends_with_0_is_started_again(server: Server) -> None:
+def test_a_server_that_exits_with_0_is_restarted(server: Server) -> None:
     server.pod.start(*server.pod.puppet)
     server.pod.order(0)
     server.pod.started(2)
@@ -117,7 +117,7 @@ def test_a_server_that_ends_with_0_is_started_again(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("ends", "code"), [(5, 5), (0, 1)])
-def test_a_server_that_crashes_again_and_again_is_given_up(pod: MakePod, ends: int, code: int) -> None:
+def test_a_server_in_a_crash_loop_is_given_up(pod: MakePod, ends: int, code: int) -> None:
     server = Server(pod, CRASH_SECONDS=600)
     assert server.pod.start("sh", "-c", f"echo started; exit {ends}").wait() == code
     assert server.pod.log().count("started\n") == 3
@@ -131,7 +131,7 @@ def test_a_server_that_does_not_exist_is_given_up(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("ends", "code"), [(3, 3), (0, 143)])
-def test_a_server_that_is_stopped_says_so_and_is_not_started_again(server: Server, ends: int, code: int) -> None:
+def test_a_stopped_server_reports_it_and_is_not_restarted(server: Server, ends: int, code: int) -> None:
     server.listen().pod.start(*COMMAND)
     server.state("Serving")
     server.pod.kill()
@@ -154,7 +154,7 @@ def test_a_server_behind_a_dead_shell_does_not_hold_the_port(server: Server) -> 
     server.state("Serving")
 
 
-def test_slow_clients_hold_nobody_up(server: Server) -> None:
+def test_slow_clients_do_not_delay_others(server: Server) -> None:
     server.listen().pod.start(*COMMAND)
     server.state("Serving")
     slow = [socket.create_connection(("127.0.0.1", server.port + 1)) for _ in range(50)]
@@ -171,13 +171,13 @@ def test_slow_clients_hold_nobody_up(server: Server) -> None:
     assert "Traceback" not in server.pod.log()
 
 
-def test_a_ps_waits_for_nobody(pod: MakePod, ps: FakePs) -> None:
+def test_a_ps_starts_without_waiting(pod: MakePod, ps: FakePs) -> None:
     server = Server(pod, PSTRAINING_START_TIMEOUT_SECONDS="0")
     server.listen().pod.start(*COMMAND)  # the other PS of the map refuses connections
     server.state("Serving")
 
 
-def test_builtin_runs_serve_and_ignores_the_command(pod: MakePod) -> None:
+def test_builtin_serves_and_ignores_the_command(pod: MakePod) -> None:
     server = Server(pod, CRASH_SECONDS=600, PSTRAINING_SERVER="Builtin")
     packages = server.pod.folder / "packages" / "tensorflow"  # a TensorFlow without the C API's libraries
     packages.mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_builtin_runs_serve_and_ignores_the_command(pod: MakePod) -> None:
     assert server.pod.wait() == 143
 
 
-def test_builtin_without_tensorflow_says_so(pod: MakePod) -> None:
+def test_builtin_reports_a_missing_tensorflow(pod: MakePod) -> None:
     server = Server(pod, PSTRAINING_SERVER="Builtin")
     packages = server.pod.folder / "packages" / "tensorflow"
     packages.mkdir(parents=True)

@@ -57,7 +57,7 @@ def write_map(pod: Pod, cluster: dict[str, list[str]], term: int, policy: str | 
 
 
 @pytest.mark.parametrize(("policy", "owned"), [(None, False), ("Restart", False), ("Restart", True)])
-def test_a_server_starts_again_with_every_attempt(pod: MakePod, policy: str | None, owned: bool) -> None:
+def test_a_server_restarts_with_every_attempt(pod: MakePod, policy: str | None, owned: bool) -> None:
     server = Server(pod, policy)
     boots = [server.status(1)["bootId"]]
     for term in (2, 3, 4):  # more often than a server may crash
@@ -71,7 +71,7 @@ def test_a_server_starts_again_with_every_attempt(pod: MakePod, policy: str | No
 
 
 @pytest.mark.parametrize(("policy", "owned"), [("Keep", False), ("Keep", True), (None, True)])
-def test_a_server_whose_state_is_to_stay_goes_on(pod: MakePod, policy: str | None, owned: bool) -> None:
+def test_a_server_with_runtime_owned_state_keeps_running(pod: MakePod, policy: str | None, owned: bool) -> None:
     server = Server(pod, policy)
     boot = server.status(1)["bootId"]
     if owned:
@@ -82,7 +82,7 @@ def test_a_server_whose_state_is_to_stay_goes_on(pod: MakePod, policy: str | Non
     assert server.owned.exists() is owned
 
 
-def test_a_server_that_starts_late_has_nothing_to_forget(pod: MakePod) -> None:
+def test_a_server_that_starts_late_is_not_restarted(pod: MakePod) -> None:
     server = Server(pod, None)
     server.status(1)
     server.pod.kill(9)
@@ -104,7 +104,7 @@ def test_a_server_that_starts_late_has_nothing_to_forget(pod: MakePod) -> None:
     ("3", "Keep", 1, False),
     ("2", None, None, False),
 ])  # fmt: skip
-def test_the_chief_waits_until_every_server_has_heard_of_it(
+def test_the_chief_waits_until_every_server_knows_its_attempt(
     pod: MakePod, ps: FakePs, term: str, policy: str | None, heard: int | None, waits: bool
 ) -> None:
     ps.term = heard

@@ -18,7 +18,7 @@ print(runpy.run_path(folder + "/launch.py", run_name="launch")["terms"].__file__
 """
 
 
-def test_its_files_are_found_while_the_volume_changes(tmp_path: Path) -> None:
+def test_the_launcher_finds_its_files_while_the_volume_changes(tmp_path: Path) -> None:
     version = tmp_path / "..one"
     version.mkdir()
     (tmp_path / "..data").symlink_to("..one")

@@ -35,7 +35,7 @@ def interrupted(world: World, random: Any) -> Plan:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(spec=SPECS, random=st.randoms(use_true_random=False), deaths=st.integers(1, 4))
-def test_any_part_of_a_stage_leads_to_the_same_end(spec: dict[str, Any], random: Any, deaths: int) -> None:
+def test_any_partial_stage_converges_to_the_same_result(spec: dict[str, Any], random: Any, deaths: int) -> None:
     undisturbed, disturbed = World(job(spec=spec)), World(job(spec=spec))
     for _ in range(deaths):
         interrupted(disturbed, random)

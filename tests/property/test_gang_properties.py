@@ -69,7 +69,7 @@ def test_a_group_can_be_filled_by_what_is_created_for_it(found: dict[str, Any]) 
 
 @THOROUGH
 @given(gangs(), st.integers(0, 6), st.integers(0, 4), st.booleans())
-def test_fewer_members_ask_for_no_more(found: dict[str, Any], workers: int, ps: int, chief: bool) -> None:
+def test_fewer_members_request_no_more_resources(found: dict[str, Any], workers: int, ps: int, chief: bool) -> None:
     made = typed(found)
     scheduler, start = gang.provider(made), gang.members(made)
     assert scheduler is not None

@@ -74,7 +74,7 @@ def test_an_injected_container_may_have_the_default_name() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_pod_says_which_container_trains(role: str) -> None:
+def test_every_pod_names_its_training_container(role: str) -> None:
     manifest, _ = made_by("trainer", role, annotated=True)
     annotations = pods.build(typed(manifest), PodTask(role, 0, 1), LauncherMap("l"))["metadata"]["annotations"]
     assert annotations[names.ANNOTATION_CONTAINER] == "trainer"

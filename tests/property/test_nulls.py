@@ -150,7 +150,7 @@ def test_the_operator_renders_null_as_absent(make: Any) -> None:
         assert plans[0].actions, path
 
 
-def test_validate_says_the_same_of_null_as_of_absent() -> None:
+def test_validate_treats_null_as_absent() -> None:
     for path in ALL:
         with_null, without = whole(changed(path, null=True)), whole(changed(path, null=False))
         if in_schema(path):
@@ -162,7 +162,7 @@ def test_validate_says_the_same_of_null_as_of_absent() -> None:
             assert refused(with_null) == refused(without), path
 
 
-def test_other_parts_of_kubernetes_are_read_alike() -> None:
+def test_other_kubernetes_objects_are_read_alike() -> None:
     claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {}, "storageClassName": None}
     manifest = job(spec={"checkpoint": {"volumeClaimTemplate": claim}, "ps": {"resources": {"limits": None}}})
     bodies = [a.body for a in planner.plan(observe(manifest, (), ()), NOW, LAUNCHER).actions]  # type: ignore[union-attr]

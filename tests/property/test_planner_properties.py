@@ -83,7 +83,7 @@ def spec_of(world: World) -> dict[str, Any]:
 @THOROUGH
 @given(spec=SPECS, history=HISTORIES)
 @example(spec={}, history=[("die", "", 5, 0), ("end", "chief", 0, 1), ("die", "", 1, 0), ("delete", "chief", 0, 0)])
-def test_every_history_settles_and_then_costs_nothing(spec: dict[str, Any], history: list[Any]) -> None:
+def test_every_history_converges_and_then_costs_no_write(spec: dict[str, Any], history: list[Any]) -> None:
     world = World(job(spec=spec))
     for step in history:
         note(str(step))
@@ -99,7 +99,7 @@ def test_every_history_settles_and_then_costs_nothing(spec: dict[str, Any], hist
 
 @THOROUGH
 @given(spec=SPECS, history=HISTORIES, dies=st.lists(st.integers(0, 3), max_size=6))
-def test_an_operator_that_dies_anywhere_reaches_the_same_end(
+def test_an_operator_crash_anywhere_leads_to_the_same_result(
     spec: dict[str, Any], history: list[Any], dies: list[int]
 ) -> None:
     undisturbed, disturbed = World(job(spec=spec)), World(job(spec=spec))
@@ -139,7 +139,7 @@ def test_an_end_is_final(spec: dict[str, Any], history: list[Any]) -> None:
 
 @THOROUGH
 @given(failures=st.integers(0, 5), limit=st.integers(0, 4), watched=st.lists(st.booleans(), min_size=5, max_size=5))
-def test_the_budget_counts_every_failure_once_seen_or_not(failures: int, limit: int, watched: list[bool]) -> None:
+def test_the_budget_counts_every_failure_exactly_once(failures: int, limit: int, watched: list[bool]) -> None:
     """A container's restarts are counted also when the operator looked away in between."""
     world = World(job(spec={"runPolicy": {"backoffLimit": limit}}))
     world.settle()

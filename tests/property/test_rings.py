@@ -377,7 +377,7 @@ def _compare(cluster: Cluster) -> None:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 2**32), deaths=st.sampled_from([0.0, 0.003, 0.02]), losses=st.sampled_from([0.0, 0.005]))
-def test_a_step_is_made_of_the_same_gradients_everywhere(seed: int, deaths: float, losses: float) -> None:
+def test_all_workers_apply_a_step_from_the_same_gradients(seed: int, deaths: float, losses: float) -> None:
     cluster = run(seed, deaths, losses)
     if not deaths:
         assert not cluster.restores
@@ -385,7 +385,7 @@ def test_a_step_is_made_of_the_same_gradients_everywhere(seed: int, deaths: floa
 
 
 @pytest.mark.parametrize("rule", [name for name in vars(Rules) if not name.startswith("_")])
-def test_without_a_rule_parameters_come_to_differ(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+def test_without_a_rule_parameters_diverge(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     monkeypatch.setattr(Rules, rule, True)
     for seed in range(100):
         try:

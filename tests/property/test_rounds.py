@@ -166,7 +166,7 @@ def run(seed: int, backups: int, deaths: float, *, until: int = 5) -> Cluster:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32), backups=st.integers(0, 2), deaths=st.sampled_from([0.0, 0.01, 0.1]))
-def test_every_step_is_made_of_the_same_gradients_on_all_servers(seed: int, backups: int, deaths: float) -> None:
+def test_all_servers_apply_every_step_from_the_same_gradients(seed: int, backups: int, deaths: float) -> None:
     cluster = run(seed, backups, deaths)
     histories = [server.history for server in cluster.servers]
     assert histories[0] == histories[1] == histories[2], f"seed {seed}"
@@ -176,7 +176,7 @@ def test_every_step_is_made_of_the_same_gradients_on_all_servers(seed: int, back
         assert all(made.bit_count() >= WORKERS - backups for made in histories[0][:1])
 
 
-def test_without_the_arbiters_decision_servers_come_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_arbiters_decision_servers_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same histories, with a server that makes its step as soon as it holds enough: it can be told apart."""
 
     def hasty(self: Cluster, number: int, worker_index: int, step: int, attempt: int) -> bool:

@@ -148,7 +148,7 @@ def holders(value: Any) -> Iterator[tuple[Any, Any]]:
 @in_all("tests/unit/cli/test_convert.py::test_all_that_stands_in_the_way_comes_in_one_run")
 @settings(max_examples=examples(300))
 @given(tfjobs(), st.lists(st.tuples(st.integers(0), JUNK), min_size=1, max_size=3))
-def test_whatever_stands_in_a_field_is_kept_named_or_refused(job: dict[str, Any], junk: list[tuple[int, Any]]) -> None:
+def test_every_field_value_is_kept_named_or_rejected(job: dict[str, Any], junk: list[tuple[int, Any]]) -> None:
     job = copy.deepcopy(job)
     for place, value in junk:
         found = list(holders(job))
@@ -160,7 +160,7 @@ def test_whatever_stands_in_a_field_is_kept_named_or_refused(job: dict[str, Any]
 
 
 @given(tfjobs())
-def test_what_is_made_keeps_to_the_rules_or_a_note_says_that_it_does_not(job: dict[str, Any]) -> None:
+def test_a_converted_job_follows_the_rules_or_a_note_reports_the_violation(job: dict[str, Any]) -> None:
     made = converted(job)
     if made.manifest is not None:
         refused = [f for f in validate(made.manifest) if f.severity is Severity.ERROR]
@@ -169,7 +169,7 @@ def test_what_is_made_keeps_to_the_rules_or_a_note_says_that_it_does_not(job: di
 
 
 @given(tfjobs())
-def test_a_role_with_the_workers_template_gets_the_pods_that_its_own_would_give(job: dict[str, Any]) -> None:
+def test_a_role_with_the_workers_template_gets_the_same_pods_as_with_its_own(job: dict[str, Any]) -> None:
     made = converted(job)
     if made.manifest is None or any(REFUSED in n.said for n in made.notes):
         return

@@ -63,7 +63,9 @@ def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int)
 
 
 @pytest.mark.parametrize(("faults", "epochs", "chunk_count"), [*LEARNING, *(LEARNING_WIDER if THOROUGH else [])])
-def test_none_does_while_a_member_learns(faults: Faults, epochs: int, chunk_count: int) -> None:
+def test_no_interleaving_loses_an_acknowledged_step_during_a_state_transfer(
+    faults: Faults, epochs: int, chunk_count: int
+) -> None:
     found = explore(scope(chunk_count=chunk_count), scope().start(faults), epochs=epochs, limit=LIMIT)
     print(faults, chunk_count, found)
     assert found.complete
@@ -79,14 +81,16 @@ def test_none_does_while_a_member_learns(faults: Faults, epochs: int, chunk_coun
     ],
     ids=["promises are taken back", "steps continue while a copy is made", "nobody counts"],
 )
-def test_without_a_rule_one_does(rules: Rules, kind: type[Voters], faults: Faults, epochs: int) -> None:
+def test_without_a_rule_an_interleaving_loses_an_acknowledged_step(
+    rules: Rules, kind: type[Voters], faults: Faults, epochs: int
+) -> None:
     with pytest.raises(ForkedError) as forked:
         explore(scope(rules, kind), scope(rules, kind).start(faults), epochs=epochs, limit=LIMIT)
     print(forked.value)
 
 
 @in_soak
-def test_with_pieces_of_any_step_one_does() -> None:
+def test_with_chunks_of_any_step_an_interleaving_loses_an_acknowledged_step() -> None:
     """The shortest way: a chunk is read, a step is made on the learner, it takes the chunk, and the source is lost."""
     rules, faults = Rules(on_chunk=careless), Faults(kills=2, steps=2)
     with pytest.raises(ForkedError, match="nobody has told") as forked:
@@ -114,7 +118,7 @@ def test_a_transfer_that_is_written_late_changes_nothing() -> None:
     assert not world.lossy
 
 
-def test_without_its_guard_it_loses_an_acknowledged_step() -> None:
+def test_without_the_guard_a_late_transfer_loses_an_acknowledged_step() -> None:
     found = scope(Rules(on_transfer=repeatable))
     with pytest.raises(ForkedError) as forked:
         play(found, found.start(Faults(kills=2, steps=2, late=1)), LATE_TRANSFER)
@@ -139,12 +143,12 @@ def cut(sides: dict[str, int], rules: Rules | None = None) -> tuple[Scope, World
         [MOST, FEW, ALL_MEMBERS],
         lambda sides: sides is not FEW,
         in_all(
-            "tests/property/test_view_exploration.py::test_the_two_parts_of_a_cut_cluster_do_not_both_go_on"
+            "tests/property/test_view_exploration.py::test_the_two_sides_of_a_partition_do_not_both_continue"
         ),  # 13 s
     ),
     ids=["most voters", "few voters", "all members"],
 )
-def test_the_two_parts_of_a_cut_cluster_do_not_both_go_on(sides: dict[str, int]) -> None:
+def test_the_two_sides_of_a_partition_do_not_both_continue(sides: dict[str, int]) -> None:
     found = explore(*cut(sides), epochs=2, limit=LIMIT)
     print(found)
     assert found.complete
@@ -164,7 +168,7 @@ def if_most(silent: int, voters: int, *, members_elsewhere: bool) -> bool:
     [(MOST, never), pytest.param(ALL_MEMBERS, if_most, marks=in_soak)],
     ids=["most voters", "all members"],
 )
-def test_without_the_operators_rule_both_do(sides: dict[str, int], rule: Callable[..., bool]) -> None:
+def test_without_the_operators_rule_both_sides_continue(sides: dict[str, int], rule: Callable[..., bool]) -> None:
     with pytest.raises(ForkedError, match="is still there") as forked:
         explore(*cut(sides, Rules(may_go_on=rule)), epochs=2, limit=LIMIT)
     print(forked.value)

@@ -60,7 +60,7 @@ def test_an_even_number_of_voters_loses_no_step(faults: Faults, epochs: int, num
 
 
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=in_soak)])
-def test_it_does_where_half_is_a_quorum(number: int) -> None:
+def test_with_half_as_a_quorum_a_step_is_lost(number: int) -> None:
     found = even(number, HalfIsEnough)
     finds(found, found.start(Faults(cuts=1, chiefs=2, steps=2)), "is still there")
 
@@ -107,7 +107,7 @@ def test_with_two_views_under_a_ballot_a_step_is_lost() -> None:
     finds(found, restarted(found, Faults(kills=1, steps=2)), "nobody has told that it is lost", 3)
 
 
-def test_a_chief_sends_no_second_view_when_it_does_not_know_where_its_first_is() -> None:
+def test_a_chief_sends_no_second_view_while_the_first_ones_fate_is_unknown() -> None:
     """The first view reaches p alone; the calls to s and w fail, and the network is cut."""
     found = three(sides=MOST_WITH_CHIEF_2)
     world = play(found, found.start(Faults(kills=1, steps=2, chiefs=2, late=2)), RESTARTED[:-3])
@@ -212,10 +212,10 @@ def test_a_member_that_is_cut_off_stops_before_it_is_replaced(faults: Faults, ju
 
 
 @in_soak
-def test_it_does_not_when_its_clock_is_set_back_by_more() -> None:
+def test_a_member_whose_clock_is_set_back_too_far_does_not_stop_in_time() -> None:
     """See what is not guaranteed in decision 0013."""
     finds(*leased(Faults(jumps=1), (-GRACE,)), "is acknowledged under")
 
 
-def test_it_does_not_without_an_end_of_leases() -> None:
+def test_a_member_without_leases_does_not_stop_in_time() -> None:
     finds(*leased(Faults(), holds=for_ever), "is acknowledged under")

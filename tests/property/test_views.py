@@ -36,7 +36,7 @@ def history(seed: int, kind: type[Voters] = Voters) -> tuple[Scope, World]:
     return found, walk(found, found.start(faults), seed)[0]
 
 
-def test_no_acknowledged_step_is_lost_and_training_goes_on_in_the_end() -> None:
+def test_no_acknowledged_step_is_lost_and_training_resumes_in_the_end() -> None:
     acknowledged = 0
     for seed in range(WALKS):
         found, world = history(seed)
@@ -45,7 +45,7 @@ def test_no_acknowledged_step_is_lost_and_training_goes_on_in_the_end() -> None:
     assert acknowledged > WALKS, "steps were made meanwhile"
 
 
-def test_without_majorities_one_is() -> None:
+def test_without_majorities_an_acknowledged_step_is_lost() -> None:
     def all_of_them() -> None:
         for seed in range(ENOUGH):
             history(seed, AnyNumber)
@@ -100,7 +100,7 @@ STEP = ["worker: begins", "worker: acknowledged"]
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
-def test_a_promise_is_not_taken_back(is_on: bool) -> None:
+def test_a_promise_is_not_withdrawn(is_on: bool) -> None:
     """A chief that stood still while the next one took over."""
     found, world = small(Rules() if is_on else Rules(on_prepare=forgetful))
     world = played(found, world, "kill: p", "chief 1 ... sees: Prepare", "next chief")
@@ -115,7 +115,7 @@ def test_a_promise_is_not_taken_back(is_on: bool) -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
-def test_no_step_is_made_while_a_member_gets_its_copy(is_on: bool) -> None:
+def test_no_step_is_applied_during_a_whole_state_transfer(is_on: bool) -> None:
     found, world = small(Rules() if is_on else Rules(on_prepare=lenient))
     world = played(found, world, "kill: s", *looking("chief 1", "Prepare p w", "Accept p w", "Activate p"), *STEP)
     world = played(
@@ -148,7 +148,7 @@ LEARNS = [
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
-def test_a_piece_is_taken_at_its_own_step_alone(is_on: bool) -> None:
+def test_a_chunk_is_accepted_only_at_its_own_step(is_on: bool) -> None:
     found, world = small(Rules() if is_on else Rules(on_chunk=careless), chunk_count=1)
     world = played(found, world, *LEARNS, "worker: begins", "step on p", "acknowledged", "chunk -> p")
     world = played(
@@ -160,7 +160,7 @@ def test_a_piece_is_taken_at_its_own_step_alone(is_on: bool) -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
-def test_pieces_count_under_the_former_roster_alone(is_on: bool) -> None:
+def test_chunks_count_only_under_the_previous_view(is_on: bool) -> None:
     """A learner made a step that nobody else made, and the others made another one without it."""
     found, world = small(Rules() if is_on else Rules(on_transfer_finish=credulous), chunk_count=1)
     world = played(found, world, *LEARNS, "chunk -> p", "worker: begins", "step on p", "worker: dies", "cut")
@@ -175,7 +175,7 @@ def test_pieces_count_under_the_former_roster_alone(is_on: bool) -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
-def test_a_seat_is_given_after_a_second_look_alone(is_on: bool) -> None:
+def test_a_vote_is_given_only_after_a_second_poll(is_on: bool) -> None:
     """A chief looked at a majority before the next one took over, and at a process that has forgotten that after it."""
 
     def hasty(

@@ -61,7 +61,7 @@ def stopping(world: World) -> None:
 
 @pytest.mark.parametrize("spec", SPECS, ids=["Warm", "Hot"])
 @pytest.mark.parametrize("then", [None, ended, stopping])
-def test_no_text_stops_a_pass(spec: dict[str, Any], then: Callable[[World], None] | None) -> None:
+def test_no_malformed_number_stops_a_pass(spec: dict[str, Any], then: Callable[[World], None] | None) -> None:
     world = running(**spec)
     if then is not None:
         then(world)
@@ -77,10 +77,10 @@ def test_no_text_stops_a_pass(spec: dict[str, Any], then: Callable[[World], None
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("007", 7), ("9" * 18, 10**18 - 1), (None, None), (7, None)])
-def test_what_is_a_number(text: object, value: int | None) -> None:
+def test_valid_numbers_are_read(text: object, value: int | None) -> None:
     assert number(text) == value
 
 
 @pytest.mark.parametrize("text", [t for t in TEXTS if "@" not in t])
-def test_what_is_no_number(text: str) -> None:
+def test_invalid_numbers_are_ignored(text: str) -> None:
     assert number(text) is None

@@ -125,7 +125,7 @@ def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) 
         until(run, made_since(run, "worker-0", 10), "steps after it")
 
 
-@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # on kubelets
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
 def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back() -> None:
     with job(None, workers=2) as run:
         until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")

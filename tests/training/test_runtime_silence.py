@@ -139,7 +139,7 @@ def test_a_server_that_works_long_is_let_alone(
     assert '"event": "silent"' not in capsys.readouterr().out
 
 
-@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # stopped, and not cut off
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # stopped, and not cut off
 @pytest.mark.parametrize(("mode", "silent"), [pytest.param("Async", "stopped", marks=in_soak), ("Async", "cut off")])
 def test_a_job_whose_server_falls_silent_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, silent: str

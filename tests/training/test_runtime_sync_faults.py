@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 SYNC = {"mode": "Sync"}
 
 
-@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # on kubelets
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
 def test_a_killed_worker_is_waited_for_a_moment_and_takes_part_again() -> None:
     with job(None, workers=2, more=SYNC) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 5 for k in range(2)), "all workers' steps")
@@ -42,7 +42,7 @@ def test_workers_go_on_in_step_while_there_is_no_chief(tmp_path: Path) -> None:
         assert chief.events("result")[0]["step"] == 2000
 
 
-@in_all("tests/e2e/test_training_faults.py::test_what_is_lost_costs_the_others_seconds")  # on kubelets
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
 def test_a_lost_server_is_restored_and_all_go_on_from_one_step(tmp_path: Path) -> None:
     lose_a_server(tmp_path, SYNC)
 
