@@ -182,7 +182,7 @@ def test_another_number_of_parameter_servers(started: Any) -> None:
     wait_for(lambda: puppet.kube.get("Service", puppet.namespace, "job-ps-1") is None, "no Service too many")
 
 
-@in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_goes_on_at_the_very_step")  # twelve programs
+@in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step")  # twelve programs
 @pytest.mark.trains
 def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]

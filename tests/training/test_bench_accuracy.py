@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 
 @in_all("tests/training/test_bench_smoke.py::test_figures_come_out")  # seven short trainings
-def test_a_run_is_the_same_run_again_and_differs_with_its_seed(client: Any) -> None:
+def test_a_run_is_reproducible_and_depends_on_its_seed(client: Any) -> None:
     from bench.training.accuracy import VARIANTS, Course
     from bench.training.tasks import TASKS
 

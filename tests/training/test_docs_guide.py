@@ -140,7 +140,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", SNIPPETS)
-def test_what_the_pages_show(shown: str, tmp_path: Path) -> None:
+def test_the_pages_examples_run(shown: str, tmp_path: Path) -> None:
     if ".run()" in shown:
         (tmp_path / "train.py").write_text(THE_READERS + shown)
         if "Files(" in shown:

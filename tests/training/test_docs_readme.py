@@ -48,7 +48,7 @@ def check_output(lines: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     return printed
 
 
-def test_what_the_third_command_prints(tmp_path: Path) -> None:
+def test_the_third_command_prints_what_the_readme_shows(tmp_path: Path) -> None:
     """With fewer steps, in the environment of the tests."""
     _, _, command = (shlex.split(text) for text in COMMANDS)
     assert command[:3] == ["python", "-m", "pstraining.runtime.local"]
@@ -75,7 +75,9 @@ def home() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@in_all("tests/training/test_docs_readme.py::test_what_the_third_command_prints")  # installs TensorFlow
+@in_all(
+    "tests/training/test_docs_readme.py::test_the_third_command_prints_what_the_readme_shows"
+)  # installs TensorFlow
 def test_a_newcomer_trains_a_model(home: Path) -> None:
     """All three commands, one after the other in one shell, without root."""
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}

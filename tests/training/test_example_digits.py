@@ -42,7 +42,7 @@ def test_a_job_leaves_the_model_of_its_last_checkpoint(trained: tuple[Path, dict
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".tmp")]
 
 
-def test_digits_reaches_its_accuracy_and_a_second_run_finds_it_done(trained: tuple[Path, dict[str, Any]]) -> None:
+def test_digits_reaches_its_accuracy_and_a_second_run_has_nothing_to_do(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, result = trained
     assert result["test_accuracy"] >= ACCURACY
     assert result["step"] >= STEPS

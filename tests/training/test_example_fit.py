@@ -22,7 +22,7 @@ def logged(folder: Path) -> list[dict[str, str]]:
 
 
 @in_all("tests/training/test_docs_guide.py::test_the_tutorial")  # a second script
-def test_the_job_does_what_the_script_does(tmp_path: Path) -> None:
+def test_the_job_equals_the_script(tmp_path: Path) -> None:
     plain, job = tmp_path / "plain", tmp_path / "job"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)])}
     subprocess.run([sys.executable, "-m", "examples.fit.plain", str(plain)], env=environment, check=True, timeout=120)

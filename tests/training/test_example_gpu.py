@@ -11,7 +11,7 @@ from tests.training.test_runtime_faults import finished, transcript
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
 
-def test_it_trains_without_a_gpu_too(tmp_path: Path) -> None:
+def test_the_gpu_example_trains_without_a_gpu(tmp_path: Path) -> None:
     epochs = 3 if ALL else 1
     with LocalJob(["-m", "examples.gpu"], training={"epochs": epochs}, checkpoint={"path": str(tmp_path)}) as run:
         assert finished(run) == 0, transcript(run)

@@ -12,7 +12,7 @@ from tests.training.test_runtime_faults import finished, transcript, until
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 
 
-def test_it_uses_the_report_of_progress_alone() -> None:
+def test_the_example_uses_only_the_progress_report() -> None:
     source = Path(__file__).parents[2] / "examples" / "plain_tensorflow" / "__main__.py"
     imports = [line.split()[1] for line in source.read_text().splitlines() if line.startswith(("import ", "from "))]
     assert imports
@@ -40,7 +40,7 @@ def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -
 @in_all(
     "tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps"
 )  # what the example does, not the project
-def test_a_chief_that_is_told_to_stop_saves_once_more(tmp_path: Path) -> None:
+def test_a_stopped_chief_saves_a_last_checkpoint(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "100000", "--checkpoint-seconds", "3600"]
     with LocalJob(program, ps=1, workers=1, checkpoint={"path": str(tmp_path)}) as job:
         chief = job.leader

@@ -196,7 +196,7 @@ def test_builtin_serves_a_self_driven_client_which_survives_its_loss_in_place(cl
 @in_all(
     "tests/processes/test_launcher_program.py::test_the_programs_exit_code_is_kept_without_a_message"
 )  # TensorFlow's
-def test_a_program_with_a_bug_is_not_run_again(cluster: Callable[..., Cluster]) -> None:
+def test_a_program_with_a_bug_is_not_restarted(cluster: Callable[..., Cluster]) -> None:
     job = cluster()
     job.serving()
     chief = job.run("chief", SELF_DRIVEN, "stay", "bug", PS_LOSS_GRACE_SECONDS=600)

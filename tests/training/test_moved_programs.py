@@ -40,7 +40,7 @@ def trained(name: str, folder: Path, **options: Any) -> list[Any]:
             0.077,
             id="half precision",
             marks=in_all(
-                "tests/training/test_runtime_loss_scale.py::test_gradients_that_are_zero_in_half_precision_train"
+                "tests/training/test_runtime_loss_scale.py::test_gradients_that_underflow_in_half_precision_train"
             ),
         ),
         pytest.param(
@@ -48,7 +48,7 @@ def trained(name: str, folder: Path, **options: Any) -> list[Any]:
             3.0,
             id="own train_step",
             marks=in_all(
-                "tests/training/test_runtime_programs.py::test_a_training_method_of_the_models_own_is_moved_into_a_function"
+                "tests/training/test_runtime_programs.py::test_a_custom_training_method_can_be_moved_into_a_function"
             ),
         ),
     ],
@@ -74,10 +74,8 @@ def test_statistics_of_many_asynchronous_workers_are_those_of_the_data(tmp_path:
         assert (found <= moments.max(0) + 1e-3).all()
 
 
-@in_all(
-    "tests/training/test_runtime_programs.py::test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_it"
-)
-def test_a_train_step_that_would_not_be_called_ends_the_job_with_the_way_out(tmp_path: Path) -> None:
+@in_all("tests/training/test_runtime_programs.py::test_a_custom_training_method_is_rejected_unless_a_step_replaces_it")
+def test_a_train_step_that_would_not_be_called_is_rejected_with_advice(tmp_path: Path) -> None:
     name = "own train_step, not moved"
     with LocalJob(["-m", MODULE, name], restarts=3, checkpoint={"path": str(tmp_path)}) as run:
         assert finished(run) == contract.EXIT_BAD_SETTINGS, transcript(run)

@@ -79,7 +79,7 @@ def test_standbys_equal_their_primaries_bit_for_bit(client: Any, training: Any) 
     assert not differences(rig)
 
 
-def test_without_being_handed_on_they_do_not(client: Any) -> None:
+def test_without_replication_standbys_differ_from_their_primaries(client: Any) -> None:
     rig = started(client)
     primaries = bind(rig, PRIMARIES)
     assert primaries.step(batches(1)).session_valid
@@ -93,14 +93,11 @@ def test_without_being_handed_on_they_do_not(client: Any) -> None:
         [(reached, more) for reached in (PRIMARIES, STANDBYS, ((0,), (1,))) for more in ({}, INT8)],
         lambda reached, training: (reached, training) in ((PRIMARIES, INT8), (STANDBYS, {})),
         in_all(
-            "tests/training/test_runtime_async_pairs.py"
-            "::test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once"
+            "tests/training/test_runtime_async_pairs.py::test_an_update_on_some_members_reaches_all_and_counts_once"
         ),  # one member of each shard
     ),
 )
-def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once(
-    client: Any, reached: Assignment, training: Any
-) -> None:
+def test_an_update_on_some_members_reaches_all_and_counts_once(client: Any, reached: Assignment, training: Any) -> None:
     rig = started(client, large, **training)
     assert rig.workers[0].step(batches(1)).session_valid
     sent, some = batches(1, seed=1), bind(rig, reached)
@@ -111,7 +108,7 @@ def test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once
     assert steps(rig) == [3] * 4
 
 
-def test_a_worker_goes_on_with_the_standbys_alone(client: Any) -> None:
+def test_a_worker_continues_with_only_the_standbys(client: Any) -> None:
     rig = started(client)
     for batch in batches(2):
         assert rig.step(batch).session_valid
@@ -140,7 +137,7 @@ def test_a_worker_sends_its_update_once(client: Any) -> None:
     assert sent(both) < 1.1 * sent(alone)
 
 
-def test_a_worker_comes_up_while_a_member_is_away(client: Any) -> None:
+def test_a_worker_starts_while_a_member_is_down(client: Any) -> None:
     """Its server is no device of the map then, and nothing may be put there."""
     client._wait_for_servers()
     with client._exclusive():

@@ -67,7 +67,7 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
 
 
 @pytest.mark.parametrize("seed", range(3 if ALL else 1))
-def test_what_is_owed_is_sent_with_the_next_push_in_either_form(client: Any, seed: int) -> None:
+def test_the_residual_is_sent_with_the_next_push_in_either_format(client: Any, seed: int) -> None:
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
@@ -100,11 +100,11 @@ def linear(y: Any, predicted: Any) -> Any:
         [(mode, feedback) for mode in ("Sync", "Async") for feedback in (True, False)],
         lambda mode, feedback: mode == "Async",
         in_all(
-            "tests/training/test_runtime_auto.py::test_a_run_that_changes_forms_ends_where_one_without_ends"
+            "tests/training/test_runtime_auto.py::test_a_run_that_changes_formats_ends_like_one_that_does_not"
         ),  # in step
     ),
 )
-def test_a_run_that_changes_forms_ends_where_one_without_ends(client: Any, mode: str, feedback: bool) -> None:
+def test_a_run_that_changes_formats_ends_like_one_that_does_not(client: Any, mode: str, feedback: bool) -> None:
     import keras
 
     def trained(container: str, forms: Sequence[int], compression: dict[str, Any]) -> Any:
@@ -167,9 +167,9 @@ def test_workers_hold_the_same_bits_through_every_change(client: Any) -> None:
 
 
 @in_all(
-    "tests/training/test_runtime_compression.py::test_a_worker_that_missed_a_step_begins_with_the_whole_shadow"
+    "tests/training/test_runtime_compression.py::test_a_worker_that_missed_a_step_restarts_with_the_whole_shadow"
 )  # of one codec
-def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) -> None:
+def test_a_late_worker_first_pulls_everything_in_either_format(client: Any) -> None:
     rig = with_one_to_spare(client, AUTO)
     late = rig.workers[-1]
     for number, forms in enumerate([[CODED], [PLAIN], [CODED, PLAIN]]):
@@ -190,7 +190,7 @@ def test_a_late_worker_begins_with_the_whole_of_whatever_is_held(client: Any) ->
 
 
 @in_all("tests/training/test_runtime_auto.py::test_workers_hold_the_same_bits_through_every_change")  # 18 s
-def test_one_worker_decides_for_all_that_are_in_step(client: Any) -> None:
+def test_one_worker_selects_the_format_of_a_synchronous_step(client: Any) -> None:
     """Else one that still looks never sees the form that it wants, where another one ends the rounds."""
     import keras
 
@@ -215,10 +215,10 @@ def test_one_worker_decides_for_all_that_are_in_step(client: Any) -> None:
     some(
         ["Int8", "Auto"],
         lambda pull: pull == "Auto",
-        in_all("tests/training/test_runtime_auto.py::test_a_round_without_a_gradient_is_fetched_as_any_other"),  # Auto
+        in_all("tests/training/test_runtime_auto.py::test_a_round_without_a_gradient_is_pulled_like_any_other"),  # Auto
     ),
 )
-def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: str) -> None:
+def test_a_round_without_a_gradient_is_pulled_like_any_other(client: Any, pull: str) -> None:
     import keras
     import tensorflow as tf
 
@@ -245,7 +245,7 @@ def test_a_round_without_a_gradient_is_fetched_as_any_other(client: Any, pull: s
 
 
 @in_soak
-def test_parameters_are_fetched_of_one_step(client: Any) -> None:
+def test_parameters_are_pulled_from_one_step(client: Any) -> None:
     """A worker that begins while others make a step must hold what they hold, or later moves are added to a mixture."""
     import keras
 
@@ -281,7 +281,7 @@ def test_parameters_are_fetched_of_one_step(client: Any) -> None:
         in_all("tests/training/test_runtime_auto.py::test_workers_hold_the_same_bits_through_every_change"),  # in step
     ),
 )
-def test_both_ways_of_auto_train(client: Any, mode: str) -> None:
+def test_auto_trains_with_either_format(client: Any, mode: str) -> None:
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=2, build=large, mode=mode, compression=AUTO)
@@ -293,7 +293,7 @@ def test_both_ways_of_auto_train(client: Any, mode: str) -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_a_link_that_is_not_slow_needs_no_codec(client: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fast_link_needs_no_codec(client: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """On the loopback interface of this machine, for a model of 6.5 MB: it looks, says so, and continues without."""
     import json
 

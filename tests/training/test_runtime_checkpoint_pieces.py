@@ -227,7 +227,7 @@ def test_a_chief_that_dies_while_it_restores_leaves_servers_that_do_not_count(cl
     assert_same(rig.control.snapshot(fence=2), saved)
 
 
-@in_all("tests/training/test_runtime_updates.py::test_a_restore_whose_calls_arrive_late_changes_nothing")  # in pieces
+@in_all("tests/training/test_runtime_updates.py::test_a_late_restore_changes_nothing")  # in pieces
 @pytest.mark.usefixtures("pieces")
 def test_calls_of_a_restore_in_pieces_that_arrive_late_change_nothing(client: Any) -> None:
     from pstraining.runtime.chief.errors import FencedError

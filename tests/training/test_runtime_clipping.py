@@ -119,10 +119,10 @@ def test_the_mean_is_clipped_as_in_one_process(rigs: Any, name: str, mode: str, 
     some(
         [(name, mode) for name in ("clipnorm", "global_clipnorm") for mode in ("Sync", "Hybrid")],
         lambda name, mode: (name, mode) == ("global_clipnorm", "Hybrid"),
-        in_all("tests/training/test_runtime_clipping.py::test_rows_of_tables_belong_to_the_norm"),
+        in_all("tests/training/test_runtime_clipping.py::test_table_rows_count_towards_the_norm"),
     ),
 )
-def test_rows_of_tables_belong_to_the_norm(rigs: Any, name: str, mode: str) -> None:
+def test_table_rows_count_towards_the_norm(rigs: Any, name: str, mode: str) -> None:
     """Without momentum, which would move rows that are not touched."""
     make, build = sgd(name, momentum=0.0), in_float64(embedding.ours())
     rig = rigs(make, build, ps=2, workers=2, loss="binary_crossentropy", mode=mode)
@@ -142,7 +142,7 @@ def test_accumulated_batches_are_clipped_together(rigs: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm"])
-def test_norms_of_gradients_that_the_optimizer_accumulates_are_refused(name: str) -> None:
+def test_clipping_norms_with_optimizer_accumulation_is_rejected(name: str) -> None:
     """They are norms of what it has accumulated."""
     import keras
 
@@ -150,7 +150,7 @@ def test_norms_of_gradients_that_the_optimizer_accumulates_are_refused(name: str
         optimizer.check(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2, **{name: 1.0}))
 
 
-def test_each_process_clips_its_part_by_the_norms_of_all() -> None:
+def test_each_process_clips_its_part_by_the_norms_over_all_processes() -> None:
     """Of two optimizers, one with a norm for all of its variables, on servers that share tensors and hold tables."""
     import keras
     import tensorflow as tf
@@ -194,9 +194,7 @@ WORKERS = 2 if ALL else 1
 MESSAGES = rounds_messages(random.Random(0), clips=True, workers=WORKERS)
 
 
-def test_members_clip_alike_whoever_is_lost_in_the_middle_of_a_round(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_clip_alike_after_any_loss_during_a_round(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The norms are those of the attempt, whatever call comes late or again."""
     import tensorflow as tf
 
@@ -222,9 +220,9 @@ def test_members_clip_alike_whoever_is_lost_in_the_middle_of_a_round(
     assert not pairs.differences(survivors), survivors
 
 
-@in_all("tests/training/test_runtime_clipping.py::test_members_clip_alike_whoever_is_lost_in_the_middle_of_a_round")
+@in_all("tests/training/test_runtime_clipping.py::test_members_clip_alike_after_any_loss_during_a_round")
 @pytest.mark.parametrize("mode", ["Sync", "Hybrid"])
-def test_steps_are_clipped_alike_whatever_is_lost_when(
+def test_steps_are_clipped_alike_after_any_loss_at_any_time(
     cluster: Any, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In Hybrid the norm is of the workers' dense gradients and of the rows of tables together."""
@@ -246,8 +244,8 @@ def test_steps_are_clipped_alike_whatever_is_lost_when(
             assert not pairs.differences(survivors), list(map(str, MESSAGES[:cut]))
 
 
-@in_all("tests/training/test_runtime_clipping.py::test_members_clip_alike_whoever_is_lost_in_the_middle_of_a_round")
-def test_a_server_that_follows_later_clips_by_the_norms_of_the_decision(rigs: Any, client: Any) -> None:
+@in_all("tests/training/test_runtime_clipping.py::test_members_clip_alike_after_any_loss_during_a_round")
+def test_a_late_server_clips_by_the_decided_norms(rigs: Any, client: Any) -> None:
     """The arbiter has applied the step when the worker dies; the chief has the other server follow."""
     import tensorflow as tf
 
@@ -287,7 +285,7 @@ def halves() -> Any:
 
 @in_all("tests/training/test_runtime_clipping.py::test_the_mean_is_clipped_as_in_one_process")
 @pytest.mark.parametrize("mode", ["Sync", "Hybrid"])
-def test_norms_are_of_unscaled_gradients(rigs: Any, mode: str) -> None:
+def test_norms_are_taken_of_unscaled_gradients(rigs: Any, mode: str) -> None:
     """Steps that overflow are left out, and halve the scale."""
     import keras
 
@@ -305,7 +303,7 @@ def test_norms_are_of_unscaled_gradients(rigs: Any, mode: str) -> None:
 
 @in_all("tests/training/test_runtime_clipping.py::test_the_mean_is_clipped_as_in_one_process")
 @pytest.mark.parametrize("mode", ["Sync", "Hybrid"])
-def test_a_norm_that_is_not_finite_makes_no_step(rigs: Any, mode: str) -> None:
+def test_a_step_with_a_non_finite_norm_is_skipped(rigs: Any, mode: str) -> None:
     """The gradients are: Keras would make parameters that are not numbers."""
     import keras
     import tensorflow as tf

@@ -31,9 +31,9 @@ def run_to_the_end(folder: Path, *, steps: int) -> tuple[dict[str, Any], LocalJo
 
 
 @in_all(
-    "tests/training/test_example_digits.py::test_digits_reaches_its_accuracy_and_a_second_run_finds_it_done"
+    "tests/training/test_example_digits.py::test_digits_reaches_its_accuracy_and_a_second_run_has_nothing_to_do"
 )  # more steps, too
-def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: Path) -> None:
+def test_a_second_run_trains_nothing_and_one_with_more_steps_continues(tmp_path: Path) -> None:
     first, _ = run_to_the_end(tmp_path, steps=300)
     saved, recorded = contents(tmp_path), json.loads((tmp_path / "result.json").read_text())
     assert saved
@@ -52,7 +52,7 @@ def test_a_second_run_trains_nothing_and_one_with_more_steps_goes_on(tmp_path: P
 
 
 @in_soak
-def test_a_second_run_whose_last_checkpoint_is_damaged_trains_again_what_it_held(tmp_path: Path) -> None:
+def test_a_second_run_with_a_damaged_last_checkpoint_repeats_its_steps(tmp_path: Path) -> None:
     first, _ = run_to_the_end(tmp_path, steps=6000)
     *_, before, last = Checkpoints(tmp_path, keep=3).steps()
     assert last == first["step"]
@@ -69,10 +69,9 @@ def test_a_second_run_whose_last_checkpoint_is_damaged_trains_again_what_it_held
 
 
 @in_all(
-    "tests/training/test_runtime_stop.py"
-    "::test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_on"
+    "tests/training/test_runtime_stop.py::test_a_stopped_chief_with_a_full_disk_reports_it_and_its_successor_continues"
 )  # to the end
-def test_a_full_disk_stops_no_training_and_the_end_is_an_error_that_a_further_run_mends(tmp_path: Path) -> None:
+def test_training_continues_with_a_full_disk_and_its_final_error_is_fixed_by_another_run(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "40m") as disk, job(disk, steps=5000, workers=2) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")

@@ -38,7 +38,7 @@ def vector(seed: int, size: int) -> Any:
 @pytest.mark.parametrize("name", CODED)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(1024, 9000))
-def test_what_is_lost_is_bounded(name: Name, seed: int, size: int) -> None:
+def test_the_compression_error_is_bounded(name: Name, seed: int, size: int) -> None:
     x = vector(seed, size)
     used = codec(name)
     parts = used.encode(x)
@@ -58,7 +58,7 @@ def test_what_is_lost_is_bounded(name: Name, seed: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", CODED)
-def test_the_bytes(name: Name) -> None:
+def test_a_codec_sends_no_more_bytes_than_its_bound(name: Name) -> None:
     size = 3_000_001
     sent = sum(part.numpy().nbytes for part in codec(name).encode(vector(1, size)))
     assert sent / size <= BYTES[name]
@@ -66,21 +66,21 @@ def test_the_bytes(name: Name) -> None:
 
 @pytest.mark.parametrize("name", CODED)
 @pytest.mark.parametrize("size", [1024, 70_000, 3_000_001])
-def test_plans_reckon_with_what_is_sent(name: Name, size: int) -> None:
+def test_plans_use_the_bytes_that_are_sent(name: Name, size: int) -> None:
     """Of TopK nearly: what is kept goes by a sample's threshold."""
     sent = sum(part.numpy().nbytes for part in codec(name).encode(vector(1, size)))
     assert sent == pytest.approx(encoded(name, size), rel=0.15 if name is Name.TOP_K else 0)
 
 
 @pytest.mark.parametrize("name", CODED)
-def test_nothing_is_nothing(name: Name) -> None:
+def test_a_zero_gradient_stays_zero(name: Name) -> None:
     import tensorflow as tf
 
     used = codec(name)
     np.testing.assert_array_equal(used.decode(used.encode(tf.zeros([5000])), 5000), np.zeros(5000))
 
 
-def test_equal_values_are_not_held_back_for_ever() -> None:
+def test_equal_values_are_not_withheld_for_ever() -> None:
     import tensorflow as tf
 
     used = codec(Name.TOP_K)
@@ -173,7 +173,7 @@ def with_one_to_spare(client: Any, compression: dict[str, str]) -> Rig:
     return rig
 
 
-def test_a_worker_that_missed_a_step_begins_with_the_whole_shadow(client: Any) -> None:
+def test_a_worker_that_missed_a_step_restarts_with_the_whole_shadow(client: Any) -> None:
     rig = with_one_to_spare(client, {"pull": "Int8"})
     late = rig.workers[-1]
     late._step = late._fetch()  # as `step` does
@@ -217,7 +217,7 @@ def test_async_pushes_through_a_codec(client: Any, name: Name) -> None:
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_local_steps_are_the_workers_own_and_their_mean_is_taken(client: Any, mode: str) -> None:
+def test_local_steps_stay_on_their_worker_until_they_are_averaged(client: Any, mode: str) -> None:
     import keras
 
     from tests.training.test_runtime_sync import convolutional

@@ -20,7 +20,7 @@ GROWTH = 1.0
 
 
 @in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # memory of many connections
-def test_servers_do_not_keep_what_they_had_for_all_connections(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_free_the_functions_of_former_connections(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
     monkeypatch.setattr(clients, "FULL_RESET_EVERY", EACH)

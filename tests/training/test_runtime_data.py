@@ -57,7 +57,7 @@ def own(tuned: Tuned) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("make", [pieces, own])
-def test_nobody_waits_for_an_iterators_end(make: Callable[[Tuned], Callable[[], Any]]) -> None:
+def test_no_worker_waits_for_the_end_of_an_iterator(make: Callable[[Tuned], Callable[[], Any]]) -> None:
     tuned = Tuned()
     draw = make(tuned)
     assert [draw(), draw(), draw()] == [0, 1, 2]
@@ -67,7 +67,7 @@ def test_nobody_waits_for_an_iterators_end(make: Callable[[Tuned], Callable[[], 
     assert tuned.ended.wait(10)
 
 
-def test_a_dataset_that_is_another_one_begins_at_once(client: Any) -> None:
+def test_a_different_dataset_starts_at_once(client: Any) -> None:
     """When a job is scaled: what was drawn ahead for a trial, and the rest of the former dataset, are left."""
     parts = iter(["former", "new"])
 
@@ -84,7 +84,7 @@ def test_a_dataset_that_is_another_one_begins_at_once(client: Any) -> None:
     assert batches.draw(3).batches == ["new 0", "new 1", "new 2"]
 
 
-def test_a_split_that_never_ends_is_refused(client: Any) -> None:
+def test_an_infinite_split_is_rejected(client: Any) -> None:
     import tensorflow as tf
 
     from pstraining.runtime import Files

@@ -37,7 +37,7 @@ def on_devices(*layers: Any, **options: Any) -> Any:
         return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), make, Objective("mse"), **options)
 
 
-def test_statistics_are_the_mean_of_the_parts_by_their_samples() -> None:
+def test_statistics_are_the_sample_weighted_mean_of_the_parts() -> None:
     import keras
     import tensorflow as tf
 
@@ -51,7 +51,7 @@ def test_statistics_are_the_mean_of_the_parts_by_their_samples() -> None:
     np.testing.assert_allclose(layer.moving_variance.numpy(), expected, rtol=1e-6)
 
 
-def test_dropout_differs_from_device_to_device_and_from_step_to_step() -> None:
+def test_dropout_differs_between_devices_and_steps() -> None:
     import keras
     import tensorflow as tf
 
@@ -68,7 +68,7 @@ def test_dropout_differs_from_device_to_device_and_from_step_to_step() -> None:
     assert (masks[0] != 0).mean() > 0.6  # of two masks that are equal, half
 
 
-def test_sparse_tensors_are_refused() -> None:
+def test_sparse_tensors_are_rejected() -> None:
     import keras
     import tensorflow as tf
 
@@ -77,7 +77,7 @@ def test_sparse_tensors_are_refused() -> None:
         passed(model, (tf.sparse.eye(2), tf.ones([2, 1])))
 
 
-def test_the_next_batch_is_on_the_device_before_it_is_asked_for() -> None:
+def test_the_next_batch_is_prefetched_to_the_device() -> None:
     import tensorflow as tf
 
     from pstraining.runtime.data.batches import DatasetBatches
@@ -114,7 +114,7 @@ def test_an_error_in_the_data_reaches_the_worker() -> None:
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["CPU:1", "two"])
-def test_a_compiled_pass_equals_one_that_is_not(devices: Any) -> None:
+def test_a_compiled_pass_equals_an_uncompiled_one(devices: Any) -> None:
     import keras
     import tensorflow as tf
 

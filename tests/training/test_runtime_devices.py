@@ -44,12 +44,12 @@ def on_device(client: Any, made: Any) -> Any:
         ],
         lambda settings, fetches: (settings["mode"] == "Sync") == bool({"compression", "members"} & set(settings)),
         in_all(
-            "tests/training/test_runtime_devices.py::test_the_device_computes_and_what_travels_crosses_once_each_way"
+            "tests/training/test_runtime_devices.py::test_the_device_computes_and_data_crosses_once_each_way"
         ),  # each mode, standby and codec once
     ),
     ids=["Async", "Sync", "Sync Int8", "Async hot", "Sync hot"],
 )
-def test_the_device_computes_and_what_travels_crosses_once_each_way(client: Any, settings: Any, fetches: int) -> None:
+def test_the_device_computes_and_data_crosses_once_each_way(client: Any, settings: Any, fetches: int) -> None:
     """In a worker's first step; in rounds it also fetches the parameters before."""
     from pstraining.runtime.compression.codecs import is_coded
 
@@ -102,11 +102,11 @@ def assert_as_on_one_cpu(
     some(
         [{"mode": "Sync", "ordered_sums": True}, {"mode": "Hybrid"}, {"mode": "Sync", "local_steps": 2}],
         lambda settings: "ordered_sums" in settings,
-        in_all("tests/training/test_runtime_devices.py::test_another_device_leads_to_the_same_parameters"),  # modes
+        in_all("tests/training/test_runtime_devices.py::test_another_device_gives_the_same_parameters"),  # modes
     ),
     ids=["Sync", "Hybrid", "localSteps"],
 )
-def test_another_device_leads_to_the_same_parameters(client: Any, settings: Any) -> None:
+def test_another_device_gives_the_same_parameters(client: Any, settings: Any) -> None:
     workers = 2 if ALL else 1
 
     def rig() -> Rig:
@@ -166,7 +166,7 @@ def test_several_devices_look_up_and_push_the_rows_of_tables(client: Any) -> Non
     assert_as_on_one_cpu(client, TWO, rig, lambda rig: rig.train(made), rtol=1e-5, atol=1e-6)
 
 
-@in_all("tests/training/test_runtime_data_parallel.py::test_a_compiled_pass_equals_one_that_is_not")  # connected
+@in_all("tests/training/test_runtime_data_parallel.py::test_a_compiled_pass_equals_an_uncompiled_one")  # connected
 def test_xla_compiles_the_pass_of_a_connected_worker(client: Any) -> None:
     with computing_on(client, "CPU:1"):
         rig = Rig(client, adam, build=small, ps=1, mode="Async")

@@ -198,7 +198,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any) -> None:
     equal(rig.control.snapshot(fence=1), alone(rig, make, steps))
 
 
-def test_rows_that_no_batch_touches_stay_as_they_are(client: Any) -> None:
+def test_untouched_rows_stay_unchanged(client: Any) -> None:
     rig = Rig(client, lambda: _keras().Adam(1e-2), ps=2, build=ours(), loss="binary_crossentropy")
     rig.start()
     Crew(rig, [batches(10, seed=0, rows=20)]).join()
@@ -251,14 +251,14 @@ def test_an_index_outside_the_table_is_named(client: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["Nadam"])
-def test_an_optimizer_that_cannot_train_rows_is_refused(client: Any, name: str) -> None:
+def test_an_optimizer_without_row_updates_is_rejected(client: Any, name: str) -> None:
     from pstraining.runtime.model.optimizer import OptimizerError
 
     with pytest.raises(OptimizerError, match=name):
         Rig(client, getattr(_keras(), name), ps=1, build=ours())
 
 
-def test_outside_a_job_it_is_keras_own_layer() -> None:
+def test_outside_a_job_the_layer_is_keras_own() -> None:
     import keras
 
     model = ours()()

@@ -46,10 +46,14 @@ def weights_of(weights: Iterable[Any]) -> Any:
     some(
         ["Async", "Sync"],
         lambda mode: mode == "Sync",
-        in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot"),  # the same
+        in_all(
+            "tests/training/test_runtime_epochs.py::test_every_epoch_is_reported_once_with_its_snapshot"
+        ),  # the same
     ),
 )
-def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_epoch_is_reported_once_with_its_snapshot(
+    mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the last epochs callbacks have set the learning rate to 0."""
     trainer = {"epochs": 6, "steps_per_epoch": 30, "validation_every": 2}
     plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
@@ -81,7 +85,7 @@ def test_every_epoch_is_told_once_with_its_snapshot(mode: str, folder: Path, mon
         assert result["step"] == 180
 
 
-def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"keras": True, "trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02}
     with job(monkeypatch, plan, folder, restarts=1, **SMALL) as run:
         assert finished(run) == 0, transcript(run)
@@ -119,8 +123,8 @@ def test_keras_own_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: py
     assert weights_of(keras.saving.load_model(folder / "checkpoints" / "final.keras").get_weights()) == best
 
 
-@in_all("tests/training/test_runtime_epochs.py::test_keras_own_callbacks_stop_the_job_for_good")  # and the chief dies
-def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
+@in_all("tests/training/test_runtime_epochs.py::test_keras_callbacks_stop_the_job_for_good")  # and the chief dies
+def test_a_chief_killed_after_an_early_stop_does_not_train_further(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = {"trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02, "stop_after": 0}
@@ -137,9 +141,9 @@ def test_a_chief_that_dies_when_training_was_stopped_early_does_not_train_on(
 
 
 @in_all(
-    "tests/training/test_runtime_stop.py::test_a_stopped_job_goes_on_at_the_very_step"
+    "tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step"
 )  # a lost chief in the middle of an epoch
-def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_chief_continues_the_current_epoch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # So slow that training lasts longer than a chief takes to start.
     plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.08}
     with job(monkeypatch, plan, folder, restarts=1, **SMALL) as run:
@@ -156,7 +160,7 @@ def test_the_next_chief_goes_on_in_the_epoch_that_is_under_way(folder: Path, mon
 
 
 @in_soak
-def test_epochs_that_are_done_are_not_run_again_and_more_of_them_go_on(
+def test_finished_epochs_are_not_repeated_and_further_epochs_continue(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_again(epochs: int) -> tuple[int, list[int]]:
@@ -175,7 +179,7 @@ def test_epochs_that_are_done_are_not_run_again_and_more_of_them_go_on(
 
 
 @in_soak
-def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server(
+def test_validation_delays_neither_training_nor_the_recovery_of_a_server(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = {"validation_batches": 60, "validation_pace": 0.1}  # six seconds
@@ -196,10 +200,8 @@ def test_validation_holds_up_neither_training_nor_the_restoring_of_a_lost_server
         assert second["epoch"] > end["epoch"] + 1, "epochs that ended meanwhile are told as one"
 
 
-@in_all(
-    "tests/training/test_runtime_fit.py::test_a_callback_that_raises_is_an_error_with_its_words"
-)  # and the job ends
-def test_a_callback_that_raises_ends_the_job_with_its_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_all("tests/training/test_runtime_fit.py::test_an_error_of_a_callback_keeps_its_message")  # and the job ends
+def test_a_callback_that_raises_ends_the_job_with_its_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 50, "steps_per_epoch": 30}, "fail_after": 1}
     with job(monkeypatch, plan, None, **SMALL) as run:
         assert finished(run) == 1, transcript(run)
@@ -207,7 +209,7 @@ def test_a_callback_that_raises_ends_the_job_with_its_words(folder: Path, monkey
     assert "CallbackError: a callback or the validation has failed: RuntimeError: this callback does not like" in text
 
 
-@in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot")  # its last epochs
+@in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_reported_once_with_its_snapshot")  # its last epochs
 def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 6, "steps_per_epoch": 60}, "pace": 0.03, "no_rate_from": 2}
     with job(monkeypatch, plan, folder, restarts=2, workers=1) as run:
@@ -218,7 +220,7 @@ def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeyp
     assert weights[3] == weights[4] == weights[5], "and does not move without a learning rate"
 
 
-def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: Any) -> None:
+def test_servers_accept_a_learning_rate_only_from_the_current_chief(client: Any) -> None:
     import keras
 
     from pstraining.runtime.chief.errors import FencedError
@@ -245,7 +247,7 @@ def test_servers_take_a_learning_rate_from_the_chief_that_rules_alone(client: An
     assert scheduled.control.learning_rates() == [None]
 
 
-def test_reports_of_workers_that_a_scaled_job_has_got_are_read(client: Any) -> None:
+def test_reports_of_added_workers_are_read(client: Any) -> None:
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small)
@@ -255,8 +257,8 @@ def test_reports_of_workers_that_a_scaled_job_has_got_are_read(client: Any) -> N
     assert rig.control.reports() == ["", "", "later"]
 
 
-@in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_told_once_with_its_snapshot")  # 20 s
-def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_reported_once_with_its_snapshot")  # 20 s
+def test_an_epoch_of_assigned_data_is_one_pass_over_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"trainer": {"epochs": 3}, "pieces": True, "pace": 0.05}
     with job(monkeypatch, plan, folder, ps=1, training={"mode": "Sync"}) as run:
         assert finished(run) == 0, transcript(run)
@@ -276,7 +278,7 @@ def test_epochs_of_data_that_is_handed_out_are_passes_over_it(folder: Path, monk
         ("TerminateOnNaN", {}, "nonFinite"),
     ],
 )
-def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: dict[str, Any], words: str) -> None:
+def test_an_unsupported_callback_is_rejected(name: str, arguments: dict[str, Any], words: str) -> None:
     import keras
 
     from pstraining.runtime.chief.refusals import CallbackRefusedError, check
@@ -286,7 +288,7 @@ def test_a_callback_that_could_not_do_its_work_is_refused(name: str, arguments: 
     assert words in str(found.value)
 
 
-def test_tensorboard_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_without_its_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow does not install it; without the check, the chief fails at the end of the first epoch."""
     import keras
 
@@ -302,7 +304,7 @@ def test_tensorboard_without_its_package_is_refused(monkeypatch: pytest.MonkeyPa
             refusals.check([keras.callbacks.TensorBoard("logs")])
 
 
-def test_a_callback_of_batches_is_refused_and_one_of_epochs_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_callback_is_rejected_and_an_epoch_callback_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     import keras
 
     from pstraining.runtime.chief.refusals import CallbackRefusedError, check

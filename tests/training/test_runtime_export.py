@@ -53,6 +53,6 @@ def test_rows_by_key_become_a_lookup_of_keras(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded(tmp_path), empty, rtol=1e-6)
 
 
-def test_a_model_that_cannot_be_exported_is_told_apart_from_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
+def test_an_export_failure_of_the_model_is_distinguished_from_a_disk_failure(tmp_path: Path) -> None:
     errors = printed("-m", "tests.support.exporting", "refused", str(tmp_path))
     assert errors == ["NotExportedError", "FileNotFoundError", "NotExportedError"]

@@ -58,7 +58,7 @@ def router_of(
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
+def test_a_failed_warm_up_is_retried(monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
     """A call of this thread may fail without anything being lost: nobody else finds out then."""
     reported, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
 
@@ -80,7 +80,7 @@ def test_what_could_not_be_made_ready_is_tried_again(monkeypatch: pytest.MonkeyP
     assert updates.dry_runs == 2
 
 
-def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_a_state_transfer_the_assignment_with_the_learner_is_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     reported = threading.Event()
     updates = Updates()
     found = router_of(monkeypatch, updates, incremental=True, read=reported.set)
@@ -91,7 +91,7 @@ def test_while_somebody_learns_it_is_made_ready_that_it_is_in_sync(monkeypatch: 
     assert updates.dry_runs == 1
 
 
-def test_the_event_is_not_lost_when_something_changes_while_the_last_assignment_is_prepared(
+def test_the_event_survives_a_change_during_the_last_warm_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported = threading.Event()

@@ -87,7 +87,7 @@ def steps_of(run: LocalJob, worker: str) -> int:
     return max((line["step"] for line in run.processes[worker].events("worker")), default=0)
 
 
-def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(tmp_path: Path) -> None:
+def test_a_lost_server_is_restored_from_the_newest_readable_checkpoint(tmp_path: Path) -> None:
     steps = 3000 if ALL else 1200
     with job(tmp_path, steps=steps, ps=2) as run:
         chief = run.processes["chief"]
@@ -110,7 +110,7 @@ def test_a_lost_server_is_restored_from_the_newest_checkpoint_that_can_be_read(t
         assert all(process.starts == 1 for process in others), transcript(run)
 
 
-def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) -> None:
+def test_a_small_model_is_on_one_server_and_the_others_are_optional(tmp_path: Path) -> None:
     with job(tmp_path, ps=3, more={"minShardBytes": 64 * 1024}) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
@@ -126,7 +126,7 @@ def test_a_small_model_lies_on_one_server_and_the_others_may_go(tmp_path: Path) 
 
 
 @in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
-def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back() -> None:
+def test_the_other_worker_continues_while_one_is_killed_and_restarts() -> None:
     with job(None, workers=2) as run:
         until(run, lambda: steps_of(run, "worker-0") and steps_of(run, "worker-1"), "both workers' steps")
         run.kill("worker-1")
@@ -137,7 +137,7 @@ def test_the_other_worker_goes_on_while_one_is_killed_and_comes_back() -> None:
         assert run.processes["worker-0"].starts == 1
 
 
-def test_the_next_chief_goes_on_with_the_state_on_the_servers(tmp_path: Path) -> None:
+def test_the_next_chief_continues_with_the_servers_state(tmp_path: Path) -> None:
     with job(tmp_path) as run:
         chief, worker = run.processes["chief"], run.processes["worker-0"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
@@ -161,9 +161,9 @@ def test_without_checkpoints_a_lost_server_starts_from_the_beginning() -> None:
 
 
 @in_all(
-    "tests/training/test_runtime_faults.py::test_the_next_chief_goes_on_with_the_state_on_the_servers"
+    "tests/training/test_runtime_faults.py::test_the_next_chief_continues_with_the_servers_state"
 )  # without a chief
-def test_worker_zero_without_a_chief_takes_over_from_its_former_self(tmp_path: Path) -> None:
+def test_a_restarted_worker_zero_without_a_chief_resumes_its_duties(tmp_path: Path) -> None:
     with job(tmp_path, workers=2, chief=False) as run:
         leader = run.processes["worker-0"]
         until(run, lambda: leader.events("checkpoint") and steps_of(run, "worker-1"), "a checkpoint")

@@ -67,7 +67,7 @@ def test_of_anything_else(value: float) -> None:
         assert bool(check(*changed)) is math.isfinite(value)
 
 
-def test_the_factors_are_looked_at_in_a_model_of_dense_layers() -> None:
+def test_a_model_of_dense_layers_checks_the_factors() -> None:
     """Switched off, nothing but speed is lost: this is the test that it is on."""
     import keras
     import tensorflow as tf

@@ -200,7 +200,7 @@ def test_class_weights(client: Any, mode: str) -> None:
     assert_equal(rig.snapshot(), rig, alone(rig, small, batches(10), momentum, loss=loss, class_weight=WEIGHTS)[0])
 
 
-def test_class_weights_beside_sample_weights_are_refused(client: Any) -> None:
+def test_class_weights_with_sample_weights_are_rejected(client: Any) -> None:
     import keras
 
     from pstraining.runtime.errors import final_error
@@ -223,7 +223,7 @@ def test_without_metrics_nothing_is_emitted(client: Any) -> None:
     assert not [node.name for node in traced.graph.as_graph_def().node if "Assign" in node.op]
 
 
-def test_a_state_that_is_too_large_is_left_out_by_name(client: Any) -> None:
+def test_an_oversized_state_is_omitted_and_named(client: Any) -> None:
     import keras
 
     metrics = [keras.metrics.MeanIoU(100, sparse_y_pred=False)]
@@ -302,7 +302,7 @@ def test_the_best_weights_are_restored_as_keras_does(client: Any) -> None:
     assert Drained([keras.callbacks.EarlyStopping("val_loss")]).ends.best() is None
 
 
-def test_a_callback_that_raises_is_an_error_with_its_words(client: Any) -> None:
+def test_an_error_of_a_callback_keeps_its_message(client: Any) -> None:
     import keras
 
     from pstraining.runtime.chief.callbacks import CallbackError
@@ -316,7 +316,7 @@ def test_a_callback_that_raises_is_an_error_with_its_words(client: Any) -> None:
         run.end(1)
 
 
-def test_validation_steps_end_a_validation_that_never_ends(client: Any) -> None:
+def test_validation_steps_bound_an_infinite_validation(client: Any) -> None:
     import tensorflow as tf
 
     from pstraining.runtime.chief.refusals import CallbackRefusedError, check_all
@@ -337,7 +337,7 @@ def test_validation_steps_end_a_validation_that_never_ends(client: Any) -> None:
     check_all([], Validation(lambda: endless().take(2)), lambda: endless().take(2))
 
 
-def test_a_monitor_that_no_log_has_is_refused(client: Any) -> None:
+def test_an_unknown_monitor_is_rejected(client: Any) -> None:
     import keras
 
     from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_all, check_monitors

@@ -81,7 +81,7 @@ def in_order(rig: Rig, values: Any) -> dict[str, Any]:
     return {paths[id(variable)]: values[paths[id(variable)]] for variable in rig.model.keras.variables}
 
 
-def test_frozen_weights_are_fetched_once_and_train_when_they_are_unfrozen(client: Any) -> None:
+def test_frozen_weights_are_pulled_once_and_train_once_unfrozen(client: Any) -> None:
     from tests.support.worker_threads import Crew
 
     rig = rig_of(client, 2)
@@ -131,7 +131,7 @@ def test_frozen_weights_are_fetched_once_and_train_when_they_are_unfrozen(client
     assert store.hold_frozen(Session(1, 11))
 
 
-def test_a_step_that_assigns_a_frozen_weight_is_refused(client: Any) -> None:
+def test_a_step_that_assigns_a_frozen_weight_is_rejected(client: Any) -> None:
     import keras
 
     class Doubling(keras.layers.Layer):  # type: ignore[misc]

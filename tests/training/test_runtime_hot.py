@@ -86,7 +86,7 @@ def step(run: LocalJob) -> int:
 
 @in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # a primary is killed there, too
 @unhurriedly
-def test_killed_servers_cost_no_step_and_come_back(
+def test_killed_servers_cost_no_step_and_rejoin(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without.
@@ -164,7 +164,7 @@ def test_processes_are_renewed_and_cost_no_step(
 
 @in_soak
 @unhurriedly
-def test_a_large_state_is_learned_while_training_goes_on(
+def test_a_large_state_is_transferred_while_training_continues(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who learns is killed; its successor has learned, and then the one that it learned from is killed."""
@@ -211,7 +211,7 @@ def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
 
 @in_soak
 @unhurriedly
-def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_path: Path, undisturbed: Any) -> None:
+def test_a_majority_drops_an_unresponsive_primary_which_rejoins_later(tmp_path: Path, undisturbed: Any) -> None:
     """One shard: its standby alone is no majority, with the workers it is."""
     with job(tmp_path, standbys=1, ps=1) as run:
         until(run, lambda: step(run) > 0, "training")
@@ -229,12 +229,11 @@ def test_a_silent_primary_is_left_by_a_majority_and_follows_when_it_is_back(tmp_
 
 
 @in_all(
-    "tests/training/test_runtime_async_pairs.py"
-    "::test_an_update_that_came_to_some_members_comes_to_the_others_and_counts_once"
+    "tests/training/test_runtime_async_pairs.py::test_an_update_on_some_members_reaches_all_and_counts_once"
 )  # jobs of six processes
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("kills", [int(os.environ.get("PSTRAINING_ASYNC_KILLS", "20")) if THOROUGH else 1])
-def test_an_asynchronous_update_that_a_worker_was_told_of_is_never_lost(
+def test_an_acknowledged_asynchronous_update_is_never_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
     """Every sample is trained once: by nobody twice, and none is lost with a server."""
@@ -304,7 +303,7 @@ def test_many_kills_cost_no_step_and_little_time(
 
 @in_soak
 @pytest.mark.timeout(8 * 3600)
-def test_nothing_grows_over_many_take_overs(
+def test_many_failovers_leak_no_resources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """PSTRAINING_HOT_TAKEOVERS of them: what everybody has when it is quiet again, against what it had after the first

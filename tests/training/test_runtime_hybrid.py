@@ -127,7 +127,7 @@ def test_gradients_with_nan_never_reach_the_parameters(rigs: Any) -> None:
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
+def test_already_trained_batches_are_rejected(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=small, with_ledger=True)
     assert rig.store.assign_split(SESSION, (0, 1), 3) == (1, 0, 0)
     one, two = batches(2)
@@ -139,7 +139,7 @@ def test_batches_that_are_trained_already_are_refused(rigs: Any) -> None:
     assert [shard.step for shard in rig.store.read()] == [2, 2]
 
 
-@in_all("tests/training/test_runtime_hybrid.py::test_one_that_comes_late_gets_what_the_others_have")  # statistics, too
+@in_all("tests/training/test_runtime_hybrid.py::test_a_late_worker_gets_the_others_parameters")  # statistics, too
 def test_statistics_are_averaged_and_equal_on_all_workers(rigs: Any) -> None:
     rig = rigs(sgd, ps=2, build=large, workers=2)
     Crew(rig, [batches(5, seed=worker) for worker in range(2)]).join()
@@ -148,7 +148,7 @@ def test_statistics_are_averaged_and_equal_on_all_workers(rigs: Any) -> None:
     assert any("moving_mean" in path and (value != rig.initial[path]).any() for path, value in values.items())
 
 
-def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
+def test_a_late_worker_gets_the_others_parameters(rigs: Any) -> None:
     rig = rigs(lambda: optimizer("Adam"), ps=2, build=large, workers=2)
     Crew(rig, [batches(3, seed=0), batches(3, seed=1)]).join()
     rig.assert_replicas_are_equal()
@@ -166,13 +166,11 @@ def test_one_that_comes_late_gets_what_the_others_have(rigs: Any) -> None:
     some(
         [USUAL, "CPU:1"],
         lambda device: device == USUAL,
-        in_all("tests/training/test_runtime_devices.py::test_another_device_leads_to_the_same_parameters"),  # a loss
+        in_all("tests/training/test_runtime_devices.py::test_another_device_gives_the_same_parameters"),  # a loss
     ),
     indirect=True,
 )
-def test_a_worker_that_vanished_without_a_word_is_left_out(
-    device: str, rigs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crashed_worker_is_excluded(device: str, rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 8.0)
     rig = rigs(sgd, ps=2, build=small, workers=3)
     assert_computes(rig.store, device)
@@ -185,7 +183,7 @@ def test_a_worker_that_vanished_without_a_word_is_left_out(
     rig.assert_replicas_are_equal()
 
 
-def test_parameters_that_differ_are_noticed_and_replaced(
+def test_diverged_parameters_are_detected_and_replaced(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from pstraining.runtime.updates.hybrid import ring_member
@@ -203,7 +201,7 @@ def test_parameters_that_differ_are_noticed_and_replaced(
 @pytest.mark.usefixtures("plain_arithmetic")
 @in_all(
     "tests/training/test_runtime_optimizers.py"
-    "::test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers"
+    "::test_an_optimizer_on_whole_tensors_is_restored_onto_another_number_of_servers"
 )  # in Hybrid
 def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any, client: Any, tmp_path: Path) -> None:
     rules = {"build": in_float64(embedding.ours()), "workers": 2, "loss": "binary_crossentropy"}
@@ -226,7 +224,9 @@ def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any
         np.testing.assert_allclose(state.variables[path], value, rtol=1e-9, atol=1e-12)
 
 
-def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_set_is_abandoned_when_no_worker_has_the_newest_parameters(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pstraining.runtime.updates.hybrid import updates as hybrid
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)
@@ -241,7 +241,7 @@ def test_when_nobody_has_the_newest_parameters_the_set_is_given_up(rigs: Any, mo
     assert rig.store.read()[0].generation == 0, "the chief sees by it that it has to restore"
 
 
-def test_no_step_is_made_while_the_chief_saves(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_is_applied_during_a_save(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pstraining.runtime.chief import store_admin
 
     monkeypatch.setattr(store_admin, "PAUSE_SECONDS", 60.0)
@@ -298,7 +298,7 @@ def bring_to_the_first(updates: Any) -> None:
     assert int(updates._client.call(tf.function(first, autograph=False), *arguments)) == 1
 
 
-def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
+def test_one_worker_pushes_the_parameters_and_another_one_replaces_it(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = at_step_2(rigs, monkeypatch, claim_seconds=2.0)
@@ -324,10 +324,10 @@ def test_one_worker_brings_the_parameters_and_another_one_if_it_does_not(
 
 
 @in_all(
-    "tests/training/test_runtime_hybrid.py::test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up"
+    "tests/training/test_runtime_hybrid.py::test_a_worker_that_breaks_the_ring_during_its_push_delays_no_other"
 )  # who tells of its death
 @pytest.mark.parametrize("known_by", ["silence", "its next process"])
-def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
+def test_no_worker_waits_for_one_that_crashed_during_its_push(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, known_by: str
 ) -> None:
     """It has brought them to the first server only: the other worker brings them to both."""
@@ -354,7 +354,7 @@ def test_nobody_waits_for_a_worker_that_died_while_it_brought_the_parameters(
     rig.control.resume_steps()
 
 
-def test_who_breaks_the_ring_while_it_brings_the_parameters_holds_nobody_up(
+def test_a_worker_that_breaks_the_ring_during_its_push_delays_no_other(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its neighbours know that it is gone before any server does."""

@@ -26,7 +26,7 @@ def rings(run: LocalJob, worker: str, members: list[int], since: float) -> list[
 
 
 @in_soak
-def test_without_a_killed_worker_the_ring_forms_again_within_a_second() -> None:
+def test_the_ring_reforms_within_a_second_without_a_killed_worker() -> None:
     with job(None, steps=2500, workers=3, more=HYBRID) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 50 for k in range(3)), "all workers' steps")
         killed = time.time()
@@ -44,7 +44,7 @@ def test_without_a_killed_worker_the_ring_forms_again_within_a_second() -> None:
 
 
 @in_soak
-def test_a_silent_worker_is_left_out_and_may_come_back() -> None:
+def test_an_unresponsive_worker_is_excluded_and_may_rejoin() -> None:
     with job(None, steps=2500, workers=3, more=HYBRID) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 50 for k in range(3)), "all workers' steps")
         stopped = time.time()
@@ -59,12 +59,12 @@ def test_a_silent_worker_is_left_out_and_may_come_back() -> None:
 
 
 @in_soak
-def test_a_lost_server_is_restored_and_all_go_on_from_one_step(tmp_path: Path) -> None:
+def test_a_lost_server_is_restored_and_all_continue_from_one_step(tmp_path: Path) -> None:
     lose_a_server(tmp_path, HYBRID)
 
 
 @in_soak
-def test_the_next_chief_finds_what_the_workers_hold() -> None:
+def test_the_next_chief_recovers_the_workers_state() -> None:
     with job(None, steps=2000, workers=2, more=HYBRID) as run:
         chief = run.processes["chief"]
         until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
@@ -77,7 +77,7 @@ def test_the_next_chief_finds_what_the_workers_hold() -> None:
 
 
 @in_soak
-def test_when_all_workers_are_lost_at_once_the_checkpoint_counts(tmp_path: Path) -> None:
+def test_the_checkpoint_is_restored_after_the_loss_of_all_workers(tmp_path: Path) -> None:
     with job(tmp_path, steps=2000, workers=2, more=HYBRID) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")

@@ -60,7 +60,7 @@ def assert_all_the_same(found: Any, expected: Any) -> None:
             np.testing.assert_array_equal(found.slots[slot][path], value, err_msg=f"{slot} of {path}")
 
 
-@in_all("tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when")
+@in_all("tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_applied_twice_after_any_loss")
 def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +81,7 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
         assert run.processes["worker-0"].events("devices")[0]["compute"] == ["CPU:1"]
 
 
-def test_the_chief_holds_the_roster_while_it_waits_for_the_dense_parameters() -> None:
+def test_the_chief_keeps_the_view_while_it_waits_for_the_dense_parameters() -> None:
     """It may be long: where nothing is ready for a loss. Without its word servers make no steps after ten seconds."""
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.chief.errors import FencedError

@@ -35,7 +35,7 @@ def adam() -> Any:
         [USUAL, "CPU:1"],
         lambda device: device == USUAL,
         in_all(
-            "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when"
+            "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_applied_twice_after_any_loss"
         ),
     ),
 )
@@ -51,7 +51,7 @@ def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[RingPairs]:
         found.close()
 
 
-def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: RingPairs) -> None:
+def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: RingPairs) -> None:
     """Servers, and in every third history a worker, too; who lives and was not told tries the same batches again."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
@@ -77,7 +77,7 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: RingPai
         )
 
 
-def test_without_the_standbys_word_first_a_step_is_lost(pairs: RingPairs) -> None:
+def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: RingPairs) -> None:
     """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
     early = [m for m in rounds_messages(random.Random(0)) if m.what in ("push", "prepare")]
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
@@ -86,9 +86,9 @@ def test_without_the_standbys_word_first_a_step_is_lost(pairs: RingPairs) -> Non
 
 
 @in_all(
-    "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when"
+    "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_applied_twice_after_any_loss"
 )  # it shows what the attempt is for
-def test_a_standby_that_does_not_know_the_attempt_costs_the_dense_parameters(
+def test_a_standby_without_the_attempt_costs_the_dense_parameters(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By it workers know that their sum is the step's: without, nobody has the parameters of a step that was made."""
@@ -105,7 +105,7 @@ def test_a_standby_that_does_not_know_the_attempt_costs_the_dense_parameters(
         pairs.finish(CROSSED)
 
 
-def test_without_knowing_what_was_tried_batches_count_twice(pairs: RingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_recorded_attempts_batches_count_twice(pairs: RingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs.play(rounds_messages(random.Random(0)))
     pairs.take_over(pairs.both)
     anew = [[list(first), *rest] for first, *rest in pairs.updates]  # equal batches that are others to the worker
@@ -114,7 +114,7 @@ def test_without_knowing_what_was_tried_batches_count_twice(pairs: RingPairs, mo
         pairs.finish(pairs.both)
 
 
-def test_a_round_that_is_sealed_is_made_although_all_that_hold_its_sum_are_gone(
+def test_a_committed_round_is_applied_after_the_loss_of_all_holders_of_its_sum(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its standby may have made the step: it cannot be given up, and its dense part is lost with the workers."""

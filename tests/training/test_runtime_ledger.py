@@ -46,10 +46,10 @@ def sgd() -> Any:
     some(
         ["Async", "Sync"],
         lambda mode: mode == "Sync",
-        in_all("tests/training/test_runtime_ledger.py::test_a_place_in_the_data_moves_with_the_update_and_not_without"),
+        in_all("tests/training/test_runtime_ledger.py::test_the_data_position_advances_only_with_the_update"),
     ),
 )
-def test_a_place_in_the_data_moves_with_the_update_and_not_without(client: Any, mode: str) -> None:
+def test_the_data_position_advances_only_with_the_update(client: Any, mode: str) -> None:
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
     rig.start()
     who = (0, 1)
@@ -104,12 +104,10 @@ def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> N
     some(
         ["Async", "Sync"],
         lambda mode: mode == "Async",
-        in_all(
-            "tests/training/test_runtime_ledger.py::test_batches_that_are_trained_or_given_to_another_worker_are_refused"
-        ),
+        in_all("tests/training/test_runtime_ledger.py::test_trained_or_reassigned_batches_are_rejected"),
     ),
 )
-def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client: Any, mode: str) -> None:
+def test_trained_or_reassigned_batches_are_rejected(client: Any, mode: str) -> None:
     """As when a server stood still, and what it was sent before its worker came again takes effect after that."""
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
     rig.start()
@@ -124,9 +122,7 @@ def test_batches_that_are_trained_or_given_to_another_worker_are_refused(client:
     assert rig.store.read()[0].step == 2
 
 
-def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_splits_of_a_crashed_worker_are_reassigned(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pstraining.runtime.ps import data_ledger
 
     monkeypatch.setattr(data_ledger, "RECLAIM_SECONDS", 3.0)
@@ -151,10 +147,9 @@ def test_what_a_vanished_worker_held_goes_to_the_next_one_that_asks(
 
 
 @in_all(
-    "tests/training/test_runtime_ledger.py"
-    "::test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_dies"
+    "tests/training/test_runtime_ledger.py::test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message"
 )  # processes instead of threads
-def test_in_step_no_sample_is_lost_or_trained_twice_whoever_is_killed(
+def test_in_sync_no_sample_is_lost_or_trained_twice_after_any_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = 1500 + 600 * KILLS
@@ -186,7 +181,7 @@ def test_in_step_no_sample_is_lost_or_trained_twice_whoever_is_killed(
     assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples} (seed {seed})"
 
 
-def test_in_step_no_sample_is_lost_or_trained_twice_at_whatever_word_somebody_dies(
+def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""

@@ -144,7 +144,7 @@ def test_one_worker_equals_keras_in_one_process(rigs: Any, mode: str, ps: int) -
 @in_all(
     "tests/training/test_runtime_loss_scale.py::test_one_worker_equals_keras_in_one_process"
 )  # its own in Async, too
-def test_a_workers_own_optimizer_scales_by_its_own_scale(rigs: Any) -> None:
+def test_a_workers_local_optimizer_has_its_own_scale(rigs: Any) -> None:
     rig = rigs(optimizer, ps=2, mode="Sync", local_steps=2)
     steps = batches()
     for k in range(0, STEPS, 2):
@@ -195,10 +195,10 @@ def means(rig: Rig, shares: Sequence[Sequence[Any]]) -> Any:
     some(
         ["Sync", "Hybrid"],
         lambda mode: mode == "Sync",
-        in_all("tests/training/test_runtime_loss_scale.py::test_a_mean_that_is_not_finite_makes_no_step"),  # in Sync
+        in_all("tests/training/test_runtime_loss_scale.py::test_a_step_with_a_non_finite_mean_is_skipped"),  # in Sync
     ),
 )
-def test_a_mean_that_is_not_finite_makes_no_step(rigs: Any, mode: str) -> None:
+def test_a_step_with_a_non_finite_mean_is_skipped(rigs: Any, mode: str) -> None:
     """One worker's overflow is everybody's: no worker's gradient is part of that step."""
     rig = rigs(small_scale, without_statistics, ps=2, workers=2, mode=mode)
     shares = [batches(seed=worker) for worker in range(2)]
@@ -227,11 +227,11 @@ def tiny() -> Any:
         [True, False],
         lambda scaled: scaled,
         in_all(
-            "tests/training/test_runtime_loss_scale.py::test_gradients_that_are_zero_in_half_precision_train"
+            "tests/training/test_runtime_loss_scale.py::test_gradients_that_underflow_in_half_precision_train"
         ),  # what the scale is for
     ),
 )
-def test_gradients_that_are_zero_in_half_precision_train(
+def test_gradients_that_underflow_in_half_precision_train(
     rigs: Any, scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keras's `compile` scales the loss of such a model by itself. Without that, nothing is learned, without a word."""
@@ -264,8 +264,8 @@ def with_table() -> Any:
         return keras.Model(inputs, outputs)
 
 
-@in_all("tests/training/test_runtime_loss_scale.py::test_a_mean_that_is_not_finite_makes_no_step")  # rows of tables
-def test_rows_of_tables_make_no_step_either_and_a_checkpoint_has_the_scale(
+@in_all("tests/training/test_runtime_loss_scale.py::test_a_step_with_a_non_finite_mean_is_skipped")  # rows of tables
+def test_non_finite_table_rows_skip_the_step_and_a_checkpoint_has_the_scale(
     rigs: Any, client: Any, tmp_path: Path
 ) -> None:
     """Rows count their steps as the dense parameters do: the schedule is at the same place."""
@@ -331,9 +331,7 @@ DECIDED = [
 """The messages of a round until its decision."""
 
 
-def test_members_decide_alike_whoever_is_lost_in_the_middle_of_a_round(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_decide_alike_after_any_loss_during_a_round(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
     cluster.container = "test.scaled.pairs"
     pairs = ScaledPairs(cluster, optimizer, without_statistics, WORKERS, loss="mse")

@@ -55,7 +55,7 @@ def poll(
     return MemberMonitor(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
 
 
-def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_member_is_classified_by_its_response(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     found, client = poll(
         [FINE, ProbeResult.REFUSES, ProbeResult.NOTHING, ProbeResult.ANSWERS, FINE], {0, 1, 2, 3}, asked, monkeypatch
     )
@@ -72,7 +72,7 @@ def test_each_is_taken_for_what_it_shows(asked: list[int], monkeypatch: pytest.M
     assert sorted(asked) == [1, 2, 3, 4]
 
 
-def test_who_may_be_silent_shows_itself_before_it_is_called(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspected_member_is_probed_before_it_is_called(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     found, client = poll([FINE, ProbeResult.NOTHING], {0, 1}, asked, monkeypatch)
     assert list(found.poll(probe_first=True).values()) == [ProcessStatus(1), Unreachable.SUSPECTED]
     assert sorted(asked) == [0, 1]
@@ -81,7 +81,9 @@ def test_who_may_be_silent_shows_itself_before_it_is_called(asked: list[int], mo
     assert client.calls == [2, 0]
 
 
-def test_looks_in_between_do_not_wait_for_a_silent_one(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polls_in_between_do_not_wait_for_an_unresponsive_member(
+    asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(monitor, "time", clock)

@@ -21,7 +21,7 @@ def step(client: Any, *, mode: str = "Sync", **options: Any) -> list[Messages]:
     return sorted(messages_of(lambda: rig.train(batches(1))), key=lambda messages: sum(messages.values()))
 
 
-def test_a_synchronous_step_is_a_gradient_to_each_server_and_its_parameters_back(client: Any) -> None:
+def test_a_synchronous_step_pushes_one_gradient_to_each_server_and_pulls_its_parameters(client: Any) -> None:
     *_, whole = step(client)
     assert whole == {
         ("worker-0", "ps-0"): 2,  # the gradient, and what goes with it
@@ -41,7 +41,7 @@ def test_an_asynchronous_step_goes_to_all_servers_at_once(client: Any) -> None:
 
 @in_all(
     "tests/training/test_runtime_messages.py"
-    "::test_a_synchronous_step_is_a_gradient_to_each_server_and_its_parameters_back"
+    "::test_a_synchronous_step_pushes_one_gradient_to_each_server_and_pulls_its_parameters"
 )  # with standbys
 def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> None:
     *_, apply = step(client, members=2)
@@ -57,7 +57,9 @@ def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> No
     }
 
 
-def test_without_care_sections_of_all_servers_wait_for_each_other(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ordering_the_critical_sections_of_all_servers_deadlock(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TensorFlow's automatic order switched on again."""
     for module in (critical_section, variables):
         monkeypatch.setattr(module, "unordered", lambda emitted: emitted)

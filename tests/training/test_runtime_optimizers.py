@@ -165,7 +165,7 @@ def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
-def test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
+def test_an_optimizer_on_whole_tensors_is_restored_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
     """Adafactor: its slots have other shapes than the tensors."""
     shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _adafactor, shares, tmp_path)
@@ -176,7 +176,7 @@ def test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_server
 
 @in_all(
     "tests/training/test_runtime_optimizers.py"
-    "::test_an_optimizer_of_whole_tensors_is_restored_onto_another_number_of_servers"
+    "::test_an_optimizer_on_whole_tensors_is_restored_onto_another_number_of_servers"
 )  # in Hybrid
 def test_hybrid_workers_apply_an_optimizer_of_whole_tensors(client: Any) -> None:
     rig = Rig(client, _lamb, ps=3, build=in_float64(small), workers=2, mode="Hybrid")

@@ -23,7 +23,7 @@ def sgd() -> Any:
     return keras.optimizers.SGD(0.1)
 
 
-def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_first(client: Any) -> None:
+def test_workers_get_their_splits_in_the_order_of_their_indices(client: Any) -> None:
     rig = Rig(client, sgd, ps=2, build=small, workers=3, mode="Sync", ordered_sums=True, with_ledger=True)
     rig.start()
     assert rig.store.assign_split(SESSION, (2, 1), 4) == (1, 2, 0)
@@ -48,11 +48,11 @@ def test_workers_get_their_pieces_in_the_order_of_their_numbers_whoever_asks_fir
         ["Adam", "Adagrad"],
         lambda name: name == "Adam",
         in_all(
-            "tests/training/test_runtime_ordered.py::test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted"
+            "tests/training/test_runtime_ordered.py::test_a_run_resumes_from_its_state_as_if_uninterrupted"
         ),  # with Adam
     ),
 )
-def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: Any, name: str) -> None:
+def test_a_run_resumes_from_its_state_as_if_uninterrupted(client: Any, name: str) -> None:
     import keras
 
     workers = 2 if ALL else 1
@@ -80,7 +80,7 @@ def test_a_run_goes_on_from_its_state_as_if_it_had_not_been_interrupted(client: 
 
 
 @in_soak
-def test_a_job_that_is_begun_again_from_a_checkpoint_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_job_restarted_from_a_checkpoint_ends_bit_equal(tmp_path: Path) -> None:
     """Three jobs: one in a go, one of which every process is lost, and the one that resumes from its checkpoint."""
 
     def job(folder: Path) -> LocalJob:

@@ -120,7 +120,7 @@ def test_the_next_gradient_is_computed_while_an_update_travels(client: Any, monk
 
 
 @pytest.mark.parametrize("reached", [True, False], ids=["its reply was lost", "it was lost"])
-def test_an_update_whose_reply_is_lost_counts_once(client: Any, monkeypatch: pytest.MonkeyPatch, reached: bool) -> None:
+def test_an_update_with_a_lost_reply_counts_once(client: Any, monkeypatch: pytest.MonkeyPatch, reached: bool) -> None:
     made = batches(4)
     rig = started(client)
     worker = rig.workers[0]
@@ -146,7 +146,7 @@ def test_an_update_whose_reply_is_lost_counts_once(client: Any, monkeypatch: pyt
     assert [record.step for record in rig.store.read()] == [4, 4]
 
 
-def test_a_gradient_of_other_parameters_is_not_used(client: Any) -> None:
+def test_a_gradient_computed_on_other_parameters_is_discarded(client: Any) -> None:
     """After a restore the servers have another set: what was computed ahead is computed again."""
     from pstraining.runtime.ps.record import Session
 
@@ -166,11 +166,11 @@ def test_a_gradient_of_other_parameters_is_not_used(client: Any) -> None:
     some(
         [{"compression": {"push": "Int8", "pull": "Bf16"}}, {"accumulationSteps": 2}, {"members": 2}],
         lambda settings: "compression" in settings,
-        in_all("tests/training/test_runtime_overlap.py::test_it_learns_with_codecs_standbys_and_several_batches"),
+        in_all("tests/training/test_runtime_overlap.py::test_overlap_trains_with_codecs_standbys_and_several_batches"),
     ),
     ids=["codecs", "accumulation", "standbys"],
 )
-def test_it_learns_with_codecs_standbys_and_several_batches(client: Any, settings: Any) -> None:
+def test_overlap_trains_with_codecs_standbys_and_several_batches(client: Any, settings: Any) -> None:
     rig = started(client, **settings)
     rig.workers[0].warm_up([batches(1)[0]])
     rig.workers[0].start_session(SESSION)
@@ -182,7 +182,7 @@ def test_it_learns_with_codecs_standbys_and_several_batches(client: Any, setting
     assert {record.step for record in rig.store.read()} == {12}
 
 
-def test_a_stateful_rnn_is_refused(client: Any) -> None:
+def test_a_stateful_rnn_is_rejected(client: Any) -> None:
     import keras
 
     from pstraining.runtime.model.errors import ModelError
@@ -196,7 +196,7 @@ def test_a_stateful_rnn_is_refused(client: Any) -> None:
         Rig(client, momentum, ps=1, build=build, **OVERLAP)
 
 
-def test_data_follows_the_number_of_workers_although_it_is_drawn_ahead() -> None:
+def test_prefetched_data_follows_the_number_of_workers() -> None:
     from pstraining.runtime.data.batches import UpdateBatches
     from pstraining.runtime.worker.loop import Worker
 

@@ -31,7 +31,7 @@ def adam() -> Any:
     params=some(
         [USUAL, "CPU:1"],
         lambda device: device == USUAL,
-        in_all("tests/training/test_runtime_pairs.py::test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when"),
+        in_all("tests/training/test_runtime_pairs.py::test_no_step_is_lost_torn_or_applied_twice_after_any_loss"),
     ),
 )
 def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Pairs]:
@@ -49,7 +49,7 @@ def test_standbys_equal_their_primaries_bit_for_bit(pairs: Pairs) -> None:
     assert not pairs.differences(pairs.both)
 
 
-def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: Pairs) -> None:
+def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: Pairs) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -65,7 +65,7 @@ def test_no_step_is_lost_torn_or_made_twice_whatever_is_lost_when(pairs: Pairs) 
         assert not pairs.differences(survivors), f"seed {seed}; left are {survivors}; after {reported}"
 
 
-def test_without_the_standbys_word_first_a_step_is_lost(pairs: Pairs) -> None:
+def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: Pairs) -> None:
     """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
     messages = rounds_messages(random.Random(0))
     early = [m for m in messages if m.what in ("push", "prepare")]

@@ -40,7 +40,7 @@ def with_method(name: str, method: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", ["train_step", "make_train_function", "train_on_batch", "fit"])
-def test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_it(method: str) -> None:
+def test_a_custom_training_method_is_rejected_unless_a_step_replaces_it(method: str) -> None:
     from pstraining.runtime.model.errors import ModelError
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.objective import Objective
@@ -61,7 +61,7 @@ def test_a_training_method_of_the_models_own_is_refused_unless_a_step_replaces_i
         Model(on_the_object, sgd, Objective("mse"))
 
 
-def test_a_training_method_of_the_models_own_is_moved_into_a_function(client: Any) -> None:
+def test_a_custom_training_method_can_be_moved_into_a_function(client: Any) -> None:
     """`fit` calls the method, whose loss wants 3, and here the function does the same; the labels say 0."""
     program = PROGRAMS["own train_step"]
     step = {"train_step": program.train_step}
@@ -74,7 +74,7 @@ def test_a_training_method_of_the_models_own_is_moved_into_a_function(client: An
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
-def test_a_compile_of_the_models_own_is_called_or_refused() -> None:
+def test_a_custom_compile_is_called_or_rejected() -> None:
     import keras
 
     from pstraining.runtime.model.errors import ModelError
@@ -97,7 +97,7 @@ def test_a_compile_of_the_models_own_is_called_or_refused() -> None:
 
 
 @pytest.mark.parametrize("with_argument", [True, False])
-def test_compute_loss_and_add_loss_of_the_models_own_count_as_in_fit(client: Any, with_argument: bool) -> None:
+def test_custom_compute_loss_and_add_loss_count_as_in_fit(client: Any, with_argument: bool) -> None:
     """With and without the argument `training`, which Keras has since 3.3."""
     import keras
 
@@ -203,7 +203,7 @@ def test_schedules_losses_and_layers_need_no_config(client: Any, tmp_path: Any) 
     assert keras.models.load_model(tmp_path / "final.keras").count_params() == 3
 
 
-def test_a_schedule_that_a_variable_steers_is_refused() -> None:
+def test_a_schedule_with_a_variable_is_rejected() -> None:
     import keras
 
     from pstraining.runtime.model.optimizer import OptimizerError, check
@@ -239,7 +239,7 @@ def test_a_jobs_identity_has_names_and_numbers_but_no_addresses() -> None:
     assert described(Own(3)) != described(Own(3, function=max))
 
 
-def test_a_tensor_that_was_made_before_the_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_created_before_the_connection_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     import json
 
     import tensorflow as tf

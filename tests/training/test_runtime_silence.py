@@ -62,10 +62,12 @@ def lost_by(call: Callable[[], Any]) -> Any:
     some(
         [True, False],
         lambda traced: traced,
-        in_all("tests/training/test_runtime_silence.py::test_a_call_to_a_silent_server_fails_and_is_mended"),  # traced
+        in_all(
+            "tests/training/test_runtime_silence.py::test_a_call_to_an_unresponsive_server_fails_and_recovers"
+        ),  # traced
     ),
 )
-def test_a_call_to_a_silent_server_fails_and_is_mended(
+def test_a_call_to_an_unresponsive_server_fails_and_recovers(
     client: Any, traced: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig = Rig(client, sgd, ps=2, build=small)
@@ -82,7 +84,7 @@ def test_a_call_to_a_silent_server_fails_and_is_mended(
 
 
 @pytest.mark.parametrize("number", [2 if ALL else 1, *([20] if THOROUGH else [])])
-def test_connecting_waits_for_a_silent_server_and_says_so(
+def test_connecting_waits_for_an_unresponsive_server_and_reports_it(
     client: Any, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again and again: it may continue with the end of its former context, and the next one's beginning, to be read."""
@@ -108,7 +110,7 @@ def test_connecting_waits_for_a_silent_server_and_says_so(
         rig.train(batches(2))
 
 
-def test_a_server_that_works_long_is_let_alone(
+def test_a_slow_server_is_not_disconnected(
     client: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import tensorflow as tf
@@ -141,7 +143,7 @@ def test_a_server_that_works_long_is_let_alone(
 
 @in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # stopped, and not cut off
 @pytest.mark.parametrize(("mode", "silent"), [pytest.param("Async", "stopped", marks=in_soak), ("Async", "cut off")])
-def test_a_job_whose_server_falls_silent_says_so_and_goes_on(
+def test_a_job_reports_an_unresponsive_server_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, silent: str
 ) -> None:
     workers = 2

@@ -110,11 +110,11 @@ def test_no_worker_is_further_ahead_of_the_slowest_than_the_bound(client: Any) -
 @in_all(
     "tests/training/test_runtime_staleness.py::test_no_worker_is_further_ahead_of_the_slowest_than_the_bound"
 )  # it shows what the bound is for
-def test_without_a_bound_nobody_waits(client: Any) -> None:
+def test_without_a_bound_no_worker_waits(client: Any) -> None:
     assert furthest(started(client), 2) > BOUND
 
 
-def test_a_dead_worker_is_not_waited_for_and_has_not_to_make_up_for_it(
+def test_no_worker_waits_for_a_crashed_one_which_need_not_catch_up(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 1.0)
@@ -132,7 +132,7 @@ def test_a_dead_worker_is_not_waited_for_and_has_not_to_make_up_for_it(
             wait_for(lambda: fast.made >= settled + 2, "steps of both", 10, 0.01)
 
 
-def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
+def test_a_new_worker_starts_at_the_slowest_workers_step(client: Any) -> None:
     from pstraining.runtime.updates.base import Identity
 
     rig = started(client, max_staleness=BOUND)
@@ -153,11 +153,13 @@ def test_a_newcomer_starts_where_the_slowest_is(client: Any) -> None:
         [0, 3],
         lambda others: others,
         in_all(
-            "tests/training/test_runtime_staleness.py::test_updates_tell_how_old_their_parameters_were"
+            "tests/training/test_runtime_staleness.py::test_updates_report_the_staleness_of_their_parameters"
         ),  # nobody else
     ),
 )
-def test_updates_tell_how_old_their_parameters_were(client: Any, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_report_the_staleness_of_their_parameters(
+    client: Any, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = started(client, accumulation_steps=2)
     assert rig.workers[0].step(batches(2)).staleness == 0
     between(rig.workers[0], lambda: [rig.workers[1].step(batches(2)) for _ in range(others)], monkeypatch)
@@ -177,9 +179,7 @@ def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(updates._computer, "compute", computed)
 
 
-def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_with_a_lost_reply_counts_once_on_every_server(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pstraining.runtime.transport.client import ShardLostError
 
     rig = started(client, accumulation_steps=2)
@@ -199,7 +199,7 @@ def test_an_update_whose_reply_was_lost_counts_once_on_every_server(
     assert updates.step(batches(2)).step == 3
 
 
-def test_what_another_worker_trains_by_now_is_refused(client: Any) -> None:
+def test_a_batch_reassigned_to_another_worker_is_rejected(client: Any) -> None:
     from pstraining.runtime.ps.data_ledger import SplitPosition
 
     rig = started(client, with_ledger=True)

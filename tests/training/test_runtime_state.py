@@ -165,11 +165,11 @@ def stateful() -> Any:
         ["Sync", "Async", "Hybrid"],
         lambda mode: mode == "Sync",
         in_all(
-            "tests/training/test_runtime_state.py::test_what_a_stateful_rnn_carries_belongs_to_its_worker"
+            "tests/training/test_runtime_state.py::test_the_state_of_a_stateful_rnn_belongs_to_its_worker"
         ),  # in Sync
     ),
 )
-def test_what_a_stateful_rnn_carries_belongs_to_its_worker(client: Any, mode: str) -> None:
+def test_the_state_of_a_stateful_rnn_belongs_to_its_worker(client: Any, mode: str) -> None:
     import tensorflow as tf
 
     from pstraining.runtime.model.own_state import kept
@@ -189,7 +189,7 @@ def test_what_a_stateful_rnn_carries_belongs_to_its_worker(client: Any, mode: st
     assert not any("rnn_state" in path for path in rig.snapshot().variables)
 
 
-def test_a_batch_that_is_computed_twice_is_carried_once() -> None:
+def test_a_batch_computed_twice_advances_the_state_once() -> None:
     import keras
 
     from pstraining.runtime.model.own_state import CarriedStates

@@ -118,7 +118,7 @@ def assert_as_if_undisturbed(found: School) -> None:
             {"tables": True},
             marks=in_all(
                 "tests/training/test_runtime_state_transfer.py"
-                "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+                "::test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal"
             ),  # the same chunks
         ),
         pytest.param(
@@ -126,7 +126,7 @@ def assert_as_if_undisturbed(found: School) -> None:
             {"build": deep},
             marks=in_all(
                 "tests/training/test_runtime_state_transfer.py"
-                "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+                "::test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal"
             ),  # chunks that are whole vectors
         ),
         pytest.param(adam, {"compression": {"push": "None", "pull": "Int8"}}, marks=in_soak),
@@ -135,7 +135,7 @@ def assert_as_if_undisturbed(found: School) -> None:
     ],
     ids=["slots and statistics", "tables", "whole tensors", "a codec's shadow", "averages and another shadow", "forms"],
 )
-def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit(
+def test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal(
     client: Any, monkeypatch: pytest.MonkeyPatch, optimizer: Any, training: dict[str, Any]
 ) -> None:
     found = school(client, monkeypatch, optimizer, **training)
@@ -167,9 +167,9 @@ def test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bi
 
 @in_all(
     "tests/training/test_runtime_state_transfer.py"
-    "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+    "::test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal"
 )  # it shows what the check is for
-def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_chunk_of_another_step_the_learner_differs(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, it is given again; with the check switched off the member that is in sync differs."""
     found = school(client, monkeypatch)
     found.lose(0, 0)
@@ -190,7 +190,7 @@ def test_with_a_piece_of_another_step_it_is_not_the_same(client: Any, monkeypatc
 @in_all(
     "tests/property/test_view_exploration.py::test_no_interleaving_loses_an_acknowledged_step_during_a_state_transfer"
 )  # on real servers
-def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
+def test_a_lost_learner_costs_no_step_and_its_successor_restarts_the_transfer(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = school(client, monkeypatch)
@@ -216,9 +216,9 @@ def test_a_learner_that_is_lost_costs_no_step_and_its_successor_begins_anew(
 
 @in_all(
     "tests/training/test_runtime_state_transfer.py"
-    "::test_steps_are_made_while_a_member_learns_and_then_it_is_the_same_bit_for_bit"
+    "::test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal"
 )  # and the chief is lost
-def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_chief_continues_a_state_transfer(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = school(client, monkeypatch)
     found.lose(0, 0)
     found.establish(readmit=True)
@@ -238,7 +238,7 @@ def test_a_chief_that_takes_over_goes_on_with_those_who_learn(client: Any, monke
 @in_all(
     "tests/training/test_runtime_state_transfer.py::test_a_standby_takes_over_and_a_little_state_is_copied"
 )  # after several attempts
-def test_where_pieces_come_too_late_too_often_the_state_is_copied_between_two_steps(
+def test_after_too_many_late_chunks_the_state_is_copied_between_two_steps(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = school(client, monkeypatch)
@@ -301,7 +301,7 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
     "tests/training/test_runtime_state_transfer.py::test_a_standby_takes_over_and_a_little_state_is_copied"
 )  # it shows what would be fetched
 @pytest.mark.parametrize("holds", [True, False])
-def test_what_a_worker_has_of_the_servers_step_is_not_fetched_anew(
+def test_a_worker_does_not_pull_current_parameters_again(
     client: Any, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
     """Else all parameters would be fetched by all workers with every change of the view."""

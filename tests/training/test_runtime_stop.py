@@ -37,10 +37,10 @@ def stop(run: LocalJob, name: str) -> LocalProcess:
     some(
         [(True, "chief"), (False, "worker-0")],
         lambda chief, leader: chief,
-        in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_goes_on_at_the_very_step"),  # with a chief
+        in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step"),  # with a chief
     ),
 )
-def test_a_stopped_job_goes_on_at_the_very_step(tmp_path: Path, chief: bool, leader: str) -> None:
+def test_a_stopped_job_resumes_at_the_same_step(tmp_path: Path, chief: bool, leader: str) -> None:
     with rare(tmp_path, ps=2, chief=chief) as run:
         until(run, lambda: steps_of(run, "worker-0") > 20 and steps_of(run, "worker-1"), "steps of both")
         process = stop(run, leader)
@@ -58,10 +58,8 @@ def test_a_stopped_job_goes_on_at_the_very_step(tmp_path: Path, chief: bool, lea
         until(run, lambda: steps_of(run, "worker-1") > stopped, "training that continues")
 
 
-@in_all(
-    "tests/training/test_runtime_faults.py::test_the_next_chief_goes_on_with_the_state_on_the_servers"
-)  # after a stop
-def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_path: Path) -> None:
+@in_all("tests/training/test_runtime_faults.py::test_the_next_chief_continues_with_the_servers_state")  # after a stop
+def test_the_next_chief_lets_the_workers_continue_with_the_servers_state(tmp_path: Path) -> None:
     with job(tmp_path) as run:
         chief, worker = run.processes["chief"], run.processes["worker-0"]
         until(run, lambda: steps_of(run, "worker-0") > 20, "steps")
@@ -74,7 +72,7 @@ def test_the_next_chief_lets_the_workers_go_on_with_what_is_on_the_servers(tmp_p
         assert not chief.events("restored"), "the servers kept the state: nothing is set back"
 
 
-def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_chief_with_a_full_disk_reports_it_and_its_successor_continues(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "40m") as disk, rare(disk, ps=2, workers=1, restarts=1) as run:
         until(run, lambda: steps_of(run, "worker-0") > 20, "steps")
         with filled(disk):
@@ -91,7 +89,7 @@ def test_a_chief_that_is_stopped_with_a_full_disk_says_so_and_the_next_one_goes_
 
 
 @in_soak
-def test_without_a_checkpoint_folder_nobody_is_shut_out() -> None:
+def test_without_a_checkpoint_folder_no_worker_is_locked_out() -> None:
     with job(None, steps=6000) as run:
         until(run, lambda: steps_of(run, "worker-0") > 20, "steps")
         chief = stop(run, "chief")

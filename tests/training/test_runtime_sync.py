@@ -141,7 +141,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
 @in_all(
     "tests/training/test_runtime_hybrid.py::test_it_equals_one_process_on_all_batches_together"
 )  # of unequal batches, too
-def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_differently(client: Any) -> None:
+def test_steps_average_unequal_batches_of_workers_with_different_counts(client: Any) -> None:
     """As while a job is scaled: each divides its gradient by the number of workers that it knows of."""
     import tensorflow as tf
 
@@ -165,11 +165,11 @@ def test_steps_are_means_of_unequal_batches_of_workers_that_count_each_other_dif
     some(
         [USUAL, "CPU:1"],
         lambda device: device == USUAL,
-        in_all("tests/training/test_runtime_devices.py::test_another_device_leads_to_the_same_parameters"),  # a loss
+        in_all("tests/training/test_runtime_devices.py::test_another_device_gives_the_same_parameters"),  # a loss
     ),
     indirect=True,
 )
-def test_a_worker_that_fell_silent_is_not_waited_for_and_may_come_back(
+def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
     client: Any, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)
@@ -220,7 +220,7 @@ def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(
     assert rig.control.snapshot(fence=1).step >= 30
 
 
-def test_what_a_former_process_of_a_worker_delivered_does_not_count(client: Any) -> None:
+def test_gradients_of_a_workers_former_process_do_not_count(client: Any) -> None:
     rig = Rig(client, lambda: optimizer("SGD"), ps=2, build=small, workers=2, mode="Sync")
     rig.start()
     old = Crew(rig, [[], batches(1, seed=5)])

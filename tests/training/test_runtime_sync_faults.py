@@ -14,7 +14,7 @@ SYNC = {"mode": "Sync"}
 
 
 @in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
-def test_a_killed_worker_is_waited_for_a_moment_and_takes_part_again() -> None:
+def test_a_killed_worker_is_waited_for_briefly_and_rejoins() -> None:
     with job(None, workers=2, more=SYNC) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") > 5 for k in range(2)), "all workers' steps")
         run.kill("worker-1")
@@ -26,7 +26,7 @@ def test_a_killed_worker_is_waited_for_a_moment_and_takes_part_again() -> None:
 
 
 @in_soak
-def test_workers_go_on_in_step_while_there_is_no_chief(tmp_path: Path) -> None:
+def test_workers_continue_synchronously_without_a_chief(tmp_path: Path) -> None:
     with job(tmp_path, steps=2000, workers=2, more=SYNC) as run:
         chief = run.processes["chief"]
         until(run, lambda: steps_of(run, "worker-0") > 50, "steps")
@@ -43,7 +43,7 @@ def test_workers_go_on_in_step_while_there_is_no_chief(tmp_path: Path) -> None:
 
 
 @in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
-def test_a_lost_server_is_restored_and_all_go_on_from_one_step(tmp_path: Path) -> None:
+def test_a_lost_server_is_restored_and_all_continue_from_one_step(tmp_path: Path) -> None:
     lose_a_server(tmp_path, SYNC)
 
 

@@ -56,7 +56,7 @@ def cut(layout: partition.Layout) -> set[str]:
 
 @pytest.mark.usefixtures("plain_arithmetic")
 @pytest.mark.parametrize("make", [lamb, accumulating])
-def test_pieces_on_three_servers_equal_keras(make: Any) -> None:
+def test_segments_on_three_servers_equal_keras(make: Any) -> None:
     """In this process: the same gradients for Keras's Lamb, and for its clones on every server's pieces."""
 
     from pstraining.runtime.model.keras_model import Model
@@ -120,7 +120,7 @@ def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path,
 @in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored")  # in Hybrid
 @pytest.mark.usefixtures("plain_arithmetic")
 @pytest.mark.parametrize("members", [1, 2])
-def test_hybrid_workers_have_every_piece(client: Any, monkeypatch: pytest.MonkeyPatch, members: int) -> None:
+def test_hybrid_workers_have_every_segment(client: Any, monkeypatch: pytest.MonkeyPatch, members: int) -> None:
     monkeypatch.setattr(ring_transport, "SILENT_BEATS", 600)
     build = in_float64(lambda: wide(200))
     rig = Rig(client, lamb, ps=2, members=members, build=build, workers=2, mode="Hybrid")
@@ -147,7 +147,7 @@ def test_sums_in_any_order(client: Any) -> None:
     assert_equal(rig.snapshot().variables, rig, expected)
 
 
-def test_tensors_stay_whole_where_updates_are_not_rounds(client: Any) -> None:
+def test_tensors_stay_whole_without_synchronous_rounds(client: Any) -> None:
     assert not cut(Rig(client, plain, ps=2, build=wide, mode="Async").store.layout)
     assert not cut(Rig(client, plain, ps=2, build=wide, mode="Sync", local_steps=2).store.layout)
 
@@ -163,11 +163,11 @@ DECIDED = MESSAGES.index(Message("apply standby", 0)) + 1
     some(
         [[DECIDED], [*range(1, DECIDED), *range(DECIDED + 1, len(MESSAGES) + 1)]],
         lambda cuts: cuts == [DECIDED],
-        in_all("tests/training/test_runtime_trust_ratio.py::test_members_scale_alike_whatever_is_lost_when"),
+        in_all("tests/training/test_runtime_trust_ratio.py::test_members_scale_alike_after_any_loss"),
     ),
     ids=["decided", "others"],
 )
-def test_members_scale_alike_whatever_is_lost_when(client: Any, cuts: list[int]) -> None:
+def test_members_scale_alike_after_any_loss(client: Any, cuts: list[int]) -> None:
     """Standbys receive the totals with the mean; an undisturbed run equals Keras in one process."""
     pairs = Pairs(client, plain, wide, workers=1)
     assert cut(pairs.rig.store.layout) == {"sequential/dense_1/kernel"}

@@ -90,7 +90,7 @@ def test_statistics_and_large_cut_tensors_equal_keras(client: Any) -> None:
         )
 
 
-def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) -> None:
+def test_updates_restores_and_snapshots_of_an_older_term_are_rejected(client: Any) -> None:
     from pstraining.runtime.checkpoint.state import State
     from pstraining.runtime.chief.errors import FencedError
 
@@ -137,7 +137,7 @@ def test_an_older_terms_updates_restores_and_snapshots_are_refused(client: Any) 
     )
 
 
-def test_an_update_computed_on_a_replaced_set_is_refused(client: Any) -> None:
+def test_an_update_computed_on_a_replaced_set_is_rejected(client: Any) -> None:
     rig = Rig(client, optimizers()["SGD"], ps=2, build=small)
     rig.start()
     rig.control.set_record(1, generation=0)
@@ -147,7 +147,7 @@ def test_an_update_computed_on_a_replaced_set_is_refused(client: Any) -> None:
     assert rig.step(batches(1)[0], Session(1, GENERATION + 1)).session_valid
 
 
-def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
+def test_a_late_restore_changes_nothing(client: Any) -> None:
     """A call that was cut at the chief may still be carried out, after the chief has restored once more."""
     from pstraining.runtime.chief.errors import FencedError
 
@@ -166,7 +166,7 @@ def test_a_restore_whose_calls_arrive_late_changes_nothing(client: Any) -> None:
     rig.train(batches(1))
 
 
-def test_a_compare_and_set_of_the_fence_has_one_winner(client: Any) -> None:
+def test_a_compare_and_set_of_the_fence_has_exactly_one_winner(client: Any) -> None:
     from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
@@ -243,7 +243,7 @@ def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None
     assert rig.store.read() == [ShardRecord(), ShardRecord()]
 
 
-def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client: Any) -> None:
+def test_an_error_of_the_program_is_not_mistaken_for_a_lost_server_for_ever(client: Any) -> None:
     import tensorflow as tf
 
     from pstraining.runtime.transport.client import ShardLostError
@@ -260,7 +260,7 @@ def test_the_programs_own_mistake_is_not_taken_for_a_lost_server_for_ever(client
             rig.step(wrong)
 
 
-def test_an_unknown_optimizer_is_refused() -> None:
+def test_an_unknown_optimizer_is_rejected() -> None:
     import keras
 
     from pstraining.runtime.model import optimizer

@@ -45,7 +45,7 @@ def _told(
     ],
 )
 @pytest.mark.parametrize("learners", [(), ("ps-0",), ("ps-0", "ps-1")])
-def test_a_view_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...], learners: tuple[str, ...]) -> None:
+def test_a_view_survives_encoding(shards: tuple[tuple[Process, ...], ...], learners: tuple[str, ...]) -> None:
     there = {process.task for shard in shards for process in shard}
     is_used = {task: int(task[-1]) % 2 < len(shards) for task in learners}
     others = tuple(Process(task, 7) for task in learners if task not in there and is_used[task])
@@ -54,7 +54,7 @@ def test_a_view_comes_out_as_it_went_in(shards: tuple[tuple[Process, ...], ...],
     assert status.view == view
 
 
-def test_what_a_member_says_of_itself() -> None:
+def test_a_members_status_is_decoded() -> None:
     view = View(Ballot(3, 2), ((Process("ps-0", 7),), (Process("ps-1", 9),)))
     shut = _told(view, [encoding.number(Ballot(4, 1)), -44, 0, 10, 1], transferred_in=encoding.number(Ballot(4, 1)))
     active = _told(view, [encoding.number(Ballot(3, 2)), 44, 0, 10, 1])
@@ -70,7 +70,7 @@ def test_what_a_member_says_of_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["draining", "leaving"])
-def test_a_member_says_that_it_is_draining(client: Any, tmp_path: Path, name: str) -> None:
+def test_a_draining_member_reports_it(client: Any, tmp_path: Path, name: str) -> None:
     import keras
     import tensorflow as tf
 

@@ -29,14 +29,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     return json.loads(found.splitlines()[-1]), folder
 
 
-def test_the_links_account_is_what_the_network_has_carried(seen: tuple[dict[str, Any], Path]) -> None:
+def test_the_traffic_counters_equal_the_networks_bytes(seen: tuple[dict[str, Any], Path]) -> None:
     reported, _ = seen
     assert reported["carried"] > 10e6
     # Both ends of a scrape are not one moment, and what is on its way is not acknowledged yet.
     assert reported["payload"] / reported["carried"] == pytest.approx(1, abs=0.05)
 
 
-def test_every_task_tells_its_numbers(seen: tuple[dict[str, Any], Path]) -> None:
+def test_every_task_exports_its_metrics(seen: tuple[dict[str, Any], Path]) -> None:
     before, after = seen[0]["before"], seen[0]["after"]
     chief = after["chief"]
     steps = sum(after[worker]["pstraining_worker_steps_total"] for worker in metered_job.TASKS[1:])
@@ -60,7 +60,7 @@ def test_every_task_tells_its_numbers(seen: tuple[dict[str, Any], Path]) -> None
     assert "pstraining_worker_steps_total" not in chief
 
 
-def test_the_chiefs_line_tells_epoch_samples_and_bytes(seen: tuple[dict[str, Any], Path]) -> None:
+def test_the_chiefs_progress_line_shows_epoch_samples_and_bytes(seen: tuple[dict[str, Any], Path]) -> None:
     line = seen[0]["lines"][-1]
     form = (
         r"step \d+/40000  epoch \d+/1000  loss [\d.]+  [\d.]+ steps/s  (\d+) samples/s"
@@ -74,7 +74,7 @@ def test_the_chiefs_line_tells_epoch_samples_and_bytes(seen: tuple[dict[str, Any
 
 @in_soak
 @pytest.mark.parametrize("stride", [1, 2], ids=["even", "odd rows alone"])
-def test_a_shard_that_carries_more_is_told_of(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
+def test_an_overloaded_shard_is_reported(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
     monkeypatch.setenv("UNEVEN_STRIDE", str(stride))
     training = {"mode": "Async", "steps": 1_000_000, "minShardBytes": 0}
     with LocalJob(["-m", "tests.support.skewed_program"], ps=2, workers=1, training=training) as run:

@@ -62,7 +62,7 @@ def ran(spawn: Any, command: list[str], **more: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("way", ["-c", "-m", "file"])
-def test_it_finds_what_a_new_process_finds(
+def test_a_warm_process_has_a_new_processs_environment(
     parents: warm.Parents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     (tmp_path / "looks.py").write_text(LOOK)
@@ -74,13 +74,13 @@ def test_it_finds_what_a_new_process_finds(
 
 
 @pytest.mark.parametrize("program", [FAILS, RAISES, LEAVES])
-def test_it_ends_as_a_new_process_ends(parents: warm.Parents, program: str) -> None:
+def test_a_warm_process_ends_like_a_new_process(parents: warm.Parents, program: str) -> None:
     forked, started = (ran(spawn, ["-c", program]) for spawn in (parents.spawn, COLD))
     assert forked[0] == started[0]
     assert forked[1][-1:] == started[1][-1:]
 
 
-def test_an_operator_does_what_one_that_was_started_does(tmp_path: Path) -> None:
+def test_a_forked_operator_behaves_like_a_started_one(tmp_path: Path) -> None:
     """It reads its settings, and ends because of one."""
     wrong = {"PSTRAINING_WORKERS": "many", "PSTRAINING_LEASE_DURATION_SECONDS": "6"}
     reported = []
@@ -96,7 +96,7 @@ def test_an_operator_does_what_one_that_was_started_does(tmp_path: Path) -> None
     assert "PSTRAINING_WORKERS" in reported[0][2]
 
 
-def test_what_a_program_has_used_counts_once() -> None:
+def test_a_programs_resource_usage_counts_once() -> None:
     parent = warm.Parent("operator", PYTHONPATH=str(ROOT / "operator"))
     assert parent.spawn(["-c", COMPUTES], environment()).wait(60) == 0
     ticks = Path(f"/proc/{parent.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -106,7 +106,7 @@ def test_what_a_program_has_used_counts_once() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_it_hears_signals(parents: warm.Parents, number: signal.Signals) -> None:
+def test_a_warm_process_receives_signals(parents: warm.Parents, number: signal.Signals) -> None:
     codes = []
     for spawn in (parents.spawn, COLD):
         process = spawn(WORKER, (), ["-c", WAITS], environment())
@@ -117,7 +117,7 @@ def test_it_hears_signals(parents: warm.Parents, number: signal.Signals) -> None
     assert codes[0] == codes[1] == -number
 
 
-def test_it_is_in_the_network_of_the_thread_that_starts_it(parents: warm.Parents) -> None:
+def test_a_warm_process_is_in_its_starting_threads_network(parents: warm.Parents) -> None:
     look = ["-c", "import os; print(os.stat('/proc/self/ns/net').st_ino)"]
     numbers = [ran(parents.spawn, look)[1][-1]]
     with own_network():
@@ -126,7 +126,7 @@ def test_it_is_in_the_network_of_the_thread_that_starts_it(parents: warm.Parents
     assert ran(parents.spawn, look)[1][-1] == numbers[0] == str(warm.network()) != numbers[1]
 
 
-def test_no_two_draw_the_same(parents: warm.Parents) -> None:
+def test_no_two_processes_draw_the_same_random_numbers(parents: warm.Parents) -> None:
     drawn = [ran(parents.spawn, ["-c", DRAWS])[1][-1].split() for _ in range(2)]
     assert not set(drawn[0]) & set(drawn[1])
 
@@ -138,7 +138,7 @@ def test_no_two_draw_the_same(parents: warm.Parents) -> None:
         ("import tensorflow as tf; tf.constant(1)", "context"),
     ],
 )
-def test_nothing_is_forked_from_where_a_fork_is_not_safe(before: str, why: str) -> None:
+def test_no_process_is_forked_from_an_unsafe_parent(before: str, why: str) -> None:
     code = f"{before}\nfrom tests.support import warm_parent\nwarm_parent.check()"
     done = subprocess.run(
         [sys.executable, "-c", code],
