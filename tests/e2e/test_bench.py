@@ -53,7 +53,7 @@ def test_poisoned_jobs_delay_no_other_job(target: Target, fake_nodes: int, tmp_p
     assert [found["poisoned"][poison]["unfinished"] for poison in ("500", "hang")] == [0, 0]
 
 
-@in_all("tests/unit/controller/test_failed_creates.py::test_what_is_remembered_is_bounded")
+@in_all("tests/unit/controller/test_failed_creates.py::test_the_memory_for_messages_is_bounded")
 def test_a_flooded_namespace_costs_the_operator_no_memory(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     """40 MB of events and ConfigMaps that name jobs which do not exist."""
     assert measured(target, tmp_path, FLOODED)["flood"]["rss_ratio"] <= 1.2

@@ -145,7 +145,7 @@ def holders(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from holders(value[key])
 
 
-@in_all("tests/unit/cli/test_convert.py::test_all_that_stands_in_the_way_comes_in_one_run")
+@in_all("tests/unit/cli/test_convert.py::test_all_obstacles_are_reported_in_one_run")
 @settings(max_examples=examples(300))
 @given(tfjobs(), st.lists(st.tuples(st.integers(0), JUNK), min_size=1, max_size=3))
 def test_every_field_value_is_kept_named_or_rejected(job: dict[str, Any], junk: list[tuple[int, Any]]) -> None:

@@ -40,7 +40,7 @@ def test_figures_come_out(kind: str, tmp_path: Path) -> None:
 
 
 @in_all(
-    "tests/unit/bench/test_gpu.py::test_it_fails_if_no_way_with_one_server_reaches_the_limit"
+    "tests/unit/bench/test_gpu.py::test_the_bench_fails_if_no_run_with_one_server_reaches_the_limit"
 )  # six processes with TensorFlow
 def test_the_figures_of_gpus_come_out_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"

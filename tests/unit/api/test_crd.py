@@ -31,11 +31,11 @@ def test_the_committed_file_is_the_generated_one() -> None:
     assert yaml.safe_load(FILE.read_text()) == CRD, "run `make generate`"
 
 
-def test_it_passes_the_clients_strict_model() -> None:
+def test_the_crd_passes_the_clients_strict_model() -> None:
     V1CustomResourceDefinition.model_validate(CRD)
 
 
-def test_it_is_structural() -> None:
+def test_the_crd_is_structural() -> None:
     forbidden = {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title", "nullable", "exclusiveMinimum"}
     for path, node in nodes(SCHEMA):
         assert not forbidden & node.keys(), path
@@ -43,7 +43,7 @@ def test_it_is_structural() -> None:
         assert not ("properties" in node and "additionalProperties" in node), path
 
 
-def test_keys_of_lists_are_always_there() -> None:
+def test_keys_of_lists_are_always_present() -> None:
     """The API server refuses the CRD otherwise."""
     for path, node in nodes(SCHEMA):
         for key in node.get("x-kubernetes-list-map-keys", ()):
@@ -51,7 +51,7 @@ def test_keys_of_lists_are_always_there() -> None:
             assert key in items.get("required", ()) or "default" in items["properties"][key], f"{path}: {key}"
 
 
-def test_it_stays_small_enough_for_client_side_apply() -> None:
+def test_the_crd_is_small_enough_for_client_side_apply() -> None:
     assert FILE.stat().st_size < 262144 // 2
 
 
@@ -105,6 +105,6 @@ class _Either(BaseModel):
 
 
 @pytest.mark.parametrize("model", [_Floats, _Pairs, _Either])
-def test_what_a_crd_cannot_hold_is_refused(model: type[BaseModel]) -> None:
+def test_a_model_that_a_crd_cannot_express_is_rejected(model: type[BaseModel]) -> None:
     with pytest.raises(ValueError, match="CRD"):
         structural(model.model_json_schema())

@@ -47,7 +47,7 @@ def sentences(text: str) -> list[str]:
     return re.split(r"(?<=\.) ", text)
 
 
-def test_all_are_looked_at() -> None:
+def test_every_description_is_checked() -> None:
     paths = {path for path, _ in DESCRIPTIONS}
     assert {"spec.ps.template.spec.containers[].command", "status.conditions[].type", "column Age"} <= paths
 
@@ -70,5 +70,5 @@ def test_every_description(rule: str, holds: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["What it is.", "Nodes that somebody tells.", "Made anew.", "Seconds, so many."])
-def test_the_words_are_found(text: str) -> None:
+def test_rejected_words_are_found(text: str) -> None:
     assert REJECTED.search(text) or PRONOUNS.match(text)

@@ -79,7 +79,7 @@ def test_given_up_workers_beyond_the_full_records_are_listed() -> None:
     assert list(numbers(status.packed_records[0].given_up)) == [*range(201, 210)]
 
 
-def test_columns_of_different_lengths_are_refused() -> None:
+def test_columns_of_different_lengths_are_rejected() -> None:
     status = packed(PSTrainingJobStatus(replica_records=[record(i) for i in range(FULL_RECORDS_MAX + 3)]))
     broken = status.packed_records[0].model_copy(update={"ended": [1]})
     with pytest.raises(ValueError, match="shorter"):

@@ -51,7 +51,7 @@ def test_printable_text_has_no_control_characters_and_loses_nothing(text: str) -
         ("Größe 10 µm 日本", "Größe 10 µm 日本"),
     ],
 )
-def test_a_terminal_gets_colours_and_no_other_codes(text: str, shown: str) -> None:
+def test_a_terminal_gets_colours_and_no_other_escape_codes(text: str, shown: str) -> None:
     assert printable_but_coloured(text) == shown
 
 
@@ -61,7 +61,7 @@ def test_status_and_events_are_clean() -> None:
     assert is_clean(one_line(EVIL))
 
 
-def test_every_line_for_a_terminal_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_for_a_terminal_is_sanitized(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = Terminal(), Terminal()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
@@ -74,7 +74,7 @@ def test_every_line_for_a_terminal_is_guarded(monkeypatch: pytest.MonkeyPatch) -
         assert "hidden" in stream.getvalue()
 
 
-def test_the_executable_guards_its_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executable_sanitizes_terminal_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setattr(sys, "argv", ["kubectl-pstraining", "--help"])
     with pytest.raises(SystemExit):
@@ -82,7 +82,7 @@ def test_the_executable_guards_its_terminals(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(sys.stdout, TerminalGuard)
 
 
-def test_what_is_piped_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_output_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stdout", piped)
     guard_terminals()

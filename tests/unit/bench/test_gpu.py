@@ -11,7 +11,7 @@ def reports(*pairs: tuple[int, float]) -> list[dict[str, Any]]:
     return [{"steps": steps, "monotonic": seconds} for steps, seconds in pairs]
 
 
-def test_steps_per_second_leave_out_the_warm_up() -> None:
+def test_steps_per_second_exclude_the_warm_up() -> None:
     assert gpu.steps_per_second(reports((1, 0.0), (30, 10.0), (130, 20.0), (230, 30.0)), warm=30) == 10.0
     with pytest.raises(ValueError, match="1 reports after the warm-up"):
         gpu.steps_per_second(reports((1, 0.0), (30, 10.0)), warm=20)
@@ -23,14 +23,14 @@ def test_the_ratio_is_the_median_of_the_rounds() -> None:
     assert figures.transfer_share("Async") == pytest.approx(0.09)
 
 
-def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_gpu_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(gpu, "has_gpu", lambda: False)
     assert gpu.main([]) == 2
     assert "TensorFlow sees none on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("rate", "code"), [(9.1, 0), (8.9, 1)])
-def test_it_fails_if_no_way_with_one_server_reaches_the_limit(
+def test_the_bench_fails_if_no_run_with_one_server_reaches_the_limit(
     monkeypatch: pytest.MonkeyPatch, rate: float, code: int
 ) -> None:
     runtime = {"Async": (2.0,), "overlapped": (rate,), "overlapped, 4 servers": (9.9,)}

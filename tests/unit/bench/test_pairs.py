@@ -35,7 +35,7 @@ def variants(codec: float, control: float, noise: float = 0.4) -> dict[str, dict
     }
 
 
-def test_little_is_lost_and_the_control_fails() -> None:
+def test_a_small_loss_passes_and_the_control_fails() -> None:
     assert failures(variants(0.0, 2.0), LIMITS) == []
     assert "fails, as it has to" in table(variants(0.0, 2.0), LIMITS)
 
@@ -48,12 +48,12 @@ def test_little_is_lost_and_the_control_fails() -> None:
         (0.0, 0.0, 0.4, "cannot distinguish a bad codec"),
     ],
 )
-def test_what_does_not_hold_is_said(codec: float, control: float, noise: float, said: str) -> None:
+def test_failed_checks_are_reported(codec: float, control: float, noise: float, said: str) -> None:
     (line,) = failures(variants(codec, control, noise), LIMITS)
     assert said in line
 
 
-def test_other_folds_and_seeds_are_no_pairs() -> None:
+def test_results_of_different_folds_or_seeds_are_not_paired() -> None:
     with pytest.raises(ValueError, match="same folds and seeds"):
         loss({"a": 1.0, "b": 2.0}, {"a": 1.0, "c": 2.0})
 

@@ -34,12 +34,12 @@ def test_a_figure_beyond_its_limit_or_missing_fails(values: dict[str, float], sa
     assert failures(values) == said
 
 
-def test_a_wrong_word_in_the_thresholds_is_no_limit() -> None:
+def test_an_unknown_key_in_the_thresholds_is_rejected() -> None:
     with pytest.raises(TypeError):
         figures.limits('["ratio"]\nat_least = 2\n')
 
 
-def test_the_median_of_the_rounds_counts_and_earlier_figures_stay() -> None:
+def test_the_median_of_the_rounds_counts_and_earlier_figures_are_kept() -> None:
     one, other = list(figures.limits())[:2]
     kept = figures.add(figures.add({}, {one: 7.0}), {other: [3.0, 1.0, 2.0]})
     assert kept["figures"][one]["value"] == 7.0
@@ -47,16 +47,16 @@ def test_the_median_of_the_rounds_counts_and_earlier_figures_stay() -> None:
     assert kept["figures"][other]["each"] == [3.0, 1.0, 2.0]
 
 
-def test_a_figure_that_is_no_longer_expected_goes() -> None:
+def test_a_figure_that_is_no_longer_expected_is_deleted() -> None:
     assert figures.add({"figures": {"former": {"value": 1.0}}}, {})["figures"] == {}
 
 
-def test_a_figure_that_nobody_expects_is_refused() -> None:
+def test_an_unexpected_figure_is_rejected() -> None:
     with pytest.raises(KeyError, match="unheard of"):
         figures.add({}, {"unheard of": 1.0})
 
 
-def test_every_threshold_is_measured_by_one_load_and_every_figure_has_its_place() -> None:
+def test_every_threshold_has_one_load_and_every_figure_one_row() -> None:
     measured = [name for measurement in MEASUREMENTS for name in measurement.figures]
     assert sorted(measured) == sorted(figures.limits())
     assert len(set(measured)) == len(measured)
@@ -67,7 +67,7 @@ def test_the_page_is_that_of_the_file() -> None:
     assert (Path(OUT) / PAGE).read_text() == figures.page(kept), "write it anew: python -m bench.training --only ..."
 
 
-def test_the_page_says_which_figures_fail() -> None:
+def test_the_page_marks_failed_figures() -> None:
     names = list(figures.limits())
     held = next(name for name, limit in figures.limits().items() if limit.least)
     text = figures.page({"figures": {held: {"value": 0.0, "taken": "today"}}})
@@ -76,11 +76,11 @@ def test_the_page_says_which_figures_fail() -> None:
     assert text.count("**missing**") == len(names) - 1
 
 
-def test_a_limit_may_be_on_either_side() -> None:
+def test_a_limit_may_be_a_minimum_or_a_maximum() -> None:
     assert str(Check("x", Limit(least=1, most=2), 3.0)) == "beyond its limit: x: 3, not ≥ 1, ≤ 2"
 
 
-def test_the_models_are_what_the_limits_speak_of() -> None:
+def test_the_models_have_the_sizes_of_the_limits() -> None:
     tensors = {name: sum(1 + bias for _, _, bias in layers) for name, layers in models.SHAPES.items()}
     assert tensors["small"] >= 60
     assert models.bytes_of("dense") >= 10e6

@@ -74,7 +74,7 @@ def test_a_row(row: Row, servers: Rig, tmp_path: Path, monkeypatch: pytest.Monke
         assert found == expected | {"timeout": request_seconds(expected["timeout"] or "0")}
 
 
-def test_a_plugins_words_come_at_once_too(
+def test_a_credential_plugins_output_is_shown_at_once(
     servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (row,) = [row for row in ROWS if row.name == "a plugin that fails"]
@@ -83,7 +83,7 @@ def test_a_plugins_words_come_at_once_too(
 
 
 @pytest.mark.parametrize(("expires", "runs"), [("2100", [1, 1, 2]), (None, [1, 1, 2])])
-def test_a_plugin_is_asked_again_when_its_token_is_refused(
+def test_a_plugin_is_called_again_after_its_token_is_rejected(
     servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: str | None, runs: list[int]
 ) -> None:
     cluster, count = with_plugin(servers, tmp_path, monkeypatch, expires)
@@ -96,7 +96,7 @@ def test_a_plugin_is_asked_again_when_its_token_is_refused(
     assert seen == runs
 
 
-def test_a_plugin_is_asked_again_when_its_token_has_expired(
+def test_a_plugin_is_called_again_after_its_token_has_expired(
     servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, count = with_plugin(servers, tmp_path, monkeypatch, "2020")

@@ -51,7 +51,7 @@ def test_the_classic_case() -> None:
 
 
 @given(exchanges, sizes)
-def test_what_one_end_sends_the_other_receives(how: Exchange, values: int) -> None:
+def test_one_end_receives_what_the_other_sends(how: Exchange, values: int) -> None:
     found = links(how, values)
     assert sum(k.sent * k.number for k in found) == pytest.approx(sum(k.received * k.number for k in found))
 
@@ -69,7 +69,7 @@ def test_plain_exchange_is_the_formula(workers: int, servers: int, values: int) 
 
 @example(Exchange(1, 1, standbys=2, mode=Mode.SYNC, push=Codec.TOP_K, pull=Codec.TOP_K, permille=1), 1024)
 @given(exchanges, sizes)
-def test_the_recommended_number_is_the_smallest_of_the_best(how: Exchange, values: int) -> None:
+def test_the_recommended_number_is_the_smallest_optimum(how: Exchange, values: int) -> None:
     how = replace(how, least_shard=0)
     best = recommended(how, values)
 
@@ -82,7 +82,7 @@ def test_the_recommended_number_is_the_smallest_of_the_best(how: Exchange, value
 
 
 @given(exchanges, sizes)
-def test_a_server_that_would_hold_too_little_is_not_recommended(how: Exchange, values: int) -> None:
+def test_a_server_with_too_few_parameters_is_not_recommended(how: Exchange, values: int) -> None:
     best = recommended(how, values)
     assert best == 1 or 4 * values / best >= how.least_shard
 
@@ -104,7 +104,7 @@ def test_how_a_job_exchanges() -> None:
     assert bandwidth.of_job(typed(job(spec=warm))).standbys == 0, "a warm one gets nothing while it waits"
 
 
-def test_more_is_never_sent_by_what_is_to_spare_the_network() -> None:
+def test_no_saving_option_sends_more_bytes() -> None:
     plain = busiest(links(CLASSIC, VALUES)).busier
     for name, other in bandwidth.ways(CLASSIC).items():
         assert busiest(links(other, VALUES)).busier <= plain, name

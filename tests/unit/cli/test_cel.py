@@ -64,7 +64,7 @@ def test_values(text: str, expected: Any) -> None:
         ("self.n + self.on", "No such overload"),
     ],
 )
-def test_an_evaluation_that_fails_is_an_error(text: str, message: str) -> None:
+def test_a_failed_evaluation_is_an_error(text: str, message: str) -> None:
     with pytest.raises(cel.CelError, match=message):
         value(text)
 

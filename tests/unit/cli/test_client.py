@@ -46,7 +46,7 @@ def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return KubeconfigClient(Overrides(context="test"))
 
 
-def test_where_is_asked(server: Server, cluster: KubeconfigClient) -> None:
+def test_requests_go_to_the_contexts_server_and_namespace(server: Server, cluster: KubeconfigClient) -> None:
     server.answers[f"{JOBS}/digits"] = (200, json.dumps({"kind": "PSTrainingJob"}))
     server.answers[PODS] = (200, json.dumps({"items": [], "metadata": {}}))
     assert cluster.namespace == "team"
@@ -71,7 +71,7 @@ def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigClient) -> 
 
 
 @pytest.mark.parametrize("text", ["<html>", "[]", "{}", "1"])
-def test_something_else_that_answers(server: Server, cluster: KubeconfigClient, text: str) -> None:
+def test_an_answer_of_another_server_is_an_error(server: Server, cluster: KubeconfigClient, text: str) -> None:
     server.answers[JOBS] = (200, text)
     with pytest.raises(RequestError, match="does not respond like a Kubernetes API server"):
         cluster.jobs("team")
@@ -84,7 +84,7 @@ def test_a_log_comes_in_lines(server: Server, cluster: KubeconfigClient) -> None
     assert server.asked[0].query == {"container": ["tensorflow"], "tailLines": ["4"]}
 
 
-def test_lines_stay_whole_however_they_are_cut() -> None:
+def test_lines_stay_whole_across_chunks() -> None:
     text = "eins\nzwö\n".encode()
     assert list(lines(text[i : i + 1] for i in range(len(text)))) == ["eins", "zwö"]
     assert list(lines([b"no text: \xff\n"])) == ["no text: \ufffd"]
@@ -95,7 +95,7 @@ def test_metrics_come_through_the_api_server(server: Server, cluster: Kubeconfig
     assert cluster.metrics("team", "digits-worker-0", 2240) == "a 1\n"
 
 
-def test_no_such_job_is_not_no_such_kind(server: Server, cluster: KubeconfigClient) -> None:
+def test_a_missing_job_differs_from_a_missing_kind(server: Server, cluster: KubeconfigClient) -> None:
     absent = status(404, "NotFound", 'pstrainingjobs.pstraining.dev "digits" not found')
     server.answers[f"{JOBS}/digits"] = absent
     assert cluster.job("team", "digits") is None
@@ -109,7 +109,7 @@ def test_no_such_job_is_not_no_such_kind(server: Server, cluster: KubeconfigClie
             cluster.jobs("team")
 
 
-def test_what_is_not_allowed_names_verb_and_resource(server: Server, cluster: KubeconfigClient) -> None:
+def test_a_missing_right_names_verb_and_resource(server: Server, cluster: KubeconfigClient) -> None:
     get = 'get resource "pstrainingjobs" in API group "pstraining.dev"'
     server.answers[f"{JOBS}/digits"] = forbidden(get)
     with pytest.raises(DeniedError) as caught:
@@ -138,7 +138,9 @@ def test_what_is_not_allowed_names_verb_and_resource(server: Server, cluster: Ku
         ((503, "no backend"), "The API server rejected the request: no backend"),
     ],
 )
-def test_refusals_keep_the_servers_words(server: Server, cluster: KubeconfigClient, answer: Answer, words: str) -> None:
+def test_rejections_keep_the_servers_message(
+    server: Server, cluster: KubeconfigClient, answer: Answer, words: str
+) -> None:
     server.answers = {PODS: answer, f"{JOBS}/digits": answer}
     with pytest.raises(RequestError) as caught:
         cluster.pods("team", "digits")
@@ -149,14 +151,16 @@ def test_refusals_keep_the_servers_words(server: Server, cluster: KubeconfigClie
     assert words in str(caught.value)
 
 
-def test_what_a_pod_refuses_is_not_a_refusal_of_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
+def test_an_error_of_a_pod_is_not_one_of_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
     server.answers[f"{PODS}/digits-worker-0:2240/proxy/metrics"] = (403, "go away")
     with pytest.raises(RequestError) as caught:
         cluster.metrics("team", "digits-worker-0", 2240)
     assert not isinstance(caught.value, DeniedError)
 
 
-def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_api_server_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     pointed_at(monkeypatch, kubeconfig(tmp_path, url))
     cluster = KubeconfigClient(Overrides(context="test"))
@@ -193,7 +197,7 @@ def test_changes_are_merge_patches(server: Server, cluster: KubeconfigClient) ->
     assert all(asked.query == {"fieldManager": ["kubectl-pstraining"]} for asked in server.asked)
 
 
-def test_rights_are_asked_of_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
+def test_rights_are_checked_with_the_api_server(server: Server, cluster: KubeconfigClient) -> None:
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     server.answers[path] = [(201, json.dumps({"status": {"allowed": allowed}})) for allowed in (True, False)]
     assert cluster.allowed("patch", "pstrainingjobs", "team", "scale") is True
@@ -207,12 +211,12 @@ def test_rights_are_asked_of_the_api_server(server: Server, cluster: KubeconfigC
     }
 
 
-def test_texts_are_read_as_they_are(server: Server, cluster: KubeconfigClient) -> None:
+def test_a_text_answer_is_returned_unchanged(server: Server, cluster: KubeconfigClient) -> None:
     server.answers["/metrics"] = (200, "pstraining_jobs 1\n")
     assert cluster.read("/metrics") == "pstraining_jobs 1\n"
 
 
-def test_a_conflict_names_the_fields_and_who_has_set_them(server: Server, cluster: KubeconfigClient) -> None:
+def test_a_conflict_names_the_fields_and_their_managers(server: Server, cluster: KubeconfigClient) -> None:
     cause = {"reason": "FieldManagerConflict", "message": 'conflict with "hpa"', "field": ".spec.worker.replicas"}
     server.answers[DIGITS] = status(409, "Conflict", "Apply failed with 1 conflict", causes=[cause])
     with pytest.raises(ConflictError, match="Conflict with a concurrent change: Apply failed") as caught:
@@ -229,7 +233,7 @@ def test_a_socks_proxy_needs_its_package(tmp_path: Path, monkeypatch: pytest.Mon
         KubeconfigClient(Overrides(context="test")).jobs(None)
 
 
-def test_a_time_limit_is_one_of_a_single_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_applies_to_a_single_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pointed_at(monkeypatch, kubeconfig(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}"))
         cluster = KubeconfigClient(Overrides(context="test", request_timeout="50ms"))

@@ -45,7 +45,7 @@ def test_values() -> None:
     assert offered("scale", "digits", "--workers", "") == ["workers-of-None"], "asked for, and nobody has any"
 
 
-def test_names_are_those_of_the_options() -> None:
+def test_completed_names_are_those_of_the_options() -> None:
     assert offered("logs", "") == ["job-of-None"]
     assert offered("logs", "-n", "team", "") == ["job-of-team"]
     assert offered("logs", "-f", "") == ["job-of-None"], "-f has no value here"
@@ -97,7 +97,7 @@ def executable(folder: Path, name: str, module: str) -> None:
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not on the PATH")
-def test_kubectl_takes_it(tmp_path: Path) -> None:
+def test_kubectl_accepts_the_completion(tmp_path: Path) -> None:
     assert KUBECTL is not None
     executable(tmp_path, "kubectl-pstraining", "pstraining.cli.main")
     executable(tmp_path, "kubectl_complete-pstraining", "pstraining.cli.completion")

@@ -107,7 +107,7 @@ def page(cluster: Watched) -> Iterator[Page]:
         thread.join()
 
 
-def test_what_one_address_gives_and_no_other(page: Page, cluster: Watched) -> None:
+def test_each_address_serves_only_its_content(page: Page, cluster: Watched) -> None:
     token = page.served.token
     assert page.served.server_address[0] == "127.0.0.1"
     assert urlsplit(page.served.url).path == f"/{token}/"
@@ -130,7 +130,7 @@ def test_what_one_address_gives_and_no_other(page: Page, cluster: Watched) -> No
         assert page.get(f"/{token}/jobs", method)[0] == 501, method
 
 
-def test_a_secret_is_that_of_one_start(cluster: Watched) -> None:
+def test_a_secret_is_valid_for_one_start(cluster: Watched) -> None:
     with dashboard.made(cluster, "default") as one, dashboard.made(cluster, "default") as other:
         assert one.token != other.token
         assert len(one.token) >= 32
@@ -155,7 +155,7 @@ def test_a_job_its_curves_and_its_log(page: Page, cluster: Watched) -> None:
     assert cluster.asked == [{"container": "tensorflow", "tailLines": "500", "timestamps": "true"}]
 
 
-def test_what_may_not_be_read_is_a_sentence_in_its_place(page: Page, cluster: Watched) -> None:
+def test_a_missing_right_is_explained_in_place(page: Page, cluster: Watched) -> None:
     cluster.denied = {"pods/proxy", "events"}
     cluster.there[0]["status"]["training"]["lastUpdatedTime"] = "2030-01-01T12:00:00Z"
     found = page.of_job("job")
@@ -175,7 +175,7 @@ def test_what_may_not_be_read_is_a_sentence_in_its_place(page: Page, cluster: Wa
     assert page.ask("log", **given) == (403, {"error": "You (jane) may not get pods/log."})
 
 
-def test_a_log_is_read_on_from_its_last_line(page: Page, cluster: Watched) -> None:
+def test_a_log_continues_from_its_last_line(page: Page, cluster: Watched) -> None:
     first = page.of_job("log", pod="digits-worker-0")
     cluster.logs.append("2030-01-01T12:00:03.5Z line 3")
     then = page.of_job("log", pod="digits-worker-0", after=first["last"])
@@ -236,7 +236,7 @@ class Clocked:
         return self.sampler.look(asked, tasks_of(made, self.cluster.there_pods))
 
 
-def test_samples_are_taken_when_a_page_asks_and_not_more_often_than_due(cluster: Watched) -> None:
+def test_samples_are_taken_on_request_and_at_most_once_per_interval(cluster: Watched) -> None:
     rig = Clocked(cluster)
     for _ in range(5):  # several pages
         rig.look(sampling.EVERY / 10)
@@ -256,7 +256,7 @@ def test_samples_are_taken_when_a_page_asks_and_not_more_often_than_due(cluster:
     assert len(cluster.scrapes) == 8
 
 
-def test_a_chief_without_metrics_is_a_break_in_its_curves(cluster: Watched) -> None:
+def test_a_chief_without_metrics_leaves_a_gap_in_its_curves(cluster: Watched) -> None:
     rig = Clocked(cluster)
     rig.look()
     chief = cluster.there_pods.pop(0)
@@ -269,7 +269,7 @@ def test_a_chief_without_metrics_is_a_break_in_its_curves(cluster: Watched) -> N
     assert rig.look(sampling.EVERY)["points"] == points
 
 
-def test_no_thread_samples_while_no_page_asks(cluster: Watched) -> None:
+def test_no_thread_samples_without_an_open_page(cluster: Watched) -> None:
     before = threading.active_count()
     rig = Clocked(cluster)
     rig.look()

@@ -85,7 +85,7 @@ def rows(tab: Tab, section: str) -> list[list[str]]:
     return [[str(cell) for cell in row] for row in found]
 
 
-def test_a_job_that_runs(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
+def test_a_running_job(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
     for step in range(12):
         cluster.say("digits-chief-0", f"step {13_000 + 100 * step}: loss {0.1 - step / 1000:.4f}")
     shown(tab, served, "digits")
@@ -124,7 +124,7 @@ def test_a_job_with_a_failover(tab: Tab, served: DashboardServer) -> None:
     keep(tab, "failover", "#shards")
 
 
-def test_a_curve_has_a_break_where_a_value_is_missing(tab: Tab, served: DashboardServer) -> None:
+def test_a_curve_has_a_gap_where_a_value_is_missing(tab: Tab, served: DashboardServer) -> None:
     tab.open(served.url)
     tab.until("document.querySelectorAll('#jobs a').length === 3")
     points = "{ at: [0, 5, 10, 15, 20, 25, 30], loss: [3, 2, null, 1, 1, null, 0], failovers: [], "
@@ -150,7 +150,7 @@ def test_a_job_that_has_failed(tab: Tab, served: DashboardServer) -> None:
     keep(tab, "failed", "#conditions")
 
 
-def test_what_may_not_be_read_and_an_end(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
+def test_missing_rights_and_a_finished_job(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
     cluster.denied = {"pods", "pods/proxy", "events"}
     tab.open(f"{served.url}#default/digits")
     tab.until("document.querySelector('#tasks .problem')")

@@ -56,7 +56,7 @@ def test_versions_of_kubernetes(major: str, minor: str, result: CheckResult) -> 
     assert checks.version({"major": major, "minor": minor, "gitVersion": "v"}).result is result
 
 
-def test_a_crd_that_is_not_there_or_does_not_work() -> None:
+def test_a_missing_or_broken_crd() -> None:
     assert verdict(checks.definition(None)) == (FAIL, "pstrainingjobs.pstraining.dev is not installed")
     made = definition()
     made["status"]["conditions"] = [{"type": "NamesAccepted", "status": "False", "message": "pstj is taken"}]
@@ -93,7 +93,7 @@ def test_operators() -> None:
     assert "has version 0.0.1, this CLI has" in found.message
 
 
-def test_an_operator_that_looks_after_other_namespaces() -> None:
+def test_an_operator_of_other_namespaces() -> None:
     _, found = checks.operators([deployment("a,b")], "team")
     assert verdict(found) == (FAIL, "no operator watches namespace team")
     assert found.todo.endswith("use one of: a, b.")
@@ -126,7 +126,7 @@ def test_rights(missing: list[tuple[str, str]], result: CheckResult) -> None:
         assert f"you may not {verb} pstrainingjobs{'/scale' if sub else ''} in namespace team" == found.message
 
 
-def test_rooms_on_nodes() -> None:
+def test_free_resources_on_nodes() -> None:
     two = [node("a"), node("b")]
     assert verdict(checks.nodes(two, [], NEED)) == (
         OK,
@@ -151,7 +151,7 @@ def test_nodes_that_do_not_count() -> None:
     assert "only s has room" in checks.nodes([*others, soft], [], NEED).message
 
 
-def test_room_without_the_right_to_see_pods_is_a_guess() -> None:
+def test_without_the_right_to_list_pods_free_resources_are_an_estimate() -> None:
     found = checks.nodes([node("a"), node("b")], Unavailable("eve may not list pods"), NEED)
     assert found.result is WARN
     assert "2 of 2 nodes have room" in found.message
@@ -172,7 +172,7 @@ def test_room_without_the_right_to_see_pods_is_a_guess() -> None:
         (pod("a", asking("1K", "1Gi")), "0", 2**30),
     ],
 )
-def test_what_a_pod_keeps(made: dict[str, Any], cpu: str, memory: int) -> None:
+def test_resources_that_a_pod_reserves(made: dict[str, Any], cpu: str, memory: int) -> None:
     assert checks.requests(made) == Amount.of({"cpu": cpu, "memory": memory})
 
 
@@ -197,7 +197,7 @@ WELL = {
 }
 
 
-def test_all_checks_of_a_cluster_that_is_well() -> None:
+def test_all_checks_pass_on_a_healthy_cluster() -> None:
     assert examined(Installation()) == WELL
 
 
@@ -215,11 +215,11 @@ def test_all_checks_of_a_cluster_that_is_well() -> None:
         (("/v",), dict.fromkeys(WELL, None) | {"api server": FAIL}),
     ],
 )
-def test_what_may_not_be_read_is_a_warning(denied: tuple[str, ...], changed: dict[str, CheckResult | None]) -> None:
+def test_a_missing_right_is_a_warning(denied: tuple[str, ...], changed: dict[str, CheckResult | None]) -> None:
     assert examined(Installation(denied)) == {n: r for n, r in (WELL | changed).items() if r is not None}
 
 
-def test_a_namespace_that_is_not_there() -> None:
+def test_a_missing_namespace() -> None:
     cluster = Installation()
     del cluster.paths["/api/v1/namespaces/team"]
     assert examined(cluster) == WELL | {"rights": FAIL}
@@ -228,7 +228,7 @@ def test_a_namespace_that_is_not_there() -> None:
     ]
 
 
-def test_no_crd_is_seen_by_those_who_may_see_no_crds() -> None:
+def test_without_the_right_to_read_crds_a_missing_api_is_a_failure() -> None:
     cluster = Installation(("customresourcedefinitions",))
     del cluster.paths["/apis/pstraining.dev/v1alpha1"]
     assert examined(cluster)["crd"] is FAIL
@@ -289,7 +289,7 @@ def test_without_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("quantity", ["much", "1GiB"])
-def test_a_need_that_is_no_quantity(quantity: str) -> None:
+def test_a_request_that_is_not_a_quantity(quantity: str) -> None:
     result = CliRunner().invoke(app, ["doctor", "--memory", quantity])
     assert isinstance(result.exception, CommandError)
     assert "not quantities" in str(result.exception)

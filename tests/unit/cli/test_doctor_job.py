@@ -95,7 +95,7 @@ def only(world: World, role: str) -> Object:
     return next(p for p in world.pods.values() if p["metadata"]["labels"]["pstraining.dev/role"] == role)
 
 
-def test_a_job_that_is_well() -> None:
+def test_a_healthy_job() -> None:
     cluster = Read(running(checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "c"}}}))
     assert examined(cluster)["checks"] == [
         {"check": "job", "result": "ok", "message": "nothing is wrong, as far as can be seen", "todo": ""}
@@ -103,7 +103,7 @@ def test_a_job_that_is_well() -> None:
     assert found(Read(running())) == [("warn", "NoCheckpointVolume")], "a remark"
 
 
-def test_what_the_operator_has_found_comes_first() -> None:
+def test_the_operators_findings_come_first() -> None:
     world = pending()
     waits = pod("ps", unschedulable="0/2 nodes are available", phase="Pending", state={}, ready=False)
     only(world, "ps")["status"] = waits["status"]
@@ -129,7 +129,7 @@ def test_a_failed_job_is_explained_by_the_failure_not_by_the_budget() -> None:
     assert found(Read(world))[1] == ("fail", "BackoffLimitExceeded")
 
 
-def test_a_program_that_fails_leads_to_its_log() -> None:
+def test_a_failing_program_leads_to_its_log() -> None:
     world = running()
     world.end("chief", code=78, message="optimizer: no such field")
     world.settle()
@@ -144,7 +144,7 @@ def test_a_program_that_fails_leads_to_its_log() -> None:
     assert "kubectl pstraining logs digits --role chief --previous" in restarted["todo"]
 
 
-def test_without_an_operator_the_installation_is_what_is_wrong() -> None:
+def test_without_an_operator_the_installation_is_the_problem() -> None:
     done = examined(Read(World(job())))
     assert [c["check"] for c in done["checks"][:3]] == ["crd", "operator", "operator"]
     assert done["mostLikely"]["message"] == "pstrainingjobs.pstraining.dev is not installed"
@@ -160,7 +160,7 @@ def test_without_an_operator_the_installation_is_what_is_wrong() -> None:
     assert "label kueue.x-k8s.io/queue-name" in cause["todo"]
 
 
-def test_a_job_that_waits_as_it_was_asked_is_not_ill() -> None:
+def test_a_suspended_or_queued_job_is_healthy() -> None:
     world = running()
     world.edit({"runPolicy": {"suspend": True}})
     world.settle()
@@ -171,7 +171,7 @@ def test_a_job_that_waits_as_it_was_asked_is_not_ill() -> None:
     assert found(Read(going))[0] == ("warn", "deleted")
 
 
-def test_launchers_that_wait_name_the_server() -> None:
+def test_waiting_launchers_name_the_server() -> None:
     world = pending()
     chief = only(world, "chief")
     chief["status"] = pod("chief", term=1, ready=False)["status"]
@@ -183,7 +183,7 @@ def test_launchers_that_wait_name_the_server() -> None:
     assert "NetworkPolicies that drop its packets" in waits["todo"]
 
 
-def test_training_that_stands_still(steps: dict[str, float | None]) -> None:
+def test_stalled_training(steps: dict[str, float | None]) -> None:
     steps["stepsPerSecond"] = 0.0
     cluster = Read(running())
     chief = only(running(), "chief")["metadata"]["name"]
@@ -199,7 +199,7 @@ def test_training_that_stands_still(steps: dict[str, float | None]) -> None:
     assert ("warn", "no steps") not in found(Read(stalled)), "it is said once"
 
 
-def test_a_pod_without_a_word_is_explained_by_its_events() -> None:
+def test_a_pod_without_a_message_is_explained_by_its_events() -> None:
     world = running()
     worker = only(world, "worker")
     worker["status"] = pod("worker", state={"waiting": {"reason": "ContainerCreating"}}, ready=False)["status"]
@@ -213,7 +213,7 @@ def test_a_pod_without_a_word_is_explained_by_its_events() -> None:
 
 
 @pytest.mark.parametrize("denied", ["pods", "logs"])
-def test_what_may_not_be_read_is_a_warning(denied: str) -> None:
+def test_a_missing_right_is_a_warning(denied: str) -> None:
     said = examined(Read(running(), (denied,)))["checks"]
     assert said[-1] == {
         "check": denied,
@@ -252,7 +252,7 @@ def test_every_advice_leads_to_a_section_about_it(reason: str, advice: Advice) -
     assert f"`{reason.removesuffix(' (failure)')}`" in anchors()[advice.section]
 
 
-def test_there_is_advice_for_whatever_may_be_wrong() -> None:
+def test_every_problem_has_advice() -> None:
     assert {*OF_FAILURES} == {*FailureReason}
     text = TROUBLES.path.read_text(encoding="utf-8")
     rows = {reason for reason in Reason if re.search(rf"^\| `{reason}`", text, re.MULTILINE)}

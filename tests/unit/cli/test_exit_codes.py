@@ -265,7 +265,7 @@ def test_a_command_ends_with_the_status(
     assert status == code, said
 
 
-def test_every_status_is_tried_and_no_other_one() -> None:
+def test_exactly_the_documented_statuses_are_tested() -> None:
     documented = {(name, code) for name, command in BY_NAME.items() for code in command.exit_codes}
     assert {(name, code) for name, code, _ in CASES} == documented
 
@@ -292,7 +292,7 @@ def test_help_shows_examples_and_statuses_and_wraps_none_of_them(
 @pytest.mark.parametrize(
     ("name", "given"), [(command.name, given) for command in COMMANDS for _, given in command.examples]
 )
-def test_every_example_is_one_that_the_command_accepts(name: str, given: str) -> None:
+def test_every_example_is_accepted_by_its_command(name: str, given: str) -> None:
     """It is parsed alone: what is behind a pipe or a redirection is the shell's."""
     arguments = list(itertools.takewhile(lambda word: word not in ("|", ">"), shlex.split(given)))
     group = program()
@@ -311,7 +311,7 @@ def test_errors_are_plain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-def test_what_is_for_programs_has_an_api_version_and_a_kind(
+def test_machine_readable_output_has_an_api_version_and_a_kind(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

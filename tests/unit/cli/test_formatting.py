@@ -20,7 +20,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "5x", "m", "-5m", "5m ", "1h 30m"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration such as 30s, 5m, 1h30m or 2d"):
         formatting.seconds(text)
 

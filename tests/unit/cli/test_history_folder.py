@@ -69,7 +69,7 @@ def refused(*arguments: str) -> str:
     return str(found.exception)
 
 
-def test_status_shows_the_job_as_it_was_with_the_end_that_its_chief_knows(folder: Path) -> None:
+def test_status_shows_the_last_state_with_the_chiefs_result(folder: Path) -> None:
     shown = ran("status", "--from", str(folder))
     assert shown == ran("status", "digits", "--from", str(folder))
     assert shown.splitlines()[0].startswith("digits  Succeeded  namespace default")
@@ -80,7 +80,7 @@ def test_status_shows_the_job_as_it_was_with_the_end_that_its_chief_knows(folder
     assert (found["phase"], found["takeovers"]) == ("Succeeded", 2)
 
 
-def test_a_failure_that_the_operator_knew_stays_in_its_words(folder: Path) -> None:
+def test_a_failure_keeps_the_operators_message(folder: Path) -> None:
     failed = {**RUNNING, "type": "Failed", "reason": "DeadlineExceeded", "message": "active for 60 s"}
     status = {"phase": "Failed", "conditions": [failed]}
     write(
@@ -92,7 +92,7 @@ def test_a_failure_that_the_operator_knew_stays_in_its_words(folder: Path) -> No
     assert "ReportedByChief" not in shown
 
 
-def test_without_the_job_what_is_there_is_shown(folder: Path) -> None:
+def test_without_the_job_the_available_files_are_shown(folder: Path) -> None:
     write(folder, job=None, pods=[], logs=[], outcome=JobOutcome.UNFINISHED, notes=["The chief had no endpoint."])
     shown = ran("status", "--from", str(folder))
     assert "The chief had no endpoint." in shown
@@ -133,7 +133,7 @@ def test_the_dashboard_shows_them(folder: Path) -> None:
         (("dashboard", "-A"), "remove --all-namespaces"),
     ],
 )
-def test_what_a_folder_does_not_have_is_refused(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_a_request_for_missing_files_is_rejected(folder: Path, arguments: tuple[str, ...], words: str) -> None:
     assert words in refused(*arguments, "--from", str(folder))
 
 
@@ -145,13 +145,13 @@ def test_what_a_folder_does_not_have_is_refused(folder: Path, arguments: tuple[s
         ('{"schema": "pstraining.dev/summary/v9"}', "(schema: Input should be 'pstraining.dev/summary/v1')"),
     ],
 )
-def test_a_folder_without_a_summary_is_refused(content: str | None, words: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_summary_is_rejected(content: str | None, words: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
     assert words in refused("status", "--from", str(tmp_path))
 
 
-def test_a_summary_leads_to_no_file_outside_of_its_folder(folder: Path) -> None:
+def test_a_summary_references_no_file_outside_its_folder(folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()
     log = KeptLog(task="worker-0", pod="digits-worker-0", file="../history/digits-worker-0.log")

@@ -53,7 +53,7 @@ def read(cluster: Logged, selection: LogSelection | None = None, name: str = "di
     return said, remarks
 
 
-def test_tasks_in_order_and_what_has_no_lines_is_said() -> None:
+def test_tasks_are_in_order_and_empty_logs_are_reported() -> None:
     cluster = Logged(job())
     cluster.logs = {
         "digits-worker-1": ["a", "b"],
@@ -105,14 +105,14 @@ def test_how_much_of_a_log() -> None:
         (TaskRole.EVALUATOR, None, r"digits has no evaluator: spec\.evaluator\.enabled is false\."),
     ],
 )
-def test_what_the_job_does_not_have(role: TaskRole | None, index: int | None, said: str) -> None:
+def test_tasks_that_the_job_lacks(role: TaskRole | None, index: int | None, said: str) -> None:
     with pytest.raises(CommandError, match=said):
         read(Logged(job()), LogSelection(role, index))
     with pytest.raises(CommandError, match=said):
         Follower(Logged(job()), "default", "digits", LogSelection(role, index), LogWriter(coloured=False)).run()
 
 
-def test_a_job_that_is_scaled_down_still_has_what_runs() -> None:
+def test_a_scaled_down_job_still_has_its_running_tasks() -> None:
     cluster = Logged(job(workers=1))
     cluster.logs["digits-worker-1"] = ["goes"]
     assert read(cluster, LogSelection(TaskRole.WORKER, 1))[0] == ["worker-1: goes"]
@@ -136,7 +136,7 @@ def test_what_ends_the_command(error: RequestError) -> None:
         read(cluster)
 
 
-def test_writer_has_colours_only_where_it_is_told_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_writer_uses_colours_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     plain, coloured = LogWriter(coloured=False), LogWriter(coloured=True)
     plain.line("worker-0", "x [red]")
     plain.remark("no log")
@@ -169,7 +169,7 @@ def test_when_a_log_is_opened(made: Object, before: LogCursor | None, expected: 
     assert opens(task.pod, before) is expected
 
 
-def test_timestamps_are_taken_off() -> None:
+def test_timestamps_are_removed() -> None:
     moment = datetime(2030, 1, 1, 12, 0, 3, 123456, UTC)
     assert stamped("2030-01-01T12:00:03.123456789Z two words") == (moment, "two words")
     assert stamped("2030-01-01T14:00:03.123456789+02:00 ") == (moment, "")
@@ -205,7 +205,7 @@ def follow(cluster: Logged, selection: LogSelection | None = None, **settings: A
     Follower(cluster, "default", "digits", selection or LogSelection(), LogWriter(coloured=False), **settings).run()
 
 
-def test_a_replaced_worker_is_taken_up_and_it_ends_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replaced_worker_is_followed_until_the_job_ends(capsys: pytest.CaptureFixture[str]) -> None:
     old, new = pod("worker", 0, uid="old"), pod("worker", 0, uid="new")
     old["metadata"]["name"], new["metadata"]["name"] = "digits-worker-0-a", "digits-worker-0-b"
     waits = pod("worker", 0, uid="new", state={"waiting": {"reason": "ContainerCreating"}}, ready=False)
@@ -237,7 +237,7 @@ def test_a_replaced_worker_is_taken_up_and_it_ends_with_the_job(capsys: pytest.C
     assert "sinceSeconds" not in fresh, "all that a new pod has printed"
 
 
-def test_a_log_that_breaks_off_is_read_on_without_doubling(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_log_stream_resumes_without_duplicates(capsys: pytest.CaptureFixture[str]) -> None:
     alive = [pod("worker", 0)]
     name = "digits-worker-0"
     cluster = Script(
@@ -266,7 +266,7 @@ def test_lines_of_many_pods_stay_whole(capsys: pytest.CaptureFixture[str]) -> No
     assert len(found) == 8 * count
 
 
-def test_what_a_log_cannot_tell_is_said_once_and_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_log_is_reported_once_and_others_continue(capsys: pytest.CaptureFixture[str]) -> None:
     pods = [pod("worker", 0), pod("worker", 1)]
 
     def refused(port: int) -> dict[str, list[str] | RequestError]:
@@ -279,7 +279,7 @@ def test_what_a_log_cannot_tell_is_said_once_and_others_go_on(capsys: pytest.Cap
     assert found.err.count("worker-0 (digits-worker-0): The kubelet is away") == 1
 
 
-def test_who_may_not_read_logs_is_told() -> None:
+def test_a_missing_right_to_read_logs_is_reported() -> None:
     with pytest.raises(DeniedError, match="may not get pods/log"):
         follow(Script(([pod("worker", 0)], {"digits-worker-0": DeniedError("You may not get pods/log", 403)}), *EMPTY))
 
@@ -309,7 +309,7 @@ class Away(Script):
         return super().job(namespace, name)
 
 
-def test_an_api_server_that_is_away_is_waited_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_api_server_is_retried_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
     short = Away(10)
     follow(short, clock=lambda: short.now)
     assert capsys.readouterr().err.count("No answer. Retrying.") == 1
@@ -319,7 +319,7 @@ def test_an_api_server_that_is_away_is_waited_for_a_while(capsys: pytest.Capture
     assert long.now == PATIENCE + 2
 
 
-def test_a_pod_that_stays_when_the_job_has_ended_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_outlives_the_job_is_not_followed(capsys: pytest.CaptureFixture[str]) -> None:
     printed, released = threading.Event(), threading.Event()
 
     class Kept(Logged):
@@ -343,7 +343,7 @@ def test_a_pod_that_stays_when_the_job_has_ended_is_left(capsys: pytest.CaptureF
     assert next(clock) >= QUIET
 
 
-def test_a_job_that_is_deleted_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_deleted_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
     class Deleted(Script):
         def job(self, namespace: str, name: str) -> Object | None:
             found = super().job(namespace, name)
@@ -360,7 +360,7 @@ def test_a_job_that_is_deleted_meanwhile(capsys: pytest.CaptureFixture[str]) -> 
         ({"follow": True, "previous": True}, "remove --follow"),
     ],
 )
-def test_options_that_make_no_sense(arguments: dict[str, Any], said: str) -> None:
+def test_contradicting_options(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(CommandError, match=said):
         logs.logs("digits", **arguments)
 

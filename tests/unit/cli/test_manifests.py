@@ -33,7 +33,7 @@ def problems(text: str) -> list[str]:
     return [str(one) for one in parsed("f", text) if isinstance(one, CommandError)]
 
 
-def test_scalars_are_what_they_are_to_kubectl() -> None:
+def test_scalars_are_read_as_by_kubectl() -> None:
     for row in KUBECTL:
         text = f"kind: A\nd: {row['text']}\n"
         if row.get("refused"):
@@ -43,7 +43,7 @@ def test_scalars_are_what_they_are_to_kubectl() -> None:
             assert repr(document.body["d"]) == repr(row["is"]), row
 
 
-def test_keys_are_what_they_are_to_kubectl_but_for_fractions() -> None:
+def test_keys_are_read_as_by_kubectl_except_fractions() -> None:
     for row in KUBECTL:
         text = f"kind: A\n{row['text']}: v\n"
         if row.get("key") is None:
@@ -54,7 +54,7 @@ def test_keys_are_what_they_are_to_kubectl_but_for_fractions() -> None:
             assert not fraction or row["key"][0] in "0123456789.", row
 
 
-def test_texts_that_are_written_are_the_same_when_kubectl_reads_them() -> None:
+def test_written_strings_are_read_unchanged_by_kubectl() -> None:
     """PyYAML leaves many of these without quotes; what kubectl makes of them then is known from the table."""
     words = [row["text"] for row in KUBECTL] + ["", "0X1F", "a: b", "x\ny", " x", "#"]
     (document,) = whole(yaml_text({"kind": "A", "d": words}))
@@ -68,7 +68,7 @@ def test_later_merges_win_as_in_kubectl() -> None:
     assert document.body["b"] == {"p": 1}, "aliases are copies"
 
 
-def test_documents_are_numbered_as_they_stand() -> None:
+def test_documents_are_numbered_in_order() -> None:
     text = (
         "# first\n---\nkind: A\n---\n---  # none\n---\nkind: PSTrainingJob\nmetadata: {name: x}\n---\nkind: List\n"
         "items: [{kind: B}, {kind: C}]\n---\n# none either\n"
@@ -94,7 +94,7 @@ def test_documents_are_numbered_as_they_stand() -> None:
         ("metadata: {}", False),
     ],
 )
-def test_what_was_perhaps_meant_to_be_a_job_is_one(head: str, is_job: bool) -> None:
+def test_a_document_that_resembles_a_job_is_checked_as_one(head: str, is_job: bool) -> None:
     (document,) = whole(head)
     assert document.is_job is is_job
 
@@ -147,20 +147,20 @@ def test_json_and_tabs(text: str, kinds: list[str]) -> None:
         ("replicas: {{ .Values.n }}", "f, line 1, column 12: "),
     ],
 )
-def test_what_cannot_be_read(text: str, message: str) -> None:
+def test_unreadable_manifests(text: str, message: str) -> None:
     (said,) = problems(text)
     assert said.startswith(message)
     assert ("`helm template" in said) is ("{{" in text)
 
 
-def test_aliases_that_would_fill_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aliases_that_would_exhaust_memory_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "_MOST_VALUES", 1000)
     lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     (said,) = problems("\n".join(lines))
     assert "more than 1000 values, with those that aliases repeat" in said
 
 
-def test_what_can_be_read_beside_what_cannot_is_read() -> None:
+def test_readable_documents_are_read_beside_unreadable_ones() -> None:
     found = list(parsed("f", "kind: A\n---\na: [\n---\nb: ]\n---\nkind: C\n"))
     assert [one.kind if isinstance(one, Document) else str(one)[:9] for one in found] == [
         *("A", "f, line 4", "f, line 5", "C")
@@ -194,7 +194,7 @@ def test_folders_patterns_and_lists(folder: Path) -> None:
     assert named("utf16.yaml") == ["H"]
 
 
-def test_all_that_cannot_be_read_is_named_at_once(folder: Path) -> None:
+def test_all_unreadable_documents_are_named_at_once(folder: Path) -> None:
     (folder / "bad.yaml").write_bytes(b"a: \xff")
     with pytest.raises(CommandError) as caught:
         documents(["none.yaml", "*.none", "empty", "bad.yaml", "a.yml"])

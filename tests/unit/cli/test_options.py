@@ -36,7 +36,7 @@ def test_a_type_may_come_before_the_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["pod/x", "pstj/", "/x", "pstrainingjobs.example.com/x", "pstj/x/y"])
-def test_what_is_no_job_is_refused(text: str) -> None:
+def test_a_name_that_is_not_a_job_is_rejected(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a job: write NAME or pstj/NAME"):
         job_argument(text)
 
@@ -51,7 +51,7 @@ def test_durations_are_kubectls_or_seconds(text: Any, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("text", "words"), [("50ms", "shorter than 0.1 s"), ("-1s", "is not a duration"), ("nan", "is not a duration")]
 )
-def test_what_is_no_interval_is_refused(text: str, words: str) -> None:
+def test_an_invalid_interval_is_rejected(text: str, words: str) -> None:
     with pytest.raises(typer.BadParameter, match=words):
         interval_option(text)
 
@@ -81,13 +81,13 @@ def test_several_jobs_are_scaled(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.asked == [("scale", 3)]
 
 
-def test_of_several_jobs_there_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_jobs_are_shown_in_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(status, "KubeconfigClient", lambda context: WithJobs(job("a"), job("b"), job("c")))
     status.status(jobs=["c", "a"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "c", "a"]
 
 
-def test_an_error_that_all_have_is_told_once() -> None:
+def test_a_shared_error_is_reported_once() -> None:
     def failing(name: str) -> None:
         raise CommandError("The API server did not respond.")
 

@@ -51,7 +51,7 @@ def as_there(cluster: JobCluster) -> dict[str, Any]:
     }
 
 
-def test_a_new_job_is_all_that_the_operator_then_makes() -> None:
+def test_the_plan_of_a_new_job_lists_every_object_that_the_operator_creates() -> None:
     world = running()
     made = {(kind, name) for kind, name in world.children if kind != "Pod"}
     planned = looked(None, manifest(), NOW)
@@ -62,7 +62,7 @@ def test_a_new_job_is_all_that_the_operator_then_makes() -> None:
     assert not planned.exists
 
 
-def test_what_is_told_of_what_would_be_made(tmp_path: Path) -> None:
+def test_the_plan_describes_each_new_object(tmp_path: Path) -> None:
     claim = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "10Gi"}},
@@ -82,7 +82,7 @@ def test_what_is_told_of_what_would_be_made(tmp_path: Path) -> None:
     assert reported["create", "Service", "digits-hs"] == "ports 2222, 2223"
 
 
-def test_a_job_that_is_as_the_manifest_says_asks_for_nothing() -> None:
+def test_the_plan_of_an_unchanged_job_is_empty() -> None:
     cluster = JobCluster(running())
     planned = looked(cluster, as_there(cluster), cluster.world.now)
     assert (planned.actions, planned.changes) == ((), ())
@@ -93,7 +93,7 @@ def test_a_job_that_is_as_the_manifest_says_asks_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("policy", "reported"), [("Retain", "kept when the job is deleted"), ("Delete", "deleted with the job")]
 )
-def test_what_becomes_of_the_claim_is_told(policy: str, reported: str) -> None:
+def test_the_plan_reports_the_fate_of_the_claim(policy: str, reported: str) -> None:
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
     other = {"Retain": "Delete", "Delete": "Retain"}[policy]
     made = looked(None, manifest(checkpoint={"volumeClaimTemplate": claim, "retainPolicy": policy}), NOW)
@@ -111,14 +111,14 @@ def test_what_becomes_of_the_claim_is_told(policy: str, reported: str) -> None:
 GANG = {"schedulingPolicy": {"gang": "SchedulerPlugins"}}
 
 
-def test_a_gangs_group_is_seen_where_there_is_one() -> None:
+def test_a_missing_pod_group_is_planned_and_an_existing_one_is_not() -> None:
     cluster = JobCluster(running(runPolicy=GANG))
     assert of(looked(cluster, as_there(cluster), NOW)) == []
     first, *_ = looked(None, manifest(runPolicy=GANG), NOW).actions
     assert (first.kind, details(Planned({}, (first,)), first)) == (Kind.POD_GROUP, "minMember 4")
 
 
-def test_a_gang_whose_kind_is_not_there_is_planned_all_the_same() -> None:
+def test_a_gang_is_planned_without_its_kind() -> None:
     class Without(JobCluster):
         def listed(self, path: str, **query: str) -> list[dict[str, Any]]:
             if "podgroups" in path:
@@ -152,7 +152,7 @@ def test_devices_and_limits_without_requests_are_added_up() -> None:
     }
 
 
-def test_a_change_is_told_with_what_the_operator_then_does() -> None:
+def test_the_plan_reports_a_change_with_its_consequences() -> None:
     cluster = JobCluster(running())
     body = as_there(cluster)
     body["spec"]["worker"]["replicas"] = 3
@@ -169,7 +169,7 @@ def test_a_change_is_told_with_what_the_operator_then_does() -> None:
     assert new == {(str(a.kind), a.name) for a in planned.actions if isinstance(a, Create)}
 
 
-def test_corrections_and_deletions_are_told() -> None:
+def test_the_plan_reports_corrections_and_deletions() -> None:
     cluster = JobCluster(running())
     cluster.world.children["Service", "digits-hs"]["spec"]["selector"] = {"a": "b"}
     body = as_there(cluster)
@@ -186,7 +186,7 @@ def test_corrections_and_deletions_are_told() -> None:
     assert "These are the next actions" in said.get()
 
 
-def test_servers_that_get_another_size_are_told() -> None:
+def test_the_plan_reports_resized_servers() -> None:
     cluster = JobCluster(running(ps={"standby": {"mode": "Hot"}}, training={"mode": "Sync"}))
     body = as_there(cluster)
     body["spec"]["ps"]["resources"] = {"requests": {"memory": "4Gi"}}
@@ -196,7 +196,7 @@ def test_servers_that_get_another_size_are_told() -> None:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_how_running_pods_get_another_size_is_told(*, in_place: bool) -> None:
+def test_the_plan_reports_how_running_pods_are_resized(*, in_place: bool) -> None:
     class Serving(JobCluster):
         def read(self, path: str) -> Any:
             assert path == "/api/v1"
@@ -243,14 +243,14 @@ def test_a_job_that_is_suspended_stops_in_order() -> None:
     assert {a.kind for a in planned.actions} == {Kind.JOB}, "the chief first"
 
 
-def test_what_the_api_server_refuses_is_its_own_word() -> None:
+def test_an_api_server_rejection_keeps_its_message() -> None:
     cluster = JobCluster(running())
     cluster.refusal = CommandError("spec.ps.server is immutable while the job runs")
     with pytest.raises(CommandError, match=r"digits in default was not submitted\. spec\.ps\.server is immutable"):
         looked(cluster, as_there(cluster), NOW)
 
 
-def test_only_what_differs_is_told() -> None:
+def test_only_differences_are_reported() -> None:
     assert list(changes({"a": {"b": 1, "c": [1]}}, {"a": {"b": 1, "c": [2]}, "d": 3}, "")) == [
         Change("a.c", [1], [2]),
         Change("d", None, 3),
@@ -258,7 +258,7 @@ def test_only_what_differs_is_told() -> None:
     assert str(Change("x", None, "y" * 99)) == f"x: nothing -> {'y' * 57}..."
 
 
-def test_the_bandwidth_is_the_jobs_unless_another_is_given() -> None:
+def test_the_jobs_bandwidth_is_used_unless_overridden() -> None:
     made = manifest(network={"bandwidthMegabits": 25_000})
     assert seconds_at(made, None) == 25_000
     assert seconds_at(made, 10.0) == 10.0
@@ -286,7 +286,7 @@ def test_what_the_network_carries(tmp_path: Path) -> None:
         ([], {"ps": {"replicas": 0}}, "spec.ps.replicas: must be at least 1, is 0"),
     ],
 )
-def test_what_cannot_be_planned(tmp_path: Path, arguments: list[str], spec: dict[str, Any], message: str) -> None:
+def test_jobs_that_cannot_be_planned(tmp_path: Path, arguments: list[str], spec: dict[str, Any], message: str) -> None:
     done = run(tmp_path, *arguments, **spec)
     assert done.exit_code == 1
     assert message in done.output + done.stderr + (f"Error: {done.exception}" if done.exception else "")
@@ -306,7 +306,7 @@ def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
     assert "queue" not in report(planned, None)
 
 
-def test_labels_that_are_left_empty_or_no_texts_hide_no_object() -> None:
+def test_empty_or_non_string_labels_hide_no_object() -> None:
     expected = of(looked(None, manifest(), NOW))
     for labels in (None, {"team": 7, "tier": None}):
         made = manifest()

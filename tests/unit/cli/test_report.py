@@ -102,7 +102,7 @@ def unpacked(content: bytes) -> dict[str, str]:
         }
 
 
-def test_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_contains_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cluster = Reported()
     found = unpacked(written(cluster, monkeypatch))
@@ -123,7 +123,7 @@ def test_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "many" not in found["nodes/node-1.yaml"]
 
 
-def test_secrets_are_nowhere_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_contains_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = unpacked(written(Reported(), monkeypatch))
     assert not [path for path, text in found.items() if SECRET in text or TOKEN in text]
@@ -138,7 +138,7 @@ def test_the_same_state_is_the_same_archive(tmp_path: Path, monkeypatch: pytest.
     assert len(digests) == 1
 
 
-def test_what_may_not_be_read_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_resources_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = unpacked(written(Reported(("log", "events", "nodes", "operators")), monkeypatch))
     said = [left["what"] for left in yaml.safe_load(found["contents.yaml"])["notRead"]]

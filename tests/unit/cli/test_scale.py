@@ -45,7 +45,7 @@ HOT: dict[str, Any] = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": 
         ),
     ],
 )
-def test_what_the_rules_refuse_is_not_sent(spec: dict[str, Any], workers: int, message: str) -> None:
+def test_a_change_that_the_rules_reject_is_not_sent(spec: dict[str, Any], workers: int, message: str) -> None:
     cluster = JobCluster(running(**spec))
     with pytest.raises(CommandError) as caught:
         scaled(cluster, workers)
@@ -53,7 +53,7 @@ def test_what_the_rules_refuse_is_not_sent(spec: dict[str, Any], workers: int, m
     assert not cluster.asked
 
 
-def test_what_was_wrong_before_does_not_stand_in_the_way() -> None:
+def test_earlier_violations_do_not_block_the_change() -> None:
     cluster = JobCluster(running())
     assert cluster.world.job is not None
     cluster.world.job["spec"]["network"] = {"isolation": "Nonsense"}
@@ -61,7 +61,7 @@ def test_what_was_wrong_before_does_not_stand_in_the_way() -> None:
     assert cluster.asked == [("scale", 3)]
 
 
-def test_no_such_job_and_one_that_has_ended() -> None:
+def test_a_missing_job_and_a_finished_job() -> None:
     cluster = JobCluster(running())
     with pytest.raises(CommandError, match="There is no PSTrainingJob other in namespace default"):
         scaled(cluster, 3, "other")
@@ -71,7 +71,7 @@ def test_no_such_job_and_one_that_has_ended() -> None:
         scaled(cluster, 3)
 
 
-def test_it_waits_until_they_are_ready(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scale_waits_until_workers_are_ready(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     scaled(cluster, 4, wait=True)
     assert capsys.readouterr().out.splitlines()[-1] == "digits: 4 of 4 workers ready."
@@ -80,7 +80,7 @@ def test_it_waits_until_they_are_ready(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.splitlines()[-1] == "digits: 1 of 1 worker ready."
 
 
-def test_workers_that_are_done_are_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scale_does_not_wait_for_finished_workers(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     cluster.world.children["Deployment", "digits-worker-1"]["metadata"]["annotations"] = {
         "pstraining.dev/succeeded": "true"
@@ -98,7 +98,7 @@ def test_a_suspended_job_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_job_that_ends_meanwhile(capsys: pytest.CaptureFixture[str], code: int) -> None:
+def test_a_job_that_finishes_meanwhile(capsys: pytest.CaptureFixture[str], code: int) -> None:
     cluster = JobCluster(running(chief={"restartPolicy": "Never"}))
     cluster.world.end("chief", code=code, message="no data")
     if code:
@@ -109,7 +109,7 @@ def test_a_job_that_ends_meanwhile(capsys: pytest.CaptureFixture[str], code: int
         assert capsys.readouterr().out.splitlines()[-1] == "digits has succeeded in the meantime."
 
 
-def test_an_operator_that_is_away() -> None:
+def test_an_unavailable_operator() -> None:
     cluster = JobCluster(running())
     cluster.away = True
     with pytest.raises(CommandError, match="digits: timed out after 10 s"):

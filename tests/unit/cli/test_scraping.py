@@ -44,7 +44,7 @@ def test_devices_of_tasks_that_report_them(answer: str | RequestError, devices: 
         (RequestError('pods "digits-worker-0" not found', 404), 3),
     ],
 )
-def test_tasks_are_asked_until_an_answer_is_denied_or_late(
+def test_tasks_are_scraped_until_an_answer_is_denied_or_late(
     monkeypatch: pytest.MonkeyPatch, error: RequestError, number: int
 ) -> None:
     monkeypatch.setattr(scraping, "AT_ONCE", 1)

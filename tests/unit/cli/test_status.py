@@ -60,7 +60,7 @@ def why_of(made: Object, **extra: Any) -> tuple[str, list[str]]:
     return pod_state.state(task), pod_state.why(task)
 
 
-def test_a_job_that_runs() -> None:
+def test_a_running_job() -> None:
     found = look(running(ps={"replicas": 2, "standby": {"mode": "Warm"}}, evaluator={"enabled": True}))
     assert (found["phase"], found["ps"], found["workers"], found["why"]) == ("Running", "2/2", "2/2", "")
     assert [r["role"] for r in found["roles"]] == ["chief", "ps", "worker", "evaluator"]
@@ -182,18 +182,18 @@ def test_markup_in_messages_is_shown_as_it_is() -> None:
         (pod("worker", ready=False), "Running", ["running, but not ready: its launcher waits, or its probe fails"]),
     ],
 )
-def test_what_is_said_of_a_pod(made: Object, state: str, words: list[str]) -> None:
+def test_the_description_of_a_pod(made: Object, state: str, words: list[str]) -> None:
     assert why_of(made) == (state, words)
 
 
-def test_what_the_operator_ended_beside_a_program_says_nothing_of_it() -> None:
+def test_a_pod_deadline_set_by_the_operator_does_not_hide_success() -> None:
     made = pod("chief", term=1, state=terminated(0), phase="Failed", ready=False)
     made["spec"]["activeDeadlineSeconds"] = 1
     made["status"] |= {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than ..."}
     assert why_of(made) == ("Succeeded", [])
 
 
-def test_init_containers_and_evictions_are_told() -> None:
+def test_init_containers_and_evictions_are_reported() -> None:
     failing = {"name": "fetch", "restartCount": 0, "state": terminated(4, "no such bucket")}
     created = pod("worker", state={"waiting": {"reason": "PodInitializing"}}, ready=False, phase="Pending")
     assert why_of(created, initContainerStatuses=[failing]) == (
@@ -208,7 +208,7 @@ def test_init_containers_and_evictions_are_told() -> None:
     )
 
 
-def test_a_pod_that_waits_without_a_word_is_asked_for_its_events() -> None:
+def test_a_waiting_pod_without_a_message_is_explained_by_its_events() -> None:
     world = running()
     (silent,) = (p for p in world.pods.values() if p["metadata"]["labels"].get("pstraining.dev/index") == "1")
     silent["status"] = pod("worker", 1, state={"waiting": {"reason": "ContainerCreating"}}, ready=False)["status"]
@@ -223,7 +223,7 @@ def test_a_pod_that_waits_without_a_word_is_asked_for_its_events() -> None:
     assert [p["why"] for p in workers] == [[], ['FailedMount: secret "keys" not found']]
 
 
-def test_tasks_without_a_pod_are_named_unless_they_may_be_done() -> None:
+def test_tasks_without_a_pod_are_named_unless_possibly_finished() -> None:
     world = running(worker={"replicas": 3})
     assert world.job is not None
     gone = [name for name, p in world.pods.items() if p["metadata"]["labels"].get("pstraining.dev/index") == "2"]
@@ -277,7 +277,7 @@ def notes(made: Object) -> list[str]:
     return found
 
 
-def test_what_nobody_has_written_into_the_status_yet_is_noted() -> None:
+def test_fields_that_the_status_does_not_have_yet_are_noted() -> None:
     assert notes(running().job or {}) == []
     new = job()
     assert "Check that it is running" in notes(new)[0]
@@ -311,11 +311,11 @@ def conditions(**held: str) -> Object:
         ({"Running": "True", "Updating": "False"}, ""),
     ],
 )
-def test_why_in_one_line(held: dict[str, str], said: str) -> None:
+def test_the_reason_is_one_line(held: dict[str, str], said: str) -> None:
     assert why(conditions(**held)) == said
 
 
-def test_that_other_servers_were_refused_is_told_until_something_else_is_asked_for() -> None:
+def test_a_rejected_change_of_servers_is_reported_until_the_next_change() -> None:
     found = conditions(Running="True", Updating="False")
     found["status"]["conditions"][1]["reason"] = "UpdateRefused"
     assert why(found) == "UpdateRefused: why so"
@@ -329,13 +329,13 @@ def test_that_other_servers_were_refused_is_told_until_something_else_is_asked_f
         ("digits", "team", ["digits"], "The namespace has no jobs."),
     ],
 )
-def test_a_job_that_is_not_there(name: str, namespace: str, there: list[str], said: str) -> None:
+def test_a_missing_job(name: str, namespace: str, there: list[str], said: str) -> None:
     with pytest.raises(CommandError) as caught:
         overview.look(WithJobs(*(job(n) for n in there)), namespace, name)
     assert str(caught.value) == f"There is no PSTrainingJob {name} in namespace {namespace}. {said}"
 
 
-def test_who_may_not_list_jobs_still_hears_that_there_is_none() -> None:
+def test_without_the_right_to_list_jobs_a_missing_job_is_still_reported() -> None:
     class NoLists(WithJobs):
         def jobs(self, namespace: str | None) -> list[Object]:
             raise DeniedError("no", 403)
@@ -350,7 +350,7 @@ def test_an_empty_name() -> None:
         overview.look(WithJobs(job()), "default", "")
 
 
-def test_of_many_names_the_first_are_listed() -> None:
+def test_the_first_of_many_names_are_listed() -> None:
     assert listed("abcdefghijkl") == "a, b, c, d, e, f, g, h, i, j and 2 more"
 
 

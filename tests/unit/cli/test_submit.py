@@ -43,14 +43,14 @@ def test_where_a_job_goes(own: str | None, wanted: str | None, namespace: str) -
     assert sent(body, wanted)["metadata"]["namespace"] == namespace
 
 
-def test_two_namespaces_are_one_too_many() -> None:
+def test_two_namespaces_contradict() -> None:
     body = manifest()
     body["metadata"]["namespace"] = "a"
     with pytest.raises(CommandError, match=r"document 1 \(PSTrainingJob digits\): metadata.namespace is a, but .* b"):
         sent(body, "b")
 
 
-def test_what_only_the_server_writes_is_not_sent() -> None:
+def test_server_managed_fields_are_not_sent() -> None:
     body = {**job(), "status": {"phase": "Running"}}
     body["metadata"] |= {"managedFields": [], "labels": {"a": "b"}}
     before = copy.deepcopy(body)
@@ -59,7 +59,7 @@ def test_what_only_the_server_writes_is_not_sent() -> None:
     assert body == before, "what was read stays as it is"
 
 
-def test_a_job_without_a_name_of_its_own() -> None:
+def test_a_job_with_a_generated_name() -> None:
     with pytest.raises(CommandError, match=r"metadata\.name is required"):
         sent({**manifest(), "metadata": {"generateName": "d-"}})
 
@@ -88,7 +88,7 @@ def test_a_changed_label_is_a_change() -> None:
     assert outcome(before, after) == "unchanged"
 
 
-def test_others_have_set_it() -> None:
+def test_fields_of_other_managers_conflict() -> None:
     cluster = JobCluster(World(job()))
     cluster.refusal = ConflictError("conflict", 409, ("spec.worker.replicas (conflict with hpa)",))
     with pytest.raises(CommandError) as caught:
@@ -99,7 +99,7 @@ def test_others_have_set_it() -> None:
     )
 
 
-def test_a_refusal_names_the_job() -> None:
+def test_a_rejection_names_the_job() -> None:
     cluster = JobCluster(World(None))
     cluster.refusal = AbsentError('namespaces "default" not found.', 404)
     with pytest.raises(CommandError, match=r'digits in default was not submitted\. namespaces "default" not found'):
@@ -121,7 +121,7 @@ def waited(cluster: JobCluster) -> str:
     return follow(cluster, stored, running_or_ended, cluster.patience)
 
 
-def test_it_waits_until_the_job_runs_and_says_what_happens() -> None:
+def test_submit_waits_until_the_job_runs_and_reports_progress() -> None:
     cluster = JobCluster(World(job()))
     assert waited(cluster) == "digits is running."
     cluster.world.end("chief")
@@ -129,7 +129,7 @@ def test_it_waits_until_the_job_runs_and_says_what_happens() -> None:
     assert waited(cluster) == "digits has succeeded."
 
 
-def test_a_line_for_each_change_on_the_way() -> None:
+def test_each_state_change_is_reported_on_one_line() -> None:
     cluster = JobCluster(World(job()))
     cluster.world.reconcile()
     found = waited(cluster)
@@ -153,11 +153,11 @@ def test_a_job_that_can_never_start() -> None:
         waited(cluster)
 
 
-def test_a_job_that_is_suspended_as_it_says() -> None:
+def test_a_job_that_is_created_suspended() -> None:
     assert waited(JobCluster(World(job(spec={"runPolicy": {"suspend": True}})))) == "digits is suspended."
 
 
-def test_an_operator_that_is_away() -> None:
+def test_an_unavailable_operator() -> None:
     cluster = JobCluster(World(job()))
     cluster.away = True
     with pytest.raises(
@@ -166,7 +166,7 @@ def test_an_operator_that_is_away() -> None:
         waited(cluster)
 
 
-def test_what_was_said_of_the_former_spec_does_not_count() -> None:
+def test_conditions_of_the_former_spec_do_not_count() -> None:
     cluster = JobCluster(running())
     cluster.away = True
     cluster.world.edit({"runPolicy": {"backoffLimit": 3}})
@@ -174,7 +174,7 @@ def test_what_was_said_of_the_former_spec_does_not_count() -> None:
         waited(cluster)
 
 
-def test_a_job_that_is_replaced_meanwhile() -> None:
+def test_a_job_replaced_meanwhile() -> None:
     cluster = JobCluster(World(job()))
     stored = copy.deepcopy(cluster.world.job)
     assert stored is not None
@@ -206,7 +206,7 @@ def test_a_dry_run_of_the_client_needs_no_cluster(file: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("dry_run", ["client", "server"])
-def test_a_dry_run_refuses_what_the_real_run_refuses(
+def test_a_dry_run_rejects_what_a_real_run_rejects(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     change: dict[str, str],
@@ -222,7 +222,7 @@ def test_a_dry_run_refuses_what_the_real_run_refuses(
     assert words in str(result.exception)
 
 
-def test_nothing_is_sent_if_one_is_wrong(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_if_one_manifest_is_invalid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "pstraining.cli.commands.submit.KubeconfigClient", lambda context: pytest.fail("a cluster is asked")
     )

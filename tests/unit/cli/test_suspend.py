@@ -12,7 +12,7 @@ def reported(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_both_ways_and_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspend_and_resume_are_idempotent(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     for suspended in (False, True, True, False):
         set_suspended(cluster, ["digits"], suspended)
@@ -26,7 +26,7 @@ def test_both_ways_and_nothing_twice(capsys: pytest.CaptureFixture[str]) -> None
     assert cluster.asked == [("patch", change) for change in changes]
 
 
-def test_it_waits_until_nothing_runs_and_until_it_runs_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suspend_waits_until_nothing_runs_and_resume_until_the_job_runs(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     set_suspended(cluster, ["digits"], True, patience=cluster.patience)
     assert not cluster.world.pods
@@ -40,7 +40,7 @@ def test_it_waits_until_nothing_runs_and_until_it_runs_again(capsys: pytest.Capt
     ]
 
 
-def test_pods_that_take_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pods_that_stop_slowly(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     cluster.world.lingering = {"chief"}
     with pytest.raises(CommandError, match=r"digits: timed out after 10 s\. digits: Stopping"):
@@ -50,7 +50,7 @@ def test_pods_that_take_their_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert reported(capsys)[-2:] == ["digits in default: is suspended: nothing to do", "digits is suspended."]
 
 
-def test_a_job_that_has_ended_and_one_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_job_and_a_missing_job(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = JobCluster(running())
     with pytest.raises(CommandError, match="There is no PSTrainingJob other in namespace default"):
         set_suspended(cluster, ["other"], True)

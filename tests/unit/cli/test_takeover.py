@@ -20,7 +20,7 @@ def warm() -> FakeCluster:
     return FakeCluster(running(ps={"replicas": 2, "standby": {"mode": "Warm"}}))
 
 
-def test_it_asks_once_and_says_who_has_taken_over() -> None:
+def test_takeover_requests_once_and_reports_the_new_primary() -> None:
     cluster = warm()
     assert cluster.take_over(shard=1) == (
         "Shard 1 of digits: switched over from digits-ps-1 to digits-standby-1 (epoch 1)."
@@ -40,7 +40,7 @@ def test_it_asks_once_and_says_who_has_taken_over() -> None:
         ({"shard": -1}, "digits has no shard -1: its shards are 0 to 1."),
     ],
 )
-def test_what_does_not_exist(arguments: dict[str, Any], message: str) -> None:
+def test_missing_jobs_and_shards(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(CommandError) as caught:
         warm().take_over(**arguments)
     assert str(caught.value) == message
@@ -58,7 +58,7 @@ def test_a_job_whose_chief_chooses() -> None:
     assert names.ANNOTATION_TAKEOVER not in (world.job or {})["metadata"].get("annotations", {})
 
 
-def test_a_shard_whose_standby_is_not_ready_is_told_with_the_reason() -> None:
+def test_a_shard_with_an_unready_standby_is_rejected_with_the_reason() -> None:
     cluster = warm()
     found = cluster.world.pods["digits-standby-0"]["status"]
     found["conditions"] = [{"type": "Ready", "status": "False"}]
@@ -71,7 +71,7 @@ def test_a_shard_whose_standby_is_not_ready_is_told_with_the_reason() -> None:
     assert "annotations" not in (cluster.world.job or {})["metadata"], "nothing was asked"
 
 
-def test_a_job_that_has_ended() -> None:
+def test_a_finished_job() -> None:
     cluster = warm()
     cluster.world.end("chief")
     cluster.world.settle()
@@ -79,7 +79,7 @@ def test_a_job_that_has_ended() -> None:
         cluster.take_over()
 
 
-def test_an_operator_that_is_away() -> None:
+def test_an_unavailable_operator() -> None:
     cluster = warm()
     cluster.away = True
     with pytest.raises(

@@ -136,7 +136,7 @@ def test_rates_of_a_job_as_the_docs_show_them() -> None:
     assert shown in PAGE.read_text(), shown
 
 
-def test_numbers_that_are_none_are_none_for_programs_too() -> None:
+def test_missing_numbers_are_null_in_machine_readable_output() -> None:
     cluster = trained()
     chief = ChiefCounters(step=5)
     assert math.isnan(chief.loss)
@@ -169,7 +169,7 @@ REFUSED = (
         ("<html>", {}, "port 2240 does not serve metrics: invalid metric name:<html>"),
     ],
 )
-def test_a_task_that_serves_nothing_is_shown_with_the_reason(
+def test_a_task_without_metrics_is_shown_with_the_reason(
     answer: str | RequestError, spec: dict[str, Any], said: str
 ) -> None:
     cluster = trained(job(workers=3, spec=spec))
@@ -182,13 +182,13 @@ def test_a_task_that_serves_nothing_is_shown_with_the_reason(
     assert found["tasks"][1]["stepsPerSecond"] == 10.0, "the others are"
 
 
-def test_a_task_that_goes_between_the_scrapes() -> None:
+def test_a_task_that_disappears_between_the_scrapes() -> None:
     cluster = trained()
     cluster.answers["digits-worker-1"][1] = RequestError('pods "digits-worker-1" not found', 404)
     assert cluster.measure()["tasks"][2]["problem"] == 'port 2240: pods "digits-worker-1" not found'
 
 
-def test_where_nobody_tells_anything_nobody_waits() -> None:
+def test_top_does_not_wait_if_no_task_serves_metrics() -> None:
     cluster = trained()
     cluster.answers = {name: [RequestError(REFUSED, 503)] for name in cluster.answers}
     found = cluster.measure()
@@ -199,14 +199,14 @@ def test_where_nobody_tells_anything_nobody_waits() -> None:
     assert reason.startswith("chief-0, worker-0, worker-1, worker-2: port 2240 refuses connections")
 
 
-def test_who_may_not_read_metrics_is_told() -> None:
+def test_a_missing_right_to_read_metrics_is_reported() -> None:
     cluster = trained()
     cluster.answers["digits-worker-1"] = [DeniedError("You may not get pods/proxy", 403)]
     with pytest.raises(DeniedError, match="may not get pods/proxy"):
         cluster.measure()
 
 
-def test_pods_that_do_not_run() -> None:
+def test_pods_that_are_not_running() -> None:
     waits = pod("worker", 1, state={"waiting": {"reason": "ImagePullBackOff"}}, ready=False)
     done = pod("chief", term=1, state=terminated(0), phase="Succeeded", ready=False)
     answers: dict[str, list[str | RequestError]] = {
@@ -249,7 +249,7 @@ def test_the_port_is_the_contracts_or_the_templates(variables: list[Object], por
     assert found == port if isinstance(port, int) else str(found).startswith(port)
 
 
-def test_a_program_that_was_started_again_has_no_rate() -> None:
+def test_a_restarted_program_has_no_rate() -> None:
     before = at(0, reported(worker=worker(50, seconds=1)))
     assert "restarted" in task_rates(before, at(5, reported(worker=worker(3, seconds=1)))).problem
 
@@ -303,6 +303,6 @@ def test_what_the_format_allows(text: str, values: dict[Any, float]) -> None:
     "text",
     ["a", "a b", "1a 2", "a{x=1} 2", 'a{x="1" 2', 'a{x="1"y="2"} 2', "<html> 1", "{}", '{,\t=\\1{"'],
 )
-def test_a_text_in_another_format_is_refused(text: str) -> None:
+def test_text_in_another_format_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         samples.read(f"ok 1\n{text}\n")

@@ -114,7 +114,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
         ),
     ],
 )  # fmt: skip
-def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> None:
+def test_templates_whose_pods_would_be_rejected(spec: dict[str, Any], message: str) -> None:
     assert [f"{f.severity} {f}" for f in wrong_with(job(spec=KEPT | spec))] == [message]
 
 
@@ -137,7 +137,7 @@ def test_what_pods_would_be_refused_for(spec: dict[str, Any], message: str) -> N
         },
     ],
 )
-def test_what_pods_are_not_refused_for(spec: dict[str, Any]) -> None:
+def test_templates_whose_pods_are_accepted(spec: dict[str, Any]) -> None:
     assert not wrong_with(job(spec=KEPT | spec))
 
 
@@ -151,7 +151,7 @@ def test_what_pods_are_not_refused_for(spec: dict[str, Any]) -> None:
         ({"volumeClaimTemplate": CLAIM}, []),
     ],
 )
-def test_a_job_that_keeps_no_model_is_warned_of(checkpoint: dict[str, Any] | None, reported: list[str]) -> None:
+def test_a_job_that_saves_no_model_causes_a_warning(checkpoint: dict[str, Any] | None, reported: list[str]) -> None:
     found = wrong_with(job(spec={"checkpoint": checkpoint}))
     assert [f.severity for f in found] == [Severity.WARNING] * len(reported)
     assert all(str(f).startswith(words) for f, words in zip(found, reported, strict=True))
@@ -175,7 +175,7 @@ def test_every_check_of_a_manifest_warns(tmp_path: Path, command: tuple[str, ...
         assert result.output.count("warning: spec.ps.resources: is not set") == warnings
 
 
-def test_all_manifests_of_users_that_an_api_server_takes_are_right() -> None:
+def test_manifests_that_an_api_server_accepts_are_valid() -> None:
     """But for those without durable checkpoints, as a TFJob is."""
     accepted = {c.name: wrong_with(c.manifest()) for c in CASES if not c.refused}
     said = [f for found in accepted.values() for f in found if not f.field.startswith("spec.checkpoint")]
@@ -259,7 +259,7 @@ def test_for_programs(file: Path, output: str, read: Any) -> None:
     }
 
 
-def test_a_warning_alone_is_no_failure() -> None:
+def test_a_warning_alone_is_not_a_failure() -> None:
     text = yaml.safe_dump(job(spec={"ps": {"other": 1}}))
     result = CliRunner().invoke(app, ["validate", "-f", "-"], input=text)
     assert result.exit_code == 0

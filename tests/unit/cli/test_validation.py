@@ -34,7 +34,7 @@ def means(found: Finding, words: str) -> bool:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_api_server_refuses(name: str) -> None:
+def test_jobs_that_the_api_server_rejects(name: str) -> None:
     made = simple("default")
     assert not validate(made)
     change, words = REFUSED[name]
@@ -43,7 +43,7 @@ def test_what_the_api_server_refuses(name: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_manifests_of_users_are_taken_or_refused(case: Case) -> None:
+def test_manifests_of_users_are_accepted_or_rejected(case: Case) -> None:
     found = validate(case.manifest())
     if case.refused:
         assert any(means(f, case.refused) for f in found), said(found)
@@ -51,7 +51,7 @@ def test_manifests_of_users_are_taken_or_refused(case: Case) -> None:
         assert not found
 
 
-def test_a_template_may_make_the_settings_that_are_its_own() -> None:
+def test_a_template_may_set_its_own_fields() -> None:
     made = copy.deepcopy(job())
     made["spec"]["worker"]["template"]["spec"]["containers"][0]["env"] = [
         {"name": name, "value": "0"} for name in contract.ENV_OF_TEMPLATES
@@ -60,7 +60,7 @@ def test_a_template_may_make_the_settings_that_are_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
-def test_examples_are_right(path: Path) -> None:
+def test_examples_are_valid(path: Path) -> None:
     assert not wrong_with(yaml.safe_load(path.read_text())), "nor is there anything to warn of"
 
 
@@ -101,7 +101,7 @@ def test_examples_are_right(path: Path) -> None:
         ("spec", None, "error spec: is required"),
     ],
 )
-def test_a_wrong_field_is_named(path: str, value: Any, message: str) -> None:
+def test_an_invalid_field_is_named(path: str, value: Any, message: str) -> None:
     made = job()
     edit(path, value)(made)
     assert said(validate(made)) == [message]
@@ -120,13 +120,13 @@ def test_a_wrong_field_is_named(path: str, value: Any, message: str) -> None:
         ("status", {"phase": "Nonsense", "other": 1}),
     ],
 )
-def test_what_is_taken(path: str, value: Any) -> None:
+def test_valid_jobs_are_accepted(path: str, value: Any) -> None:
     made = job()
     edit(path, value)(made)
     assert not validate(made)
 
 
-def test_nulls_are_as_if_they_were_not_there() -> None:
+def test_nulls_are_treated_as_absent() -> None:
     made = job(spec={"checkpoint": None, "chief": None, "training": {"mode": None}})
     assert not validate(made)
     made["spec"]["ps"]["replicas"] = None
@@ -142,7 +142,7 @@ def test_defaults_are_filled_in_on_every_level() -> None:
     assert defaulted({"items": schema}, [{"c": 3}]) == [{"a": {"b": 1}, "c": 3}]
 
 
-def test_a_generated_name_is_checked_as_long_as_it_will_be() -> None:
+def test_a_generated_name_is_checked_with_its_full_length() -> None:
     made = job()
     made["metadata"] = {"generateName": "a" * 35}
     assert not validate(made)
@@ -151,7 +151,7 @@ def test_a_generated_name_is_checked_as_long_as_it_will_be() -> None:
 
 
 @pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
-def test_what_is_immutable_is_free_while_suspended(path: str) -> None:
+def test_immutable_fields_are_mutable_while_suspended(path: str) -> None:
     old = job(spec={"checkpoint": {"volume": {"emptyDir": {}}}} if path.startswith("checkpoint") else {})
     path = f"spec.{path.rstrip('?')}"
     new = copy.deepcopy(old)
@@ -178,7 +178,7 @@ CHECKPOINT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", CheckpointSpec.model_fields)
-def test_of_a_checkpoint_all_but_what_feeds_no_pod_is_immutable(field: str) -> None:
+def test_checkpoint_fields_except_retain_policy_are_immutable(field: str) -> None:
     name = CheckpointSpec.model_fields[field].alias or field
     old = job(spec={"checkpoint": {"volumeClaimTemplate": CLAIM, "retainPolicy": "Retain"}})
     new = copy.deepcopy(old)
@@ -191,7 +191,7 @@ def test_of_a_checkpoint_all_but_what_feeds_no_pod_is_immutable(field: str) -> N
 
 
 @pytest.mark.parametrize("path", MADE_ANEW)
-def test_what_servers_are_made_from_may_change_beside_hot_standbys(path: str) -> None:
+def test_the_spec_of_servers_with_hot_standbys_is_mutable(path: str) -> None:
     old = job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
     path = f"spec.{path.rstrip('?')}"
     new = copy.deepcopy(old)
@@ -224,7 +224,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-def test_a_finding_reads_well_whether_or_not_its_message_names_the_field() -> None:
+def test_a_finding_names_its_field_once() -> None:
     assert str(Finding("spec.a", "must be b")) == "spec.a: must be b"
     assert str(Finding("spec.a", "spec.a and c do not go together")) == "spec.a and c do not go together"
     assert Finding("spec.a", "x").severity is Severity.ERROR

@@ -21,7 +21,7 @@ def skew(cluster: Installation) -> list[str]:
     return [found["message"] for found in cluster_versions(cluster)["skew"]]
 
 
-def test_what_fits_together_and_what_does_not() -> None:
+def test_compatible_and_incompatible_versions() -> None:
     cluster = Installation()
     found = cluster_versions(cluster)
     assert (found["kubernetes"], found["skew"], found["unknown"]) == ("v1.34.1", [], [])
@@ -38,7 +38,7 @@ def test_what_fits_together_and_what_does_not() -> None:
     ]
 
 
-def test_what_may_not_be_read_is_unknown() -> None:
+def test_an_unreadable_version_is_unknown() -> None:
     found = cluster_versions(Installation(("deployments", "customresourcedefinitions")))
     assert found["operators"] is None
     assert found["unknown"] == ["eve may not read /apis/apps/v1/namespaces/pstraining-system/deployments"]

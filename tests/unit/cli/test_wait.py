@@ -60,7 +60,7 @@ def code_of(wait: Callable[[], object], words: str) -> ExitCode:
     return caught.value.code
 
 
-def test_it_waits_for_the_end_and_success_is_told_from_failure() -> None:
+def test_wait_ends_with_the_job_and_distinguishes_success_from_failure() -> None:
     good, bad = ending(0), ending(78)
     assert good.wait() == "digits has succeeded."
     assert good.reported[0] == "digits: Running: Every parameter server is ready and the chief runs."
@@ -69,7 +69,7 @@ def test_it_waits_for_the_end_and_success_is_told_from_failure() -> None:
     assert bad.looks < 30, "the longer it waits, the less often it asks"
 
 
-def test_a_job_that_was_deleted_or_made_anew_is_an_answer() -> None:
+def test_a_deleted_or_recreated_job_ends_the_wait() -> None:
     gone, other = lived(), lived()
     gone.happens = {5: lambda: setattr(gone.world, "job", None)}
     assert code_of(gone.wait, "digits was deleted in the meantime") is ExitCode.JOB_DELETED
@@ -80,7 +80,7 @@ def test_a_job_that_was_deleted_or_made_anew_is_an_answer() -> None:
     assert code_of(lambda: other.wait("condition=Suspended"), "deleted") is ExitCode.JOB_DELETED
 
 
-def test_an_api_server_that_is_away_for_a_while_ends_no_wait() -> None:
+def test_a_short_outage_of_the_api_server_does_not_end_the_wait() -> None:
     cluster = ending(0)
     cluster.happens[5] = lambda: setattr(cluster, "error", RequestError("No answer."))
     cluster.happens[20] = lambda: setattr(cluster, "error", RequestError("Busy.", 429))
@@ -117,7 +117,7 @@ def test_the_end_of_a_job_ends_every_wait(goal: str, code: int, expected: ExitCo
     assert code_of(lambda: ending(code).wait(goal), r"digits has ended \(.*, and its condition") is expected
 
 
-def test_the_end_may_be_what_is_waited_for() -> None:
+def test_the_end_of_a_job_may_be_the_goal() -> None:
     assert ending(78).wait("condition=Failed") == "digits: condition Failed is True."
     assert ending(0).wait("condition=Running=False") == "digits: condition Running is False."
 

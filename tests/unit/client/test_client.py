@@ -144,7 +144,7 @@ def test_resources(resources: Object, expected: Object) -> None:
     assert rig.container["resources"] == expected
 
 
-def test_a_checkpoint_by_size_and_everything_else_by_the_spec() -> None:
+def test_a_checkpoint_is_set_by_size_and_all_else_by_the_spec() -> None:
     rig = Rig()
     rig.train(checkpoint="10Gi", spec={"worker": {"minReplicas": 1}, "checkpoint": {"keep": 2}})
     assert rig.spec["worker"]["minReplicas"] == 1
@@ -164,21 +164,21 @@ def test_a_checkpoint_by_size_and_everything_else_by_the_spec() -> None:
         ({"spec": {"runPolicy": {"backoffLimit": -1}}}, "spec.runPolicy.backoffLimit"),
     ],
 )
-def test_what_the_cluster_would_refuse_is_refused_before(options: Object, words: str) -> None:
+def test_a_job_that_the_cluster_would_reject_is_rejected_first(options: Object, words: str) -> None:
     rig = Rig()
     with pytest.raises(ClientError, match=words):
         rig.train(**options)
     assert rig.cluster.there == []
 
 
-def test_a_name_that_is_taken_is_refused() -> None:
+def test_an_existing_name_is_rejected() -> None:
     rig = Rig()
     rig.train()
     with pytest.raises(ClientError, match="There is a job digits in team already"):
         rig.train()
 
 
-def test_without_its_program_there_is_no_job() -> None:
+def test_a_job_without_its_program_is_not_created() -> None:
     rig = Rig()
     rig.cluster.refuses_config_maps = True
     with pytest.raises(ClientError, match="quota"):
@@ -186,7 +186,7 @@ def test_without_its_program_there_is_no_job() -> None:
     assert rig.cluster.there == []
 
 
-def test_wait_returns_the_job_that_has_succeeded() -> None:
+def test_wait_returns_the_succeeded_job() -> None:
     rig = Rig()
     job = rig.train()
     rig.steps = [lambda: rig.status(phase="Running"), lambda: rig.status(**ended("Succeeded"))]
@@ -195,7 +195,7 @@ def test_wait_returns_the_job_that_has_succeeded() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["as it ended", "started again since"])
-def test_wait_raises_what_the_failed_task_has_printed(restarted: bool) -> None:
+def test_wait_raises_the_failed_tasks_output(restarted: bool) -> None:
     rig = Rig()
     rig.train()
     ended_so = {"last": terminated(1), "restarts": 1} if restarted else {"state": terminated(1), "phase": "Failed"}
@@ -217,7 +217,7 @@ def test_wait_raises_what_the_failed_task_has_printed(restarted: bool) -> None:
     assert str(raised.value).endswith("ValueError: no such thing")
 
 
-def test_wait_ends_when_the_job_is_deleted_or_time_is_up() -> None:
+def test_wait_ends_when_the_job_is_deleted_or_at_the_timeout() -> None:
     rig = Rig()
     job = rig.train()
     rig.steps = [lambda: rig.client.delete(job)]

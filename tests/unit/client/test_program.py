@@ -68,12 +68,12 @@ def test_a_function_travels_as_its_source_with_its_arguments() -> None:
         (print, "Only a function"),
     ],
 )
-def test_what_a_function_captures_is_refused_by_name(function: Any, words: str) -> None:
+def test_captured_variables_are_rejected_by_name(function: Any, words: str) -> None:
     with pytest.raises(ClientError, match=words):
         program_of(function, {}, ())
 
 
-def test_decorators_are_refused() -> None:
+def test_decorators_are_rejected() -> None:
     import functools
 
     @functools.wraps(whole)
@@ -97,7 +97,7 @@ def test_decorators_are_refused() -> None:
         (["1"], "a function takes its keyword arguments"),
     ],
 )
-def test_arguments_that_cannot_travel_are_refused(arguments: Any, words: str) -> None:
+def test_arguments_that_cannot_be_serialized_are_rejected(arguments: Any, words: str) -> None:
     with pytest.raises(ClientError, match=words):
         program_of(whole, arguments, ())
 
@@ -110,7 +110,7 @@ def test_a_script_travels_with_its_files_and_its_command_line(tmp_path: Path) ->
     assert program.files == {"train.py": "import helper\n", "helper.py": "x = 1\n"}
 
 
-def test_files_that_cannot_travel_are_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_sent_are_rejected(tmp_path: Path) -> None:
     script, binary, large = tmp_path / "train.py", tmp_path / "weights.h5", tmp_path / "large.csv"
     script.write_text("")
     binary.write_bytes(b"\xff\xfe\x00")

@@ -8,7 +8,7 @@ from pstraining.controller.asking import answered
 from pstraining.kube.errors import Refused, Transient
 
 
-def test_a_question_without_an_answer_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_read_without_an_answer_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     troubles = [Transient("gone"), Transient("busy")]
 
     async def ask() -> str:
@@ -20,7 +20,7 @@ def test_a_question_without_an_answer_is_asked_again(caplog: pytest.LogCaptureFi
     assert [record.message for record in caplog.records] == ["No answer: gone", "No answer: busy"]
 
 
-def test_a_refused_question_is_asked_once() -> None:
+def test_a_rejected_read_is_not_retried() -> None:
     asked = []
 
     async def ask() -> str:

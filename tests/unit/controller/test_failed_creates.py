@@ -29,7 +29,7 @@ def stateful_set() -> dict[str, Any]:
     return {"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}}
 
 
-def test_the_job_is_looked_at_when_there_is_something_new() -> None:
+def test_a_new_message_triggers_a_pass() -> None:
     watch_state = WatchState()
     for raw in (job(), stateful_set()):
         watch_state.receive(raw, "ADDED")
@@ -42,7 +42,7 @@ def test_the_job_is_looked_at_when_there_is_something_new() -> None:
     assert [c.refusal for c in snapshot.children.values()] == ["exceeded quota"]
 
 
-def test_a_pod_is_the_end_of_it() -> None:
+def test_an_existing_pod_clears_the_message() -> None:
     watch_state = WatchState()
     for raw in (job(), stateful_set()):
         watch_state.receive(raw, "ADDED")
@@ -61,7 +61,7 @@ def workload(uid: str, namespace: str = "default") -> dict[str, Any]:
     return {"metadata": {"uid": uid, "namespace": namespace}}
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_for_messages_is_bounded() -> None:
     for is_ours, limit in ((True, WORKLOADS_MAX), (False, OTHERS_MAX)):
         failed_creates = FailedCreates()
         for number in range(limit + 1):
@@ -81,7 +81,7 @@ def test_a_flood_of_events_of_others_drops_no_message_of_a_job() -> None:
     assert failed_creates.of([workload("ours")])
 
 
-def test_an_event_of_one_namespace_says_nothing_of_another() -> None:
+def test_an_event_of_one_namespace_does_not_affect_another() -> None:
     failed_creates = FailedCreates()
     failed_creates.observed(event("uid", "words of a stranger"), is_ours=False)
     assert failed_creates.of([workload("uid", "another")]) == {}

@@ -84,7 +84,7 @@ async def test_a_chief_reads_its_job_and_the_logs_of_its_pods(tmp_path: Path) ->
     ids=["no token", "forged", "of another job", "of a worker"],
 )
 @pytest.mark.parametrize("rest", ["", "/logs/digits-worker-0"])
-async def test_others_read_nothing(bearer: str, status: int, rest: str, tmp_path: Path) -> None:
+async def test_other_pods_are_rejected(bearer: str, status: int, rest: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         with_a_worker(endpoint)
         found, body = await endpoint.get(bearer, rest)
@@ -99,9 +99,7 @@ async def test_a_chief_that_is_being_deleted_reads_and_reports_nothing(tmp_path:
         assert (await endpoint.post(token(CLAIMS), {"trainerStatus": {"step": 1}}))[0] == 403
 
 
-async def test_of_a_long_log_the_end_is_read_whatever_its_lines_are_like(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_of_a_long_log_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LOG_BYTES", 1000)
     monkeypatch.setattr(history, "READ_MAX", 8000)
     async with serving(tmp_path) as endpoint:
@@ -153,7 +151,9 @@ def sent_bytes(endpoint: Endpoint, encoding: str) -> int:
     ],
     ids=["all bytes", "too many bytes", "read with fewer lines", "all lines", "too many lines", "open", "cut", "empty"],
 )
-async def test_it_is_known_whether_a_log_is_whole(content: bytes, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_reports_whether_a_log_is_complete(
+    content: bytes, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {"LOG_BYTES": 1000, "READ_MAX": 8000, "LOG_LINES": 50}.items():
         monkeypatch.setattr(history, name, value)
     found = await HistoryAnswers(Logs(content), known(KEY)).log(KEY, "digits-worker-0", previous=False)

@@ -87,7 +87,7 @@ def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:
         ({}, "training: one of steps and epochs must be given"),
     ],
 )
-def test_a_wrong_field_is_named(job: dict[str, Any], message: str) -> None:
+def test_an_invalid_field_is_named(job: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         resolve("training", TrainingSettings, {}, job)
     assert str(raised.value) == message
