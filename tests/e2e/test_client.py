@@ -125,7 +125,7 @@ def test_a_function_trains_and_reports_the_progress_that_top_shows(kube: Kube, t
 
 
 @in_all(
-    "tests/unit/core/test_conditions.py::test_a_job_without_steps_is_stalled_until_it_makes_some"
+    "tests/unit/core/test_conditions.py::test_a_job_without_steps_is_stalled_until_the_next_step"
 )  # as the chief finds it, on kubelets
 def test_a_job_whose_data_stops_is_stalled_until_it_resumes(kube: Kube, target: Target, namespace: str) -> None:
     trainer = client(target, namespace)

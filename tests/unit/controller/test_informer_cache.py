@@ -45,7 +45,7 @@ def test_objects_are_found_by_their_job() -> None:
     assert cache.view(("default", "other")).job is None
 
 
-def test_only_news_is_news() -> None:
+def test_only_changes_trigger_a_pass() -> None:
     cache = InformerCache()
     assert cache.observed(child(version=1, x="1")) == KEY
     assert cache.observed(child(version=1, x="1")) is None
@@ -53,7 +53,7 @@ def test_only_news_is_news() -> None:
     assert cache.observed(child(version=3, x="2")) == KEY
 
 
-def test_our_own_write_is_seen_at_once_and_its_event_is_no_news() -> None:
+def test_an_own_write_is_visible_at_once_and_its_event_is_ignored() -> None:
     cache = InformerCache()
     cache.wrote(*KEY, child(version=5, x="ours"))
     assert data(cache) == [{"x": "ours"}]
@@ -76,7 +76,7 @@ def test_an_older_answer_does_not_undo_the_watch() -> None:
     assert data(cache) == [{"x": "newer"}]
 
 
-def test_what_we_deleted_is_gone_at_once_and_stays_gone() -> None:
+def test_an_own_deletion_is_visible_at_once_and_final() -> None:
     cache = InformerCache()
     cache.observed(child(version=1))
     cache.deleted(Kind.CONFIG_MAP, "default", names.cluster_config_map("digits"), "u1")
@@ -86,7 +86,7 @@ def test_what_we_deleted_is_gone_at_once_and_stays_gone() -> None:
     assert data(cache) == []
 
 
-def test_a_late_answer_does_not_raise_the_dead() -> None:
+def test_a_late_answer_does_not_restore_a_deleted_object() -> None:
     cache = InformerCache()
     cache.observed(child(version=1))
     assert cache.vanished(child(version=3)) == KEY
@@ -94,7 +94,7 @@ def test_a_late_answer_does_not_raise_the_dead() -> None:
     assert data(cache) == []
 
 
-def test_the_next_object_of_the_name_is_another_one() -> None:
+def test_a_recreated_object_is_a_different_object() -> None:
     cache = InformerCache()
     cache.observed(child(version=1, uid="u1", x="first"))
     assert cache.observed(child(version=5, uid="u2", x="second")) == KEY
@@ -104,7 +104,7 @@ def test_the_next_object_of_the_name_is_another_one() -> None:
     assert data(cache) == [{"x": "second"}]
 
 
-def test_nothing_is_left_of_a_job_that_is_gone() -> None:
+def test_a_deleted_job_leaves_no_entries() -> None:
     cache = InformerCache()
     cache.observed(builders.job())
     cache.observed(child())
@@ -131,7 +131,7 @@ def test_an_object_moves_with_its_label() -> None:
 
 
 @pytest.mark.parametrize("labels", [None, {}, {names.LABEL_JOB_UID: "x"}, {names.LABEL_JOB: ""}])
-def test_an_object_that_names_no_job_is_nobodys(labels: dict[str, str] | None) -> None:
+def test_an_object_without_a_job_label_belongs_to_no_job(labels: dict[str, str] | None) -> None:
     odd = child()
     odd["metadata"]["labels"] = labels
     cache = InformerCache()
@@ -139,7 +139,7 @@ def test_an_object_that_names_no_job_is_nobodys(labels: dict[str, str] | None) -
     assert cache.vanished(odd) is None
 
 
-def test_what_is_read_is_what_was_stored_and_nobody_elses() -> None:
+def test_a_readers_changes_do_not_reach_the_cache() -> None:
     cache = InformerCache()
     cache.observed(builders.job())
     first, second = cache.view(KEY).job, cache.view(KEY).job
@@ -150,7 +150,7 @@ def test_what_is_read_is_what_was_stored_and_nobody_elses() -> None:
     assert cache.view(KEY).job == second
 
 
-def test_the_order_of_fields_is_no_news() -> None:
+def test_the_order_of_fields_is_not_a_change() -> None:
     cache = InformerCache()
     job = builders.job()
     cache.observed(job)
@@ -179,7 +179,7 @@ def test_any_order_of_events_and_answers_ends_with_the_newest() -> None:
         assert data(cache) == [{"x": "7"}]
 
 
-def test_trimming_keeps_all_that_is_observed() -> None:
+def test_trimming_keeps_every_observed_field() -> None:
     full = builders.pod("chief", term=1, state=builders.terminated(3))
     full["spec"] |= {"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "activeDeadlineSeconds": 1}
     full["status"]["initContainerStatuses"] = [{"name": "proxy", "state": builders.terminated(143)}]
@@ -197,7 +197,7 @@ def test_trimming_keeps_all_that_is_observed() -> None:
     assert "managedFields" not in transform(noise)["metadata"]
 
 
-def test_what_only_moves_is_trimmed() -> None:
+def test_volatile_fields_are_trimmed() -> None:
     deployment = child(kind="Deployment")
     deployment["status"] = {"observedGeneration": 1, "readyReplicas": 0, "conditions": [{"type": "Progressing"}]}
     ready = copy.deepcopy(deployment)
@@ -213,7 +213,7 @@ def test_what_only_moves_is_trimmed() -> None:
     assert transform(failed)["status"]["conditions"][0]["message"] == "exceeded quota"
 
 
-def test_of_config_maps_only_the_cluster_map_is_kept() -> None:
+def test_only_the_cluster_map_of_config_maps_is_kept() -> None:
     ours = child(names.cluster_config_map("digits"), a="x")
     assert transform(ours)["data"] == {"a": "x"}
     assert "data" not in transform(child("flood", a="x" * 1000))

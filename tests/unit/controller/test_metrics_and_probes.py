@@ -38,7 +38,7 @@ def test_restarts_are_counted_by_role_and_reason() -> None:
     assert restarts(new, old) == []
 
 
-def test_take_overs_are_counted_by_cause_and_timed() -> None:
+def test_failovers_are_counted_by_cause_and_timed() -> None:
     old = {"shards": [{"index": 0, "takeovers": 1, "lastCause": "pod deleted"}, {"index": 1, "takeovers": 0}]}
     new = {"shards": [old["shards"][0], {"index": 1, "takeovers": 2, "lastCause": "container ended with code 137"}]}
     assert failovers(old, new) == [("container ended", 2)]
@@ -80,7 +80,7 @@ def test_jobs_are_counted_by_phase() -> None:
     assert (jobs("Pending"), jobs("Running"), jobs("Failed")) == (0, 1, 0)
 
 
-def test_it_is_told_for_how_long_jobs_stand_where_they_should_not() -> None:
+def test_the_duration_of_abnormal_conditions_is_exported() -> None:
     metrics = OperatorMetrics(lambda: 0, lambda: 0, clock=lambda: NOW)
 
     def longest(state: str) -> float | None:
@@ -106,7 +106,7 @@ def test_it_is_told_for_how_long_jobs_stand_where_they_should_not() -> None:
     assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [30, 0, 40]
 
 
-def test_what_alerts_count_from_nought_is_there_from_the_start() -> None:
+def test_counters_used_by_alerts_exist_from_the_start() -> None:
     held = [False]
     value = OperatorMetrics(lambda: 0, lambda: 0, lambda: held[0]).registry.get_sample_value
     assert all(value("pstraining_takeovers_total", {"cause": cause}) == 0 for cause in (*LossCause, "other"))
@@ -117,7 +117,7 @@ def test_what_alerts_count_from_nought_is_there_from_the_start() -> None:
     assert value("pstraining_leader") == 1
 
 
-def test_no_series_holds_a_jobs_name() -> None:
+def test_no_series_contains_a_jobs_name() -> None:
     metrics = OperatorMetrics(lambda: 3, lambda: 4.5)
     metrics.passed("wrote", 0.01)
     metrics.wrote(Kind.CONFIG_MAP, "create")
@@ -139,7 +139,7 @@ def test_no_series_holds_a_jobs_name() -> None:
         assert line in text
 
 
-def test_probes_name_what_is_wrong() -> None:
+def test_probes_name_the_problem() -> None:
     problem: list[str] = []
     health = Health({"loop": lambda: None}, {"lease": lambda: problem[0] if problem else None, "caches": lambda: None})
     assert health.answer("/livez") == (200, "ok\n")
@@ -150,7 +150,7 @@ def test_probes_name_what_is_wrong() -> None:
     assert health.answer("/")[0] == 404
 
 
-def test_probes_are_served_while_the_loop_stands_still() -> None:
+def test_probes_are_served_while_the_loop_is_blocked() -> None:
     heartbeat = Heartbeat(limit=0.05)
     stop = (health := Health({"loop": heartbeat.check}, {})).serve(0)
     assert health is not None
@@ -185,7 +185,7 @@ def line(form: LogFormat) -> str:
     return out.getvalue()
 
 
-def test_a_line_is_one_object_with_the_job_in_fields() -> None:
+def test_a_json_log_line_has_the_job_in_fields() -> None:
     found = json.loads(line(LogFormat.JSON))
     assert found.pop("time")
     assert found == {
@@ -199,7 +199,7 @@ def test_a_line_is_one_object_with_the_job_in_fields() -> None:
     }
 
 
-def test_a_line_for_people() -> None:
+def test_a_log_line_in_plain_text() -> None:
     assert line(LogFormat.TEXT).endswith(" INFO    [ns/digits] Status Running\n")
 
 
@@ -229,7 +229,7 @@ async def repaired(events: list[Any]) -> tuple[list[tuple[str | None, str]], Wat
 
 
 @pytest.mark.asyncio
-async def test_an_odd_object_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_malformed_object_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
     async def stream() -> AsyncIterator[Any]:
         for uid in ("a", "b"):
             yield event("ADDED", uid)
@@ -248,7 +248,7 @@ async def test_an_odd_object_does_not_end_the_watch(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.asyncio
-async def test_it_is_told_when_every_stream_has_listed() -> None:
+async def test_completion_of_all_initial_lists_is_reported() -> None:
     watches = Watches(expected=2)
     received: list[str | None] = []
 
@@ -262,7 +262,7 @@ async def test_it_is_told_when_every_stream_has_listed() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_later_list_lacks_is_told_as_deleted() -> None:
+async def test_objects_missing_from_a_later_list_are_deleted() -> None:
     first = [event(None, "a"), event(None, "b"), LISTED, event("ADDED", "c"), event("DELETED", "a"), BOOKMARK]
     received, watches = await repaired([*first, event(None, "c"), LISTED, event("ADDED", "d")])
     assert received == [
@@ -278,13 +278,13 @@ async def test_what_a_later_list_lacks_is_told_as_deleted() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_empty_later_list_means_that_all_is_gone() -> None:
+async def test_an_empty_later_list_deletes_all_objects() -> None:
     received, _ = await repaired([event(None, "a"), LISTED, event("MODIFIED", "b"), LISTED])
     assert sorted(received[2:]) == [("DELETED", "a"), ("DELETED", "b")]
 
 
 @pytest.mark.asyncio
-async def test_the_same_list_again_means_nothing() -> None:
+async def test_an_identical_list_changes_nothing() -> None:
     received, _ = await repaired([event(None, "a"), LISTED, event(None, "a"), LISTED, LISTED])
     assert received == [(None, "a"), (None, "a"), ("DELETED", "a")], "the third list was empty"
 
@@ -302,7 +302,7 @@ async def believed(watches: Watches, plural: str, *versions: str) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_a_list_that_is_older_than_the_lease_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_older_than_the_lease_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
     watches = Watches(expected=1, fence=lambda: 50)
     assert await believed(watches, "pods", "49", "7", "50") == ["a50", "b50"]
@@ -311,7 +311,7 @@ async def test_a_list_that_is_older_than_the_lease_is_asked_for_again(monkeypatc
 
 
 @pytest.mark.asyncio
-async def test_a_list_that_is_older_than_what_its_stream_has_shown_is_asked_for_again(
+async def test_a_list_older_than_its_streams_events_is_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
@@ -328,7 +328,7 @@ async def test_a_list_that_is_older_than_what_its_stream_has_shown_is_asked_for_
 
 
 @pytest.mark.asyncio
-async def test_an_old_list_is_believed_in_the_end(
+async def test_an_old_list_is_accepted_in_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leases may be kept in a store with higher numbers."""
@@ -341,7 +341,7 @@ async def test_an_old_list_is_believed_in_the_end(
 
 
 @pytest.mark.asyncio
-async def test_the_wrapping_is_undone() -> None:
+async def test_the_patch_of_kopf_is_undone() -> None:
     original = watching.infinite_watch, fetching.fetch_objs
     with Watches(expected=1).taken(lambda found: None):
         assert watching.infinite_watch is not original[0]
@@ -349,7 +349,7 @@ async def test_the_wrapping_is_undone() -> None:
     assert (watching.infinite_watch, fetching.fetch_objs) == original
 
 
-def test_silence_is_that_of_the_quietest_stream() -> None:
+def test_the_reported_silence_is_that_of_the_quietest_stream() -> None:
     now = [0.0]
     watches = Watches(expected=2, clock=lambda: now[0])
     assert watches.silent_for() == 0

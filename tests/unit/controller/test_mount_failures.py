@@ -48,7 +48,7 @@ def test_the_newest_message_about_a_volume_counts(now: list[float]) -> None:
     assert failures.of(KEY) == {}, "nothing waits any more"
 
 
-def test_without_the_right_to_read_events_nothing_is_said(now: list[float]) -> None:
+def test_without_the_right_to_read_events_nothing_is_reported(now: list[float]) -> None:
     kube = FakeKube()
     kube.failures = lambda verb, *_: Refused("no", status=403, reason="Forbidden") if verb == "warnings" else None
     failures = MountFailures(kube, lambda: now[0])

@@ -27,7 +27,7 @@ def test_a_heartbeat_is_no_change() -> None:
 
 
 @pytest.mark.parametrize("now", [node("a", "Unknown"), node("a", "False"), node("a", "True", OUT)])
-def test_what_matters_is(now: dict[str, Any]) -> None:
+def test_a_relevant_change_of_a_node_is_a_change(now: dict[str, Any]) -> None:
     nodes = Nodes()
     assert not nodes.observed(node("a")), "one that is well and new changes nothing"
     assert nodes.observed(now)
@@ -35,11 +35,11 @@ def test_what_matters_is(now: dict[str, Any]) -> None:
     assert nodes.observed(node("a")), "back again"
 
 
-def test_one_that_is_lost_at_first_sight_matters() -> None:
+def test_a_node_that_is_unreachable_when_first_seen_is_a_change() -> None:
     assert Nodes().observed(node("a", "Unknown"))
 
 
-def test_a_node_that_goes() -> None:
+def test_a_deleted_node() -> None:
     nodes = Nodes()
     nodes.observed(node("a"))
     older = node("a")
@@ -59,7 +59,7 @@ def test_the_nodes_of_pods() -> None:
 
 
 @pytest.mark.asyncio
-async def test_only_jobs_with_a_pod_there_are_looked_at() -> None:
+async def test_only_jobs_with_a_pod_on_the_node_get_a_pass() -> None:
     watch_state, queue = WatchState(watches_nodes=True), WorkQueue()
     receive, cache = registration.receiver(watch_state, queue), watch_state.cache
     for name in ("here", "elsewhere"):

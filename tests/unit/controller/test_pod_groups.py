@@ -104,7 +104,7 @@ async def test_a_restarted_operator_reads_once_and_writes_nothing(gang: str, kin
     assert bench.kube.writes() == []
 
 
-async def test_a_group_that_is_gone_is_made_again_while_a_pod_waits() -> None:
+async def test_a_deleted_group_is_recreated_while_a_pod_waits() -> None:
     bench = Bench(PLUGINS)
     await bench.settle()
     bench.pod("digits-ps-0")
@@ -131,7 +131,7 @@ async def test_a_time_of_day_that_is_set_back_delays_no_read() -> None:
     assert PLACE in bench.kube.objects
 
 
-async def test_once_all_have_places_nobody_looks() -> None:
+async def test_a_fully_scheduled_gang_costs_no_read() -> None:
     bench = Bench(PLUGINS)
     await bench.settle()
     bench.kube.reads.clear()
@@ -141,7 +141,7 @@ async def test_once_all_have_places_nobody_looks() -> None:
     assert bench.kube.reads == []
 
 
-async def test_without_its_kind_the_job_waits_and_goes_on_once_it_is_there() -> None:
+async def test_a_job_waits_for_the_missing_kind_and_then_continues() -> None:
     bench = Bench(PLUGINS)
     unknown = NotFound("404 page not found", status=404)
     bench.kube.failures = lambda verb, kind, *_: unknown if kind == Kind.POD_GROUP else None
@@ -157,7 +157,7 @@ async def test_without_its_kind_the_job_waits_and_goes_on_once_it_is_there() -> 
     assert PLACE in bench.kube.objects
 
 
-async def test_an_operator_without_the_right_says_so() -> None:
+async def test_a_missing_right_is_reported() -> None:
     bench = Bench(PLUGINS)
     denied = Refused("podgroups is forbidden", status=403)
     bench.kube.failures = lambda verb, kind, *_: denied if kind == Kind.POD_GROUP else None
@@ -166,7 +166,7 @@ async def test_an_operator_without_the_right_says_so() -> None:
     assert "podgroups is forbidden" in bench.condition("Created")["message"]
 
 
-async def test_a_read_that_fails_is_tried_again() -> None:
+async def test_a_failed_read_is_retried() -> None:
     bench = Bench(PLUGINS)
     away = Transient("the server is away", status=503)
     bench.kube.failures = lambda verb, *_: away if verb == "get" else None
@@ -178,7 +178,7 @@ async def test_a_read_that_fails_is_tried_again() -> None:
     assert PLACE in bench.kube.objects
 
 
-async def test_somebody_elses_group_is_left_alone() -> None:
+async def test_a_foreign_group_is_not_changed() -> None:
     bench = Bench(PLUGINS)
     theirs = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "digits"}}
     bench.kube.put({**theirs, "spec": {"minMember": 9}})
@@ -187,7 +187,7 @@ async def test_somebody_elses_group_is_left_alone() -> None:
     assert bench.kube.objects[PLACE]["spec"] == {"minMember": 9}
 
 
-async def test_a_group_that_another_has_taken_the_place_of_is_read_again() -> None:
+async def test_a_replaced_group_is_read_again() -> None:
     bench = Bench(PLUGINS)
     await bench.settle()
     bench.pod("digits-ps-0", "node-1")

@@ -88,7 +88,7 @@ async def test_without_a_change_nothing_is_written(monkeypatch: pytest.MonkeyPat
         assert len(rig.written) == 1
 
 
-async def test_a_field_that_is_not_reported_any_more_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_field_that_is_no_longer_reported_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as rig:
         rig.report(step=1, loss="0.5")
         await rig.settle()
@@ -97,7 +97,7 @@ async def test_a_field_that_is_not_reported_any_more_goes(monkeypatch: pytest.Mo
         assert rig.training == {"step": 2, "metrics": []}
 
 
-async def test_a_failed_write_is_repeated_later_with_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_write_is_retried_with_the_newest_report(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as rig:
         rig.kube.failures = lambda *_: Transient("away")
         rig.report(step=1)
@@ -122,7 +122,7 @@ async def test_a_job_that_has_changed_is_written_with_its_new_version(monkeypatc
         assert rig.training == {"step": 1, "metrics": []}
 
 
-async def test_progress_never_reaches_the_next_job_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_never_reaches_a_recreated_job(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as rig:
         rig.report("uid of a former job", step=1)
         await rig.settle()
@@ -132,7 +132,7 @@ async def test_progress_never_reaches_the_next_job_of_the_name(monkeypatch: pyte
         assert rig.training == {"step": 2, "metrics": []}
 
 
-async def test_a_report_is_written_when_it_arrives_however_slow_the_answers_are(
+async def test_a_report_is_written_on_arrival_despite_slow_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A status is never older than a period and one write, however long the job runs."""
@@ -152,7 +152,7 @@ async def test_a_report_is_written_when_it_arrives_however_slow_the_answers_are(
             await rig.pass_time(start + (period + 1) * PERIOD_SECONDS - rig.now)
 
 
-async def test_a_write_that_began_late_counts_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_write_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as rig:
         for step in range(2):
             rig.report(step=step)
@@ -165,7 +165,7 @@ async def test_a_write_that_began_late_counts_from_its_beginning(monkeypatch: py
         assert rig.training["step"] == 2
 
 
-async def test_all_jobs_together_have_a_limit_in_the_long_run() -> None:
+async def test_all_jobs_share_a_long_run_limit() -> None:
     rig, pauses = Rig(), []
     for _ in range(1000):
         pauses.append(rig.board._pause())
@@ -187,7 +187,7 @@ async def test_the_writes_have_the_limit(monkeypatch: pytest.MonkeyPatch) -> Non
         assert rig.training["step"] == 0
 
 
-async def test_a_job_that_goes_while_others_are_written_ends_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_deleted_during_other_writes_cancels_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "IN_FLIGHT", 1)
     async with running(monkeypatch) as rig:
         other = str(rig.kube.put(job(name="other"))["metadata"]["uid"])

@@ -105,7 +105,7 @@ async def test_a_client_of_another_authority_does_not_send_its_token(
         (forged(k8s__pod="digits-chief-1"), 401, 0),
     ],
 )
-async def test_others_are_refused(bearer: str, status: int, reviews: int, tmp_path: Path) -> None:
+async def test_other_clients_are_rejected(bearer: str, status: int, reviews: int, tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         assert (await endpoint.post(bearer, KEP))[0] == status
         assert endpoint.reviewer.reviews == reviews
@@ -122,7 +122,7 @@ async def test_others_are_refused(bearer: str, status: int, reviews: int, tmp_pa
         {"user": {"username": "system:serviceaccount:default:default", "extra": {}}},
     ],
 )
-async def test_what_the_api_server_does_not_confirm_is_refused(answer: dict[str, Any], tmp_path: Path) -> None:
+async def test_an_unconfirmed_token_is_rejected(answer: dict[str, Any], tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         endpoint.reviewer.changes = answer
         assert (await endpoint.post(token(CLAIMS), KEP))[0] == 401
@@ -153,7 +153,7 @@ async def test_other_jobs_are_not_reachable_with_a_token(tmp_path: Path) -> None
         assert (await endpoint.post(token(CLAIMS), KEP, endpoint.url.replace("/digits/", "/absent/")))[0] == 404
 
 
-async def test_an_answer_about_a_token_is_used_again_for_some_minutes_while_the_pod_exists(tmp_path: Path) -> None:
+async def test_a_token_review_is_cached_for_minutes_while_the_pod_exists(tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         for _ in range(3):
             assert (await endpoint.post(token(CLAIMS), KEP))[0] == 200
@@ -169,21 +169,21 @@ async def test_an_answer_about_a_token_is_used_again_for_some_minutes_while_the_
     ("body", "status", "words"),
     [({"trainerStatus": {"step": "x"}}, 422, "trainerStatus.step"), ({"a": "x" * 200_000}, 413, "")],
 )
-async def test_what_is_no_report_is_refused(body: Any, status: int, words: str, tmp_path: Path) -> None:
+async def test_an_invalid_report_is_rejected(body: Any, status: int, words: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         found, message = await endpoint.post(token(CLAIMS), body)
         assert found == status
         assert words in message
 
 
-async def test_an_api_server_that_is_away_is_reported(tmp_path: Path) -> None:
+async def test_an_unreachable_api_server_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         endpoint.reviewer.away = True
         status, message = await endpoint.post(token(CLAIMS), KEP)
         assert (status, message) == (503, "the token could not be reviewed: away")
 
 
-async def test_connections_that_send_nothing_hold_up_nobody(tmp_path: Path) -> None:
+async def test_idle_connections_do_not_delay_others(tmp_path: Path) -> None:
     """Neither those that never begin the handshake, nor those that end it and send no request."""
     async with serving(tmp_path) as endpoint:
         context = ssl.create_default_context(cafile=str(endpoint.certificate))
@@ -195,7 +195,7 @@ async def test_connections_that_send_nothing_hold_up_nobody(tmp_path: Path) -> N
             writer.close()
 
 
-async def test_another_path_is_refused(tmp_path: Path) -> None:
+async def test_another_path_is_rejected(tmp_path: Path) -> None:
     async with serving(tmp_path) as endpoint:
         status, message = await endpoint.post(token(CLAIMS), KEP, f"https://127.0.0.1:{endpoint.port}/other")
         assert (status, endpoint.reviewer.reviews) == (404, 0)

@@ -71,7 +71,7 @@ async def test_a_job_that_starts_reads_a_flavor_that_may_have_changed() -> None:
 
 
 @pytest.mark.parametrize("error", [NotFound("absent", status=404), Refused("no right", status=403, reason="Forbidden")])
-async def test_what_cannot_be_read_is_tried_again(error: Exception) -> None:
+async def test_an_unreadable_object_is_read_again(error: Exception) -> None:
     reading, world = Reading(gpu=error), admitted()
     assert (await reading.read(world)).queue_objects.flavors == {}
     reading.kube.found["gpu"] = {}
@@ -98,7 +98,7 @@ async def test_an_operator_that_starts_reads_the_class_of_a_job_that_runs() -> N
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_jobs_without_a_queue_ask_once_for_the_default_queue(exists: bool) -> None:
+async def test_jobs_without_a_queue_read_the_default_queue_once(exists: bool) -> None:
     reading, world = Reading(**({"default": {}} if exists else {})), queued()
     assert world.job is not None
     world.job["metadata"]["labels"] = {}

@@ -54,14 +54,14 @@ def status(ready: int = 1, **fields: Any) -> dict[str, Any]:
         (status(1, shards=[]), False),
     ],
 )
-def test_only_good_news_waits(new: dict[str, Any], held: bool) -> None:
+def test_only_progress_is_delayed(new: dict[str, Any], held: bool) -> None:
     shards = [{"index": 0, "readyStandbys": 0, "members": 1, "primary": "a"}]
     old = status(1, shards=shards) if "shards" in new else status(1)
     assert is_progress_only(old, new) is held
     assert (RateLimit(NOW).progress_delay(old, new, NOW) > 0) is held
 
 
-def test_a_standby_that_is_gone_is_told_at_once() -> None:
+def test_a_lost_standby_is_reported_at_once() -> None:
     two, one = ([{"index": 0, "readyStandbys": n}] for n in (2, 1))
     assert not is_progress_only(status(shards=two), status(shards=one))
 
@@ -70,7 +70,7 @@ def test_the_first_status_is_written_at_once() -> None:
     assert RateLimit(NOW).progress_delay({}, status(), NOW) == 0
 
 
-def test_news_is_told_after_its_wait_and_the_wait_grows() -> None:
+def test_progress_is_reported_after_a_growing_delay() -> None:
     rate_limit, clock, waits = RateLimit(NOW), 0.0, []
     for number in range(8):
         old, new = status(number), status(number + 1)
@@ -84,7 +84,7 @@ def test_news_is_told_after_its_wait_and_the_wait_grows() -> None:
     assert rate_limit.progress_delay(status(1), status(2), at(clock + 60)) == pytest.approx(PROGRESS_DELAY_SECONDS)
 
 
-def test_a_clock_set_back_does_not_hold_news_for_longer() -> None:
+def test_a_clock_set_back_does_not_prolong_the_delay() -> None:
     rate_limit = RateLimit(NOW)
     rate_limit.progress_delay(status(1), status(2), NOW)
     assert rate_limit.progress_delay(status(1), status(2), at(-3600)) == pytest.approx(PROGRESS_DELAY_SECONDS)
@@ -101,7 +101,7 @@ def test_a_large_job_rests_after_an_idle_pass() -> None:
     assert rate_limit.wait(at(-3600)) == 0
 
 
-def test_pods_of_a_large_job_that_merely_come_up_wait_for_longer() -> None:
+def test_starting_pods_of_a_large_job_wait_longer() -> None:
     rate_limit = RateLimit(NOW)
     assert rate_limit.startup_delay(NOW) == 0, "before the first pass nobody knows how it is"
     rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT, NOW)
@@ -133,12 +133,12 @@ BEGINS: dict[str, Any] = {"state": {"waiting": {"reason": "ContainerCreating"}},
         ({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}}, False),
     ],
 )
-def test_what_may_wait_is_a_pod_of_which_nothing_has_ended(pod: dict[str, Any], calm: bool) -> None:
+def test_only_pods_without_ended_containers_may_wait(pod: dict[str, Any], calm: bool) -> None:
     assert is_starting({"metadata": {}, **pod}) is calm
 
 
 @pytest.mark.asyncio
-async def test_news_that_may_wait_is_told_later_and_all_other_at_once() -> None:
+async def test_deferrable_changes_are_reported_later_and_others_at_once() -> None:
     watch_state, queue = WatchState(), WorkQueue()
     receive = receiver(watch_state, queue, lambda key: 60.0)
     labels = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: builders.UID}

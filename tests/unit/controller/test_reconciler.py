@@ -107,7 +107,7 @@ async def test_nothing_is_written_twice(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("dies_after", range(7))
-async def test_an_operator_that_dies_between_any_two_writes_is_followed(bench: Bench, dies_after: int) -> None:
+async def test_a_crash_between_any_two_writes_is_recovered(bench: Bench, dies_after: int) -> None:
     bench.submit()
     sent = 0
 
@@ -128,7 +128,7 @@ async def test_an_operator_that_dies_between_any_two_writes_is_followed(bench: B
     assert len(creations) <= 3, "the one that failed, and the rest"
 
 
-async def test_a_status_from_an_old_view_is_not_written(bench: Bench) -> None:
+async def test_a_status_from_an_outdated_snapshot_is_not_written(bench: Bench) -> None:
     bench.submit()
     bench.kube.put({**bench.stored(), "spec": {"a": 2}})
     with pytest.raises(Conflict):
@@ -140,7 +140,7 @@ async def test_a_status_from_an_old_view_is_not_written(bench: Bench) -> None:
     assert [e["reason"] for e in bench.kube.events] == ["Running"], "told once, from the view that held"
 
 
-async def test_events_are_told_only_after_the_status_is_stored(bench: Bench) -> None:
+async def test_events_are_posted_only_after_the_status_is_stored(bench: Bench) -> None:
     bench.submit()
     bench.kube.failures = lambda verb, *_: Transient("away") if verb == "patch_status" else None
     with pytest.raises(Transient):
@@ -149,7 +149,7 @@ async def test_events_are_told_only_after_the_status_is_stored(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("posted", [True, False])
-async def test_a_warning_is_in_the_log_once(caplog: pytest.LogCaptureFixture, posted: bool) -> None:
+async def test_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture, posted: bool) -> None:
     def warn(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
         return tuple(replace(e, type="Warning", message="No model is kept.") for e in events(snapshot, status)[:1])
 
@@ -163,7 +163,7 @@ async def test_a_warning_is_in_the_log_once(caplog: pytest.LogCaptureFixture, po
     assert [r.message for r in caplog.records if "No model" in r.message] == ["Pending: No model is kept."]
 
 
-async def test_an_event_that_cannot_be_posted_is_no_reason_to_fail(bench: Bench) -> None:
+async def test_a_failed_event_does_not_fail_the_pass(bench: Bench) -> None:
     bench.submit()
     bench.kube.failures = lambda verb, kind, *_: Transient("away") if kind == "Event" else None
     await bench.settle()
@@ -171,7 +171,7 @@ async def test_an_event_that_cannot_be_posted_is_no_reason_to_fail(bench: Bench)
     assert bench.errors("Transient") == 2
 
 
-async def test_a_taken_name_is_looked_at_again_later(bench: Bench) -> None:
+async def test_an_occupied_name_is_checked_again_later(bench: Bench) -> None:
     bench.submit()
     bench.kube.put({"kind": "ConfigMap", "metadata": {"name": "digits", "namespace": "default"}, "data": {"b": "1"}})
     await bench.settle()
@@ -190,7 +190,7 @@ async def test_a_taken_name_is_looked_at_again_later(bench: Bench) -> None:
         (Refused("terminating", status=403, causes=(StatusCause("NamespaceTerminating", "", ""),)), REFUSED_DELAY),
     ],
 )
-async def test_when_a_refusal_is_tried_again(bench: Bench, error: ApiError, again: float | None) -> None:
+async def test_the_time_of_a_retry_after_a_rejection(bench: Bench, error: ApiError, again: float | None) -> None:
     bench.submit()
     bench.kube.failures = lambda verb, kind, *_: error if (verb, kind) == ("create", "Deployment") else None
     await bench.settle()
@@ -198,7 +198,7 @@ async def test_when_a_refusal_is_tried_again(bench: Bench, error: ApiError, agai
     assert ("ConfigMap", "digits") not in bench.kube.world
 
 
-async def test_the_plan_names_the_next_look() -> None:
+async def test_the_plan_names_the_next_pass() -> None:
     def later(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
         return Plan(plan(snapshot, now, launcher).actions, NOW + timedelta(seconds=90))
 
@@ -211,7 +211,7 @@ async def test_the_plan_names_the_next_look() -> None:
     assert await bench.reconciler.reconcile(KEY) == pytest.approx(0, abs=0.1)
 
 
-async def test_what_never_settles_is_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unstable_job_is_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
     def restless(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
         found = snapshot.child(Kind.CONFIG_MAP, "digits")
         if found is None:
@@ -235,7 +235,7 @@ async def test_what_never_settles_is_slowed_down(caplog: pytest.LogCaptureFixtur
     assert [await bench.reconciler.reconcile(KEY) for _ in range(BURST + 1)] == [0.0] * BURST + [0.5]
 
 
-async def test_a_job_that_is_going_is_left_alone(bench: Bench) -> None:
+async def test_a_job_in_deletion_is_left_alone(bench: Bench) -> None:
     bench.submit()
     bench.kube.put({**bench.stored(), "metadata": {"name": "digits", "deletionTimestamp": "2030-01-01T12:00:00Z"}})
     bench.kube.deliver(bench.cache)
@@ -243,7 +243,7 @@ async def test_a_job_that_is_going_is_left_alone(bench: Bench) -> None:
     assert bench.kube.writes() == []
 
 
-async def test_a_job_that_is_gone_is_forgotten(bench: Bench) -> None:
+async def test_a_deleted_job_is_forgotten(bench: Bench) -> None:
     bench.submit()
     await bench.settle()
     assert bench.metrics.registry.get_sample_value("pstraining_jobs", {"phase": "Running"}) == 1
@@ -257,7 +257,7 @@ async def test_a_job_that_is_gone_is_forgotten(bench: Bench) -> None:
     assert len(bench.cache) == 0
 
 
-async def test_a_job_that_went_unseen_is_not_kept_alive(bench: Bench) -> None:
+async def test_a_job_deleted_unnoticed_is_not_kept(bench: Bench) -> None:
     bench.submit()
     bench.kube.remove("PSTrainingJob", *KEY)
     await bench.settle()
@@ -266,7 +266,7 @@ async def test_a_job_that_went_unseen_is_not_kept_alive(bench: Bench) -> None:
     assert bench.kube.world == set()
 
 
-async def test_the_next_job_of_the_name_gets_its_own_children(bench: Bench) -> None:
+async def test_a_recreated_job_gets_its_own_children(bench: Bench) -> None:
     bench.submit()
     await bench.settle()
     bench.kube.remove("PSTrainingJob", *KEY)
@@ -292,7 +292,7 @@ async def test_the_next_job_of_the_name_gets_its_own_children(bench: Bench) -> N
         lambda job: job["metadata"].update(labels=None, annotations=None),
     ],
 )
-async def test_odd_jobs_do_no_harm(bench: Bench, odd: Callable[[dict[str, Any]], Any]) -> None:
+async def test_malformed_jobs_do_no_harm(bench: Bench, odd: Callable[[dict[str, Any]], Any]) -> None:
     made: Manifest = bench.submit()
     job = bench.stored()
     odd(job)
@@ -302,9 +302,7 @@ async def test_odd_jobs_do_no_harm(bench: Bench, odd: Callable[[dict[str, Any]],
     assert len(bench.kube.world) == 3
 
 
-async def test_a_line_for_a_pass_that_wrote_and_none_for_one_that_did_not(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_only_a_pass_that_wrote_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="pstraining")
     bench.submit()
     await bench.settle()
@@ -316,7 +314,7 @@ async def test_a_line_for_a_pass_that_wrote_and_none_for_one_that_did_not(
     assert (lines[0].namespace, lines[0].job, lines[0].generation) == ("default", "digits", 1)  # type: ignore[attr-defined]
 
 
-async def test_the_stand_in_sees_outcomes(bench: Bench) -> None:
+async def test_the_test_double_receives_outcomes(bench: Bench) -> None:
     seen: list[Outcomes] = []
 
     def note(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
@@ -330,7 +328,7 @@ async def test_the_stand_in_sees_outcomes(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("labels", [{names.LABEL_INDEX: "x"}, {names.LABEL_TERM: "-1"}, {names.LABEL_INDEX: "1.5"}])
-async def test_odd_pods_do_no_harm(bench: Bench, labels: dict[str, str]) -> None:
+async def test_malformed_pods_do_no_harm(bench: Bench, labels: dict[str, str]) -> None:
     uid = bench.submit()["metadata"]["uid"]
     found = pod("worker", 0)
     found["metadata"]["labels"] |= {names.LABEL_JOB_UID: uid, **labels}

@@ -86,7 +86,7 @@ class Bench:
         return found.get("status", ""), found.get("reason", "")
 
 
-async def test_a_pod_is_resized_and_the_kubelet_is_waited_for() -> None:
+async def test_a_pod_is_resized_and_the_pass_waits_for_the_kubelet() -> None:
     bench = await Bench.started()
     bench.kubelet(1)
     await bench.run()
@@ -123,7 +123,7 @@ async def test_a_report_on_an_earlier_size_is_not_acted_upon() -> None:
     assert SERVER in bench.kube.objects
 
 
-async def test_what_the_api_server_refuses_is_sent_once() -> None:
+async def test_a_rejected_resize_is_sent_once() -> None:
     bench = await Bench.started()
     refused = Refused("exceeded quota", status=403, reason="Forbidden")
     bench.kube.failures = lambda verb, kind, namespace, name: refused if verb == "resize" else None

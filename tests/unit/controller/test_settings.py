@@ -8,7 +8,7 @@ from pstraining.controller.settings import LogFormat, OperatorSettingsError, Set
 from pstraining.resources.security import PodIds
 
 
-def test_the_defaults_do() -> None:
+def test_the_defaults_are_valid() -> None:
     settings = Settings.from_env({"POD_NAME": "op-0"})
     assert settings == Settings(pod_name="op-0", lease_namespace="default")
     assert (settings.namespaces, settings.workers, settings.lease_duration_seconds) == ((), 32, 15)
@@ -60,19 +60,19 @@ def test_everything_can_be_set() -> None:
         ("PSTRAINING_WORKER", "4", "PSTRAINING_WORKER is not a setting"),
     ],
 )
-def test_a_wrong_one_is_named(name: str, value: str, words: str) -> None:
+def test_an_invalid_setting_is_named(name: str, value: str, words: str) -> None:
     with pytest.raises(OperatorSettingsError) as caught:
         Settings.from_env({name: value})
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["PSTRAINING_CONTEXT", "PSTRAINING_X_SERVICE_HOST", "PSTRAINING_X_PORT_80_TCP_ADDR"])
-def test_what_is_not_meant_for_us_is_left_alone(name: str) -> None:
+def test_foreign_variables_are_ignored(name: str) -> None:
     assert Settings.from_env({name: "x", "POD_NAME": "p"}) == Settings(pod_name="p", lease_namespace="default")
 
 
 @pytest.mark.parametrize("name", ["PSTRAINING_NAMESPACES", "PSTRAINING_LEASE_NAMESPACE", "POD_NAME"])
-def test_an_empty_value_means_the_default_where_that_is_empty(name: str) -> None:
+def test_an_empty_value_is_accepted_only_where_the_default_is_empty(name: str) -> None:
     Settings.from_env({name: ""})
 
 

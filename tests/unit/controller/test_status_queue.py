@@ -27,12 +27,12 @@ class Clock:
         return self.now
 
 
-def test_nobody_waits_while_nothing_is_created() -> None:
+def test_no_write_waits_while_nothing_is_created() -> None:
     queue = StatusQueue(lambda key: None)
     assert all(queue.may_write(key) for key in (A, B, C, A))
 
 
-def test_one_tells_at_a_time_in_the_order_in_which_they_came() -> None:
+def test_status_writes_proceed_one_at_a_time_in_order() -> None:
     enqueued: list[Any] = []
     queue = StatusQueue(enqueued.append)
     with queue.creating():
@@ -46,7 +46,7 @@ def test_one_tells_at_a_time_in_the_order_in_which_they_came() -> None:
         assert enqueued == [B, C]
 
 
-def test_all_tell_when_the_last_creation_has_ended() -> None:
+def test_all_status_writes_proceed_after_the_last_creation() -> None:
     enqueued: list[Any] = []
     queue = StatusQueue(enqueued.append)
     with queue.creating():
@@ -58,7 +58,7 @@ def test_all_tell_when_the_last_creation_has_ended() -> None:
     assert queue.may_write(C)
 
 
-def test_a_job_that_is_gone_gives_its_turn_away() -> None:
+def test_a_deleted_job_gives_up_its_turn() -> None:
     enqueued: list[Any] = []
     queue = StatusQueue(enqueued.append)
     with queue.creating():
@@ -68,7 +68,7 @@ def test_a_job_that_is_gone_gives_its_turn_away() -> None:
         assert enqueued == [C]
 
 
-def test_creations_that_hang_hold_nobody_up_and_nothing_waits_for_ever() -> None:
+def test_hung_creations_do_not_block_status_writes_for_ever() -> None:
     clock = Clock()
     queue = StatusQueue(lambda key: None, clock)
     with queue.creating():
@@ -111,7 +111,7 @@ RUNS = status("Running", "True", "Training")
         ({}, {**status(), "conditions": [{"type": "CheckpointNotDurable", "status": "True"}]}, True),
     ],
 )
-def test_only_what_nobody_acts_on_waits(old: Manifest, new: Manifest, waits: bool) -> None:
+def test_only_informational_changes_wait(old: Manifest, new: Manifest, waits: bool) -> None:
     assert is_startup_only(old, new) is waits
 
 
@@ -134,7 +134,7 @@ class SlowKube(FakeKube):
 
 
 @pytest.mark.asyncio
-async def test_children_of_many_jobs_come_before_what_is_told_of_them() -> None:
+async def test_children_of_many_jobs_are_created_before_their_status_writes() -> None:
     kube, watch_state, enqueued = SlowKube(), WatchState(), list[Any]()
     reconciler = Reconciler(
         watch_state=watch_state,

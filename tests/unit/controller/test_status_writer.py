@@ -109,7 +109,7 @@ def bench() -> Bench:
 
 
 @pytest.mark.parametrize(("reason", "code", "message"), CASES)
-async def test_a_refused_status_is_stored_without_its_new_records(
+async def test_a_rejected_status_is_stored_without_its_new_records(
     bench: Bench, reason: str, code: int, message: str
 ) -> None:
     await bench.fail_all()
@@ -123,7 +123,7 @@ async def test_a_refused_status_is_stored_without_its_new_records(
     assert bench.events("StatusIncomplete") == [told["message"]]
 
 
-async def test_a_refused_status_is_not_sent_in_every_pass(bench: Bench) -> None:
+async def test_a_rejected_status_is_not_sent_in_every_pass(bench: Bench) -> None:
     await bench.fail_all()
     await bench.settle()
     assert bench.kube.sent == 2, "the whole status and the reduced one"
@@ -147,7 +147,7 @@ async def test_the_whole_status_is_stored_once_the_api_server_accepts_it(bench: 
     assert (told["status"], told["reason"]) == ("False", "StatusAccepted")
 
 
-async def test_an_event_reports_that_even_the_reduced_status_is_refused(bench: Bench) -> None:
+async def test_an_event_reports_that_even_the_reduced_status_is_rejected(bench: Bench) -> None:
     await bench.fail_all()
     bench.kube.limit = 10
     assert await bench.settle() == RETRY_SECONDS
@@ -163,7 +163,7 @@ async def test_a_forbidden_status_is_left_to_the_queue(bench: Bench) -> None:
         await bench.settle()
 
 
-async def test_a_job_of_the_same_name_starts_without_the_refusal(bench: Bench) -> None:
+async def test_a_recreated_job_starts_without_the_rejection(bench: Bench) -> None:
     await bench.fail_all()
     await bench.settle()
     bench.kube.remove(Kind.PS_TRAINING_JOB, *KEY)

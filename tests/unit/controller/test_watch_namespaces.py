@@ -86,7 +86,7 @@ class Cluster:
                 await asyncio.sleep(0.005)
 
 
-async def test_a_namespace_that_forbids_the_operator_stops_no_other(
+async def test_a_forbidden_namespace_does_not_stop_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = Cluster(monkeypatch, forbids=True)
@@ -112,7 +112,7 @@ async def test_a_namespace_that_forbids_the_operator_stops_no_other(
     assert cluster.synced == ["a", "b"]
 
 
-async def test_a_namespace_that_forbids_later_is_left_alone_until_it_permits_again(
+async def test_a_namespace_forbidden_later_is_skipped_until_permitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(monkeypatch, forbids=False)
@@ -129,7 +129,7 @@ async def test_a_namespace_that_forbids_later_is_left_alone_until_it_permits_aga
         assert ("DELETED", "pod-b") in cluster.received, "what went while nothing was seen"
 
 
-async def test_a_cluster_that_forbids_everything_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operator_that_is_forbidden_everywhere_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(monkeypatch, forbids=True)
     cluster.watches = Watches(2, ("b",))
     async with cluster.run():

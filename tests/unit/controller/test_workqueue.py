@@ -70,7 +70,7 @@ def test_a_key_is_queued_once() -> None:
     virtually(story())
 
 
-def test_nothing_begins_before_the_caches_are_filled() -> None:
+def test_no_pass_starts_before_the_caches_are_filled() -> None:
     async def story() -> None:
         bench = Bench()
         bench.queue.add(A)
@@ -86,7 +86,7 @@ def test_nothing_begins_before_the_caches_are_filled() -> None:
     virtually(story())
 
 
-def test_nothing_begins_while_another_may_act() -> None:
+def test_no_pass_starts_while_another_operator_may_act() -> None:
     async def story() -> None:
         may_act = False
         bench = Bench(may_act=lambda: may_act)
@@ -103,7 +103,7 @@ def test_nothing_begins_while_another_may_act() -> None:
     virtually(story())
 
 
-def test_what_comes_during_a_pass_gets_another_one() -> None:
+def test_a_change_during_a_pass_triggers_another_pass() -> None:
     async def story() -> None:
         async def slow(key: Key) -> None:
             await asyncio.sleep(2)
@@ -138,7 +138,7 @@ def test_passes_over_several_keys_run_side_by_side() -> None:
     virtually(story())
 
 
-def test_a_pass_that_takes_long_gives_its_place_to_another() -> None:
+def test_a_slow_pass_yields_its_slot() -> None:
     async def story() -> None:
         async def slow(key: Key) -> None:
             await asyncio.sleep(10 if key[1] in "ab" else 0.5)
@@ -162,7 +162,7 @@ def test_a_pass_that_takes_long_gives_its_place_to_another() -> None:
     virtually(story())
 
 
-def test_failures_are_retried_ever_more_slowly_and_forgotten_after_success() -> None:
+def test_failures_are_retried_with_backoff_and_forgotten_after_success() -> None:
     async def story() -> None:
         failing = True
 
@@ -185,7 +185,7 @@ def test_failures_are_retried_ever_more_slowly_and_forgotten_after_success() -> 
     virtually(story())
 
 
-def test_an_event_is_not_held_up_by_a_backoff() -> None:
+def test_an_event_is_not_delayed_by_a_backoff() -> None:
     async def story() -> None:
         async def handler(key: Key) -> None:
             if now() < 5:
@@ -206,7 +206,7 @@ def test_an_event_is_not_held_up_by_a_backoff() -> None:
     virtually(story())
 
 
-def test_the_api_server_is_left_alone_for_as_long_as_it_asks() -> None:
+def test_retry_after_of_the_api_server_is_respected() -> None:
     async def story() -> None:
         async def handler(key: Key) -> None:
             if len(bench.passes) == 1:
@@ -241,7 +241,7 @@ def test_the_earliest_deadline_counts() -> None:
     virtually(story())
 
 
-def test_a_pass_names_the_next_deadline_anew() -> None:
+def test_a_pass_replaces_the_next_deadline() -> None:
     async def story() -> None:
         async def handler(key: Key) -> float | None:
             return 50 if len(bench.passes) == 1 else None
@@ -271,7 +271,7 @@ def test_a_forgotten_key_has_no_deadline() -> None:
     virtually(story())
 
 
-def test_stopping_finishes_the_passes_under_way_and_begins_none() -> None:
+def test_stopping_finishes_running_passes_and_starts_none() -> None:
     async def story() -> None:
         ended = []
 
@@ -293,7 +293,7 @@ def test_stopping_finishes_the_passes_under_way_and_begins_none() -> None:
     virtually(story())
 
 
-def test_no_progress_is_told_from_none_needed() -> None:
+def test_a_stuck_queue_is_distinguished_from_an_idle_one() -> None:
     async def story() -> None:
         async def hangs(key: Key) -> None:
             if key == A:
@@ -313,7 +313,7 @@ def test_no_progress_is_told_from_none_needed() -> None:
     virtually(story())
 
 
-def test_a_long_queue_that_moves_is_not_stuck() -> None:
+def test_a_long_moving_queue_is_not_stuck() -> None:
     async def story() -> None:
         async def slow(key: Key) -> None:
             await asyncio.sleep(1)

@@ -93,7 +93,7 @@ def test_a_stopped_workload_is_not_requeued() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 78])
-def test_the_end_of_the_job_gives_its_quota_back(code: int) -> None:
+def test_a_finished_job_returns_its_quota(code: int) -> None:
     world = running()
     world.end("chief", code=code)
     world.run()
@@ -117,7 +117,7 @@ def test_the_quota_of_an_ended_job_is_kept_while_a_pod_still_stops() -> None:
     assert world.is_true(world.workload, "Finished")
 
 
-def test_quota_that_was_given_back_is_not_used_again() -> None:
+def test_returned_quota_is_not_reused() -> None:
     world = running(worker={"replicas": 4, "minReplicas": 2}, successPolicy="AllWorkers")
     world.end("worker", 3)
     world.run()
@@ -136,7 +136,7 @@ def test_fewer_workers_may_be_admitted() -> None:
     assert world.job["status"]["worker"]["summary"] == "4/4"
 
 
-def test_more_workers_wait_for_a_slice_and_no_pod_is_touched() -> None:
+def test_added_workers_wait_for_a_slice_and_no_pod_is_changed() -> None:
     world = running(quota=6, worker={"replicas": 4})
     before = {name: p["metadata"]["uid"] for name, p in world.pods.items()}
     world.edit({"worker": {"replicas": 8}})
@@ -151,7 +151,7 @@ def test_more_workers_wait_for_a_slice_and_no_pod_is_touched() -> None:
     assert world.with_quota()["worker"] == 8
 
 
-def test_fewer_workers_give_their_quota_back_once_their_pods_are_gone() -> None:
+def test_scaling_down_returns_quota_once_the_pods_are_deleted() -> None:
     world = running(worker={"replicas": 4})
     world.lingering.add("worker")
     world.edit({"worker": {"replicas": 2}})
@@ -165,7 +165,7 @@ def test_fewer_workers_give_their_quota_back_once_their_pods_are_gone() -> None:
     assert phase(world) == "Running"
 
 
-def test_quota_that_a_smaller_number_gave_up_is_asked_for_again() -> None:
+def test_returned_quota_is_requested_again_when_scaling_up() -> None:
     world = running(quota=10, worker={"replicas": 8})
     world.edit({"worker": {"replicas": 4}})
     world.run()
@@ -175,7 +175,7 @@ def test_quota_that_a_smaller_number_gave_up_is_asked_for_again() -> None:
     assert world.existing()["worker"] == 4
 
 
-def test_a_slice_that_is_not_wanted_any_more_is_deleted() -> None:
+def test_an_obsolete_slice_is_deleted() -> None:
     world = running(quota=6, worker={"replicas": 4})
     world.edit({"worker": {"replicas": 8}})
     world.run()
@@ -188,7 +188,7 @@ def test_a_slice_that_is_not_wanted_any_more_is_deleted() -> None:
     assert len(world.workloads) == 1
 
 
-def test_workers_that_have_ended_give_their_quota_back() -> None:
+def test_finished_workers_return_their_quota() -> None:
     world = running(worker={"replicas": 3}, successPolicy="AllWorkers")
     world.end("worker", 1)
     world.run()
@@ -221,7 +221,7 @@ def test_a_job_that_waits_corrects_its_workload_and_keeps_its_place() -> None:
     assert {s["name"]: s["count"] for s in world.workload["spec"]["podSets"]}["ps"] == 3
 
 
-def test_suspension_by_the_user_gives_the_quota_back() -> None:
+def test_suspension_by_the_user_returns_the_quota() -> None:
     world = running()
     world.lingering.add("chief")
     world.edit({"runPolicy": {"suspend": True}})
@@ -239,7 +239,7 @@ def test_suspension_by_the_user_gives_the_quota_back() -> None:
     assert phase(world) == "Running"
 
 
-def test_a_deleted_workload_stops_the_job_and_is_made_again() -> None:
+def test_a_deleted_workload_stops_the_job_and_is_recreated() -> None:
     world = running()
     world.lingering.add("chief")
     del world.children[str(Kind.WORKLOAD), world.workload["metadata"]["name"]]
@@ -284,7 +284,7 @@ def test_pods_get_the_labels_and_tolerations_of_their_flavor() -> None:
     assert len(world.writes) == writes
 
 
-def test_a_flavor_that_cannot_be_read_holds_a_start_and_stops_no_job() -> None:
+def test_an_unreadable_flavor_delays_a_start_and_stops_no_job() -> None:
     world = with_flavor(queued(), {})
     known, world.objects = world.objects, QueueObjects()
     world.run()
@@ -328,7 +328,7 @@ def test_the_value_of_the_priority_class_is_copied() -> None:
     assert world.workload["spec"]["priorityClassRef"]["name"] == "high"
 
 
-def test_an_eviction_is_reported_in_kueues_words_if_the_priority_class_was_not_read_again() -> None:
+def test_an_eviction_keeps_kueues_message_if_the_priority_class_was_not_reread() -> None:
     world = WithObjects(queued().job, installation=Installation(kueue=KueueSupport.ON))
     assert world.job is not None
     world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"
@@ -342,7 +342,7 @@ def test_an_eviction_is_reported_in_kueues_words_if_the_priority_class_was_not_r
     assert message.startswith("Preempted: Preempted to accommodate a higher priority. The chief stops first")
 
 
-def test_a_finished_workload_of_a_job_that_goes_on_is_replaced_by_one_write_each() -> None:
+def test_a_finished_workload_of_a_running_job_is_replaced_in_single_writes() -> None:
     world = running()
     world._set(world.workload, "Finished", True, "OwnerNotFound", "finished by mistake")
     name = world.workload["metadata"]["name"]
@@ -381,7 +381,7 @@ def test_a_job_without_a_queue_is_left_alone() -> None:
     assert not [c for c in world.job["status"]["conditions"] if c["type"] == "Queued"]
 
 
-def test_a_status_patch_names_the_version_that_it_was_made_from() -> None:
+def test_a_status_patch_requires_the_version_that_it_was_computed_from() -> None:
     world = running()
     world.evict()
     for _ in range(10):

@@ -30,7 +30,7 @@ def ended(world: World) -> None:
 
 
 @pytest.mark.parametrize("state", [lambda world: None, suspended, ended], ids=["running", "suspended", "ended"])
-def test_what_lost_its_owner_gets_it_back(state: Callable[[World], None]) -> None:
+def test_a_child_without_its_owner_is_adopted_again(state: Callable[[World], None]) -> None:
     world = running()
     before = set(world.children)
     orphan(world)
@@ -42,7 +42,7 @@ def test_what_lost_its_owner_gets_it_back(state: Callable[[World], None]) -> Non
         assert controller_uid(child) == UID, key
 
 
-def test_a_running_job_goes_on() -> None:
+def test_a_running_job_continues() -> None:
     world = running()
     pods, children = dict(world.pods), {key: c["metadata"]["uid"] for key, c in world.children.items()}
     orphan(world)
@@ -52,7 +52,7 @@ def test_a_running_job_goes_on() -> None:
     assert not world.writes[-1:] or world.writes[-1][0] == "Replace"
 
 
-def test_a_job_that_expires_takes_them_along() -> None:
+def test_an_expiring_job_deletes_adopted_children() -> None:
     world = running(runPolicy={"ttlSecondsAfterFinished": 60})
     world.end("chief")
     world.settle()
@@ -72,7 +72,7 @@ def test_a_job_that_expires_takes_them_along() -> None:
     ],
     ids=["another job's", "nobody's", "another controller's"],
 )
-def test_only_what_is_proved_to_be_the_jobs_is_taken(labels: dict[str, str], owners: list[dict[str, object]]) -> None:
+def test_only_proven_children_are_adopted(labels: dict[str, str], owners: list[dict[str, object]]) -> None:
     metadata = {"name": "digits", "uid": "u", "labels": labels, "ownerReferences": owners}
     world = running()
     assert world.job is not None

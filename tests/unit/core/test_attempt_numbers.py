@@ -96,12 +96,12 @@ SUCCESSES: dict[str, tuple[tuple[Pod | Child, ...], dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("by", SUCCESSES)
-def test_what_shows_that_the_newest_attempt_has_succeeded(by: str) -> None:
+def test_evidence_of_the_newest_attempts_success(by: str) -> None:
     items, status, expected = SUCCESSES[by]
     assert seen(*items, **status).succeeded is expected
 
 
-def test_the_evaluators_success_is_remembered_as_the_chiefs() -> None:
+def test_the_evaluators_success_is_recorded_like_the_chiefs() -> None:
     record = {"evaluatorAttempt": 2, "term": 1, "evaluator": SUCCEEDED}
     assert seen(attempt(2, names.EVALUATOR), role=names.EVALUATOR, **record).succeeded
     record = {"evaluatorAttempt": 2, "term": 1, "chief": SUCCEEDED}
@@ -142,7 +142,7 @@ def test_the_next_attempt_waits_for_the_end_of_all_others(when: str) -> None:
     assert next_step(attempts, snapshot, failures_recorded=False) == Step(number)
 
 
-def test_a_role_that_is_not_wanted_or_has_succeeded_changes_nothing() -> None:
+def test_an_unwanted_or_succeeded_role_changes_nothing() -> None:
     older, newest = attempt(1), attempt(2, conditions=COMPLETE)
     found, snapshot = seen(older, newest), snapshot_of(job(), older, newest)
     assert next_step(found, snapshot, failures_recorded=True) == Step()
@@ -150,7 +150,7 @@ def test_a_role_that_is_not_wanted_or_has_succeeded_changes_nothing() -> None:
     assert next_step(unwanted, snapshot, failures_recorded=True) == Step()
 
 
-def test_older_attempts_go_in_order_once_their_ends_are_on_record() -> None:
+def test_older_attempts_are_deleted_in_order_once_recorded() -> None:
     items = attempt(10), attempt(9), attempt(8, deleting=True), attempt(11), runs(11)
     attempts, snapshot = seen(*items), snapshot_of(job(), *items)
     assert next_step(attempts, snapshot, failures_recorded=False).delete == ()

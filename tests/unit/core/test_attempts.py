@@ -71,7 +71,7 @@ def test_counting_again_adds_nothing(name: str) -> None:
     assert again.failures == ()
 
 
-def test_a_replaced_pod_goes_on_counting() -> None:
+def test_a_replaced_pod_keeps_its_count() -> None:
     old = ReplicaRecord(role="worker", index=0, failures=2, restarts=2, pod_uid="a", pod_created=NOW, ended=2)
     status = STARTED.model_copy(update={"replica_records": [old]})
     fresh = pod("worker", uid="b", created=timedelta(seconds=5))
@@ -115,7 +115,7 @@ def test_nothing_is_counted_before_the_start_or_after_the_end() -> None:
     assert count(failed, status=STARTED.model_copy(update={"completion_time": NOW})).records == ()
 
 
-def test_the_failure_is_told_with_its_last_line() -> None:
+def test_the_failure_is_reported_with_its_last_line() -> None:
     counted = count(pod("chief", term=1, phase="Failed", state=terminated(1, "Traceback:\n  x\nKeyError: 'a'\n\n")))
     reported = counted.failures[0].last_failure
     assert (reported.pod, reported.exit_code, reported.message, reported.count) == (

@@ -45,7 +45,7 @@ def test_budgets_are_each_replicas_own() -> None:
     assert phase(world) == "Running"
 
 
-def test_failures_out_of_the_window_are_forgotten() -> None:
+def test_failures_outside_the_window_are_forgotten() -> None:
     world = running(worker={"backoff": {"limit": 1, "windowSeconds": 60}})
     for at in (0, 61, 122):
         fail(world, "worker", at=at)
@@ -69,7 +69,7 @@ def test_the_window_is_exact_and_its_memory_bounded(times: list[int], limit: int
         assert len(kept) <= limit + 1
 
 
-def test_a_failure_as_old_as_the_window_counts_no_more() -> None:
+def test_a_failure_as_old_as_the_window_does_not_count() -> None:
     spec = typed(job(spec={"worker": {"backoff": {"limit": 3, "windowSeconds": 60}}}))
     newest = NOW + timedelta(seconds=60)
     assert budgets.remembered(spec, "worker", [newest, NOW]) == [newest]
@@ -102,7 +102,7 @@ def test_exit_code(code: int, end: str) -> None:
     assert phase(world) == end
 
 
-def test_a_worker_is_given_up_while_enough_are_left() -> None:
+def test_a_worker_is_given_up_while_enough_remain() -> None:
     world = running(worker={"replicas": 3, "minReplicas": 2, "restartPolicy": "Never"})
     fail(world, "worker", 1)
     assert phase(world) == "Running"
@@ -116,7 +116,7 @@ def test_a_worker_is_given_up_while_enough_are_left() -> None:
 
 
 @pytest.mark.parametrize("role", ["worker", "chief", "ps", "evaluator"])
-def test_wrong_settings_fail_the_job_at_once_with_their_sentence(role: str) -> None:
+def test_invalid_settings_fail_the_job_at_once_with_their_message(role: str) -> None:
     world = running(worker={"replicas": 3, "minReplicas": 1}, evaluator={"enabled": True})
     fail(world, role, code=78)
     failed = world.condition("Failed")
@@ -125,14 +125,14 @@ def test_wrong_settings_fail_the_job_at_once_with_their_sentence(role: str) -> N
     assert "the last words; another run would fail as well" in failed["message"]
 
 
-def test_a_rule_may_try_wrong_settings_again() -> None:
+def test_a_rule_may_retry_invalid_settings() -> None:
     rules = [{"reasons": ["BadSettings"], "action": "RestartReplica"}]
     world = running(failurePolicy={"rules": rules})
     fail(world, "worker", 1, code=78)
     assert phase(world) == "Running"
 
 
-def test_a_rule_that_fails_the_job_gives_nobody_up() -> None:
+def test_a_rule_that_fails_the_job_gives_no_worker_up() -> None:
     rules = [{"exitCodes": {"values": [42]}, "action": "FailJob"}]
     world = running(worker={"replicas": 3, "minReplicas": 1}, failurePolicy={"rules": rules})
     fail(world, "worker", 1, code=42)
@@ -141,7 +141,7 @@ def test_a_rule_that_fails_the_job_gives_nobody_up() -> None:
     assert "rules[0]" in failed["message"]
 
 
-def test_a_pod_that_idles_though_a_rule_wants_it_run_again_is_replaced() -> None:
+def test_an_idle_pod_that_a_rule_restarts_is_replaced() -> None:
     rules = [{"exitCodes": {"values": [42]}, "action": "RestartReplica"}]
     world = running(worker={"restartPolicy": "Never"}, failurePolicy={"rules": rules})
     fail(world, "worker", 1, code=42)
@@ -174,7 +174,7 @@ def test_restarts_of_the_job_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("dies_after", range(8))
-def test_a_restart_of_the_job_is_counted_before_anything_goes(dies_after: int) -> None:
+def test_a_restart_of_the_job_is_counted_before_any_deletion(dies_after: int) -> None:
     world = restart_job()
     world.end("worker", 1, 3)
     world.reconcile(stop_after=dies_after)

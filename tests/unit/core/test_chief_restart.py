@@ -24,7 +24,7 @@ def test_the_first_attempt_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, "Restart"])
-def test_the_next_attempt_is_told_to_the_parameter_servers_alone(policy: str | None) -> None:
+def test_only_parameter_servers_are_informed_of_the_next_attempt(policy: str | None) -> None:
     world = running(ps={"replicas": 2, **({"onChiefRestart": policy} if policy else {})})
     since = len(world.writes)
     world.delete_pod("chief")
@@ -37,7 +37,7 @@ def test_the_next_attempt_is_told_to_the_parameter_servers_alone(policy: str | N
 
 
 @pytest.mark.parametrize("spec", [{"ps": {"replicas": 2, "onChiefRestart": "Keep"}}, {"chief": {"enabled": False}}])
-def test_where_nothing_follows_from_it_nothing_is_written(spec: dict[str, Any]) -> None:
+def test_a_new_attempt_without_consequences_changes_no_child(spec: dict[str, Any]) -> None:
     world = running(**spec)
     since = len(world.writes)
     world.delete_pod("chief")
@@ -46,7 +46,7 @@ def test_where_nothing_follows_from_it_nothing_is_written(spec: dict[str, Any]) 
     assert applied(world, since) == []
 
 
-def test_what_is_made_later_is_made_with_the_newest_term() -> None:
+def test_later_children_get_the_newest_term() -> None:
     world = running(ps={"replicas": 2})
     world.edit({"runPolicy": {"suspend": True}})
     world.settle()
@@ -60,7 +60,7 @@ def test_what_is_made_later_is_made_with_the_newest_term() -> None:
     assert len(hashes) == 2, "the term is for the parameter servers alone"
 
 
-def test_an_operator_that_dies_before_the_next_attempt_is_made_tells_the_same_term() -> None:
+def test_an_operator_crash_before_the_next_attempt_does_not_change_the_term() -> None:
     world = running()
     world.delete_pod("chief")
     world.reconcile(stop_after=1)

@@ -50,12 +50,12 @@ def test_every_member_has_the_claims(member: int) -> None:
     assert second["metadata"]["name"] == "shard-digits-ps"
 
 
-def test_a_job_without_claims_says_nothing_of_them() -> None:
+def test_a_job_without_claims_has_no_claim_fields() -> None:
     assert not built({"replicas": 1}).keys() & {"volumeClaimTemplates", "persistentVolumeClaimRetentionPolicy"}
 
 
 @pytest.mark.parametrize(("when", "owners"), [("Retain", []), ("Delete", [UID])])
-def test_the_job_owns_the_claims_that_go_with_it(when: str, owners: list[str]) -> None:
+def test_the_job_owns_the_claims_that_are_deleted_with_it(when: str, owners: list[str]) -> None:
     """The StatefulSet never does: it goes with every suspension."""
     spec = built(ps(**policy(whenDeleted=when)))
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -78,11 +78,11 @@ def test_the_job_owns_the_claims_that_go_with_it(when: str, owners: list[str]) -
         ("other-digits-ps-0", None),
     ],
 )
-def test_a_claims_name_tells_its_shard(name: str, shard: int | None) -> None:
+def test_a_claims_name_contains_its_shard(name: str, shard: int | None) -> None:
     assert volume_claims.shard(typed(job(spec={"ps": ps(standby={"mode": "Warm"})})), name) == shard
 
 
-def test_claims_stay_through_a_suspension_and_the_end() -> None:
+def test_claims_survive_a_suspension_and_the_end() -> None:
     world = running(ps=ps(**policy(whenDeleted="Delete", whenScaled="Delete")))
     before = names_of(world)
     assert len(before) == 4
@@ -123,7 +123,7 @@ def test_claims_of_an_earlier_job_of_this_name_are_not_ours_to_delete() -> None:
     assert [n for n in names_of(world) if n.endswith("2")] == ["shard-digits-ps-2"]
 
 
-def test_how_a_claim_is_bound_is_no_news() -> None:
+def test_the_binding_of_a_claim_is_not_a_change() -> None:
     metadata = {"name": "c", "namespace": "n", "uid": "u", "labels": {"pstraining.dev/job-uid": UID}}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {}}
     bound = {

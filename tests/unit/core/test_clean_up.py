@@ -64,7 +64,7 @@ RESOLVED = [
 
 
 @pytest.mark.parametrize(("end", "own", "general", "expected"), RESOLVED)
-def test_a_roles_policy_goes_before_the_jobs(end: Condition, own: Any, general: Any, expected: str) -> None:
+def test_a_roles_policy_overrides_the_jobs(end: Condition, own: Any, general: Any, expected: str) -> None:
     spec = typed(job(spec={"chief": {"cleanPodPolicy": own}, "runPolicy": {"cleanPodPolicy": general}}))
     assert policy(spec, names.CHIEF, end) == expected
     assert frees(spec, names.CHIEF, end) is (expected != "None")
@@ -72,7 +72,7 @@ def test_a_roles_policy_goes_before_the_jobs(end: Condition, own: Any, general: 
     assert policy(spec, names.PS, end) == policy(typed(job(spec={"runPolicy": {"cleanPodPolicy": general}})), "ps", end)
 
 
-def test_a_job_expires_so_long_after_its_end() -> None:
+def test_a_job_expires_after_its_time_to_live() -> None:
     limited, unlimited = typed(job(spec={"runPolicy": {"ttlSecondsAfterFinished": 60}})), typed(job())
     ended, runs = facts_of({}, completionTime=stamp(NOW)).status, facts_of({}).status
     assert expiry(limited, ended) == NOW + timedelta(seconds=60)
@@ -86,12 +86,12 @@ def test_success_deletes_all_but_the_ended_attempts_and_the_claims() -> None:
     assert (found.narrow, found.idle, found.until) == ((), False, None)
 
 
-def test_what_is_being_deleted_is_not_deleted_again() -> None:
+def test_an_object_in_deletion_is_not_deleted_again() -> None:
     going = [a_child(Kind.SERVICE, "s", deleting=True), servers(deleting=True), worker(0)]
     assert deleted(step(SUCCEEDED, *going)) == ["worker-0"]
 
 
-def test_the_network_policy_goes_after_the_pods() -> None:
+def test_the_network_policy_is_deleted_after_the_pods() -> None:
     serving = a_pod(names.PS, 0, "n", deleting=True)
     assert "NetworkPolicy" not in deleted(step(SUCCEEDED, *EVERYTHING, CHIEF, serving))
     assert "ConfigMap" in deleted(step(SUCCEEDED, *EVERYTHING, CHIEF, serving))
@@ -140,7 +140,7 @@ ATTEMPTS: dict[str, tuple[tuple[Child | Pod, ...], dict[str, Any], list[str]]] =
 
 
 @pytest.mark.parametrize("which", ATTEMPTS)
-def test_an_attempt_that_has_ended_holds_its_log(which: str) -> None:
+def test_a_finished_attempt_keeps_its_log(which: str) -> None:
     seen, status, expected = ATTEMPTS[which]
     assert deleted(step(SUCCEEDED, *seen, **status)) == expected
 
@@ -148,7 +148,7 @@ def test_an_attempt_that_has_ended_holds_its_log(which: str) -> None:
 ALL_STAY = {"runPolicy": {"cleanPodPolicy": {"onSuccess": "None"}}}
 
 
-def test_with_the_pods_of_one_role_stays_what_others_need() -> None:
+def test_retained_pods_keep_the_objects_that_they_need() -> None:
     chief_stays = {"chief": {"cleanPodPolicy": {"onSuccess": "None"}}}
     found = step(SUCCEEDED, *EVERYTHING, attempt("chief", 1), attempt("evaluator", 1), CHIEF, spec=chief_stays)
     assert deleted(found) == [*WORKLOADS, *FOR_PODS], "an attempt that has ended needs neither map nor launcher"
@@ -165,7 +165,7 @@ def test_a_workload_without_a_known_role_is_a_workers(labels: dict[str, str]) ->
         assert deleted(step(SUCCEEDED, found, spec={role: {"cleanPodPolicy": {"onSuccess": "None"}}})) == expected
 
 
-def test_a_set_of_servers_is_the_servers_whatever_its_labels() -> None:
+def test_a_stateful_set_counts_as_servers_whatever_its_labels() -> None:
     found = servers(labels={names.LABEL_ROLE: names.WORKER})
     assert deleted(step(SUCCEEDED, found, spec={"ps": {"cleanPodPolicy": {"onSuccess": "None"}}})) == []
 
@@ -210,13 +210,13 @@ def test_servers_are_narrowed_once(spec: dict[str, Any], narrowed: bool) -> None
     assert not step(FAILED, servers(spec=spec, deleting=True), failedReplica="ps/2").narrow
 
 
-def test_server_0_is_the_first_of_a_set_that_says_nothing() -> None:
+def test_a_set_without_ordinals_starts_at_server_0() -> None:
     for spec, narrowed in (({"replicas": 1}, False), (None, False), ({"replicas": 2}, True)):
         child = servers(spec=spec) if spec is not None else servers(spec={})
         assert bool(step(FAILED, child, failedReplica="ps/0").narrow) is narrowed
 
 
-def test_the_failed_replica_goes_when_its_time_is_over() -> None:
+def test_the_failed_replica_is_deleted_after_its_retention() -> None:
     spec = {"runPolicy": {"cleanPodPolicy": {"keepFailedSeconds": 60}}}
     for seconds, kept in ((59, True), (60, False)):
         found = step(FAILED, worker(1), now=NOW + timedelta(seconds=seconds), spec=spec, failedReplica="worker/1")
@@ -226,7 +226,7 @@ def test_the_failed_replica_goes_when_its_time_is_over() -> None:
     assert found.until is None, "what else is kept has no time"
 
 
-def test_there_is_nothing_to_wait_for_without_a_failed_replica() -> None:
+def test_without_a_failed_replica_there_is_no_deadline() -> None:
     assert step(FAILED, worker(1), failedReplica="worker/0").until is None
     assert step(FAILED, worker(1)) == CleanUpStep(delete=(worker(1),))
     stays = step(FAILED, worker(1), *OTHERS, spec={"worker": {"cleanPodPolicy": {"onFailure": "None"}}})

@@ -50,7 +50,7 @@ def test_workers_that_were_given_up_are_not_waited_for() -> None:
     assert phase(world) == "Succeeded"
 
 
-def test_without_a_chief_all_workers_are_all() -> None:
+def test_without_a_chief_all_workers_count() -> None:
     world = running(successPolicy="AllWorkers", chief={"enabled": False})
     world.end("worker", 0)
     world.settle()
@@ -123,7 +123,7 @@ def test_the_evaluators_budget_fails_the_job() -> None:
 
 
 @pytest.mark.parametrize("within", [True, False])
-def test_the_evaluator_is_in_the_cluster_only_if_asked_for(within: bool) -> None:
+def test_the_evaluator_is_in_the_cluster_only_on_request(within: bool) -> None:
     world = running(evaluator={"enabled": True, "inCluster": within})
     assert ('"evaluator"' in world.children["ConfigMap", "digits"]["data"]["cluster.json"]) is within
 
@@ -136,7 +136,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("role", FAILURES)
-def test_only_what_failed_the_job_is_kept_and_not_for_ever(role: str) -> None:
+def test_only_the_failed_replica_is_kept_for_a_limited_time(role: str) -> None:
     kind, name, index = FAILURES[role]
     world = World(job(ps=3, spec={role: {"backoff": {"limit": 0}}}))
     world.settle()
@@ -192,7 +192,7 @@ def workloads(world: World) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("role", WORKLOADS)
-def test_a_role_has_the_last_word_about_its_pods_on_success(role: str) -> None:
+def test_a_roles_policy_decides_about_its_pods_on_success(role: str) -> None:
     spec = deep_merge({"evaluator": {"enabled": True}}, {role: {"cleanPodPolicy": {"onSuccess": "None"}}})
     world = running(**spec, runPolicy={"cleanPodPolicy": {"onSuccess": "All"}})
     world.end("chief")
@@ -203,7 +203,7 @@ def test_a_role_has_the_last_word_about_its_pods_on_success(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", WORKLOADS)
-def test_a_role_has_the_last_word_about_its_pods_on_failure(role: str) -> None:
+def test_a_roles_policy_decides_about_its_pods_on_failure(role: str) -> None:
     spec = deep_merge({"evaluator": {"enabled": True}}, {role: {"cleanPodPolicy": {"onFailure": "None"}}})
     world = running(**spec, runPolicy={"activeDeadlineSeconds": 10})
     world.now += timedelta(seconds=10)
@@ -211,7 +211,7 @@ def test_a_role_has_the_last_word_about_its_pods_on_failure(role: str) -> None:
     assert workloads(world) == WORKLOADS[role]
 
 
-def test_what_failed_is_kept_as_long_as_asked() -> None:
+def test_the_failed_replica_is_kept_for_the_requested_time() -> None:
     keep = {"onFailure": "Failed", "keepFailedSeconds": 60}
     world = running(worker={"backoff": {"limit": 0}}, runPolicy={"cleanPodPolicy": keep})
     world.end("worker", 0, 1)
@@ -226,7 +226,7 @@ def test_a_finished_job_is_three_objects() -> None:
     assert len(world.children) + len(world.pods) + 1 == 3
 
 
-def test_a_finished_chief_stays_though_its_pod_is_seen_as_it_was() -> None:
+def test_a_finished_chief_is_kept_despite_an_outdated_pod() -> None:
     world = running()
     (name,) = (n for n, p in world.pods.items() if "chief" in n)
     before = deep_merge({}, world.pods[name])

@@ -11,7 +11,7 @@ from tests.support.builders import TEMPLATE, job
 from tests.support.simulation import World, phase, running
 
 
-def test_a_taken_name_stops_the_job_and_is_told() -> None:
+def test_an_occupied_name_stops_the_job_and_is_reported() -> None:
     world = World(job(), foreign={("StatefulSet", "digits-ps")})
     world.reconcile()
     conflict = world.condition("NameConflict")
@@ -24,7 +24,7 @@ def test_a_taken_name_stops_the_job_and_is_told() -> None:
     assert phase(world) == "Running"
 
 
-def test_a_job_without_steps_is_stalled_until_it_makes_some() -> None:
+def test_a_job_without_steps_is_stalled_until_the_next_step() -> None:
     world = World(job())
     world.settle()
     with pytest.raises(StopIteration):
@@ -44,7 +44,7 @@ def test_a_job_without_steps_is_stalled_until_it_makes_some() -> None:
     assert (world.condition("Stalled")["status"], world.condition("Stalled")["reason"]) == ("False", "Suspended")
 
 
-def test_a_refused_template_waits_for_a_change_of_the_spec() -> None:
+def test_a_rejected_template_waits_for_a_change_of_the_spec() -> None:
     world = World(job(), refuse=lambda c: "spec.containers[0].imge: unknown field" if c.kind == "Deployment" else "")
     world.reconcile()
     assert phase(world) == "Invalid"
@@ -58,7 +58,7 @@ def test_a_refused_template_waits_for_a_change_of_the_spec() -> None:
     assert world.condition("InvalidTemplate")["status"] == "False"
 
 
-def test_no_job_runs_while_an_object_that_its_pods_wait_for_is_refused() -> None:
+def test_no_job_runs_while_a_required_object_is_rejected() -> None:
     quota = 'services "digits-ps-0" is forbidden: exceeded quota: few'
     world = World(job(), refuse=lambda c: quota if c.name == "digits-ps-0" else "", verdict=Verdict.REFUSED)
     world.reconcile()
@@ -73,7 +73,7 @@ def test_no_job_runs_while_an_object_that_its_pods_wait_for_is_refused() -> None
         assert quota in condition["message"]
 
 
-def test_a_template_refused_half_way_starts_over_with_the_new_one() -> None:
+def test_a_template_rejected_during_creation_is_replaced_by_the_new_one() -> None:
     world = World(job(), refuse=lambda c: "bad" if c.kind == "StatefulSet" else "")
     world.settle()
     assert world.names_of("Deployment") == ["digits-worker-0"]
@@ -95,7 +95,7 @@ def test_a_ps_in_back_off_is_replaced_after_it_was_counted() -> None:
     assert [(a.kind, a.name) for a in world.plan().actions] == [("Pod", name)]
 
 
-def test_losing_a_ps_is_told_as_restarting() -> None:
+def test_a_lost_ps_is_reported_as_restarting() -> None:
     world = running()
     for found in world.pods.values():
         if found["metadata"]["labels"]["pstraining.dev/role"] == "ps":
@@ -106,7 +106,7 @@ def test_losing_a_ps_is_told_as_restarting() -> None:
     assert [e.type for e in world.reported if e.reason == "Restarting"] == ["Warning"]
 
 
-def test_a_deleted_child_is_made_again_and_a_scaled_one_corrected() -> None:
+def test_a_deleted_child_is_recreated_and_a_scaled_one_corrected() -> None:
     world = running()
     del world.children["Service", "digits-ps-0"]
     world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] = 0
@@ -128,7 +128,7 @@ def test_a_deleting_job_is_left_to_the_garbage_collector() -> None:
     assert world.plan().actions == ()
 
 
-def test_a_job_that_cannot_be_read_is_told_and_left_alone() -> None:
+def test_an_unreadable_job_is_reported_and_left_alone() -> None:
     manifest = job()
     manifest["spec"]["ps"]["replicas"] = "many"
     world = World(manifest)
@@ -138,7 +138,7 @@ def test_a_job_that_cannot_be_read_is_told_and_left_alone() -> None:
     assert not world.writes
 
 
-def test_every_name_is_refused_only_once_a_pass() -> None:
+def test_each_rejected_name_is_tried_once_per_pass() -> None:
     seen: list[str] = []
 
     def refuse(create: Create | Replace | Resize) -> str:
@@ -158,7 +158,7 @@ def test_every_name_is_refused_only_once_a_pass() -> None:
         ({"volume": {"persistentVolumeClaim": {"claimName": "c"}}}, ""),
     ],
 )
-def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | None, words: str) -> None:
+def test_volatile_checkpoints_are_reported(checkpoint: dict[str, Any] | None, words: str) -> None:
     world = World(job(spec={"checkpoint": checkpoint} if checkpoint else {}))
     world.reconcile()
     assert world.job is not None
@@ -167,7 +167,7 @@ def test_checkpoints_that_may_get_lost_are_told(checkpoint: dict[str, Any] | Non
     assert all(words in c["message"] for c in reported)
 
 
-def test_a_job_that_keeps_no_model_is_told_of_once() -> None:
+def test_a_job_that_saves_no_model_is_reported_once() -> None:
     """The status decides, so neither a pass nor another operator repeats the event."""
     world = running()
     reported = [e for e in world.reported if e.reason == "CheckpointNotDurable"]
@@ -182,7 +182,7 @@ def test_a_job_that_keeps_no_model_is_told_of_once() -> None:
     assert again.condition("CheckpointNotDurable")["status"] == "True", "also once nothing can be done about it"
 
 
-def test_an_old_attempt_is_evidence_until_its_end_is_on_record() -> None:
+def test_an_old_attempt_is_kept_until_its_end_is_recorded() -> None:
     world = running()
     world.end("chief", code=1)
     world.reconcile(stop_after=1)  # the next term exists, and the operator dies before it has told anything
@@ -194,7 +194,7 @@ def test_an_old_attempt_is_evidence_until_its_end_is_on_record() -> None:
     assert world.job["status"]["replicaRecords"][0]["failures"] == 1
 
 
-def test_what_only_looks_like_ours_is_not_seen() -> None:
+def test_foreign_lookalikes_are_ignored() -> None:
     world = running()
     theirs = copy.deepcopy(world.children["Service", "digits-hs"])
     theirs["metadata"] |= {"name": "theirs", "uid": "theirs", "ownerReferences": []}
@@ -208,7 +208,7 @@ def test_what_only_looks_like_ours_is_not_seen() -> None:
     assert world.plan().actions == ()
 
 
-def test_labels_that_somebody_broke_do_no_harm() -> None:
+def test_corrupted_labels_do_no_harm() -> None:
     world = running()
     for child in world.children.values():
         child["metadata"]["labels"] |= {"pstraining.dev/term": "x", "pstraining.dev/index": "y"}
@@ -230,7 +230,7 @@ def test_an_attempt_that_could_not_be_created_uses_no_term() -> None:
     assert world.job["status"]["term"] == 1
 
 
-def test_settings_of_gpu_nodes_in_other_roles_are_told_once_until_they_are_set() -> None:
+def test_gpu_node_settings_in_other_roles_are_reported_once_until_set() -> None:
     template = copy.deepcopy(TEMPLATE)
     template["spec"] |= {"nodeSelector": {"pool": "gpu"}}
     template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}

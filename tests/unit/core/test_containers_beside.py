@@ -110,7 +110,7 @@ def test_a_success_outlives_its_pod() -> None:
     assert ("Job", "digits-chief-2") not in world.children
 
 
-def test_what_ended_before_its_pod_was_deleted_is_not_taken_for_deleted() -> None:
+def test_a_program_that_ended_before_its_pods_deletion_is_not_taken_for_deleted() -> None:
     """A node is drained while the operator is away: the program had failed before."""
     drained = pod("chief", term=1, state=terminated(3), deleting=True)
     drained["metadata"]["deletionTimestamp"] = "2030-01-01T12:05:00Z"
@@ -129,7 +129,7 @@ def _counted(found: dict[str, Any]) -> FailureCounts:
     return count_failures(typed(manifest), observe(manifest, (), [found]), STARTED)
 
 
-def test_the_end_of_a_native_sidecar_is_not_the_programs() -> None:
+def test_the_end_of_a_native_sidecar_is_not_that_of_the_program() -> None:
     ended = _native(terminated(137), terminated(143), "Failed")
     counts = _counted(ended)
     assert [(r.failures, r.restarts) for r in counts.records] == [(1, 1)]
@@ -137,13 +137,13 @@ def test_the_end_of_a_native_sidecar_is_not_the_programs() -> None:
     assert counts.failures[0].last_failure.exit_code == 137
 
 
-def test_a_native_sidecar_that_restarts_is_no_failure() -> None:
+def test_a_restarting_native_sidecar_is_not_a_failure() -> None:
     restarted = _native({"running": {}}, terminated(1), "Running")
     assert _counted(restarted).records == ()
     assert _observed(restarted).blocked_init is None
 
 
-def test_a_native_sidecar_that_does_not_start_is_told() -> None:
+def test_a_native_sidecar_that_does_not_start_is_reported() -> None:
     waits = {"waiting": {"reason": "ImagePullBackOff"}}
     blocked = _observed(_native({"waiting": {"reason": "PodInitializing"}}, waits, "Pending")).blocked_init
     assert blocked is not None

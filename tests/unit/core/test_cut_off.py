@@ -24,7 +24,7 @@ def test_most_of_the_voters_may_continue(silent: int, voters: int) -> None:
 
 
 @pytest.mark.parametrize("voters", [2, 4, 6])
-def test_half_of_the_voters_may_continue_with_all_members_alone(voters: int) -> None:
+def test_half_of_the_voters_may_continue_only_with_all_members(voters: int) -> None:
     assert not may_go_on(voters // 2, voters, members_elsewhere=True)
     assert may_go_on(voters // 2, voters, members_elsewhere=False)
 
@@ -79,12 +79,12 @@ def seen(*pods: Pod, nodes: dict[str, Node] | None = NODES) -> Snapshot:
         "the first deletion counts",
     ],
 )
-def test_whether_the_pods_on_silent_nodes_may_continue(pods: list[Pod], expected: bool) -> None:
+def test_pods_on_unreachable_nodes_may_continue_with_a_quorum(pods: list[Pod], expected: bool) -> None:
     assert cut_off.goes_on(HOT, seen(*pods)) is expected
     assert cut_off.goes_on(PLAIN, seen(*pods)) is False
 
 
-def test_silent_nodes_are_those_that_may_run_pods() -> None:
+def test_unreachable_nodes_are_those_that_may_still_run_pods() -> None:
     out = NODES | {"cut": a_node("cut", out_of_service=True)}
     assert cut_off.silent_nodes(seen(MEMBER, STANDBY)) == {"cut"}
     assert cut_off.silent_nodes(seen(MEMBER, STANDBY, nodes=out)) == frozenset()
@@ -96,7 +96,7 @@ def test_silent_nodes_are_those_that_may_run_pods() -> None:
     assert cut_off.silent_nodes(seen(MEMBER, STANDBY, nodes=None)) == {"cut"}
 
 
-def test_a_pod_is_held_until_all_nodes_are_known_and_while_its_part_may_continue() -> None:
+def test_a_pod_is_held_until_all_nodes_are_known_and_while_its_side_may_continue() -> None:
     few, most = seen(MEMBER, STANDBY, WORKERS[0]), seen(MEMBER, STANDBY, *WORKERS)
     for now, held in ((NOW, True), (NOW + TOGETHER - timedelta(seconds=1), True), (NOW + TOGETHER, False)):
         assert cut_off.is_held(HOT, few, MEMBER, now) is held
@@ -105,7 +105,7 @@ def test_a_pod_is_held_until_all_nodes_are_known_and_while_its_part_may_continue
         assert cut_off.is_held(PLAIN, most, MEMBER, now) is False
 
 
-def test_the_job_is_looked_at_again_when_all_nodes_are_known() -> None:
+def test_the_job_gets_a_pass_once_all_nodes_are_known() -> None:
     lost, second = replace(MEMBER, lost=True), timedelta(seconds=1)
     assert cut_off.requeue_at(HOT, seen(lost), NOW) == NOW + TOGETHER
     assert cut_off.requeue_at(HOT, seen(lost), NOW + TOGETHER - second) == NOW + TOGETHER
@@ -119,7 +119,7 @@ def test_the_job_is_looked_at_again_when_all_nodes_are_known() -> None:
     assert cut_off.requeue_at(HOT, seen(later, lost, nodes=two), NOW + TOGETHER) == NOW + TOGETHER + second
 
 
-def test_without_a_node_the_deletion_counts_and_then_the_creation() -> None:
+def test_without_a_node_the_deletion_time_counts_then_the_creation_time() -> None:
     lost, hour = replace(MEMBER, lost=True), timedelta(hours=1)
     assert cut_off.requeue_at(HOT, seen(lost, nodes=None), NOW) == NOW + TOGETHER
     deleted = replace(lost, deleted_at=NOW + hour)

@@ -52,12 +52,12 @@ def test_the_two_faces_of_a_failing_pull_read_the_same() -> None:
     assert faces[0].message == faces[1].message
 
 
-def test_a_healthy_starting_or_leaving_pod_is_no_trouble() -> None:
+def test_a_healthy_starting_or_stopping_pod_is_not_a_problem() -> None:
     pods = (pod("ps"), pod("worker", state=waiting("ContainerCreating")), pod("worker", 1, deleting=True))
     assert diagnose(observe(job(), (), pods), LATER) is None
 
 
-def test_a_volume_that_cannot_be_mounted_is_told_in_kubernetes_words() -> None:
+def test_a_mount_failure_is_reported_with_kubernetes_message() -> None:
     waits = pod("ps", phase="Pending", state=waiting("ContainerCreating"), ready=False)
     late = NOW + UNEXPLAINED_GRACE + timedelta(seconds=2)
     seen = observe(job(), (), (waits,))
@@ -81,7 +81,7 @@ def test_a_volume_that_cannot_be_mounted_is_told_in_kubernetes_words() -> None:
     ],
     ids=["its sandbox exists", "an init container runs", "one has ended"],
 )
-def test_a_mount_that_failed_once_and_then_succeeded_explains_nothing(status: dict[str, Any]) -> None:
+def test_a_recovered_mount_failure_is_not_reported(status: dict[str, Any]) -> None:
     waits = pod("ps", phase="Pending", state=waiting("PodInitializing"), ready=False)
     waits["spec"]["initContainers"] = [{"name": "fetch"}]
     waits["status"] |= status
@@ -101,7 +101,7 @@ def test_a_known_cause_needs_no_events(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("role", ["chief", "worker", "evaluator"])
-def test_a_launcher_that_waits_is_no_program_that_runs(role: str) -> None:
+def test_a_waiting_launcher_is_not_a_running_program(role: str) -> None:
     waits = pod(role, ready=False, state={"running": {"startedAt": stamp(NOW)}})
     found = diagnose(observe(job(), (), (waits,)), NOW + UNEXPLAINED_GRACE + timedelta(seconds=2))
     assert found is not None
@@ -118,7 +118,7 @@ def test_parameter_servers_come_first() -> None:
     assert found.pod.role == "ps"
 
 
-def test_an_init_container_that_fails_is_told() -> None:
+def test_a_failing_init_container_is_reported() -> None:
     seen = pod("worker", phase="Pending", state=waiting("PodInitializing"))
     seen["status"]["initContainerStatuses"] = [
         {"name": "fetch", "image": "fetch:1", "state": waiting("ImagePullBackOff"), "restartCount": 0}
@@ -128,7 +128,7 @@ def test_an_init_container_that_fails_is_told() -> None:
     assert "fetch:1" in found.message
 
 
-def test_a_pod_that_has_just_been_made_gets_a_moment_to_be_scheduled() -> None:
+def test_a_new_pod_gets_time_to_be_scheduled() -> None:
     made = timedelta(seconds=1)
     seen = observe(job(), (), (pod("ps", created=made, phase="Pending", state={}, unschedulable="no"),))
     due = NOW + made + UNSCHEDULABLE_GRACE
@@ -138,7 +138,7 @@ def test_a_pod_that_has_just_been_made_gets_a_moment_to_be_scheduled() -> None:
     assert requeue_at(seen, due) is None
 
 
-def test_a_pod_at_a_gate_is_told_with_the_gates_name_and_gets_a_moment_too() -> None:
+def test_a_gated_pod_is_reported_with_its_gate_after_a_delay() -> None:
     made = timedelta(seconds=1)
     waits = pod("ps", created=made, phase="Pending", state={})
     waits["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
@@ -153,7 +153,7 @@ def test_a_pod_at_a_gate_is_told_with_the_gates_name_and_gets_a_moment_too() -> 
     assert "kueue.x-k8s.io/admission" in found.message
 
 
-def test_an_init_container_that_ends_badly_is_told_with_its_name_and_last_words() -> None:
+def test_a_failed_init_container_is_reported_with_its_name_and_message() -> None:
     seen = pod("worker", phase="Pending", state=waiting("PodInitializing"))
     ended = {"state": waiting("CrashLoopBackOff"), "lastState": terminated(4, "no such bucket")}
     seen["status"]["initContainerStatuses"] = [{"name": "fetch", "image": "i", "restartCount": 3, **ended}]
@@ -192,7 +192,7 @@ def refused(child: dict[str, Any], words: str, *pods: dict[str, Any]) -> Diagnos
     return diagnose(observe(job(), (child,), pods, None, {child["metadata"]["uid"]: words}), NOW)
 
 
-def test_a_quota_is_told_and_what_others_use_of_it_is_not() -> None:
+def test_an_exceeded_quota_is_reported_without_its_usage() -> None:
     found = [refused(STATEFUL_SET, QUOTA.format(used)) for used in (3, 4)]
     assert found[0] is not None
     assert found[0] == found[1]
@@ -200,7 +200,7 @@ def test_a_quota_is_told_and_what_others_use_of_it_is_not() -> None:
     assert "StatefulSet digits-ps can have no pod: exceeded quota: small, requested: cpu=2;" in found[0].message
 
 
-def test_who_refuses_a_pod_is_told_and_its_generated_name_is_not() -> None:
+def test_the_rejecting_webhook_is_reported_without_the_pods_generated_name() -> None:
     found = [refused(CHIEF, WEBHOOK.format(name)) for name in ("abcde", "fghij")]
     assert found[0] is not None
     assert found[0] == found[1]
@@ -208,7 +208,7 @@ def test_who_refuses_a_pod_is_told_and_its_generated_name_is_not() -> None:
     assert 'violates PodSecurity "restricted:latest": seccompProfile; see `kubectl describe job' in found[0].message
 
 
-def test_a_deployment_says_so_itself() -> None:
+def test_a_deployment_reports_its_own_failure() -> None:
     failing = {"type": "ReplicaFailure", "status": "True", "message": QUOTA.format(1)}
     child = workload("Deployment", "digits-worker-0", WORKER_LABELS, conditions=[failing])
     found = refused(child, "")
@@ -216,7 +216,7 @@ def test_a_deployment_says_so_itself() -> None:
     assert found.reason is Reason.QUOTA_EXCEEDED
 
 
-def test_what_has_its_pod_is_refused_nothing() -> None:
+def test_a_workload_with_its_pod_has_no_creation_failure() -> None:
     assert refused(STATEFUL_SET, QUOTA, pod("ps")) is None
     assert refused(CHIEF, WEBHOOK, pod("chief", term=1)) is None
     found = refused(CHIEF, WEBHOOK, pod("chief", term=2))
@@ -231,7 +231,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("seen", "words"), SLOW)
-def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words: str) -> None:
+def test_an_unexplained_wait_is_reported_after_a_minute(seen: dict[str, Any], words: str) -> None:
     due = NOW + timedelta(seconds=1) + UNEXPLAINED_GRACE
     snapshot = observe(job(), (), (seen,))
     assert diagnose(snapshot, due - timedelta(seconds=1)) is None
@@ -242,7 +242,7 @@ def test_what_nobody_explains_is_told_after_a_minute(seen: dict[str, Any], words
     assert diagnose(snapshot, due + timedelta(hours=1)) == found, "in words that do not change"
 
 
-def test_a_workload_without_a_pod_is_told_too() -> None:
+def test_a_workload_without_a_pod_is_reported() -> None:
     snapshot = observe(job(), (STATEFUL_SET,), ())
     assert diagnose(snapshot, NOW) is None
     assert requeue_at(snapshot, NOW) == NOW + UNEXPLAINED_GRACE
@@ -251,7 +251,7 @@ def test_a_workload_without_a_pod_is_told_too() -> None:
     assert found.message.startswith("StatefulSet digits-ps has lacked a pod for a minute")
 
 
-def test_a_pod_that_is_just_being_replaced_is_not_missed() -> None:
+def test_a_pod_in_replacement_is_not_reported_as_missing() -> None:
     """However old its StatefulSet is."""
     world = World(job())
     world.settle()
@@ -269,7 +269,7 @@ def test_a_pod_that_is_just_being_replaced_is_not_missed() -> None:
     assert world.condition("Running")["reason"] == Reason.STILL_WAITING
 
 
-def test_the_status_says_it() -> None:
+def test_the_status_reports_the_diagnosis() -> None:
     world = World(job())
     world.settle()
     world.pods["digits-ps-0"]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]

@@ -169,7 +169,7 @@ def test_all_workers_are_those_that_were_not_given_up() -> None:
     assert new_end(facts(spec, replicaRecords=given_up)) is None, "nobody is left that could have succeeded"
 
 
-def test_a_recorded_budget_is_spent_though_no_failure_is_new() -> None:
+def test_a_recorded_spent_budget_ends_the_job_without_a_new_failure() -> None:
     found = new_end(facts({"runPolicy": {"backoffLimit": 1}}, replicaRecords=[record(1, failures=2)]))
     assert reported(found) == (
         "BackoffLimitExceeded",
@@ -181,7 +181,7 @@ def test_a_recorded_budget_is_spent_though_no_failure_is_new() -> None:
     )
 
 
-def test_the_last_failure_of_the_replica_whose_budget_is_spent_is_told() -> None:
+def test_the_last_failure_of_a_replica_with_a_spent_budget_is_reported() -> None:
     spec = {"runPolicy": {"backoffLimit": 1}}
     found = new_end(facts(spec, failed(1, restarts=2), pod("ps", 1, restarts=1, last=terminated(9))))
     assert found is not None

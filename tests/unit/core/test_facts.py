@@ -38,7 +38,7 @@ def test_each_fact_is_derived_once() -> None:
     assert (counting.call_count, reading.call_count) == (1, 1)
 
 
-def test_changed_facts_derive_anew() -> None:
+def test_changed_facts_are_derived_again() -> None:
     facts = gather(observe(job(), (), [pod("worker")]), NOW)
     assert isinstance(facts, Facts)
     assert facts.recorded_end is None

@@ -94,7 +94,7 @@ def first(
         (hung(silent=True), Loss(LossCause.NODE_LOST, NOW + SECOND, alive=True), "node lost"),
     ],
 )
-def test_a_loss_has_its_time_its_words_and_whether_the_server_may_run(
+def test_a_loss_has_its_time_message_and_whether_the_server_may_run(
     pod: Pod | None, expected: Loss, words: str
 ) -> None:
     loss = lost(pod, NOW + SECOND)
@@ -175,7 +175,7 @@ def test_a_service_ends_no_pod_of_another_shard() -> None:
     assert list(failover.fences(snapshot, (shard,))) == []
 
 
-def test_only_a_shard_with_standbys_is_looked_at_again_and_not_after_the_grace() -> None:
+def test_only_a_shard_with_standbys_is_checked_again_during_the_grace_period() -> None:
     starting = ShardState(0, Pointer("digits-ps-0"), (not_started(), member(1)), not_started())
     due = NOW + START_GRACE
     assert requeue_at((starting,), due - SECOND) == due
@@ -184,11 +184,11 @@ def test_only_a_shard_with_standbys_is_looked_at_again_and_not_after_the_grace()
     assert requeue_at((alone,), NOW) is None
 
 
-def test_a_service_without_notes_has_its_first_primary_and_no_history() -> None:
+def test_a_service_without_annotations_has_its_first_primary_and_no_history() -> None:
     assert first(seen(of=service(PLAIN)), PLAIN).pointer == Pointer("digits-ps-0")
 
 
-def test_what_the_service_notes_is_the_pointer() -> None:
+def test_the_services_annotations_are_the_pointer() -> None:
     noted = Pointer("digits-standby-0", 4, "not ready", "uid")
     assert first(seen(of=service(WARM, noted))).pointer == noted
 
@@ -206,6 +206,6 @@ def test_an_unknown_primary_gives_way_to_the_first_member_under_a_new_epoch() ->
     assert first(seen(of=service(PLAIN, replace(unknown, epoch=0))), PLAIN).pointer == Pointer("digits-ps-0")
 
 
-def test_a_hot_primary_whose_pod_is_a_new_one_is_gone() -> None:
+def test_a_hot_primary_with_a_new_pod_is_lost() -> None:
     starting = not_started(1)
     assert first(seen(member(0), starting), HOT, NOW, RECORDED).pointer == Pointer("digits-ps-0", 4, "pod gone")

@@ -82,12 +82,12 @@ STOPS: dict[str, tuple[dict[str, Any], tuple[Child, ...]]] = {
 
 
 @pytest.mark.parametrize("why", STOPS)
-def test_what_the_operator_stops_has_not_failed(why: str) -> None:
+def test_pods_stopped_by_the_operator_have_not_failed(why: str) -> None:
     spec, children = STOPS[why]
     assert numbers(counted(GOING, failed("worker", 0), *children, spec=spec)) == {"worker/0/0": (1, 1)}
 
 
-def test_what_somebody_else_stops_is_restarted() -> None:
+def test_pods_stopped_by_others_are_restarted() -> None:
     assert numbers(counted(GOING, failed("worker", 0))) == {"worker/0/0": (1, 1), "worker/1/0": (0, 1)}
 
 
@@ -105,7 +105,7 @@ def test_what_somebody_else_stops_is_restarted() -> None:
         ("evaluator", 0, 0, False),
     ],
 )
-def test_the_record_of_a_replica_goes_with_its_last_pod(role: str, index: int, member: int, wanted: bool) -> None:
+def test_the_record_of_a_replica_is_deleted_with_its_last_pod(role: str, index: int, member: int, wanted: bool) -> None:
     spec = {"ps": {"replicas": 1, "standby": {"mode": "Warm"}}}
     kept = record(role, index, member=member, failures=2)
     gone = a_pod(role, index, "n", member=member)
@@ -175,7 +175,7 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[int, int] | None]] = {
 
 
 @pytest.mark.parametrize("when", RUNS)
-def test_each_ended_run_is_counted_once_and_as_what_it_was(when: str) -> None:
+def test_each_ended_run_is_counted_once_with_its_cause(when: str) -> None:
     state, expected = RUNS[when]
     found = counted(a_pod("worker", 0, "n", **state))
     assert numbers(found) == ({} if expected is None else {"worker/0/0": expected})
@@ -222,7 +222,7 @@ def test_a_failure_is_remembered_with_its_time(pod: Pod, at: datetime) -> None:
         ({"created": NOW + 2 * SECOND, "term": 0, "uid": "a"}, False),
     ],
 )
-def test_a_pod_that_was_replaced_counts_no_more(later: dict[str, Any], superseded: bool) -> None:
+def test_a_replaced_pod_does_not_count(later: dict[str, Any], superseded: bool) -> None:
     """The counted pod is that of term 1, of uid b, made in the second after the start."""
     counts = record("chief", podUID="b", podCreated=stamp(NOW + SECOND), ended=1, failures=1, restarts=1)
     last = failed("chief", uid="b", created=NOW + SECOND, term=1)
@@ -232,7 +232,7 @@ def test_a_pod_that_was_replaced_counts_no_more(later: dict[str, Any], supersede
     assert numbers(found) == {"chief/0/0": expected, "worker/0/0": (1, 1)}
 
 
-def test_a_pod_older_than_one_that_is_gone_counts_no_more() -> None:
+def test_a_pod_older_than_a_deleted_one_does_not_count() -> None:
     counts = record("worker", podCreated=stamp(NOW + SECOND), failures=1, restarts=1)
     for created, expected in ((NOW, (1, 1)), (NOW + SECOND, (2, 2))):
         pod = failed("worker", created=created)
@@ -258,7 +258,7 @@ def test_a_restart_of_the_job_gives_every_replica_a_new_budget() -> None:
 
 
 @pytest.mark.parametrize("action", ["RestartJob", "FailJob"])
-def test_a_rule_acts_on_what_kubernetes_ended(action: str) -> None:
+def test_a_rule_acts_on_disruptions_by_kubernetes(action: str) -> None:
     evicted = a_pod("worker", 0, "n", phase="Failed", disruption="Evicted", container=Container())
     found = counted(evicted, spec=rules({"reasons": ["Evicted"], "action": action}))
     assert [f.decision for f in found.failures] == [Decision(Consequence(action), FailureReason.EVICTED, 0)]
@@ -267,7 +267,7 @@ def test_a_rule_acts_on_what_kubernetes_ended(action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["RestartJob", "FailJob", "RestartReplica"])
-def test_no_rule_acts_on_a_program_that_ended_well_and_runs_again(action: str) -> None:
+def test_no_rule_acts_on_a_program_that_succeeded_and_restarts(action: str) -> None:
     """restartPolicy Always runs a worker again after exit code 0, which is no failure."""
     always = {"worker": {"replicas": 3, "restartPolicy": "Always"}, **rules({"action": action})}
     again = a_pod("worker", 1, "n", container=Container(restarts=2, last=end(0)))
@@ -278,7 +278,7 @@ def test_no_rule_acts_on_a_program_that_ended_well_and_runs_again(action: str) -
 
 
 @pytest.mark.parametrize(("code", "expected"), [(9, (0, 1)), (8, (1, 1))])
-def test_a_rule_is_about_the_exit_code_of_the_newest_run(code: int, expected: tuple[int, int]) -> None:
+def test_a_rule_matches_the_exit_code_of_the_newest_run(code: int, expected: tuple[int, int]) -> None:
     ignored = rules({"exitCodes": {"values": [9]}, "action": "Ignore"})
     assert numbers(counted(failed("worker", code=code), spec=ignored)) == {"worker/0/0": expected}
 
@@ -290,7 +290,7 @@ def reported(pod: Pod, spec: dict[str, Any] | None = None, **status: Any) -> tup
     return found.role, found.index, last.pod, last.exit_code, last.reason, last.message, last.time, last.count
 
 
-def test_a_failure_is_told_with_its_cause_and_last_line() -> None:
+def test_a_failure_is_reported_with_its_cause_and_last_line() -> None:
     ran = failed("worker", 1, container=Container(terminated=end(3, NOW, "Error", "a\nb\n")))
     assert reported(ran) == ("worker", 1, "worker-1", 3, "Error", "b", NOW, 1)
     own = failed("worker", 1, container=Container(terminated=end(3, NOW, "ContainerCannotRun")))
@@ -321,7 +321,7 @@ def given_up(*seen: Pod, fewest: int | None = 1, policy: str = "Never", spec: An
     return set(counted(*seen, spec={"worker": worker, **(spec or {})}, **status).given_up)
 
 
-def test_workers_are_given_up_while_enough_are_left() -> None:
+def test_workers_are_given_up_while_enough_remain() -> None:
     ends = [failed("worker", index) for index in range(3)]
     assert given_up(ends[1]) == {1}
     worker = {"replicas": 3, "minReplicas": 1, "restartPolicy": "Never"}

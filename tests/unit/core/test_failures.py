@@ -114,7 +114,7 @@ def test_the_deletion_of_a_pod_explains_the_end_of_a_program_that_ran_until_then
     assert cause(ended(NOW - SECOND, deleted_at=None, disruption="EvictionByEvictionAPI")) is FailureReason.EVICTED
 
 
-def test_a_program_that_would_have_run_again_is_ended_by_the_deletion_of_its_pod() -> None:
+def test_deletion_of_its_pod_ends_a_program_that_would_have_restarted() -> None:
     assert cause(ended(NOW - SECOND, names.WORKER)) is FailureReason.DELETED
     assert cause(ended(NOW - SECOND, names.WORKER, phase="Failed")) is FailureReason.ERROR
 
@@ -192,13 +192,13 @@ def counted(spec: dict[str, Any], *pods: dict[str, Any]) -> FailureCounts:
     return count_failures(typed(manifest), observe(manifest, (), pods), STARTED)
 
 
-def test_a_program_that_always_runs_again_fails_not_by_ending() -> None:
+def test_a_program_that_always_restarts_does_not_fail_by_exiting() -> None:
     spec = {"worker": {"restartPolicy": "Always"}}
     found = counted(spec, pod("worker", 1, restarts=2, last=terminated(0)))
     assert [(r.failures, r.restarts) for r in found.records] == [(0, 2)]
 
 
-def test_worker_zero_in_the_chiefs_place_does_not_run_again() -> None:
+def test_worker_zero_in_the_chiefs_place_is_not_restarted() -> None:
     spec = {"worker": {"restartPolicy": "Always"}, "chief": {"enabled": False}}
     assert counted(spec, pod("worker", 0, state=terminated(0))).records == ()
 
@@ -210,7 +210,7 @@ def test_init_containers_count() -> None:
     assert (reported.exit_code, reported.reason, reported.message) == (4, "InitFailed", "no data")
 
 
-def test_what_is_ignored_counts_as_a_restart_only() -> None:
+def test_an_ignored_failure_counts_only_as_a_restart() -> None:
     spec = {"failurePolicy": {"rules": [{"exitCodes": {"values": [9]}, "action": "Ignore"}]}}
     found = counted(spec, pod("worker", restarts=3, last=terminated(9)))
     assert [(r.failures, r.restarts) for r in found.records] == [(0, 3)]
@@ -222,7 +222,7 @@ def test_a_disruption_that_a_rule_counts_counts() -> None:
     assert [(r.failures, r.restarts) for r in found.records] == [(1, 1)]
 
 
-def test_pods_of_an_older_round_are_nobodys_failure() -> None:
+def test_failed_pods_before_a_restart_of_the_job_do_not_count() -> None:
     manifest, old = job(), pod("worker", state=terminated(1), created=timedelta(seconds=5))
     status = STARTED.model_copy(update={"job_restarts": 1})
     assert count_failures(typed(manifest), observe(manifest, (), (old,)), status).records == ()
