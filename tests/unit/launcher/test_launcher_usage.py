@@ -146,6 +146,11 @@ def test_all_tasks_are_asked_while_the_map_says_so(tmp_path: Path, monkeypatch: 
     assert len(sent) == 1
 
 
+@pytest.mark.parametrize(("tasks", "seconds"), [(0, 5.0), (2000, 5.0), (10_000, 25.0)])
+def test_the_tasks_of_a_large_job_are_asked_less_often(tasks: int, seconds: float) -> None:
+    assert usage.pause(tasks) == seconds
+
+
 def test_a_task_is_asked_at_its_launchers_port() -> None:
     from pstraining.launcher.status_port import serve_status
 
