@@ -43,8 +43,8 @@ def test_a_template_that_kubernetes_does_not_resize_is_reported_once() -> None:
     sizes = {"ps": {"resources": world.job["spec"]["ps"]["resources"]}, "worker": {"template": template}}
     world = running(**sizes, autoscaling={"mode": "Grow", "rolePolicies": [policy]})
     world.installation = growing().installation
-    use(world, "ps", 900)
-    for _ in range(3):
+    for used in (900, 1000, 1020):
+        use(world, "ps", used, growth=used * MIB // 100)
         world.settle()
     assert "resources of the whole pod" in grown(world, "ps")["message"]
     assert told(world) == ["GrowthRefused"]

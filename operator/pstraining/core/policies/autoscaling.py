@@ -215,7 +215,8 @@ def _grown(
     wanted = sizes.text_with_memory(size.text, change[1])
     obstacle = sizes.refusal(size.text, wanted, size.spec, pods[0].main) if pods else ""
     if obstacle:
-        return sizing.model_copy(update={"message": f"A memory limit of {after} cannot be had: {obstacle}."})
+        # Without the limit, which varies with the measurements: status would be written for each.
+        return sizing.model_copy(update={"message": f"Its memory limit cannot be raised: {obstacle}."})
     if killed:
         message = f"{_KILLED} of {killed}: limits.memory {before} -> {after}."
     else:
