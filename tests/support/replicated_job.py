@@ -81,10 +81,9 @@ class School:
             held = [*own.copied, *own.not_copied, own.record, *own.member_state]
             variables = [part for variable in held for part in getattr(variable, "variables", [variable])]
             with tf.device(own.device):
-                gone = [
-                    tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
-                    for variable in variables
-                ]
+                handles = [variable.handle for variable in variables]
+                handles += [table._index() for table in own.dynamic.values()]
+                gone = [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
             with tf.control_dependencies(gone), tf.device(self._client.local):
                 return tf.constant(0)
 
@@ -112,7 +111,9 @@ class School:
 
             def read() -> Any:
                 made = [*ChunkPlan(own).variables, *own.scalars.values(), own.record]
-                return self._client.to_local([variable.read_value() for variable in made])
+                by_key = [(table, column) for table in own.dynamic.values() for column in table.columns.values()]
+                live = [table.live(column) for table, column in by_key]
+                return self._client.to_local([*live, *(variable.read_value() for variable in made)])
 
             self._functions[index] = tf.function(read, autograph=False)
         *values, record = self._client.call(self._functions[index])

@@ -325,8 +325,6 @@ def test_what_cannot_have_rows_by_key_is_refused(client: Any) -> None:
     from pstraining.runtime.chief import refusals
     from pstraining.runtime.model.errors import ModelError
 
-    with pytest.raises(ModelError, match=r"layer items: input_dim=None .* hot standbys; leave"):
-        rig_of(client, ps=1, members=2, mode="Sync")
     with pytest.raises(ModelError, match=r"layer items: input_dim=None .* Hybrid; use Sync"):
         rig_of(client, ps=1, workers=2, mode="Hybrid")
     with pytest.raises(ModelError, match=r"GlorotUniform cannot be used with input_dim=None, .*; use RandomUniform"):

@@ -96,6 +96,11 @@ class DynamicTable:
         cleared = tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=none, values=none)
         return [cleared, self.used.assign(self.used.initial(), read_value=False)]
 
+    def rebuild(self) -> Operation:
+        """Emit rebuilding the index from the keys, which were overwritten; return the operation to wait for."""
+        keys, places = self.live(self.columns[KEYS]), tf.range(self.used.read_value())
+        return tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=keys, values=places)
+
     def live(self, column: PSVariable) -> Tensor:
         """Return what a column has of the places in use."""
         return _gathered(column, tf.range(self.used.read_value()))

@@ -44,7 +44,7 @@ class ModelMembers:
     ) -> None:
         self.client, self.model, self.each = client, model, members
         self.updates = updates or ServerHooks()
-        _check_dynamic(model, members=members, is_hybrid=self.updates.pause_steps is not None)
+        _check_dynamic(model, is_hybrid=self.updates.pause_steps is not None)
         tensors, shards = [*model.tensors, *model.frozen_tensors, *model.tables], len(client.shards) // members
         servers = partition.servers_to_use(tensors, shards, min_bytes)
         self.layout = partition.partition(tensors, servers, agrees_on_norms=self.updates.agrees_on_norms)
@@ -273,18 +273,13 @@ class ParameterStore:
         return everywhere
 
 
-def _check_dynamic(model: Model, *, members: int, is_hybrid: bool) -> None:
+def _check_dynamic(model: Model, *, is_hybrid: bool) -> None:
     """Refuse tables with rows by key where the servers cannot hold them yet.
 
     Raises:
         ModelError: names the layer and the way out.
     """
     dynamic = [layer.name for layer in model.embeddings if layer.is_dynamic]
-    if dynamic and members > 1:
-        raise ModelError(
-            f"layer {dynamic[0]}: input_dim=None cannot be used with hot standbys; leave spec.ps.standby.mode: Hot "
-            "out, or give input_dim a number"
-        )
     if dynamic and is_hybrid:
         raise ModelError(
             f"layer {dynamic[0]}: input_dim=None cannot be used with spec.training.mode: Hybrid; use Sync or Async, or "

@@ -84,8 +84,9 @@ class ChunkPlan:
             self._cut(Slicing.WHOLE, small)
         for vector in shard.frozen:
             self._cut(Slicing.RANGE, [vector])
-        for number, rows in enumerate(shard.rows, start=len(shard.segments)):
-            self._cut(Slicing.ROWS, _with_slots(shard, rows, number))
+        for table, rows in enumerate(shard.rows):
+            if table not in shard.dynamic:
+                self._cut(Slicing.ROWS, _with_slots(shard, rows, len(shard.segments) + table))
         self.variables = [variable for group in self.groups for variable in group.variables]
         given = {id(variable) for variable in self.variables}
         self.small_state = [variable for variable in shard.copied if id(variable) not in given]
@@ -118,8 +119,11 @@ def is_incremental(store: ParameterStore) -> bool:
     """Return whether a returning member receives its state in chunks, while training continues.
 
     It does if the state is large. In the mode Async no order of steps exists in which a chunk has its position. In the
-    mode Hybrid workers write all dense parameters between two steps, independently of the chunk that is being sent.
+    mode Hybrid workers write all dense parameters between two steps, independently of the chunk that is being sent. A
+    table with rows by key grows while its chunks are sent, and so is sent between two steps.
     """
+    if any(shard.dynamic for shard in store.shards):
+        return False
     by_steps = store.updates.follow is not None and store.updates.pause_steps is None
     return store.updates.paired and by_steps and _is_large(store.shards)
 

@@ -1,0 +1,83 @@
+"""Tables with rows by key on hot standbys: whichever member is lost, training equals a dictionary bit for bit."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.replicated_job import SHARDS, School
+from tests.support.servers import Rig
+from tests.support.soak_marks import ALL, in_all
+from tests.training.test_runtime_dynamic_embedding import Dictionary, batches, by_key, equal, rig_of
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+LOSSES = 20 if ALL else 2
+
+
+def school(client: Any, patch: pytest.MonkeyPatch, mode: str) -> School:
+    def rig(client: Any) -> Rig:
+        return rig_of(client, ps=SHARDS, members=2, mode=mode, ordered_sums=mode == "Sync")
+
+    data = batches(5 * LOSSES, seed=3, universe=60 + 40 * LOSSES)
+    return School(client, patch, rig, data, chunk_bytes=200)
+
+
+def losses() -> list[tuple[int, int]]:
+    """Shard and member of each loss; the first ones are a primary, and then its successor."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    drawn = [(dice.randrange(SHARDS), dice.randrange(2)) for _ in range(LOSSES)]
+    return [(0, 0), (0, 1), *drawn][:LOSSES]
+
+
+@pytest.mark.usefixtures("plain_arithmetic")
+def test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = school(client, monkeypatch, "Sync")
+    for shard, member in losses():
+        found.train(2)
+        found.lose(shard, member)
+        found.establish()
+        assert [len(own) for own in found.view.shards] == [2 - (shard == other) for other in range(SHARDS)]
+        found.train(2)
+        found.establish(readmit=True)
+        assert [len(own) for own in found.view.shards] == [2, 2]
+        found.train()
+    states = found.states()
+    for number in range(SHARDS):
+        for a, b in zip(states[f"ps-{number}"], states[f"ps-{number + SHARDS}"], strict=True):
+            np.testing.assert_array_equal(a, b)
+    reference = Dictionary(found.rig, "Adam")
+    for batch in found._batches[: found.made]:
+        reference.train([batch])
+    state = found.rig.control.snapshot(fence=found.view_changer.fence)
+    assert len(reference.rows) > 60
+    equal(
+        by_key(state),
+        {key: [row.numpy(), *(s.numpy() for s in reference.slots[key])] for key, row in reference.rows.items()},
+    )
+    for variable in reference.head.trainable_variables:
+        np.testing.assert_array_equal(state.variables[variable.path], variable.numpy(), err_msg=variable.path)
+
+
+@in_all(
+    "tests/training/test_runtime_dynamic_hot.py::test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost"
+)  # the same transfer
+def test_in_async_the_rows_of_all_acknowledged_updates_survive(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = school(client, monkeypatch, "Async")
+    for shard, member in [(0, 0), (0, 1)]:
+        found.train(2)
+        found.lose(shard, member)
+        found.establish()
+        found.train()
+        found.establish(readmit=True)
+    found.train()
+    wanted = {key for keys, _ in found._batches[: found.made] for key in keys.numpy().ravel().tolist()}
+    rows = by_key(found.rig.control.snapshot(fence=found.view_changer.fence))
+    assert rows.keys() == wanted
+    assert all(np.isfinite(column).all() for columns in rows.values() for column in columns)
+    states = found.states()
+    for number in range(SHARDS):
+        for a, b in zip(states[f"ps-{number}"], states[f"ps-{number + SHARDS}"], strict=True):
+            np.testing.assert_array_equal(a, b)
