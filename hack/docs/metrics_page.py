@@ -51,7 +51,8 @@ def metrics_page() -> str:
 
 
 def _of_task(*, worker: bool, chief: bool) -> list[Metric]:
-    account = ChiefCounters(checkpoint_time=0.0, checkpoint_interval=0.0, scalars={"loss": 0.0})
+    tables = {"items": (0, {"inserted": 0})}
+    account = ChiefCounters(checkpoint_time=0.0, checkpoint_interval=0.0, scalars={"loss": 0.0}, tables=tables)
     made = TaskMetrics(
         worker=WorkerCounters() if worker else None,
         chief=account if chief else None,

@@ -82,7 +82,7 @@ class School:
             variables = [part for variable in held for part in getattr(variable, "variables", [variable])]
             with tf.device(own.device):
                 handles = [variable.handle for variable in variables]
-                handles += [table._index() for table in own.dynamic.values()]
+                handles += [arena._index() for arena in own.arenas]
                 gone = [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
             with tf.control_dependencies(gone), tf.device(self._client.local):
                 return tf.constant(0)
@@ -111,8 +111,7 @@ class School:
 
             def read() -> Any:
                 made = [*ChunkPlan(own).variables, *own.scalars.values(), own.record]
-                by_key = [(table, column) for table in own.dynamic.values() for column in table.columns.values()]
-                live = [table.live(column) for table, column in by_key]
+                live = [arena.live(column) for arena in own.arenas for column in arena.columns.values()]
                 return self._client.to_local([*live, *(variable.read_value() for variable in made)])
 
             self._functions[index] = tf.function(read, autograph=False)

@@ -24,13 +24,13 @@ SLOW = in_all(
 EXTREMES = [-(2**63), 2**63 - 1, -1, 0]
 
 
-def model() -> Any:
+def model(**policy: Any) -> Any:
     import keras
 
     from pstraining.runtime import Embedding
 
     keys = keras.Input((FEATURES,), dtype="int64")
-    return keras.Model(keys, _head(keras.layers.Flatten()(Embedding(None, WIDTH, name="items")(keys))))
+    return keras.Model(keys, _head(keras.layers.Flatten()(Embedding(None, WIDTH, name="items", **policy)(keys))))
 
 
 def _head(rows: Any) -> Any:
@@ -205,10 +205,13 @@ def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
     table = shard.dynamic[0]
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)  # type: ignore[untyped-decorator]
-    def admit(keys: Any) -> Any:
+    def place(keys: Any) -> Any:
         from pstraining.runtime.ps.critical_section import critical
 
-        return rig.store.client.to_local(critical(shard.device, shard.container, [keys], table.admit))
+        def placed(keys: Any) -> Any:
+            return table.placed((keys, keys), tf.constant(0, tf.int64))[0]
+
+        return rig.store.client.to_local(critical(shard.device, shard.container, [keys], placed))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)  # type: ignore[untyped-decorator]
     def fetch(keys: Any) -> Any:
@@ -218,7 +221,7 @@ def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
     for size in (1, 1000, 0, 30, 3000, 3000):
         keys = np.unique(random.integers(-4000, 4000, size))
         random.shuffle(keys)
-        found = client.call(admit, tf.constant(keys, tf.int64))
+        found = client.call(place, tf.constant(keys, tf.int64))
         for key in sorted(set(keys.tolist()) - places.keys()):
             places[key] = len(places)
         assert found.tolist() == [places[key] for key in keys.tolist()]
@@ -226,7 +229,7 @@ def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
     (initializer,) = rig.model.row_initializers
     expected = initializer.rows(tf.constant(every), WIDTH, tf.float32)
     np.testing.assert_array_equal(client.call(fetch, tf.constant(every)), expected)
-    assert admit.experimental_get_tracing_count() == 1
+    assert place.experimental_get_tracing_count() == 1
     state = by_key(rig.control.snapshot(fence=1))
     assert list(state) == [key for key, _ in sorted(places.items(), key=lambda item: item[1])]
     assert all((slot == 0).all() for _, *slots in state.values() for slot in slots)

@@ -26,6 +26,7 @@ def everything() -> prometheus.TaskMetrics:
         scalars={"val_loss": 0.75},
         checkpoint_failures=2,
         checkpoint_interval=7.5,
+        tables={"items": (7, {"inserted": 9, "evicted": 2})},
     )
     return prometheus.TaskMetrics(
         worker=worker,
@@ -72,6 +73,8 @@ def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: py
         ("pstraining_loss", ""): 0.25,
         ("pstraining_workers_present", ""): 3,
         ("pstraining_epoch_log", "val_loss"): 0.75,
+        ("pstraining_table_rows", "items"): 7,
+        ("pstraining_table_keys_total", "evicteditems"): 2,
         ("pstraining_checkpoint_failures_total", ""): 2,
         ("pstraining_checkpoint_interval_seconds", ""): 7.5,
     }

@@ -59,11 +59,11 @@ class Contents:
             StateMismatchError: the state belongs to another model or optimizer.
         """
         slots = {name.split("/")[1] for name in self._saved if name.startswith("slot/")}
-        for names in self._dynamic():
+        for names in self._columns():
             dynamic_contents.check(names, self._places.entries, self._saved, fresh=self._fresh)
         for (shard, number), spans in self._places.of_parts.items():
             part = self._shards[shard].parts[number]
-            if part.dynamic or (self._fresh and part.kind != MODEL):
+            if part.arena or (self._fresh and part.kind != MODEL):
                 continue
             for name in [span.name for span in spans]:
                 if name in self._given:
@@ -87,7 +87,7 @@ class Contents:
         for shard, own in enumerate(self._shards):
             for number, unit in enumerate(own.units(most)):
                 part = own.parts[unit.numbers[0]]
-                if part.dynamic:
+                if part.arena:
                     continue
                 if self._fresh and all(own.parts[n].kind != MODEL for n in unit.numbers):
                     continue
@@ -100,19 +100,19 @@ class Contents:
                     yield from self._rows(shard, number, unit, most)
         for name, owners in cut.items():
             yield from self._table(name, owners, most)
-        for table, names in enumerate(self._dynamic()):
+        for number, names in enumerate(self._columns()):
             servers, fresh = len(self._shards), self._fresh
             yield from dynamic_contents.pieces(
-                table, names, self._state, servers=servers, most=most, fresh=fresh, device=self._device
+                number, names, self._state, servers=servers, most=most, fresh=fresh, device=self._device
             )
 
-    def _dynamic(self) -> list[dict[str, str]]:
-        """Return for each dynamic table the names of its columns' tensors, by the names of the columns."""
+    def _columns(self) -> list[dict[str, str]]:
+        """Return for each arena the names of its columns' tensors, by the names of the columns."""
         found = []
-        for table in self._shards[0].dynamic:
-            of_table = [n for n, part in enumerate(self._shards[0].parts) if part.dynamic is table]
-            names = [self._places.of_parts[0, number][0].name for number in of_table]
-            found.append(dict(zip(table.columns, names, strict=True)))
+        for arena in self._shards[0].arenas:
+            of_arena = [n for n, part in enumerate(self._shards[0].parts) if part.arena is arena]
+            names = [self._places.of_parts[0, number][0].name for number in of_arena]
+            found.append(dict(zip(arena.columns, names, strict=True)))
         return found
 
     def _whole(self, shard: int, unit: Unit) -> list[Array]:

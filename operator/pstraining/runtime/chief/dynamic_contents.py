@@ -1,5 +1,6 @@
-"""What each server is given of the dynamic tables of a saved state: rows by key, for any number of servers."""
+"""What each server is given of the arenas of a saved state: rows by key, for any number of servers."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,24 +10,25 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
 from pstraining.runtime.model.dynamic_rows import owners
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.ps.dynamic_table import KEYS, ROWS
+from pstraining.runtime.ps.arena import KEYS, SEEN
+from pstraining.runtime.ps.dynamic_table import ROWS
 
 
 class RowsPiece(NamedTuple):
-    """Rows that one call gives to a shard."""
+    """Keys, and their rows, that one call gives to a shard."""
 
     shard: int
-    table: int
-    """Its place among the dynamic tables."""
+    arena: int
+    """Its place among the arenas."""
     begin: int
-    """Number of rows that the shard has of the table before."""
+    """Number of keys that the shard has in the arena before."""
     keys: Array
     columns: dict[str, Array]
     """A flat array for each given column, by the columns' names."""
 
 
 def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str, Entry], *, fresh: bool) -> None:
-    """Check the columns of a table in a saved state.
+    """Check the columns of an arena in a saved state.
 
     Args:
         names: of the columns' tensors, by the names of the columns.
@@ -45,6 +47,8 @@ def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str
         )
     number = saved[names[KEYS]].shape
     for column, name in names.items():
+        if column == SEEN and name not in saved:  # it was saved without `max_rows`
+            continue
         if fresh and column not in (KEYS, ROWS):
             continue
         if name not in saved:
@@ -54,12 +58,14 @@ def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str
 
 
 def pieces(
-    table: int, names: Mapping[str, str], state: StateParts, *, servers: int, most: int, fresh: bool, device: str
+    arena: int, names: Mapping[str, str], state: StateParts, *, servers: int, most: int, fresh: bool, device: str
 ) -> Iterator[RowsPiece]:
-    """Yield the rows of one table for all servers, none of more than `most` bytes unless it is a row.
+    """Yield the keys and rows of one arena for all servers, none of more than `most` bytes unless it is a row.
+
+    Without the steps of their last updates, rows count as updated at the step of the state.
 
     Args:
-        table: its place among the dynamic tables.
+        arena: its place among the arenas.
         names: see `check`.
         state: the saved state, which is read once, from its beginning to its end.
         servers: number of shards.
@@ -68,20 +74,28 @@ def pieces(
         device: where the keys' servers are computed.
     """
     entries = state.entries
-    given = [column for column in names if column != KEYS and (column == ROWS or not fresh)]
-    total, width = entries[names[ROWS]].shape
-    of_row = sum(width * np.dtype(entries[names[column]].dtype).itemsize for column in given) + 8
+    given = {
+        column: math.prod(entries[name].shape[1:])
+        for column, name in names.items()
+        if column == ROWS or (column != KEYS and not fresh and name in entries)
+    }
+    (total,) = entries[names[KEYS]].shape
+    of_row = sum(width * np.dtype(entries[names[column]].dtype).itemsize for column, width in given.items()) + 8
     length, begun = max(1, most // of_row), [0] * servers
     for low in range(0, total, length):
         high = min(low + length, total)
         keys = state.read(names[KEYS], low, high)
-        columns = {name: state.read(names[name], low * width, high * width).reshape(-1, width) for name in given}
+        columns: dict[str, Array] = {
+            name: state.read(names[name], low * width, high * width).reshape(-1, width) for name, width in given.items()
+        }
+        if SEEN in names and SEEN not in given:
+            columns[SEEN] = np.full(len(keys), state.step, np.int64)
         with tf.device(device):
             owner = np.asarray(owners(tf.constant(keys), servers))
         for shard in range(servers):
             mine = np.flatnonzero(owner == shard)
             if mine.size:
-                yield RowsPiece(shard, table, begun[shard], keys[mine], _taken(columns, mine))
+                yield RowsPiece(shard, arena, begun[shard], keys[mine], _taken(columns, mine))
                 begun[shard] += mine.size
 
 

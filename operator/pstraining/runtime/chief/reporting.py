@@ -13,6 +13,7 @@ from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
+from pstraining.runtime.chief.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.data.validation import Validation
@@ -78,7 +79,7 @@ class TrainingReporter:
         self._aggregate = CounterAggregate()
         self._line, self._epoch = Window(self._aggregate), Window(self._aggregate)
         self._skew, self._stall = SkewDetector(), StallDetector()
-        self._report_progress = report
+        self._report_progress, self._rows = report, RowReporter(counters)
         self._reported_at = time.monotonic()
         self._ends = EpochEnds(model, client.compute, fit.callbacks, fit.validation, self._note_epoch)
         self._watch: Ends | None = None
@@ -252,6 +253,7 @@ class TrainingReporter:
         counters.step, counters.epoch = step, self._fit.epochs.under_way(done)
         self._present = self._admin.workers_present()
         counters.workers = len(self._present)
+        self._rows.report(self._admin.row_counts())
         counters.samples, counters.sent, counters.received = (
             counted.get(name, 0.0) for name in (SAMPLES, SENT, RECEIVED)
         )

@@ -51,7 +51,7 @@ class StateAdmin:
         self._layout, self._places = store.layout, StateMap(store.layout, self._primaries)
         self._most = max(1, PIECE_BYTES // len(self._primaries))
         self._units = [shard.units(self._most) for shard in self._primaries]
-        grows = any(shard.dynamic for shard in self._primaries)
+        grows = any(shard.arenas for shard in self._primaries)
         self._is_small = not grows and sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
         self._traced: dict[Hashable, TracedFunction] = {}
 
@@ -159,18 +159,18 @@ class StateAdmin:
         self._demand(("finish", fresh), finish, int64(fence), token)
 
     def _append(self, piece: RowsPiece, fence: Tensor, token: Tensor) -> None:
-        """Give rows of a dynamic table to every member of their shard."""
+        """Give keys of an arena, and their rows, to every member of their shard."""
         members, names = self._members[piece.shard], list(piece.columns)
 
         def append(fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
             given = dict(zip(names, values, strict=True))
-            return self._on(members, lambda own: own.append(piece.table, fence, token, begin, keys, given))
+            return self._on(members, lambda own: own.append(piece.arena, fence, token, begin, keys, given))
 
-        columns, number = members[0].dynamic[piece.table].columns, tf.TensorSpec([], tf.int64)
+        columns, number = members[0].arenas[piece.arena].columns, tf.TensorSpec([], tf.int64)
         flat = [tf.TensorSpec([None], columns[name].dtype) for name in names]
         like = (number, number, number, tf.TensorSpec([None], tf.int64), flat)
         given = fence, token, int64(piece.begin), piece.keys, list(piece.columns.values())
-        self._demand(("append", piece.shard, piece.table, *names), append, *given, like=like)
+        self._demand(("append", piece.shard, piece.arena, *names), append, *given, like=like)
 
     def _give(self, piece: StatePiece | RowsPiece, fence: Tensor, token: Tensor) -> None:
         """Give a piece to every member of its shard."""

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pstraining.runtime.checkpoint.state import Entry
-from pstraining.runtime.model.partition import Layout, key_path
-from pstraining.runtime.ps.dynamic_table import KEYS
+from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.ps.parts import ShardParts
 from pstraining.runtime.ps.state_parts import StatePart
 
@@ -32,7 +31,7 @@ class StateMap:
     Args:
         layout: of the model.
         shards: every shard's parts.
-        rows: for every shard the number of rows of each of its dynamic tables; None: 0.
+        rows: for every shard the number of keys in each of its arenas; None: 0.
     """
 
     def __init__(
@@ -46,8 +45,8 @@ class StateMap:
         """The spans of each part, by shard and part."""
         for shard, own in enumerate(shards):
             for number, part in enumerate(own.parts):
-                if part.dynamic is not None:
-                    length = rows[shard][own.dynamic.index(part.dynamic)] if rows else 0
+                if part.arena is not None:
+                    length = rows[shard][own.arenas.index(part.arena)] if rows else 0
                     self._add_column(layout, shard, number, part, length)
                     continue
                 found = list(_spans(layout, shard, number, part))
@@ -60,7 +59,7 @@ class StateMap:
             spans.sort(key=lambda span: span.first)
 
     def _add_column(self, layout: Layout, shard: int, number: int, part: StatePart, rows: int) -> None:
-        """Add a column of a dynamic table: the servers' rows follow each other."""
+        """Add a column of an arena: the servers' rows follow each other."""
         name, width = column_name(layout, part), part.width
         spans = self.spans.setdefault(name, [])
         first = sum(span.size for span in spans)
@@ -70,11 +69,10 @@ class StateMap:
 
 
 def column_name(layout: Layout, part: StatePart) -> str:
-    """Return the tensor's name of a dynamic table's column."""
-    if part.segment is None or part.dynamic is None:
-        raise TypeError("the part is no column of a dynamic table")
-    path = layout.tensors[part.segment.slices[0].tensor].path
-    return f"{part.kind}/{key_path(path) if part.variable is part.dynamic.columns[KEYS] else path}"
+    """Return the tensor's name of an arena's column."""
+    if part.segment is None or part.arena is None:
+        raise TypeError("the part is no column of an arena")
+    return f"{part.kind}/{layout.tensors[part.segment.slices[0].tensor].path}{part.suffix}"
 
 
 def _spans(layout: Layout, shard: int, number: int, part: StatePart) -> Iterator[tuple[Span, Entry]]:

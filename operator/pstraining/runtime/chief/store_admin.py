@@ -17,6 +17,7 @@ from pstraining.runtime.chief.state_admin import StateAdmin
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
+from pstraining.runtime.ps.dynamic_table import RowCount, counts_of
 from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
@@ -45,6 +46,8 @@ class StoreAdmin:
         self._pause = self._on_all(pause_steps) if pause_steps else None
         first = store.shards[0]
         self._losses = tf.function(self._emit_losses, autograph=False)
+        self._by_key = list(first.dynamic)
+        self._row_counts = self._on_primaries(_emit_row_counts)
         registry = first.registry
         self._reports = self._on_first(registry.read_reports)
         self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
@@ -235,6 +238,17 @@ class StoreAdmin:
         """Return each worker's last report, by index; empty without a report."""
         return [report.decode() for report in self.client.call(self._reports).tolist()]
 
+    def row_counts(self) -> dict[str, tuple[int, dict[RowCount, int]]]:
+        """Return the number of rows and the counts of each table with rows by key, by its path."""
+        if not self._by_key:
+            return {}
+        found = np.sum(self.client.call(self._row_counts, [()] * len(self.store.shards)), 0)
+        paths = [self.store.model.tables[number].path for number in self._by_key]
+        return {
+            path: (int(rows), dict(zip(RowCount, counts, strict=True)))
+            for path, (rows, *counts) in zip(paths, found.tolist(), strict=True)
+        }
+
     def data_left(self) -> tuple[int, int]:
         """Return the first unassigned position of the data, and the number of splits in training."""
         left = DataLeft.unpack(self.client.call(self._left))
@@ -285,3 +299,8 @@ class StoreAdmin:
         replies = self.client.call(function, *arguments)
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
             raise FencedError(f"parameter servers {refused} are under another term, or at another set of parameters")
+
+
+def _emit_row_counts(shard: Shard) -> Tensor:
+    with tf.device(shard.device):
+        return counts_of(list(shard.dynamic.values()))

@@ -4,7 +4,7 @@ Every task computes the same from a key alone, with integers: nothing depends on
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import keras
@@ -34,6 +34,46 @@ def owners(keys: Tensor, servers: int) -> Tensor:
     """Emit the number of each key's server. int64[n] to int32[n]."""
     bucket = tf.cast(_shifted(mixed(tf.bitcast(keys, tf.uint64)), 32), tf.int64) % BUCKETS
     return tf.cast(bucket % servers, tf.int32)
+
+
+@dataclass(frozen=True)
+class RowPolicy:
+    """Which keys of a table have rows."""
+
+    max_rows: int | None = None
+    """Maximum number of rows; None: any number."""
+
+    def check(self, layer: str, *, is_dynamic: bool) -> None:
+        """Refuse numbers that are out of range, and a policy of a table with a fixed number of rows.
+
+        Args:
+            layer: name of the layer, for the error.
+            is_dynamic: whether the table has rows by key.
+
+        Raises:
+            ModelError: names the layer and the argument.
+        """
+        for name, value in vars(self).items():
+            if value is None:
+                continue
+            if not is_dynamic:
+                raise ModelError(f"layer {layer}: {name} is for tables with rows by key; give input_dim=None")
+            if not isinstance(value, int) or value < 1:
+                raise ModelError(f"layer {layer}: {name} must be at least 1, not {value!r}")
+
+    @property
+    def removes(self) -> bool:
+        """Return whether rows are removed."""
+        return self.max_rows is not None
+
+    @property
+    def drops(self) -> bool:
+        """Return whether the gradient of a key may have no row."""
+        return self.max_rows is not None
+
+    def on_each_of(self, servers: int) -> "RowPolicy":
+        """Return the policy of each of so many servers."""
+        return self if self.max_rows is None else replace(self, max_rows=-(-self.max_rows // servers))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model.dynamic_rows import RowInitializer
+from pstraining.runtime.model.dynamic_rows import RowInitializer, RowPolicy
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.known_rows import KnownRows
 from pstraining.runtime.model.tensor import KerasVariable, Operation, Shape, Tensor
@@ -39,15 +39,22 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         input_dim: number of rows. None: a row for each key that training meets, any int64; see `docs/users/updates.md`.
         output_dim: length of a row.
         embeddings_initializer: initializer of the table; without input_dim RandomUniform, Zeros, Ones or Constant.
+        max_rows: maximum number of rows of a table without input_dim, on all servers together. None: any number.
 
     Input: integers of any shape, in [0, input_dim). Output: that shape with one more dimension, `output_dim`.
 
     Raises:
-        ModelError: a row cannot begin by this initializer without input_dim.
+        ModelError: a row cannot begin by this initializer without input_dim, or max_rows is out of range.
     """
 
     def __init__(
-        self, input_dim: int | None, output_dim: int, embeddings_initializer: object = "uniform", **kwargs: object
+        self,
+        input_dim: int | None,
+        output_dim: int,
+        embeddings_initializer: object = "uniform",
+        *,
+        max_rows: int | None = None,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         self.input_dim, self.output_dim = None if input_dim is None else int(input_dim), int(output_dim)
@@ -55,6 +62,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embeddings: KerasVariable | None = None
         self.known: KnownRows | None = None
         """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
+        self.row_policy = RowPolicy(max_rows)
+        """Which keys have rows."""
+        self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
         if self.is_dynamic:
             self.row_initializer("")
 
@@ -118,7 +128,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """Return the layer's configuration."""
         initializer = keras.initializers.serialize(self.embeddings_initializer)
         own = {"input_dim": self.input_dim, "output_dim": self.output_dim, "embeddings_initializer": initializer}
-        return {**super().get_config(), **own}
+        policy = {name: value for name, value in vars(self.row_policy).items() if value is not None}
+        return {**super().get_config(), **own, **policy}
 
 
 @dataclass

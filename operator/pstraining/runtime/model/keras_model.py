@@ -127,6 +127,8 @@ class Model:
         """Embedding tables, in the order of `embeddings`."""
         self.row_initializers = [own.row_initializer(path) if own.is_dynamic else None for path, own in named]
         """For each table with rows by key its initializer of rows; None for another table."""
+        self.row_policies = [own.row_policy for own in self.embeddings]
+        """For each table which keys have rows; without meaning for a table with a fixed number of rows."""
         self.table_groups = groups[dense:]
         """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
         for number in sorted(set(self._numbers[dense:])):
@@ -150,7 +152,8 @@ class Model:
             texts += self.table_groups
         if self.scaling:
             texts.append(repr(self.scaling))
-        texts += [repr(own) for own in self.row_initializers if own is not None]
+        for initializer, policy in zip(self.row_initializers, self.row_policies, strict=True):
+            texts += [] if initializer is None else [repr(initializer), repr(policy)]
         return "\n".join(texts)
 
     def values(self) -> dict[str, partition.Array]:

@@ -1,28 +1,35 @@
 """A table with rows by any int64 key on one parameter server, as operations to emit inside a traced function.
 
-Rows and the optimizer's slots of them are in variables of equal length, and `keys` has the key of each place. The index
-from keys to places is a hash table beside them, which follows from `keys`. Only a step, or a restore, inserts keys. A
-step inserts its new ones in ascending order, so that equal steps give equal places. A pull of an unknown key returns
-the row with which the key would begin, and inserts nothing.
+Rows and the optimizer's slots of them are columns of an arena. Only a step, or a restore, inserts keys. A step inserts
+its new ones in ascending order, so that equal steps give equal places. A pull of an unknown key returns the row with
+which the key would begin, and inserts nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Final
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
-from pstraining.runtime.model.dynamic_rows import RowInitializer
+from pstraining.runtime.model.dynamic_rows import RowInitializer, RowPolicy
+from pstraining.runtime.model.keras_model import Model, Touched
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.critical_section import applied, not_applied, remembered, unordered, with_dependencies
-from pstraining.runtime.ps.variables import PSVariable, function_graph
+from pstraining.runtime.ps.arena import SEEN, Arena
+from pstraining.runtime.ps.critical_section import not_applied, with_dependencies
+from pstraining.runtime.ps.variables import PSVariable
 
-KEYS: Final = "keys"
-"""The column of keys."""
 ROWS: Final = "rows"
 """The column of rows; those of slots have the slots' names, with a prefix."""
-ROOM: Final = 1024
-"""Minimum number of places after the first insertion; later the number doubles when it is used up."""
+
+
+class RowCount(IntEnum):
+    """Places in the vector that counts what became of a table's keys since its variables were created."""
+
+    INSERTED = 0
+    EVICTED = 1
+    """Rows that were removed because a new key needed their place."""
+    NO_ROOM = 2
+    """Gradients that were dropped because no place was free for their keys."""
 
 
 class DynamicTable:
@@ -34,6 +41,7 @@ class DynamicTable:
         rows: the variable of rows, with one row so far.
         slots: the optimizer's slots of it, by name, with one row each, in which all elements are equal.
         initializer: of rows.
+        policy: which keys have rows on this server.
     """
 
     def __init__(
@@ -43,20 +51,30 @@ class DynamicTable:
         rows: PSVariable,
         slots: Mapping[str, PSVariable],
         initializer: RowInitializer,
+        policy: RowPolicy,
     ) -> None:
-        self._name, self._container, self._device, self._initializer = name, container, rows.device, initializer
-        self._width = rows.shape[1]
-        self.used: PSVariable = tf.Variable(tf.zeros([], tf.int64))
-        """Number of places in use: the first ones. int64[]."""
-        self.columns: dict[str, PSVariable] = {KEYS: tf.Variable(tf.zeros([1], tf.int64)), ROWS: rows, **slots}
-        """Variables of one element, or one row, for each place."""
-        for column in self.columns.values():
-            column.let_grow()
+        self._initializer, self._policy = initializer, policy
+        self._width, self._dtype = rows.shape[1], rows.dtype
+        dated = [SEEN] if policy.removes else []
+        columns, begins = {ROWS: rows, **slots}, {ROWS: self._initial}
+        self.rows = Arena(name, container, rows.device, dated, rows=columns, begins=begins)
+        self.counts: PSVariable = tf.Variable(tf.zeros([len(RowCount)], tf.int64))
+        """Numbers by `RowCount`. int64[n]."""
+
+    @property
+    def arenas(self) -> dict[str, Arena]:
+        """Return the arenas by the part of a checkpoint in which their columns are."""
+        return {"": self.rows}
+
+    @property
+    def moves_rows(self) -> bool:
+        """Return whether steps move rows: then pulls belong into the critical section."""
+        return self._policy.removes
 
     def fetch(self, keys: Tensor) -> Tensor:
         """Return the rows of keys, of unknown ones those with which they would begin. int64[n] to [n, width]."""
-        places = self._find(keys)
-        rows = _gathered(self.columns[ROWS], tf.maximum(places, 0))
+        places = self.rows.find(keys)
+        rows = self.rows.read(ROWS, tf.maximum(places, 0))
         missing = tf.where(places < 0)
 
         def completed() -> Tensor:
@@ -66,117 +84,85 @@ class DynamicTable:
 
     # The methods below belong into the critical section.
 
-    def admit(self, keys: Tensor) -> Tensor:
-        """Insert the unknown ones of a step's keys; return the places of all. int64[n] to int64[n].
+    def placed(self, touched: Touched, step: Tensor) -> Touched:
+        """Insert the unknown ones of a step's keys; return the places of keys with rows, and their gradients.
 
         Args:
-            keys: in any order, without repetition.
+            touched: keys in any order, without repetition, int64[n], and their gradients. [n, width].
+            step: number of earlier updates. int64[].
         """
-        places = self._find(keys)
-        new = tf.sort(tf.boolean_mask(keys, places < 0))
+        keys, gradients = touched
+        places = self.rows.find(keys)
+        new, dated = tf.sort(tf.boolean_mask(keys, places < 0)), list[Operation]()
+        if self._policy.removes:
+            known = tf.boolean_mask(places, places >= 0)
+            dated.append(self.rows.write(SEEN, known, tf.fill(tf.shape(known), step)))
         is_new = tf.size(new) > 0
-        inserted = tf.cond(is_new, lambda: self._append(new, {}), not_applied)
+        with tf.control_dependencies(dated):
+            inserted = tf.cond(is_new, lambda: self._insert(new, step), not_applied)
         with tf.control_dependencies([inserted]):
-            return tf.cond(is_new, lambda: self._find(keys), lambda: tf.identity(places))
+            places = tf.cond(is_new, lambda: self.rows.find(keys), lambda: tf.identity(places))
+        if not self._policy.drops:
+            return places, gradients
+        kept = tf.where(places >= 0)[:, 0]
+        return tf.gather(places, kept), tf.gather(gradients, kept)
 
-    def append(self, begin: Tensor, keys: Tensor, columns: Mapping[str, Tensor]) -> Tensor:
-        """Insert unknown keys in their order, if `begin` places are in use; return 1 if it applied. int64[].
+    def _insert(self, keys: Tensor, step: Tensor) -> Tensor:
+        """Insert unknown keys, in ascending order, as far as there is room for them; return 1. int64[]."""
+        wanted, evicted, most = tf.size(keys, tf.int64), not_applied(), self._policy.max_rows
+        given = {SEEN: tf.fill(tf.shape(keys), step)} if self._policy.removes else {}
+        if most is not None:
+            excess = self.rows.used.read_value() + wanted - most
+            evicted = tf.cond(excess > 0, lambda: self.rows.remove(self.rows.oldest(excess, step)), not_applied)
+            with tf.control_dependencies([evicted]):
+                room = tf.maximum(most - self.rows.used.read_value(), 0)
+            keys, given = keys[:room], {name: values[:room] for name, values in given.items()}
+        number = tf.size(keys, tf.int64)
+        with tf.control_dependencies([evicted]):
+            inserted = self.rows.insert(keys, given)
+        counted = {RowCount.INSERTED: number, RowCount.EVICTED: evicted, RowCount.NO_ROOM: wanted - number}
+        return with_dependencies([self._count(counted)], inserted)
 
-        Args:
-            begin: number of places in use. int64[].
-            keys: without repetition. int64[n].
-            columns: values by the names of columns, flat; the other columns begin with initial values.
-        """
-        expected = tf.equal(self.used.read_value(), begin)
-        return tf.cond(expected, lambda: self._append(keys, columns), not_applied)
-
-    def reset(self) -> list[Operation]:
-        """Emit forgetting all keys; return the operations to wait for. Memory is free once columns are reset."""
-        none = tf.zeros([0], tf.int64)
-        cleared = tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=none, values=none)
-        return [cleared, self.used.assign(self.used.initial(), read_value=False)]
-
-    def rebuild(self) -> Operation:
-        """Emit rebuilding the index from the keys, which were overwritten; return the operation to wait for."""
-        keys, places = self.live(self.columns[KEYS]), tf.range(self.used.read_value())
-        return tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=keys, values=places)
-
-    def live(self, column: PSVariable) -> Tensor:
-        """Return what a column has of the places in use."""
-        return _gathered(column, tf.range(self.used.read_value()))
-
-    def _append(self, keys: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-        used, number = self.used.read_value(), tf.size(keys, tf.int64)
-        places = used + tf.range(number)
-        with tf.control_dependencies([self._grown(used + number)]):
-            written = [
-                tf.raw_ops.ResourceScatterUpdate(
-                    resource=column.handle, indices=places, updates=self._values(name, column, keys, given)
-                )
-                for name, column in self.columns.items()
-            ]
-        with tf.control_dependencies(written):
-            known = tf.raw_ops.LookupTableInsertV2(table_handle=self._index(), keys=keys, values=places)
-        with tf.control_dependencies([known]):
-            return with_dependencies([self.used.assign(used + number, read_value=False)], applied())
-
-    def _values(self, name: str, column: PSVariable, keys: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-        """Return a column's values of new keys."""
-        if name == KEYS:
-            return keys
-        if name in given:
-            return tf.reshape(given[name], [-1, self._width])
-        if name == ROWS:
-            return self._initial(keys)
-        return tf.broadcast_to(column.initial(), [tf.size(keys), self._width])
-
-    def _grown(self, number: Tensor) -> Tensor:
-        """Emit growing every column to so many places or more; return 1 if they grew. int64[]."""
-        room = tf.raw_ops.VariableShape(input=self.columns[KEYS].handle, out_type=tf.int64)[0]
-
-        def grow() -> Tensor:
-            size = tf.maximum(tf.maximum(2 * room, number), ROOM)
-            source, done = tf.minimum(tf.range(size), room - 1), list[Operation]()
-            for column in self.columns.values():  # one after the other: each needs memory twice meanwhile
-                with tf.control_dependencies(done[-1:]):
-                    done.append(column.assign(_gathered(column, source), read_value=False))
-            return with_dependencies(done, applied())
-
-        return tf.cond(number > room, grow, not_applied)
+    def _count(self, numbers: Mapping[RowCount, Tensor]) -> Operation:
+        added = [numbers.get(name, tf.constant(0, tf.int64)) for name in RowCount]
+        return self.counts.assign_add(tf.stack(added), read_value=False)
 
     def _initial(self, keys: Tensor) -> Tensor:
-        return self._initializer.rows(keys, self._width, self.columns[ROWS].dtype)
-
-    def _find(self, keys: Tensor) -> Tensor:
-        """Return the places of keys, -1 of unknown ones. int64[n] to int64[n]."""
-        unknown = tf.constant(-1, tf.int64)
-        found = tf.raw_ops.LookupTableFindV2(table_handle=self._index(), keys=keys, default_value=unknown)
-        return tf.ensure_shape(found, [None])
-
-    def _index(self) -> Tensor:
-        """Return the hash table's handle in the function that is being traced; see `PSVariable.handle`."""
-        graph = function_graph(tf.compat.v1.get_default_graph())
-        key = (self._container, self._name, self._device)
-        with graph.as_default():
-            cache = remembered("indices")
-            if key not in cache:
-                with ops.control_dependencies(None), tf.device(self._device):
-                    cache[key] = unordered(
-                        tf.raw_ops.MutableHashTableV2(
-                            container=self._container,
-                            shared_name=self._name,
-                            key_dtype=tf.int64,
-                            value_dtype=tf.int64,
-                        )
-                    )
-        return cache[key]
+        return self._initializer.rows(keys, self._width, self._dtype)
 
 
-def _gathered(column: PSVariable, places: Tensor) -> Tensor:
-    """Emit reading some places of a column, without a copy of the others."""
-    return tf.raw_ops.ResourceGather(resource=column.handle, indices=places, dtype=column.dtype)
+def counts_of(tables: Sequence[DynamicTable]) -> Tensor:
+    """Emit the number of rows of each table, and then its `counts`; outside the section. int64[tables, n]."""
+    return tf.stack([tf.concat([[own.rows.used.read_value()], own.counts.read_value()], 0) for own in tables])
 
 
-def sizes(tables: Sequence[DynamicTable]) -> Tensor:
-    """Emit the number of rows of each table. int64[n]."""
-    return tf.stack([table.used.read_value() for table in tables]) if tables else tf.zeros([0], tf.int64)
+def tables_on(
+    ps: int,
+    servers: int,
+    container: str,
+    model: Model,
+    rows: Sequence[PSVariable],
+    slots: Mapping[int, Mapping[str, PSVariable]],
+) -> dict[int, DynamicTable]:
+    """Create a server's tables with rows by key; return them by the numbers of the tables.
+
+    Args:
+        ps: number of the server.
+        servers: number of servers.
+        container: the job's container there.
+        model: the program's.
+        rows: every table's rows on the server.
+        slots: the optimizers' slots of each table by name, by the numbers of the tables.
+    """
+    return {
+        number: DynamicTable(
+            f"{ps}/index/{number}",
+            container,
+            rows[number],
+            {f"slot/{name}": value for name, value in slots.get(number, {}).items()},
+            initializer,
+            policy.on_each_of(servers),
+        )
+        for number, (initializer, policy) in enumerate(zip(model.row_initializers, model.row_policies, strict=True))
+        if initializer is not None
+    }

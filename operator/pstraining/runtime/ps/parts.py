@@ -16,8 +16,8 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.ps.arena import sizes
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
-from pstraining.runtime.ps.dynamic_table import sizes
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.state_parts import MODEL, StatePart, Unit, parts_of
@@ -32,8 +32,8 @@ class ShardParts:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.dynamic = list(shard.dynamic.values())
-        """The tables with rows by key."""
+        self.arenas = shard.arenas
+        """The rows by key, and what belongs to keys without rows."""
         self.parts = list(parts_of(shard))
 
     @cached_property
@@ -56,7 +56,7 @@ class ShardParts:
         units: list[Unit] = []
         total = 0
         for number, part in enumerate(self.parts):
-            if part.dynamic:
+            if part.arena:
                 units.append(Unit([number], is_cut=True))
                 total = most
             elif units and total + part.bytes <= most:
@@ -122,11 +122,11 @@ class ShardParts:
             token: the copy's name, as `begin_copy` got it. int64[].
 
         Returns:
-            The record, int64[5], and the number of rows of each dynamic table, int64[n].
+            The record, int64[5], and the number of keys in each arena, int64[n].
         """
 
         def body(fence: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-            record, rows, touched = self.shard.record.read_value(), sizes(self.dynamic), self.shard.touched
+            record, rows, touched = self.shard.record.read_value(), sizes(self.arenas), self.shard.touched
 
             def copy() -> Tensor:
                 changed = {table: touched.rows(table) for table in set(self.table_parts.values())}
@@ -209,7 +209,7 @@ class ShardParts:
 
         def body(fence: Tensor, token: Tensor) -> Tensor:
             def apply() -> Tensor:
-                with tf.control_dependencies([done for table in self.dynamic for done in table.reset()]):
+                with tf.control_dependencies([done for arena in self.arenas for done in arena.reset()]):
                     begun = [v.assign(v.initial(), read_value=False) for v in (*self._variables, *self.shard.rest)]
                 return with_dependencies([*begun, self._token.assign(token, read_value=False)], applied())
 
@@ -246,15 +246,15 @@ class ShardParts:
     def append(
         self, number: int, fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, columns: Mapping[str, Tensor]
     ) -> Tensor:
-        """Append rows to a dynamic table, between `begin` and `finish`; return 1 if it applied.
+        """Append keys to an arena, between `begin` and `finish`; return 1 if it applied.
 
         Args:
-            number: place of the table in `dynamic`.
+            number: place of the arena in `arenas`.
             fence: the chief's fence. int64[].
             token: as `begin` got it. int64[].
-            begin: number of its rows before. int64[].
-            keys: of the rows. int64[n].
-            columns: see `DynamicTable.append`.
+            begin: number of its keys before. int64[].
+            keys: see `Arena.append`. int64[n].
+            columns: see `Arena.append`.
         """
         names, values = list(columns), list(columns.values())
 
@@ -262,7 +262,7 @@ class ShardParts:
             given = dict(zip(names, values, strict=True))
             begun = tf.equal(self._token_or_zero(), token)
             allowed = self._is_incomplete(fence) & begun
-            return tf.cond(allowed, lambda: self.dynamic[number].append(begin, keys, given), not_applied)
+            return tf.cond(allowed, lambda: self.arenas[number].append(begin, keys, given), not_applied)
 
         return self._critical([fence, token, begin, keys, *values], body)
 
@@ -384,8 +384,8 @@ class ShardParts:
 
 
 def _value(part: StatePart) -> Tensor:
-    """Emit all elements of a part; of a dynamic table's column, those in use."""
-    return part.dynamic.live(part.variable) if part.dynamic else part.variable.read_value()
+    """Emit all elements of a part; of an arena's column, those in use."""
+    return part.arena.live(part.variable) if part.arena else part.variable.read_value()
 
 
 def _destroyed(variable: PSVariable) -> Operation:

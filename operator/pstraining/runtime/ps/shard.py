@@ -16,9 +16,10 @@ from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
 from pstraining.runtime.model.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.ps import dynamic_table
+from pstraining.runtime.ps.arena import Arena
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
-from pstraining.runtime.ps.dynamic_table import KEYS, DynamicTable
 from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
@@ -106,7 +107,7 @@ class Shard:
             self.rows: list[PSVariable] = [table.value for table in rows]
             """The server's rows of every table; each of shape [rows, width]."""
             self._table_optimizers = TableOptimizers(model.optimizers, rows, model.table_groups) if rows else None
-            self.dynamic = self._dynamic_tables(model)
+            self.dynamic = dynamic_table.tables_on(ps, layout.ps, container, model, self.rows, self._slots_of_tables())
             """The tables with rows by key, by the numbers of the tables."""
             self.touched = TouchedRows(
                 device, container, ps, {n: table for n, table in enumerate(self.tables) if n not in self.dynamic}
@@ -134,7 +135,7 @@ class Shard:
         self.values = [*self.vectors, *self.rows, *self.frozen]
         """The model's variables: of segments, tables and frozen segments."""
         own_state = [*self.values, *self.slots.values(), *self.scalars.values()]
-        own_state += [v for table in self.dynamic.values() for v in (table.columns[KEYS], table.used)]
+        own_state += [variable for arena in self.arenas for variable in arena.own]
         parts = [v for joined in own_state if isinstance(joined, TensorVariables) for v in joined.variables]
         written = {id(variable) for variable in (*own_state, *parts, self.record, *(self.member_state or ()))}
         self.rest = [variable for variable in created if id(variable) not in written]
@@ -144,6 +145,11 @@ class Shard:
         self.copied = [*own_state, *(variable for variable in self.rest if id(variable) not in transient)]
         """Variables that a returning member receives; `not_copied` starts from initial values."""
         self.not_copied = [variable for variable in self.rest if id(variable) in transient]
+
+    @property
+    def arenas(self) -> list[Arena]:
+        """Return the arenas of all tables with rows by key."""
+        return [arena for table in self.dynamic.values() for arena in table.arenas.values()]
 
     @property
     def dense(self) -> list[PSVariable]:
@@ -265,7 +271,7 @@ class Shard:
             step = self.record.read_value()[RecordField.STEP]
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
-            moved = unless(overflowed, lambda: tables.apply(step, self._placed(touched)))
+            moved = unless(overflowed, lambda: tables.apply(step, self._placed(touched, step)))
             moved += self.touched.record({n: rows for n, (rows, _) in enumerate(touched) if n not in self.dynamic})
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
@@ -273,30 +279,27 @@ class Shard:
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
         """Return current rows of a table by their local indices, or keys; outside the section. [n, width]."""
+        dynamic = self.dynamic.get(table)
+        if dynamic is not None and dynamic.moves_rows:
+            return critical(self.device, self.container, [indices], dynamic.fetch)
         with tf.device(self.device):
-            if table in self.dynamic:
-                return self.dynamic[table].fetch(indices)
+            if dynamic is not None:
+                return dynamic.fetch(indices)
             variable = self.rows[table]
             return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
 
-    def _placed(self, touched: Sequence[Touched]) -> list[Touched]:
+    def _placed(self, touched: Sequence[Touched], step: Tensor) -> list[Touched]:
         """Return touched rows by their places: the keys of dynamic tables get theirs here."""
         return [
-            (self.dynamic[number].admit(indices) if number in self.dynamic else indices, gradients)
-            for number, (indices, gradients) in enumerate(touched)
+            self.dynamic[number].placed(own, step) if number in self.dynamic else own
+            for number, own in enumerate(touched)
         ]
 
-    def _dynamic_tables(self, model: Model) -> dict[int, DynamicTable]:
-        slots: dict[int, dict[str, PSVariable]] = {}
+    def _slots_of_tables(self) -> dict[int, dict[str, PSVariable]]:
+        found: dict[int, dict[str, PSVariable]] = {}
         for slot, table, value in self._table_optimizers.slots() if self._table_optimizers else ():
-            slots.setdefault(table, {})[f"slot/{slot}"] = value
-        return {
-            number: DynamicTable(
-                f"{self.number}/index/{number}", self.container, self.rows[number], slots.get(number, {}), initializer
-            )
-            for number, initializer in enumerate(model.row_initializers)
-            if initializer is not None
-        }
+            found.setdefault(table, {})[slot] = value
+        return found
 
     def count_step(self, losses: Tensor) -> list[Operation]:
         """Count one step without changing the parameters; return the operations to wait for."""

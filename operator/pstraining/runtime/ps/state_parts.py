@@ -6,12 +6,16 @@ from typing import Any, Final, NamedTuple
 
 from pstraining.runtime.model.partition import TABLE, Segment
 from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
-from pstraining.runtime.ps.dynamic_table import KEYS, ROWS, DynamicTable
+from pstraining.runtime.ps.arena import KEYS, SEEN, Arena
+from pstraining.runtime.ps.dynamic_table import ROWS
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.variables import PSVariable
 
 MODEL: Final = "model"
 """Kind of the parts of the model's variables; of a slot it is slot/<slot>, of a counter scalar/<name>."""
+
+_COLUMNS: Final = {KEYS: (MODEL, f"/{KEYS}"), ROWS: (MODEL, ""), SEEN: ("scalar", f"/{SEEN}")}
+"""Kind and suffix of the columns of a table with rows by key; the other columns are slots."""
 
 
 class StatePart(NamedTuple):
@@ -24,12 +28,14 @@ class StatePart(NamedTuple):
     offset: int = 0
     """Number of its first element in the segment."""
     place: SlotPlace | None = None
-    dynamic: DynamicTable | None = None
-    """The table with rows by key of which it is a column; then its length is known to the server alone."""
+    arena: Arena | None = None
+    """The rows by key of which it is a column; then its length is known to the server alone."""
+    suffix: str = ""
+    """What a column's name has after the path of its table."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the variable; the first dimension of a dynamic table's column is 0."""
+        """Shape of the variable; the first dimension of an arena's column is 0."""
         return tuple(length or 0 for length in self.variable.shape.as_list())
 
     @property
@@ -55,7 +61,7 @@ class StatePart(NamedTuple):
     @property
     def has_rows(self) -> bool:
         """Whether it has a row for each row of a table with a fixed number of rows."""
-        if self.segment is None or self.dynamic is not None:
+        if self.segment is None or self.arena is not None:
             return False
         return self.is_table and self.shape[:1] == (self.segment.slices[0].rows,)
 
@@ -82,9 +88,10 @@ def parts_of(shard: Shard) -> Iterator[StatePart]:
     for name, counter in shard.scalars.items():
         yield StatePart(counter, f"scalar/{name}")
     for number, table in shard.dynamic.items():
-        for name, column in table.columns.items():
-            kind = name if name not in (KEYS, ROWS) else MODEL
-            yield StatePart(column, kind, shard.held[first + number], dynamic=table)
+        for part, arena in table.arenas.items():
+            for name, column in arena.columns.items():
+                kind, suffix = _COLUMNS.get(name, (name, "")) if not part else ("scalar", f"/{part}/{name}")
+                yield StatePart(column, kind, shard.held[first + number], arena=arena, suffix=suffix)
 
 
 def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:

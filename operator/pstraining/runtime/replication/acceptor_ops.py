@@ -146,7 +146,7 @@ class AcceptorOps:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
                 written += [v.assign(v.initial(), read_value=False) for v in shard.not_copied]
                 with tf.control_dependencies(written):
-                    rebuilt = [table.rebuild() for table in shard.dynamic.values()]
+                    rebuilt = [arena.rebuild() for arena in shard.arenas]
                 with tf.control_dependencies(rebuilt):
                     return self._write(own._replace(transferred_in=fence), record)
 

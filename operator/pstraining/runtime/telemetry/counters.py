@@ -143,6 +143,8 @@ class ChiefCounters:
     """Seconds from the last attempt at a checkpoint to the next."""
     scalars: dict[str, float] = field(default_factory=dict)
     """Logs of the last reported epoch, such as val_loss."""
+    tables: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)
+    """Number of rows of each table with rows by key, and numbers of keys and gradients by what became of them."""
 
     _unreplicated: float = 0.0
     _since: float = 0.0

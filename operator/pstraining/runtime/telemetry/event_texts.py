@@ -109,6 +109,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "Workers exchange 1.5 times the mean or more with one shard.",
         "Spread the indices of the most used rows of embedding tables.",
     ),
+    "table_full": EventText(
+        _CHIEF,
+        "A table with rows by key has `max_rows` rows. New keys replace rows whose last updates are the oldest.",
+        "Raise `max_rows`, if `pstraining_table_keys_total` shows that rows are evicted soon after they are inserted.",
+    ),
     "compression": EventText(_WORKER, "Codec Auto has changed its choice; `on` says whether gradients are encoded."),
     # Connections
     "waiting": EventText(_ANY, "The task waits for what the field `what` names."),

@@ -47,6 +47,11 @@ STATE: Final = {
 }
 """Gauges of the chief: the field of `ChiefCounters`, and the help text."""
 
+TABLE_KEYS: Final = (
+    "Keys of a table with rows by key since the servers' state was restored: inserted; evicted for another key; "
+    "no_room, a gradient that was dropped."
+)
+
 
 class TaskMetrics:
     """The metrics of a task, collected at each scrape.
@@ -129,6 +134,13 @@ def _of_chief(account: ChiefCounters) -> Iterator["Metric"]:
     for name, (field, text) in STATE.items():
         if (value := getattr(account, field)) is not None:
             yield GaugeMetricFamily(f"pstraining_{name}", text, value=value)
+    rows = GaugeMetricFamily("pstraining_table_rows", "Rows of a table with rows by key.", labels=["table"])
+    keys = CounterMetricFamily("pstraining_table_keys", TABLE_KEYS, labels=["table", "outcome"])
+    for table, (number, counts) in sorted(account.tables.items()):
+        rows.add_metric([table], number)
+        for outcome, count in counts.items():
+            keys.add_metric([table, outcome], count)
+    yield from (rows, keys)
     logs = GaugeMetricFamily("pstraining_epoch_log", "The last epoch's logs: loss, val_loss and so on.", labels=["log"])
     for name, value in sorted(account.scalars.items()):
         logs.add_metric([name], value)

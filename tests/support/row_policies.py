@@ -1,0 +1,63 @@
+"""Which keys of a table have rows on one server, and at which places: the reference of `runtime.ps.dynamic_table`."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+SAMPLE, SAMPLE_FACTOR = 1024, 8
+MASK = 2**64 - 1
+
+
+def mixed(value: int) -> int:
+    """SplitMix64's output function."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = (value ^ value >> shift) * factor & MASK
+    return value ^ value >> 31
+
+
+class KeysWithRows:
+    """The keys by their places.
+
+    Args:
+        policy: of this server.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self.keys: list[int] = []
+        self.seen: dict[int, int] = {}
+        """The step of each key's last update."""
+        self.inserted = self.evicted = self.no_room = 0
+
+    def place(self, keys: Collection[int], step: int) -> list[int]:
+        """Insert a step's new keys; return those of its keys that have rows."""
+        new = sorted(set(keys) - self.seen.keys())
+        self.seen |= {key: step for key in keys if key in self.seen}
+        room = len(new)
+        if (most := self.policy.max_rows) is not None:
+            excess = len(self.keys) + len(new) - most
+            if new and excess > 0:
+                self.evicted += self.remove(self._oldest(excess, step))
+            room = max(0, most - len(self.keys))
+        self.keys += new[:room]
+        self.seen |= dict.fromkeys(new[:room], step)
+        self.inserted += len(new[:room])
+        self.no_room += len(new[room:])
+        return [key for key in keys if key in self.seen]
+
+    def remove(self, places: Sequence[int]) -> int:
+        """Fill each free place with one of the last keys; return the number of removed keys."""
+        for place in places:
+            del self.seen[self.keys[place]]
+        left = len(self.keys) - len(places)
+        moved = [self.keys[place] for place in range(left, len(self.keys)) if place not in set(places)]
+        for place, key in zip(sorted(place for place in places if place < left), moved, strict=True):
+            self.keys[place] = key
+        del self.keys[left:]
+        return len(places)
+
+    def _oldest(self, number: int, step: int) -> list[int]:
+        used = len(self.keys)
+        size = min(used, max(SAMPLE_FACTOR * number, SAMPLE))
+        window = [((mixed(step) >> 1) + place) % used for place in range(size)]
+        chosen = sorted(window, key=lambda place: self.seen[self.keys[place]])[:number]
+        return [place for place in chosen if self.seen[self.keys[place]] < step]

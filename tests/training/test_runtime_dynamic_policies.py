@@ -1,0 +1,185 @@
+"""Which keys have rows: what servers keep of random steps equals a reference, place by place."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.chief.row_reports import RowReporter
+from pstraining.runtime.telemetry.counters import ChiefCounters
+from tests.support.row_policies import KeysWithRows
+from tests.support.servers import Rig
+from tests.training.test_runtime_dynamic_embedding import WIDTH, by_key, model, rig_of
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+STEPS = 60
+
+
+class Server:
+    """The table of one server, step by step, beside its reference."""
+
+    def __init__(self, client: Any, **policy: Any) -> None:
+        import tensorflow as tf
+
+        from pstraining.runtime.ps.critical_section import critical
+
+        self.client = client
+        self.rig: Rig = rig_of(client, ps=1, build=lambda: model(**policy))
+        self.rig.start()
+        (self.shard,) = self.rig.store.shards
+        self.table = self.shard.dynamic[0]
+        self.expected = KeysWithRows(self.rig.model.row_policies[0].on_each_of(1))
+        self.step = 0
+        home = client.to_local
+
+        def update(keys: Any, step: Any) -> Any:
+            """Write its key and the step into each row and slot, as an optimizer would."""
+            kept = tf.reshape(tf.range(tf.size(keys)), [-1, 1])
+            places, order = self.table.placed((keys, kept), step)
+            marks = tf.cast(
+                tf.stack([tf.gather(keys, order[:, 0]) % 1000, tf.fill([tf.size(places)], step)], 1), tf.float32
+            )
+            values = tf.tile(marks, [1, WIDTH // 2])
+            written = [
+                self.table.rows.write(name, places, values)
+                for name in self.table.rows.columns
+                if name not in ("keys", "seen")
+            ]
+            with tf.control_dependencies(written):
+                return tf.identity(places)
+
+        integers = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)
+        section = self.shard.device, self.shard.container
+        self._update = tf.function(
+            lambda *given: home(critical(*section, given, update)), autograph=False, input_signature=integers
+        )
+        self._fetch = tf.function(
+            lambda keys: home(self.shard.fetch_rows(0, keys)), autograph=False, input_signature=integers[:1]
+        )
+        self.marks: dict[int, list[float]] = {}
+        """What each key's row should have."""
+
+    def train(self, keys: np.ndarray[Any, Any]) -> None:
+        """One step with a gradient for each of these keys; the places are those of the reference."""
+        import tensorflow as tf
+
+        places = self.client.call(self._update, tf.constant(keys, tf.int64), tf.constant(self.step, tf.int64))
+        kept = self.expected.place(keys.tolist(), self.step)
+        assert [self.expected.keys[place] for place in places.tolist()] == kept
+        self.marks |= {key: [key % 1000, self.step] * (WIDTH // 2) for key in kept}
+        self.marks = {key: mark for key, mark in self.marks.items() if key in self.expected.seen}
+        self.step += 1
+
+    def check(self, universe: int) -> None:
+        """Rows and slots are those of the last updates; other keys have their initial rows."""
+        import tensorflow as tf
+
+        state = by_key(self.rig.control.snapshot(fence=1))
+        assert list(state) == self.expected.keys
+        for key, columns in state.items():
+            np.testing.assert_array_equal(columns, [self.marks[key]] * len(columns), err_msg=str(key))
+        keys = tf.range(universe, dtype=tf.int64)
+        rows = self.client.call(self._fetch, keys)
+        (initializer,) = self.rig.model.row_initializers
+        initial = initializer.rows(keys, WIDTH, tf.float32).numpy()
+        for key in range(universe):
+            np.testing.assert_array_equal(rows[key], self.marks.get(key, initial[key]), err_msg=str(key))
+
+    def fetch_operations(self) -> set[str]:
+        return {operation.type for operation in self._fetch.get_concrete_function().graph.get_operations()}
+
+    def counts(self) -> dict[str, int]:
+        counters = ChiefCounters()
+        RowReporter(counters).report(self.rig.control.row_counts())
+        rows, counts = counters.tables["items"]
+        assert rows == len(self.expected.keys)
+        return counts
+
+
+def drawn(dice: random.Random, universe: int, most: int) -> np.ndarray[Any, Any]:
+    """A step's keys, of which small ones are more frequent, in any order."""
+    keys = {min(int(dice.paretovariate(0.5)) - 1, universe - 1) for _ in range(dice.randrange(most))}
+    return np.array(dice.sample(sorted(keys), len(keys)), np.int64)
+
+
+def dice_of() -> random.Random:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+def test_a_full_table_replaces_the_rows_whose_updates_are_the_oldest(
+    client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in steps with more new keys than the table has places, whose last keys then have no rows."""
+    server, dice = Server(client, max_rows=25), dice_of()
+    for _ in range(STEPS):
+        server.train(drawn(dice, 400, 90))
+        assert len(server.expected.keys) <= 25
+    server.check(400)
+    expected = server.expected
+    assert server.counts() == {
+        "inserted": expected.inserted,
+        "evicted": expected.evicted,
+        "no_room": expected.no_room,
+    }
+    assert min(expected.evicted, expected.no_room) > 10
+    assert '"event": "table_full", "table": "items", "rows": 25' in capsys.readouterr().out
+    assert "MutexLock" in server.fetch_operations(), "steps move rows meanwhile"
+
+
+def test_of_a_large_table_a_sample_is_compared(client: Any) -> None:
+    server, dice = Server(client, max_rows=3000), dice_of()
+    for begin in range(0, 3000, 1000):
+        server.train(np.arange(begin, begin + 1000))
+    for _ in range(10):
+        server.train(np.array(dice.sample(range(3000, 9000), 200)))
+    server.check(9000)
+    assert server.expected.evicted == server.counts()["evicted"] >= 1000
+
+
+def test_a_restore_keeps_the_order_of_the_last_updates(client: Any) -> None:
+    """Onto a server with fewer places, too: it has more rows than its bound then, until new keys come."""
+    server = Server(client, max_rows=30)
+    for begin in (20, 0, 10):
+        server.train(np.arange(begin, begin + 10))
+    state = server.rig.control.snapshot(fence=1)
+    client.container += ".later"
+    later = Server(client, max_rows=25)
+    later.rig.control.restore(state, fence=1, generation=9, fresh=False)
+    later.expected.keys, later.expected.seen = [*server.expected.keys], {**server.expected.seen}
+    later.step, later.marks = server.step, {**server.marks}
+    later.check(30)
+    later.train(np.array([500]))
+    assert later.expected.keys.count(500) == 1
+    assert later.expected.seen.keys() == {*range(6 + 20, 30), *range(20), 500}
+    later.check(30)
+
+
+def test_rows_without_the_steps_of_their_updates_count_as_updated_when_saved(client: Any) -> None:
+    """Of a checkpoint that was saved without `max_rows`."""
+    rig = rig_of(client, ps=1)
+    rig.start()
+    rig.train([])
+    state = rig.control.snapshot(fence=1)
+    client.container += ".later"
+    server = Server(client, max_rows=2)
+    state.variables.update({"items/keys": np.array([7, 8]), "items": np.ones((2, WIDTH), np.float32)})
+    for slots in state.slots.values():
+        slots["items"] = np.ones((2, WIDTH), np.float32)
+    server.rig.control.restore(state, fence=1, generation=9, fresh=False)
+    assert server.rig.control.snapshot(fence=1).scalars["items/seen"].tolist() == [state.step] * 2
+
+
+def test_a_policy_that_cannot_be_is_refused() -> None:
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model.errors import ModelError
+
+    with pytest.raises(ModelError, match="layer items: max_rows is for tables with rows by key; give input_dim=None"):
+        Embedding(5, 2, max_rows=3, name="items")
+    with pytest.raises(ModelError, match="layer items: max_rows must be at least 1, not 0"):
+        Embedding(None, 2, max_rows=0, name="items")
+    layer = Embedding.from_config(Embedding(None, 2, max_rows=3).get_config())
+    assert layer.row_policy.max_rows == 3
+    assert "max_rows" not in Embedding(5, 2).get_config()
