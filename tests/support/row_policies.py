@@ -19,19 +19,41 @@ class KeysWithRows:
 
     Args:
         policy: of this server.
+        of_candidates: whether they are those that have no rows yet.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, *, of_candidates: bool = False) -> None:
         self.policy = policy
+        self.candidates = KeysWithRows(policy, of_candidates=True) if not of_candidates else None
+        self.count: dict[int, int] = {}
+        """The number of gradients of each candidate."""
         self.keys: list[int] = []
         self.seen: dict[int, int] = {}
         """The step of each key's last update."""
-        self.inserted = self.evicted = self.no_room = 0
+        self.inserted = self.evicted = self.no_room = self.below_min_count = 0
 
     def place(self, keys: Collection[int], step: int) -> list[int]:
         """Insert a step's new keys; return those of its keys that have rows."""
         new = sorted(set(keys) - self.seen.keys())
         self.seen |= {key: step for key in keys if key in self.seen}
+        if self.candidates is not None and self.policy.min_count > 1:
+            new = self.candidates.due(new, step)
+            self.below_min_count += len(set(keys) - self.seen.keys()) - len(new)
+        self._insert(new, step)
+        return [key for key in keys if key in self.seen]
+
+    def due(self, keys: Sequence[int], step: int) -> list[int]:
+        """Count a gradient of candidates; return those that get rows."""
+        counts = {key: self.count.get(key, 0) + 1 for key in keys}
+        found = [key for key in keys if counts[key] >= self.policy.min_count]
+        waiting = [key for key in keys if key in self.seen and key not in found]
+        self.seen |= dict.fromkeys(waiting, step)
+        self.remove([place for place, key in enumerate(self.keys) if key in found])
+        self._insert([key for key in keys if key not in found and key not in self.seen], step)
+        self.count = {key: counts.get(key, self.count.get(key, 0)) for key in self.seen}
+        return found
+
+    def _insert(self, new: Sequence[int], step: int) -> None:
         room = len(new)
         if (most := self.policy.max_rows) is not None:
             excess = len(self.keys) + len(new) - most
@@ -42,7 +64,6 @@ class KeysWithRows:
         self.seen |= dict.fromkeys(new[:room], step)
         self.inserted += len(new[:room])
         self.no_room += len(new[room:])
-        return [key for key in keys if key in self.seen]
 
     def remove(self, places: Sequence[int]) -> int:
         """Fill each free place with one of the last keys; return the number of removed keys."""

@@ -101,9 +101,13 @@ class Dictionary:
             for key, gradient in by_key.items():
                 sums[key] = gradient + sums[key] if key in sums else gradient
         self.optimizer.apply([tf.add_n(own) / len(parts) for own in zip(*parts, strict=True)])
-        for key, gradient in sums.items():
+        for key, gradient in self._kept(sums).items():
             self._update(key, gradient / len(parts))
         self.step += 1
+
+    def _kept(self, sums: dict[int, Any]) -> dict[int, Any]:
+        """Return the gradients of keys that have rows."""
+        return sums
 
     def _row(self, key: int) -> Any:
         import tensorflow as tf

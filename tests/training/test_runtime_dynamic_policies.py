@@ -10,7 +10,7 @@ from pstraining.runtime.chief.row_reports import RowReporter
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig
-from tests.training.test_runtime_dynamic_embedding import WIDTH, by_key, model, rig_of
+from tests.training.test_runtime_dynamic_embedding import WIDTH, batches, by_key, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 STEPS = 60
@@ -86,6 +86,12 @@ class Server:
         for key in range(universe):
             np.testing.assert_array_equal(rows[key], self.marks.get(key, initial[key]), err_msg=str(key))
 
+    def candidates(self) -> dict[int, int]:
+        """Return the number of gradients of each key without a row, in the order of their places."""
+        scalars = self.rig.control.snapshot(fence=1).scalars
+        names = [f"items/candidates/{name}" for name in ("keys", "count")]
+        return dict(zip(*(scalars[name].tolist() for name in names), strict=True))
+
     def fetch_operations(self) -> set[str]:
         return {operation.type for operation in self._fetch.get_concrete_function().graph.get_operations()}
 
@@ -123,10 +129,59 @@ def test_a_full_table_replaces_the_rows_whose_updates_are_the_oldest(
         "inserted": expected.inserted,
         "evicted": expected.evicted,
         "no_room": expected.no_room,
+        "below_min_count": 0,
     }
     assert min(expected.evicted, expected.no_room) > 10
     assert '"event": "table_full", "table": "items", "rows": 25' in capsys.readouterr().out
     assert "MutexLock" in server.fetch_operations(), "steps move rows meanwhile"
+
+
+@pytest.mark.parametrize("bound", [{}, {"max_rows": 25}], ids=["unbounded", "bounded"])
+def test_a_key_gets_a_row_with_the_gradient_that_makes_the_count(client: Any, bound: dict[str, int]) -> None:
+    server, dice = Server(client, min_count=3, **bound), dice_of()
+    for _ in range(STEPS):
+        server.train(drawn(dice, 400, 60))
+    server.check(400)
+    expected = server.expected
+    assert expected.candidates is not None
+    counts = {key: expected.candidates.count[key] for key in expected.candidates.keys}
+    assert list(server.candidates().items()) == list(counts.items())
+    assert set(counts.values()) == {1, 2}
+    assert server.counts() == {
+        "inserted": expected.inserted,
+        "evicted": expected.evicted,
+        "no_room": expected.no_room,
+        "below_min_count": expected.below_min_count,
+    }
+    assert (expected.evicted > 0, expected.candidates.evicted > 0) == (bool(bound), bool(bound))
+
+
+def test_counts_below_the_minimum_are_restored_onto_other_numbers_of_servers(client: Any) -> None:
+    policy = {"min_count": 3}
+    first = rig_of(client, ps=2, build=lambda: model(**policy))
+    first.start()
+    first.train(batches(3, seed=1))
+    state = first.control.snapshot(fence=1)
+    counts = dict(zip(*(state.scalars[f"items/candidates/{name}"].tolist() for name in ("keys", "count")), strict=True))
+    assert counts
+    assert not counts.keys() & by_key(state).keys()
+    client.container += ".later"
+    server = Server(client, **policy)
+    server.rig.control.restore(state, fence=1, generation=9, fresh=False)
+    assert server.candidates() == counts
+    key = next(key for key, count in counts.items() if count == 2)
+    expected = server.expected
+    expected.keys = list(by_key(server.rig.control.snapshot(fence=1)))
+    expected.seen = dict.fromkeys(expected.keys, 0)
+    assert expected.candidates is not None
+    expected.candidates.keys, expected.candidates.count = list(server.candidates()), {**counts}
+    expected.candidates.seen = dict.fromkeys(counts, 0)
+    server.train(np.array([key]))
+    assert expected.keys[-1] == key, "its third gradient"
+    for name in ("keys", "count"):  # saved without `min_count`
+        del state.scalars[f"items/candidates/{name}"]
+    server.rig.control.restore(state, fence=1, generation=10, fresh=False)
+    assert server.candidates() == {}
 
 
 def test_of_a_large_table_a_sample_is_compared(client: Any) -> None:
@@ -180,6 +235,8 @@ def test_a_policy_that_cannot_be_is_refused() -> None:
         Embedding(5, 2, max_rows=3, name="items")
     with pytest.raises(ModelError, match="layer items: max_rows must be at least 1, not 0"):
         Embedding(None, 2, max_rows=0, name="items")
+    with pytest.raises(ModelError, match="layer items: min_count must be at least 1, not 0"):
+        Embedding(None, 2, min_count=0, name="items")
     layer = Embedding.from_config(Embedding(None, 2, max_rows=3).get_config())
     assert layer.row_policy.max_rows == 3
     assert "max_rows" not in Embedding(5, 2).get_config()

@@ -39,7 +39,9 @@ def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str
     Raises:
         StateMismatchError: it is the state of another table.
     """
-    rows = names[ROWS].partition("/")[2]
+    if ROWS not in names and not _has_candidates(names, saved, fresh=fresh):
+        return
+    rows = names.get(ROWS, names[KEYS]).partition("/")[2]
     if names[KEYS] not in saved:
         raise StateMismatchError(
             f"the saved state has no keys of {rows}: it was saved with a number for input_dim, or without the layer. "
@@ -74,6 +76,8 @@ def pieces(
         device: where the keys' servers are computed.
     """
     entries = state.entries
+    if ROWS not in names and not _has_candidates(names, entries, fresh=fresh):
+        return
     given = {
         column: math.prod(entries[name].shape[1:])
         for column, name in names.items()
@@ -97,6 +101,11 @@ def pieces(
             if mine.size:
                 yield RowsPiece(shard, arena, begun[shard], keys[mine], _taken(columns, mine))
                 begun[shard] += mine.size
+
+
+def _has_candidates(names: Mapping[str, str], saved: Mapping[str, Entry], *, fresh: bool) -> bool:
+    """Return whether a state has keys without rows; if it was saved without `min_count`, all of them begin anew."""
+    return not fresh and names[KEYS] in saved
 
 
 def _taken(columns: Mapping[str, Array], places: Sequence[int] | Array) -> dict[str, Array]:

@@ -4,7 +4,7 @@ Every task computes the same from a key alone, with integers: nothing depends on
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import keras
@@ -42,6 +42,8 @@ class RowPolicy:
 
     max_rows: int | None = None
     """Maximum number of rows; None: any number."""
+    min_count: int = 1
+    """Number of updates with a gradient for a key from which on it has a row."""
 
     def check(self, layer: str, *, is_dynamic: bool) -> None:
         """Refuse numbers that are out of range, and a policy of a table with a fixed number of rows.
@@ -53,13 +55,15 @@ class RowPolicy:
         Raises:
             ModelError: names the layer and the argument.
         """
-        for name, value in vars(self).items():
-            if value is None:
-                continue
+        for name, value in self.given().items():
             if not is_dynamic:
                 raise ModelError(f"layer {layer}: {name} is for tables with rows by key; give input_dim=None")
             if not isinstance(value, int) or value < 1:
                 raise ModelError(f"layer {layer}: {name} must be at least 1, not {value!r}")
+
+    def given(self) -> dict[str, int]:
+        """Return the numbers that differ from their defaults, by name."""
+        return {own.name: value for own in fields(self) if (value := getattr(self, own.name)) != own.default}
 
     @property
     def removes(self) -> bool:
@@ -69,7 +73,7 @@ class RowPolicy:
     @property
     def drops(self) -> bool:
         """Return whether the gradient of a key may have no row."""
-        return self.max_rows is not None
+        return self.max_rows is not None or self.min_count > 1
 
     def on_each_of(self, servers: int) -> "RowPolicy":
         """Return the policy of each of so many servers."""

@@ -40,11 +40,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         output_dim: length of a row.
         embeddings_initializer: initializer of the table; without input_dim RandomUniform, Zeros, Ones or Constant.
         max_rows: maximum number of rows of a table without input_dim, on all servers together. None: any number.
+        min_count: number of updates with a gradient for a key from which on it has a row, without input_dim.
 
     Input: integers of any shape, in [0, input_dim). Output: that shape with one more dimension, `output_dim`.
 
     Raises:
-        ModelError: a row cannot begin by this initializer without input_dim, or max_rows is out of range.
+        ModelError: a row cannot begin by this initializer without input_dim, or a number is out of range.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         embeddings_initializer: object = "uniform",
         *,
         max_rows: int | None = None,
+        min_count: int = 1,
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
@@ -62,7 +64,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embeddings: KerasVariable | None = None
         self.known: KnownRows | None = None
         """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
-        self.row_policy = RowPolicy(max_rows)
+        self.row_policy = RowPolicy(max_rows, min_count)
         """Which keys have rows."""
         self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
         if self.is_dynamic:
@@ -128,8 +130,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """Return the layer's configuration."""
         initializer = keras.initializers.serialize(self.embeddings_initializer)
         own = {"input_dim": self.input_dim, "output_dim": self.output_dim, "embeddings_initializer": initializer}
-        policy = {name: value for name, value in vars(self.row_policy).items() if value is not None}
-        return {**super().get_config(), **own, **policy}
+        return {**super().get_config(), **own, **self.row_policy.given()}
 
 
 @dataclass

@@ -15,11 +15,15 @@ from pstraining.runtime.model.dynamic_rows import RowInitializer, RowPolicy
 from pstraining.runtime.model.keras_model import Model, Touched
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.arena import SEEN, Arena
-from pstraining.runtime.ps.critical_section import not_applied, with_dependencies
+from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
 from pstraining.runtime.ps.variables import PSVariable
 
 ROWS: Final = "rows"
 """The column of rows; those of slots have the slots' names, with a prefix."""
+COUNT: Final = "count"
+"""The column of the numbers of gradients of keys without rows."""
+CANDIDATES: Final = "candidates"
+"""The part of a checkpoint that has the keys without rows."""
 
 
 class RowCount(IntEnum):
@@ -30,6 +34,8 @@ class RowCount(IntEnum):
     """Rows that were removed because a new key needed their place."""
     NO_ROOM = 2
     """Gradients that were dropped because no place was free for their keys."""
+    BELOW_MIN_COUNT = 3
+    """Gradients that were dropped because their keys had too few of them."""
 
 
 class DynamicTable:
@@ -58,13 +64,17 @@ class DynamicTable:
         dated = [SEEN] if policy.removes else []
         columns, begins = {ROWS: rows, **slots}, {ROWS: self._initial}
         self.rows = Arena(name, container, rows.device, dated, rows=columns, begins=begins)
+        self.candidates = (
+            Arena(f"{name}/{CANDIDATES}", container, rows.device, [COUNT, *dated]) if policy.min_count > 1 else None
+        )
+        """The keys that have had gradients, and have no rows; None if each key gets a row."""
         self.counts: PSVariable = tf.Variable(tf.zeros([len(RowCount)], tf.int64))
         """Numbers by `RowCount`. int64[n]."""
 
     @property
     def arenas(self) -> dict[str, Arena]:
         """Return the arenas by the part of a checkpoint in which their columns are."""
-        return {"": self.rows}
+        return {"": self.rows} if self.candidates is None else {"": self.rows, CANDIDATES: self.candidates}
 
     @property
     def moves_rows(self) -> bool:
@@ -108,24 +118,51 @@ class DynamicTable:
         return tf.gather(places, kept), tf.gather(gradients, kept)
 
     def _insert(self, keys: Tensor, step: Tensor) -> Tensor:
-        """Insert unknown keys, in ascending order, as far as there is room for them; return 1. int64[]."""
-        wanted, evicted, most = tf.size(keys, tf.int64), not_applied(), self._policy.max_rows
-        given = {SEEN: tf.fill(tf.shape(keys), step)} if self._policy.removes else {}
-        if most is not None:
-            excess = self.rows.used.read_value() + wanted - most
-            evicted = tf.cond(excess > 0, lambda: self.rows.remove(self.rows.oldest(excess, step)), not_applied)
-            with tf.control_dependencies([evicted]):
-                room = tf.maximum(most - self.rows.used.read_value(), 0)
-            keys, given = keys[:room], {name: values[:room] for name, values in given.items()}
-        number = tf.size(keys, tf.int64)
-        with tf.control_dependencies([evicted]):
-            inserted = self.rows.insert(keys, given)
-        counted = {RowCount.INSERTED: number, RowCount.EVICTED: evicted, RowCount.NO_ROOM: wanted - number}
-        return with_dependencies([self._count(counted)], inserted)
+        """Insert unknown keys, in ascending order, as far as they may have rows; return 1. int64[]."""
+        due = keys if self.candidates is None else self._due(self.candidates, keys, step)
+        number, evicted = self._insert_into(self.rows, due, {}, step)
+        counted = {
+            RowCount.INSERTED: number,
+            RowCount.EVICTED: evicted,
+            RowCount.NO_ROOM: tf.size(due, tf.int64) - number,
+            RowCount.BELOW_MIN_COUNT: tf.size(keys, tf.int64) - tf.size(due, tf.int64),
+        }
+        added = tf.stack([counted[name] for name in RowCount])
+        return with_dependencies([self.counts.assign_add(added, read_value=False)], applied())
 
-    def _count(self, numbers: Mapping[RowCount, Tensor]) -> Operation:
-        added = [numbers.get(name, tf.constant(0, tf.int64)) for name in RowCount]
-        return self.counts.assign_add(tf.stack(added), read_value=False)
+    def _due(self, candidates: Arena, keys: Tensor, step: Tensor) -> Tensor:
+        """Count a gradient of keys without rows; return those that get rows. int64[n] to int64[m]."""
+        places = candidates.find(keys)
+        counts = tf.where(places < 0, tf.zeros_like(keys), candidates.read(COUNT, tf.maximum(places, 0))) + 1
+        is_known, is_due = places >= 0, counts >= self._policy.min_count
+        waiting = is_known & ~is_due
+        written = [candidates.write(COUNT, tf.boolean_mask(places, waiting), tf.boolean_mask(counts, waiting))]
+        if self._policy.removes:
+            own = tf.boolean_mask(places, waiting)
+            written.append(candidates.write(SEEN, own, tf.fill(tf.shape(own), step)))
+        with tf.control_dependencies(written):
+            left = candidates.remove(tf.boolean_mask(places, is_known & is_due))
+        with tf.control_dependencies([left]):
+            new = tf.boolean_mask(keys, ~is_known & ~is_due)
+            number, _ = self._insert_into(candidates, new, {COUNT: tf.ones_like(new)}, step)
+        return with_dependencies([number], tf.boolean_mask(keys, is_due))
+
+    def _insert_into(
+        self, arena: Arena, keys: Tensor, given: Mapping[str, Tensor], step: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Insert unknown keys as far as there is room; return their number, and that of replaced ones. int64[] each."""
+        evicted, most = not_applied(), self._policy.max_rows
+        given = {**given, SEEN: tf.fill(tf.shape(keys), step)} if self._policy.removes else given
+        if most is not None:
+            excess = arena.used.read_value() + tf.size(keys, tf.int64) - most
+            evicts = (excess > 0) & (tf.size(keys) > 0)
+            evicted = tf.cond(evicts, lambda: arena.remove(arena.oldest(excess, step)), not_applied)
+            with tf.control_dependencies([evicted]):
+                room = tf.maximum(most - arena.used.read_value(), 0)
+            keys, given = keys[:room], {name: values[:room] for name, values in given.items()}
+        with tf.control_dependencies([evicted]):
+            inserted = arena.insert(keys, given)
+        return with_dependencies([inserted], tf.size(keys, tf.int64)), evicted
 
     def _initial(self, keys: Tensor) -> Tensor:
         return self._initializer.rows(keys, self._width, self._dtype)
