@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-SAMPLE, SAMPLE_FACTOR = 1024, 8
+SAMPLE, SAMPLE_FACTOR, ROOM = 1024, 8, 1024
 MASK = 2**64 - 1
 
 
@@ -30,7 +30,8 @@ class KeysWithRows:
         self.keys: list[int] = []
         self.seen: dict[int, int] = {}
         """The step of each key's last update."""
-        self.inserted = self.evicted = self.no_room = self.below_min_count = 0
+        self.inserted = self.evicted = self.no_room = self.below_min_count = self.expired = 0
+        self.swept, self.room = 0, 1
 
     def place(self, keys: Collection[int], step: int) -> list[int]:
         """Insert a step's new keys; return those of its keys that have rows."""
@@ -41,6 +42,19 @@ class KeysWithRows:
             self.below_min_count += len(set(keys) - self.seen.keys()) - len(new)
         self._insert(new, step)
         return [key for key in keys if key in self.seen]
+
+    def expire(self, step: int) -> None:
+        """Remove some of the keys that had no gradient in `expire_after` steps."""
+        if (age := self.policy.expire_after) is None:
+            return
+        if self.candidates is not None and self.policy.min_count > 1:
+            self.candidates.expire(step)
+        end = min(self.swept or len(self.keys), len(self.keys))
+        begin = max(end - max(-(-self.room // age), SAMPLE), 0)
+        old = [place for place in range(begin, end) if self.seen[self.keys[place]] <= step - age]
+        self.expired += self.remove(old)
+        self.swept = begin
+        self.count = {key: count for key, count in self.count.items() if key in self.seen}
 
     def due(self, keys: Sequence[int], step: int) -> list[int]:
         """Count a gradient of candidates; return those that get rows."""
@@ -61,6 +75,8 @@ class KeysWithRows:
                 self.evicted += self.remove(self._oldest(excess, step))
             room = max(0, most - len(self.keys))
         self.keys += new[:room]
+        if len(self.keys) > self.room:
+            self.room = max(2 * self.room, len(self.keys), ROOM)
         self.seen |= dict.fromkeys(new[:room], step)
         self.inserted += len(new[:room])
         self.no_room += len(new[room:])

@@ -7,17 +7,55 @@ import numpy as np
 import pytest
 
 from tests.support.replicated_job import SHARDS, School
+from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig
-from tests.support.soak_marks import ALL, in_all
-from tests.training.test_runtime_dynamic_embedding import Dictionary, batches, by_key, equal, rig_of
+from tests.support.soak_marks import ALL, in_all, some
+from tests.training.test_runtime_dynamic_embedding import Dictionary, batches, by_key, equal, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 LOSSES = 20 if ALL else 2
 
 
-def school(client: Any, patch: pytest.MonkeyPatch, mode: str) -> School:
+POLICY = {"max_rows": 16, "min_count": 2, "expire_after": 2}
+
+
+class BoundedDictionary(Dictionary):
+    """With the keys that have rows on each server."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        super().__init__(rig, name)
+        (policy,) = rig.model.row_policies
+        self.servers = [KeysWithRows(policy.on_each_of(SHARDS)) for _ in range(SHARDS)]
+
+    def train(self, of_workers: Any) -> None:
+        super().train(of_workers)
+        for server in self.servers:
+            server.expire(self.step - 1)
+        self._forget()
+
+    def _kept(self, sums: dict[int, Any]) -> dict[int, Any]:
+        import tensorflow as tf
+
+        from pstraining.runtime.model.dynamic_rows import owners
+
+        keys, kept = list(sums), list[int]()
+        of_keys = owners(tf.constant(keys, tf.int64), SHARDS).numpy()
+        for number, server in enumerate(self.servers):
+            kept += server.place([key for key, owner in zip(keys, of_keys, strict=True) if owner == number], self.step)
+        self._forget()
+        return {key: sums[key] for key in kept}
+
+    def _forget(self) -> None:
+        known = {key for server in self.servers for key in server.keys}
+        for of_keys in (self.rows, self.slots):
+            for key in of_keys.keys() - known:
+                del of_keys[key]
+
+
+def school(client: Any, patch: pytest.MonkeyPatch, mode: str, **policy: int) -> School:
     def rig(client: Any) -> Rig:
-        return rig_of(client, ps=SHARDS, members=2, mode=mode, ordered_sums=mode == "Sync")
+        ordered, build = mode == "Sync", lambda: model(**policy)
+        return rig_of(client, ps=SHARDS, members=2, mode=mode, ordered_sums=ordered, build=build)
 
     data = batches(5 * LOSSES, seed=3, universe=60 + 40 * LOSSES)
     return School(client, patch, rig, data, chunk_bytes=200)
@@ -33,8 +71,21 @@ def losses() -> list[tuple[int, int]]:
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
-def test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = school(client, monkeypatch, "Sync")
+@pytest.mark.parametrize(
+    "policy",
+    some(
+        [POLICY, {}],
+        bool,
+        in_all(
+            "tests/training/test_runtime_dynamic_hot.py::test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost"
+        ),  # the same transfer
+    ),
+    ids=["bounded", "unbounded"],
+)
+def test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost(
+    client: Any, monkeypatch: pytest.MonkeyPatch, policy: dict[str, int]
+) -> None:
+    found = school(client, monkeypatch, "Sync", **policy)
     for shard, member in losses():
         found.train(2)
         found.lose(shard, member)
@@ -48,11 +99,12 @@ def test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost(client: Any, m
     for number in range(SHARDS):
         for a, b in zip(states[f"ps-{number}"], states[f"ps-{number + SHARDS}"], strict=True):
             np.testing.assert_array_equal(a, b)
-    reference = Dictionary(found.rig, "Adam")
+    reference = BoundedDictionary(found.rig, "Adam")
     for batch in found._batches[: found.made]:
         reference.train([batch])
     state = found.rig.control.snapshot(fence=found.view_changer.fence)
-    assert len(reference.rows) > 60
+    for removed in ("evicted", "expired"):
+        assert any(getattr(server, removed) for server in reference.servers) == bool(policy)
     equal(
         by_key(state),
         {key: [row.numpy(), *(s.numpy() for s in reference.slots[key])] for key, row in reference.rows.items()},

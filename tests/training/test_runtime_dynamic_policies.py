@@ -47,7 +47,9 @@ class Server:
                 if name not in ("keys", "seen")
             ]
             with tf.control_dependencies(written):
-                return tf.identity(places)
+                keys = self.table.rows.read("keys", places)
+                with tf.control_dependencies([keys, *self.table.expire(step)]):
+                    return tf.identity(places), tf.identity(keys)
 
         integers = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)
         section = self.shard.device, self.shard.container
@@ -64,9 +66,12 @@ class Server:
         """One step with a gradient for each of these keys; the places are those of the reference."""
         import tensorflow as tf
 
-        places = self.client.call(self._update, tf.constant(keys, tf.int64), tf.constant(self.step, tf.int64))
+        given = tf.constant(keys, tf.int64), tf.constant(self.step, tf.int64)
+        places, with_rows = self.client.call(self._update, *given)
         kept = self.expected.place(keys.tolist(), self.step)
+        assert with_rows.tolist() == kept
         assert [self.expected.keys[place] for place in places.tolist()] == kept
+        self.expected.expire(self.step)
         self.marks |= {key: [key % 1000, self.step] * (WIDTH // 2) for key in kept}
         self.marks = {key: mark for key, mark in self.marks.items() if key in self.expected.seen}
         self.step += 1
@@ -130,6 +135,7 @@ def test_a_full_table_replaces_the_rows_whose_updates_are_the_oldest(
         "evicted": expected.evicted,
         "no_room": expected.no_room,
         "below_min_count": 0,
+        "expired": 0,
     }
     assert min(expected.evicted, expected.no_room) > 10
     assert '"event": "table_full", "table": "items", "rows": 25' in capsys.readouterr().out
@@ -152,6 +158,7 @@ def test_a_key_gets_a_row_with_the_gradient_that_makes_the_count(client: Any, bo
         "evicted": expected.evicted,
         "no_room": expected.no_room,
         "below_min_count": expected.below_min_count,
+        "expired": 0,
     }
     assert (expected.evicted > 0, expected.candidates.evicted > 0) == (bool(bound), bool(bound))
 
@@ -182,6 +189,45 @@ def test_counts_below_the_minimum_are_restored_onto_other_numbers_of_servers(cli
         del state.scalars[f"items/candidates/{name}"]
     server.rig.control.restore(state, fence=1, generation=10, fresh=False)
     assert server.candidates() == {}
+
+
+def test_rows_without_updates_expire(client: Any) -> None:
+    """Of keys that had gradients three times; the others are forgotten."""
+    server, dice = Server(client, expire_after=5, min_count=3, max_rows=60), dice_of()
+    expected, candidates = server.expected, server.expected.candidates
+    assert candidates is not None
+    for _ in range(2 * STEPS):
+        server.train(drawn(dice, 400, 40) + 20 * (server.step // 40))
+        assert all(server.step - 1 - step < 5 for step in [*expected.seen.values(), *candidates.seen.values()])
+    server.check(460)
+    assert list(server.candidates().items()) == [(key, candidates.count[key]) for key in candidates.keys]
+    assert server.counts()["expired"] == expected.expired > 10
+    assert candidates.expired > 10
+    server.train(np.array([7_000]))
+    for _ in range(3):
+        server.train(np.array([0]))
+    before = {key for key, _ in expected.seen.items()}
+    assert 0 in before
+    for _ in range(6):
+        server.train(np.array([1]))
+    assert list(expected.seen) == [1]
+    for _ in range(3):
+        server.train(np.array([0]))
+    server.check(10)
+
+
+def test_a_step_examines_a_part_of_a_large_table(client: Any) -> None:
+    """All of it within `expire_after` steps, so that a row is removed in twice as many."""
+    server = Server(client, expire_after=3)
+    server.train(np.arange(5000))
+    lengths = []
+    for _ in range(6):
+        server.train(np.arange(4900, 5100))
+        lengths.append(len(server.expected.keys))
+    assert lengths[:2] == [5100, 5100]
+    assert len(set(lengths)) > 2, "not all at once"
+    assert lengths[-1] == 200
+    server.check(5100)
 
 
 def test_of_a_large_table_a_sample_is_compared(client: Any) -> None:

@@ -49,7 +49,7 @@ def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str
         )
     number = saved[names[KEYS]].shape
     for column, name in names.items():
-        if column == SEEN and name not in saved:  # it was saved without `max_rows`
+        if column == SEEN and name not in saved:  # it was saved without `max_rows` and `expire_after`
             continue
         if fresh and column not in (KEYS, ROWS):
             continue

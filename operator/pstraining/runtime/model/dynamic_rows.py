@@ -44,6 +44,8 @@ class RowPolicy:
     """Maximum number of rows; None: any number."""
     min_count: int = 1
     """Number of updates with a gradient for a key from which on it has a row."""
+    expire_after: int | None = None
+    """Number of updates without a gradient for a key after which it loses its row; None: it keeps it."""
 
     def check(self, layer: str, *, is_dynamic: bool) -> None:
         """Refuse numbers that are out of range, and a policy of a table with a fixed number of rows.
@@ -68,7 +70,7 @@ class RowPolicy:
     @property
     def removes(self) -> bool:
         """Return whether rows are removed."""
-        return self.max_rows is not None
+        return self.max_rows is not None or self.expire_after is not None
 
     @property
     def drops(self) -> bool:

@@ -41,6 +41,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         embeddings_initializer: initializer of the table; without input_dim RandomUniform, Zeros, Ones or Constant.
         max_rows: maximum number of rows of a table without input_dim, on all servers together. None: any number.
         min_count: number of updates with a gradient for a key from which on it has a row, without input_dim.
+        expire_after: number of updates without a gradient for a key after which it loses its row. None: it keeps it.
 
     Input: integers of any shape, in [0, input_dim). Output: that shape with one more dimension, `output_dim`.
 
@@ -56,6 +57,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         *,
         max_rows: int | None = None,
         min_count: int = 1,
+        expire_after: int | None = None,
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
@@ -64,7 +66,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embeddings: KerasVariable | None = None
         self.known: KnownRows | None = None
         """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
-        self.row_policy = RowPolicy(max_rows, min_count)
+        self.row_policy = RowPolicy(max_rows, min_count, expire_after)
         """Which keys have rows."""
         self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
         if self.is_dynamic:

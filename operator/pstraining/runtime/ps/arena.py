@@ -56,7 +56,9 @@ class Arena:
         """Number of places in use: the first ones. int64[]."""
         own: dict[str, PSVariable] = {name: tf.Variable(tf.zeros([1], tf.int64)) for name in (KEYS, *numbers)}
         self.own = [*own.values(), self.used]
-        """The variables that are created here."""
+        """The variables of the state that are created here."""
+        self._swept: PSVariable = tf.Variable(tf.zeros([], tf.int64))
+        """The lowest place that the current sweep of `expire` has examined. int64[]."""
         self.columns = {**own, **(rows or {})}
         """Variables of one element, or one row, for each place."""
         for column in self.columns.values():
@@ -151,6 +153,24 @@ class Arena:
         order = tf.argsort(seen, stable=True)[:number]
         return tf.boolean_mask(tf.gather(window, order), tf.gather(seen, order) < step)
 
+    def expire(self, last: Tensor, calls: int) -> Tensor:
+        """Remove some of the keys whose last update is not after the step `last`; return their number. int64[].
+
+        A call examines the places below those of the call before, so that `calls` calls examine all of them. A place
+        that becomes free is filled from the end, which is examined already, or has been updated since.
+
+        Args:
+            last: int64[].
+            calls: number of calls of a sweep.
+        """
+        used, swept = self.used.read_value(), self._swept.read_value()
+        end = tf.minimum(tf.where(tf.equal(swept, 0), used, swept), used)
+        begin = tf.maximum(end - tf.maximum(-(-self._room() // calls), SAMPLE), 0)
+        window = tf.range(begin, end)
+        removed = self.remove(tf.boolean_mask(window, self.read(SEEN, window) <= last))
+        with tf.control_dependencies([removed]):
+            return with_dependencies([self._swept.assign(begin, read_value=False)], removed)
+
     def rebuild(self) -> Operation:
         """Emit rebuilding the index from the keys, which were overwritten; return the operation to wait for."""
         keys, places = self.live(self.columns[KEYS]), tf.range(self.used.read_value())
@@ -173,7 +193,7 @@ class Arena:
 
     def _grown(self, number: Tensor) -> Tensor:
         """Emit growing every column to so many places or more; return 1 if they grew. int64[]."""
-        room = tf.raw_ops.VariableShape(input=self.columns[KEYS].handle, out_type=tf.int64)[0]
+        room = self._room()
 
         def grow() -> Tensor:
             size = tf.maximum(tf.maximum(2 * room, number), ROOM)
@@ -184,6 +204,10 @@ class Arena:
             return with_dependencies(done, applied())
 
         return tf.cond(number > room, grow, not_applied)
+
+    def _room(self) -> Tensor:
+        """Emit the number of places. int64[]."""
+        return tf.raw_ops.VariableShape(input=self.columns[KEYS].handle, out_type=tf.int64)[0]
 
     def _index(self) -> Tensor:
         """Return the hash table's handle in the function that is being traced; see `PSVariable.handle`."""

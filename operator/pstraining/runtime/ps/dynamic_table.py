@@ -36,6 +36,8 @@ class RowCount(IntEnum):
     """Gradients that were dropped because no place was free for their keys."""
     BELOW_MIN_COUNT = 3
     """Gradients that were dropped because their keys had too few of them."""
+    EXPIRED = 4
+    """Rows that were removed because their keys had no gradients for a time."""
 
 
 class DynamicTable:
@@ -127,8 +129,22 @@ class DynamicTable:
             RowCount.NO_ROOM: tf.size(due, tf.int64) - number,
             RowCount.BELOW_MIN_COUNT: tf.size(keys, tf.int64) - tf.size(due, tf.int64),
         }
-        added = tf.stack([counted[name] for name in RowCount])
-        return with_dependencies([self.counts.assign_add(added, read_value=False)], applied())
+        return with_dependencies([self._count(counted)], applied())
+
+    def expire(self, step: Tensor) -> list[Operation]:
+        """Remove some of the rows without an update for a time; return the operations to wait for.
+
+        Args:
+            step: number of updates before the last one. int64[].
+        """
+        if (age := self._policy.expire_after) is None:
+            return []
+        forgotten = [self.candidates.expire(step - age, age)] if self.candidates is not None else []
+        return [*forgotten, self._count({RowCount.EXPIRED: self.rows.expire(step - age, age)})]
+
+    def _count(self, numbers: Mapping[RowCount, Tensor]) -> Operation:
+        added = [numbers.get(name, tf.constant(0, tf.int64)) for name in RowCount]
+        return self.counts.assign_add(tf.stack(added), read_value=False)
 
     def _due(self, candidates: Arena, keys: Tensor, step: Tensor) -> Tensor:
         """Count a gradient of keys without rows; return those that get rows. int64[n] to int64[m]."""

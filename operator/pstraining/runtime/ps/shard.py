@@ -271,7 +271,7 @@ class Shard:
             step = self.record.read_value()[RecordField.STEP]
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
-            moved = unless(overflowed, lambda: tables.apply(step, self._placed(touched, step)))
+            moved = unless(overflowed, lambda: self._apply_rows(tables, step, touched))
             moved += self.touched.record({n: rows for n, (rows, _) in enumerate(touched) if n not in self.dynamic})
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
@@ -288,12 +288,13 @@ class Shard:
             variable = self.rows[table]
             return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
 
-    def _placed(self, touched: Sequence[Touched], step: Tensor) -> list[Touched]:
-        """Return touched rows by their places: the keys of dynamic tables get theirs here."""
-        return [
-            self.dynamic[number].placed(own, step) if number in self.dynamic else own
-            for number, own in enumerate(touched)
-        ]
+    def _apply_rows(self, tables: TableOptimizers, step: Tensor, touched: Sequence[Touched]) -> list[Operation]:
+        """Apply one step to touched rows: the keys of dynamic tables get their places here."""
+        dynamic = self.dynamic
+        placed = [dynamic[n].placed(own, step) if n in dynamic else own for n, own in enumerate(touched)]
+        updated = tables.apply(step, placed)
+        with tf.control_dependencies(updated):
+            return [*updated, *(done for table in dynamic.values() for done in table.expire(step))]
 
     def _slots_of_tables(self) -> dict[int, dict[str, PSVariable]]:
         found: dict[int, dict[str, PSVariable]] = {}

@@ -49,7 +49,7 @@ STATE: Final = {
 
 TABLE_KEYS: Final = (
     "Keys of a table with rows by key since the servers' state was restored: inserted; evicted for another key; "
-    "no_room, a gradient that was dropped; below_min_count, a gradient of a key without a row."
+    "no_room, a gradient that was dropped; below_min_count, a gradient of a key without a row; expired."
 )
 
 
