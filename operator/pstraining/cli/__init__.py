@@ -1,1 +1,1 @@
-"""The kubectl plugin `kubectl pstraining`: one file a command; main.py puts them together."""
+"""The kubectl plugin `kubectl pstraining`: one file per command, registered in command_table.py."""

@@ -1,4 +1,4 @@
-"""The few requests that commands make, with the user's own rights, cluster and identity, as kubectl has them."""
+"""The API client of the commands: the requests that they need, with the user's cluster, identity and rights."""
 
 import json
 import logging
@@ -19,93 +19,93 @@ from pstraining.cli.errors import AbsentError, RequestError, refusal
 
 Object = dict[str, Any]
 FIELD_MANAGER: Final = "kubectl-pstraining"
-"""The manager, in managedFields, of the fields that commands write."""
+"""The field manager of the commands' writes."""
 PAGE: Final = 500
-"""Objects in one answer of a list."""
+"""Maximum number of objects in one page of a list."""
 CONNECT_SECONDS: Final = 10
 READ_SECONDS: Final = 60
 
 
 class ClusterClient(Protocol):
-    """What commands ask of an API server."""
+    """The API server's operations that commands use."""
 
     namespace: str
-    """The context's own."""
+    """The namespace of the kubeconfig's context."""
 
     def job(self, namespace: str, name: str) -> Object | None:
-        """A PSTrainingJob; None if there is none."""
+        """Return a PSTrainingJob, or None if it does not exist."""
 
     def service(self, namespace: str, name: str) -> Object | None:
-        """A Service; None if there is none."""
+        """Return a Service, or None if it does not exist."""
 
     def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
         """Write annotations of a PSTrainingJob."""
 
     def jobs(self, namespace: str | None) -> list[Object]:
-        """All PSTrainingJobs of a namespace; of all namespaces if it is None."""
+        """Return the PSTrainingJobs of a namespace, or of all namespaces if it is None."""
 
     def pods(self, namespace: str, job: str) -> list[Object]:
-        """The pods that carry the job's name as a label."""
+        """Return the pods whose label names the job."""
 
     def events(self, namespace: str, uid: str) -> list[Object]:
-        """The events of one object, in core/v1's shape and in no order."""
+        """Return one object's events in the shape of core/v1, unordered."""
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
-        """The lines of a container's log, as they come.
+        """Yield the lines of a container's log as they arrive.
 
         Args:
-            namespace: the pod's.
-            pod: its name.
-            query: the parameters of the API's `log` subresource, such as container, follow and tailLines.
+            namespace: namespace of the pod.
+            pod: name of the pod.
+            query: parameters of the API's `log` subresource, such as container, follow and tailLines.
 
         Raises:
-            RequestError: there are none (400 while the container has not started, 404 without the pod), or the
-                connection broke (0).
+            RequestError: the log is not available; status 400 before the container starts, 404 without the pod,
+                0 after a broken connection.
         """
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = CONNECT_SECONDS) -> str:
-        """What a pod answers to a scrape of its metrics within some seconds, by way of the API server.
+        """Scrape a pod's metrics through the API server's proxy and return their text.
 
         Raises:
-            RequestError: it answers nothing, or not what a scrape gets; its message says why.
+            RequestError: the pod did not respond within `seconds`, or the scrape failed.
         """
 
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
-        """Apply a PSTrainingJob server-side, strictly; what is stored then. Raises ConflictError unless forced."""
+        """Apply a PSTrainingJob server-side and return the stored object. Raises ConflictError unless forced."""
 
     def patch(self, namespace: str, name: str, change: Object) -> Object:
-        """Change a PSTrainingJob by a merge patch; what is stored then."""
+        """Change a PSTrainingJob with a merge patch and return the stored object."""
 
     def create(self, api: str, plural: str, body: Object) -> Object:
-        """Create an object, strictly; what is stored then. Raises ConflictError if there is one of its name."""
+        """Create an object and return what is stored. Raises ConflictError if the name is taken."""
 
     def delete(self, namespace: str, name: str) -> None:
-        """Delete a PSTrainingJob; its children go after it."""
+        """Delete a PSTrainingJob; its children are deleted in the background."""
 
     def scale(self, namespace: str, name: str, workers: int) -> None:
-        """Set a PSTrainingJob's number of workers, by the right to scale it."""
+        """Set a PSTrainingJob's number of workers through its scale subresource."""
 
     def read(self, path: str) -> Any:
-        """What is at a path of the API server, JSON or text; None if there is nothing. Raises DeniedError."""
+        """Return the JSON or text at a path, or None if it does not exist. Raises DeniedError."""
 
     def listed(self, path: str, **query: str) -> list[Object]:
-        """All objects of a collection. Raises DeniedError."""
+        """Return all objects of a collection. Raises DeniedError."""
 
     def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
-        """Whether the user may do that to the PSTrainingJobs, or another resource of their group, of a namespace."""
+        """Return whether the user may apply a verb to a resource of the PSTrainingJobs' API group in a namespace."""
 
 
 class KubeconfigClient:
-    """The cluster that kubectl would ask, with the same identity."""
+    """A client of the cluster that kubectl would use, with the same identity."""
 
     def __init__(self, overrides: Overrides | None = None) -> None:
-        """Choose the cluster, and the identity of requests.
+        """Select the cluster and the identity of requests.
 
         Args:
-            overrides: what the options say.
+            overrides: the values of the connection's options.
 
         Raises:
-            CommandError: the kubeconfig is not usable.
+            CommandError: the kubeconfig cannot be used.
         """
         logging.getLogger("urllib3").setLevel(logging.ERROR)
         overrides = overrides or Overrides()
@@ -115,15 +115,15 @@ class KubeconfigClient:
         self.namespace = self._access.namespace
         limit = self._access.seconds
         self._seconds = READ_SECONDS if limit is None else limit or None
-        """How long an answer may take; None for any time."""
+        """Maximum time of one response; None without a limit."""
 
     def job(self, namespace: str, name: str) -> Object | None:
-        """A PSTrainingJob; None if there is none."""
+        """Return a PSTrainingJob, or None if it does not exist."""
         found: Object | None = self.read(_job(namespace, name))
         return found
 
     def service(self, namespace: str, name: str) -> Object | None:
-        """A Service; None if there is none."""
+        """Return a Service, or None if it does not exist."""
         found: Object | None = self.read(_core(namespace, f"services/{_quoted(name)}"))
         return found
 
@@ -132,84 +132,84 @@ class KubeconfigClient:
         self._merge(_job(namespace, name), {"metadata": {"annotations": annotations}})
 
     def jobs(self, namespace: str | None) -> list[Object]:
-        """All PSTrainingJobs of a namespace; of all namespaces if it is None."""
+        """Return the PSTrainingJobs of a namespace, or of all namespaces if it is None."""
         where = "" if namespace is None else f"/namespaces/{_quoted(namespace)}"
         return self.listed(f"/apis/{names.API_VERSION}{where}/{names.PLURAL}")
 
     def pods(self, namespace: str, job: str) -> list[Object]:
-        """The pods that carry the job's name as a label."""
+        """Return the pods whose label names the job."""
         return self.listed(_core(namespace, "pods"), labelSelector=f"{names.LABEL_JOB}={job}")
 
     def events(self, namespace: str, uid: str) -> list[Object]:
-        """The events of one object, in core/v1's shape and in no order."""
+        """Return one object's events in the shape of core/v1, unordered."""
         return self.listed(_core(namespace, "events"), fieldSelector=f"involvedObject.uid={uid}")
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
-        """The lines of a container's log, as they come."""
-        # A follower waits for the next line without a time limit.
+        """Yield the lines of a container's log as they arrive."""
+        # `follow` waits for the next line without a time limit.
         seconds = None if "follow" in query else self._seconds
         answer = self._get(_core(namespace, f"pods/{pod}/log"), query, seconds)
-        with self._reached():
+        with self._reported_errors():
             yield from lines(answer.stream())
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = CONNECT_SECONDS) -> str:
-        """What a pod answers to a scrape of its metrics within some seconds, by way of the API server."""
+        """Scrape a pod's metrics through the API server's proxy and return their text."""
         seconds = min(seconds, self._seconds or seconds)
         answer = self._get(_core(namespace, f"pods/{pod}:{port}/proxy/metrics"), {}, seconds)
-        with self._reached():
+        with self._reported_errors():
             return str(answer.data.decode(errors="replace"))
 
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
-        """Apply a PSTrainingJob server-side, strictly; what is stored then."""
+        """Apply a PSTrainingJob server-side, with strict validation, and return the stored object."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         query |= ({"dryRun": "All"} if dry_run else {}) | ({"force": "true"} if force else {})
         path = _job(job["metadata"]["namespace"], job["metadata"]["name"])
         return self._sent("PATCH", path, job, "application/apply-patch+yaml", query)
 
     def patch(self, namespace: str, name: str, change: Object) -> Object:
-        """Change a PSTrainingJob by a merge patch; what is stored then."""
+        """Change a PSTrainingJob with a merge patch and return the stored object."""
         return self._merge(_job(namespace, name), change)
 
     def create(self, api: str, plural: str, body: Object) -> Object:
-        """Create an object, strictly; what is stored then."""
+        """Create an object, with strict validation, and return what is stored."""
         path = f"{api}/namespaces/{_quoted(body['metadata']['namespace'])}/{plural}"
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return self._sent("POST", path, body, "application/json", query)
 
     def delete(self, namespace: str, name: str) -> None:
-        """Delete a PSTrainingJob; its children go after it."""
+        """Delete a PSTrainingJob; its children are deleted in the background."""
         self._sent("DELETE", _job(namespace, name), {"propagationPolicy": "Background"}, "application/json", {})
 
     def scale(self, namespace: str, name: str, workers: int) -> None:
-        """Set a PSTrainingJob's number of workers, by the right to scale it."""
+        """Set a PSTrainingJob's number of workers through its scale subresource."""
         self._merge(f"{_job(namespace, name)}/scale", {"spec": {"replicas": workers}})
 
     def read(self, path: str) -> Any:
-        """What is at a path of the API server, JSON or text; None if there is nothing."""
+        """Return the JSON or text at a path, or None if it does not exist."""
         try:
             answer = self._get(path, {}, self._seconds)
         except AbsentError:
             return None
         if str(answer.headers.get("Content-Type", "")).startswith("text/"):
-            with self._reached():
+            with self._reported_errors():
                 return answer.data.decode(errors="replace")
         return self._json(answer)
 
     def listed(self, path: str, **query: str) -> list[Object]:
-        """All objects of a collection."""
+        """Return all objects of a collection, page by page."""
         found: list[Object] = []
         query["limit"] = str(PAGE)
         while True:
             page = self._json(self._get(path, query, self._seconds))
             if not isinstance(page, dict) or "items" not in page:
-                raise self._stranger()
+                raise self._not_kubernetes()
             found += page["items"]
             query["continue"] = (page.get("metadata") or {}).get("continue", "")
             if not query["continue"]:
                 return found
 
     def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
-        """Whether the user may do that to the PSTrainingJobs, or another resource of their group, of a namespace."""
+        """Return whether the user may apply a verb to a resource of the PSTrainingJobs' API group in a namespace."""
         asked = {"verb": verb, "group": names.GROUP, "resource": resource, "subresource": subresource}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -238,58 +238,60 @@ class KubeconfigClient:
         headers: Mapping[str, str] | None = None,
         body: Object | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """The answer, not read yet."""
+        """Send a request and return its response, whose body is not read yet."""
         accepted = {"Accept": "application/json, */*", **(headers or {})}
         sent = None if body is None else json.dumps(body).encode()
-        with self._reached():
+        with self._reported_errors():
             answer = self._session.request(method, path, query, seconds, accepted, sent)
             if answer.status >= 400:
                 raise refusal(answer.status, answer.data)
         return answer
 
     def _json(self, answer: urllib3.BaseHTTPResponse) -> Any:
-        with self._reached():
+        with self._reported_errors():
             try:
                 return json.loads(answer.data)
             except ValueError as error:
-                raise self._stranger() from error
+                raise self._not_kubernetes() from error
 
-    def _stranger(self) -> RequestError:
+    def _not_kubernetes(self) -> RequestError:
         return RequestError(f"{self._access} does not respond like a Kubernetes API server.")
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Report a missing or incomplete answer."""
+    def _reported_errors(self) -> Iterator[None]:
+        """Turn urllib3's errors into a RequestError for users."""
         try:
             yield
         except HTTPError as error:
             why = error.reason if isinstance(error, MaxRetryError) else error
-            raise RequestError(unreached(self._access, why)) from error
+            raise RequestError(unreachable_message(self._access, why)) from error
 
 
-def unreached(where: access.Access, why: object) -> str:
-    """What to say of an API server that has not answered.
+def unreachable_message(where: access.Access, why: object) -> str:
+    """Return the message about an API server that did not respond.
 
     Args:
         where: the server.
         why: urllib3's error.
     """
-    said = _last_part(why)
+    reason = _last_part(why)
     if where.unnamed:
         return (
-            f"{where.unnamed}. kubectl's default address {where.host} did not respond: {said}. Set KUBECONFIG or "
+            f"{where.unnamed}. kubectl's default address {where.host} did not respond: {reason}. Set KUBECONFIG or "
             "--kubeconfig."
         )
     if isinstance(why, SSLError):
-        return f"The certificate of the API server {where} was not accepted: {said}. Correct the kubeconfig's cluster."
+        return (
+            f"The certificate of the API server {where} was not accepted: {reason}. Correct the kubeconfig's cluster."
+        )
     return (
-        f"The API server {where} did not respond: {said}. Check that this is the intended cluster and that it is "
+        f"The API server {where} did not respond: {reason}. Check that this is the intended cluster and that it is "
         "running."
     )
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Whole lines, however they were cut into pieces; bytes that are no text are replaced."""
+    """Yield whole lines from chunks of any size. Bytes that are not UTF-8 are replaced."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -300,20 +302,20 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def _job(namespace: str, name: str) -> str:
-    """Where a PSTrainingJob is."""
+    """Return the path of a PSTrainingJob."""
     return f"/apis/{names.API_VERSION}/namespaces/{_quoted(namespace)}/{names.PLURAL}/{_quoted(name)}"
 
 
 def _core(namespace: str, rest: str) -> str:
-    """A path in a namespace of the core API."""
+    """Return a path in a namespace of the core API."""
     return f"/api/v1/namespaces/{_quoted(namespace)}/{rest}"
 
 
 def _quoted(name: str) -> str:
-    """What a user wrote, as one part of a path."""
+    """Return user input, quoted as one segment of a path."""
     return quote(name, safe="")
 
 
 def _last_part(error: object) -> str:
-    """What happened, without urllib3's names of its objects."""
+    """Return an error's cause without urllib3's names of its objects."""
     return str(error).rpartition(": ")[2].rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Every command with its examples and exit statuses, in the order of the help; from here come help, docs and tests."""
+"""All commands with examples and exit statuses, in the order of the help. Help, docs and tests are made from it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,45 +32,45 @@ _WAITS: Final = (*_CLUSTER, ExitCode.JOB_FAILED, ExitCode.TIMED_OUT, ExitCode.JO
 
 @dataclass(frozen=True)
 class Command:
-    """One command."""
+    """A command with the texts of its help."""
 
     run: Callable[..., None]
     examples: tuple[tuple[str, str], ...]
-    """What each one does, and its arguments after the command's name."""
+    """Pairs of a description and the arguments after the command's name."""
     codes: tuple[ExitCode, ...]
-    """The exit statuses that not every command has."""
+    """Exit statuses beside those in ALWAYS."""
 
     @property
     def name(self) -> str:
-        """What it is called by."""
+        """The command's name on the command line."""
         return self.run.__name__
 
     @property
     def summary(self) -> str:
-        """Its first sentence."""
+        """The first sentence of the help."""
         text = " ".join((self.run.__doc__ or "").split("\n\n")[0].split())
         return text[: text.find(". ") + 1] or text
 
     @property
     def exit_codes(self) -> list[ExitCode]:
-        """All exit statuses, in order."""
+        """All exit statuses, in ascending order."""
         return sorted({*ALWAYS, *self.codes})
 
     def epilog(self) -> str:
-        """Examples and exit statuses, as they follow the options in the help: lines that are not filled."""
-        shown = [line for what, given in self.examples for line in (f"  # {what}", f"  {self.example(given)}")]
+        """Return the examples and exit statuses for the end of the help."""
+        shown = [line for text, given in self.examples for line in (f"  # {text}", f"  {self.example(given)}")]
         statuses = [f"  {code:<4} {code.meaning}" for code in self.exit_codes]
         return "\n\n".join(
             "\n".join(["\b", title, *lines]) for title, lines in (("Examples:", shown), ("Exit status:", statuses))
         )
 
     def example(self, given: str) -> str:
-        """An example as users write it."""
+        """Return an example as a whole command line."""
         return f"{PROGRAM} {self.name} {given}".rstrip()
 
 
 def interruptible(run: Callable[..., None]) -> Callable[..., None]:
-    """The command that ends with a status of its own, and without a traceback, when Ctrl-C is pressed."""
+    """Wrap a command so that Ctrl-C ends it with INTERRUPTED and without a traceback."""
 
     @wraps(run)
     def runs(*arguments: Any, **options: Any) -> None:
@@ -104,7 +104,7 @@ COMMANDS: Final = (
         submit,
         (
             ("Create a job, or change it", "-f job.yaml"),
-            ("The same, and wait until it runs, for ten minutes at most", "-f job.yaml --wait --timeout 10m"),
+            ("Submit a job, and wait until it runs, for ten minutes at most", "-f job.yaml --wait --timeout 10m"),
             ("Let the API server check the job, and store nothing", "-f job.yaml --dry-run server"),
         ),
         _WAITS,
@@ -116,7 +116,7 @@ COMMANDS: Final = (
             ("List the jobs of all namespaces", "-A"),
             ("Show every pod of a job, and why it waits", "digits"),
             ("Print the same as JSON", "digits -o json"),
-            ("Show a job that is gone, from the history beside its checkpoints", "--from digits"),
+            ("Show a deleted job, from the history beside its checkpoints", "--from digits"),
         ),
         _CLUSTER,
     ),
@@ -196,7 +196,7 @@ COMMANDS: Final = (
         report,
         (
             ("Write default-digits.tar.gz", "digits"),
-            ("Show what is in it, without a file", "digits --file - | tar tz"),
+            ("List its contents without writing a file", "digits --file - | tar tz"),
         ),
         _CLUSTER,
     ),

@@ -1,7 +1,7 @@
-"""`kubectl pstraining <TAB>`: kubectl runs `kubectl_complete-pstraining` with the words so far, the last unfinished.
+"""`kubectl pstraining <TAB>`: kubectl runs `kubectl_complete-pstraining` with the words typed so far.
 
-It answers as kubectl's own commands do (cobra's __complete): a candidate on each line, a tab and its description, and
-last a number that says whether the shell may offer files. https://github.com/kubernetes/kubernetes/pull/105867
+The output has the format of kubectl's own commands (cobra's __complete): on each line a candidate, a tab and its
+description, and on the last line cobra's directive. https://github.com/kubernetes/kubernetes/pull/105867
 """
 
 import os
@@ -24,13 +24,13 @@ from pstraining.cli.main import program
 from pstraining.cli.options import CONNECTION
 
 FILES: Final = ("files", "file", "kubeconfig", "certificate_authority", "client_certificate", "client_key")
-"""Options that take files."""
+"""Options whose values are files."""
 SECONDS: Final = 3.0
-"""Time limit for names from the cluster after TAB."""
+"""Time limit for requests to the cluster."""
 
 
 class Directive(IntEnum):
-    """What the shell does beside offering the candidates; cobra's ShellCompDirective."""
+    """cobra's ShellCompDirective: whether the shell offers files, too."""
 
     FILES = 0
     NO_FILES = 4
@@ -38,31 +38,31 @@ class Directive(IntEnum):
 
 @dataclass(frozen=True)
 class Completion:
-    """What may come next."""
+    """The words that may come next."""
 
     candidates: tuple[tuple[str, str], ...] = ()
-    """Each word with its description."""
+    """Pairs of a word and its description."""
     directive: Directive = Directive.NO_FILES
 
     def starting_with(self, begin: str) -> "Completion":
-        """Only what continues the word so far."""
+        """Return only the candidates with this prefix."""
         return Completion(tuple(c for c in self.candidates if c[0].startswith(begin)), self.directive)
 
     def lines(self) -> Iterator[str]:
-        """As kubectl reads them."""
+        """Yield the lines that kubectl reads."""
         yield from (f"{word}\t{text}" if text else word for word, text in self.candidates)
         yield f":{self.directive:d}"
 
 
 Names = Callable[[str, Mapping[str, Any]], Iterable[str]]
-"""What the cluster or the kubeconfig has for an argument of that name, by the options that were given."""
+"""Looks up the values of an argument, by its name and the options given, in the cluster or the kubeconfig."""
 
 
 def complete(words: Sequence[str], names: Names) -> Completion:
-    """What may come next.
+    """Return the words that may come next.
 
     Args:
-        words: after `kubectl pstraining`; the last one is what was typed of the next, and may be empty.
+        words: the words after `kubectl pstraining`; the last one is incomplete and may be empty.
         names: looks up jobs, namespaces and contexts.
     """
     *before, begin = words or ("",)
@@ -89,15 +89,15 @@ def complete(words: Sequence[str], names: Names) -> Completion:
 
 
 def main() -> None:
-    """The executable `kubectl_complete-pstraining`."""
+    """Run the executable `kubectl_complete-pstraining`."""
     typer.echo("\n".join(complete(sys.argv[1:], found_names).lines()))
 
 
 def found_names(what: str, given: Mapping[str, Any]) -> list[str]:
-    """Jobs and namespaces of the cluster, or contexts, clusters and users of the kubeconfig; none without an answer.
+    """Return names from the cluster or the kubeconfig; none if the cluster does not respond in time.
 
     Args:
-        what: job, namespace, context, cluster or user; of anything else there are none.
+        what: job, namespace, context, cluster or user; there are no names for anything else.
         given: the command's options.
     """
     found: list[str] = []
@@ -127,19 +127,19 @@ def _look_up(what: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def _overrides(given: Mapping[str, Any]) -> Overrides:
-    """What the options of a connection say so far."""
+    """Return the values of the connection's options so far."""
     values: dict[str, Any] = {field: given[field] for field in CONNECTION if given.get(field)}
     lists = {field: tuple(value) for field, value in values.items() if isinstance(value, list)}
     return Overrides(**{**values, **lists})
 
 
 def _waits_for_value(options: Iterable[Any], word: str) -> Any:
-    """The option that a word names, if its value comes next."""
+    """Return the option that a word names if its value comes next, else None."""
     return next((o for o in options if word in o.opts and not (o.is_flag or o.count)), None)
 
 
 def _values(parameter: Any, context: typer.Context, names: Names, begin: str) -> Completion:
-    """The values of an option or an argument."""
+    """Return the values of an option or an argument that begin with a prefix."""
     if parameter.name == "goal":
         return Completion(tuple((goal, "") for goal in GOALS)).starting_with(begin)
     items = parameter.shell_complete(context, begin)
@@ -152,7 +152,7 @@ def _values(parameter: Any, context: typer.Context, names: Names, begin: str) ->
 
 
 def _options(options: Iterable[Any], before: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options that may still be given, by their long names."""
+    """Yield the long names of the options that may still be given, with their descriptions."""
     for option in options:
         if not option.hidden and (option.multiple or not {*option.opts} & {*before}):
             yield max(option.opts, key=len), (option.help or "").split(". ")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Errors that end a command, and which of them an answer of the API server stands for."""
+"""Errors that end a command, and their mapping from the API server's responses."""
 
 import re
 
@@ -7,10 +7,10 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.kube.errors import from_response
 
 DEFINITION = f"{names.PLURAL}.{names.GROUP}"
-"""The CustomResourceDefinition."""
+"""Name of the CustomResourceDefinition."""
 
 _ABSENT = re.compile(r'"[^"]+" not found$')
-"""How it says that there is no such object; of a kind that it does not know it says something else."""
+"""The API server's message about a missing object. The one about an unknown kind differs."""
 _DENIED = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]*)")?'
@@ -18,7 +18,7 @@ _DENIED = re.compile(
 
 
 class CommandError(Exception):
-    """Ends a command with a message for people, without a traceback.
+    """An error that ends a command with a message, without a traceback.
 
     Args:
         message: what happened, and what to do.
@@ -31,42 +31,42 @@ class CommandError(Exception):
 
 
 class RequestError(CommandError):
-    """The API server did not do what it was asked."""
+    """A request to the API server failed."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message, ExitCode.ERROR if status else ExitCode.UNREACHABLE)
         self.status = status
-        """The HTTP status; 0 if there was no answer."""
+        """The HTTP status; 0 without a response."""
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later: there was no answer, or the server is busy or fails."""
+        """Whether the same request may succeed later: no response, an overloaded server or a server error."""
         return self.status in (0, 429) or self.status >= 500
 
 
 class DeniedError(RequestError):
-    """The API server does not let this user do it: 401 or 403 in its own words, not in those of a pod behind it."""
+    """The API server refused the user with 401 or 403. Such a response of a pod behind its proxy does not count."""
 
 
 class AbsentError(RequestError):
-    """There is no such object, in a cluster that knows its kind."""
+    """The object does not exist, in a cluster that serves its kind."""
 
 
 class ConflictError(RequestError):
-    """Others have changed what was to be changed."""
+    """Another client has changed or created the object."""
 
     def __init__(self, message: str, status: int, fields: tuple[str, ...] = ()) -> None:
         super().__init__(message, status)
         self.fields = fields
-        """Fields that other managers have set, each with its manager."""
+        """The fields that other managers own, each with its manager."""
 
 
 def refusal(status: int, body: bytes | str) -> RequestError:
-    """The error that an answer stands for.
+    """Return the error for a response of the API server.
 
     Args:
-        status: of HTTP.
-        body: of the answer.
+        status: the HTTP status, 400 or above.
+        body: the body of the response.
     """
     response = from_response(status, body)
     if status == 404 and _ABSENT.search(response.message):

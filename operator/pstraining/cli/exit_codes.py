@@ -1,10 +1,10 @@
-"""The exit statuses of all commands, in one place: scripts decide by them."""
+"""The exit statuses of all commands. Scripts depend on them."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """Exit status of a command."""
 
     SUCCESS = 0
     ERROR = 1
@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """What it says, in one line."""
+        """A one-line description of the status, for help and docs."""
         return _MEANINGS[self]
 
 
@@ -34,4 +34,4 @@ _MEANINGS = {
     ExitCode.INTERRUPTED: "Ctrl-C has ended the command",
 }
 ALWAYS = (ExitCode.SUCCESS, ExitCode.USAGE, ExitCode.INTERRUPTED)
-"""Every command may end with these."""
+"""Exit statuses that every command can return."""

@@ -1,4 +1,4 @@
-"""Numbers as people write and read them: how long, how much."""
+"""Parsing and printing of durations, counts, sizes and rates."""
 
 import re
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ _UNITS: Final = {
     **{"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3},
     **{"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0},
 }
-"""Go's, which kubectl takes, and days; the two signs of micro look alike."""
+"""Seconds per unit: Go's units, as kubectl accepts them, and days. Unicode has two signs for micro."""
 _PART = re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_UNITS)})")
 _DURATION = re.compile(rf"\+?(?:{_PART.pattern})+")
 _PREFIXES: Final = ("", "k", "M", "G", "T")
 
 
 def seconds(text: str) -> float:
-    """A duration as kubectl reads it, such as 30s, 5m, 1h30m, 1.5h or 0, in seconds; 2d is one, too.
+    """Parse a duration as kubectl does, such as 30s, 5m, 1h30m, 1.5h or 0, into seconds. Days are allowed, too.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a duration.
     """
     if text.removeprefix("+") == "0":
         return 0.0
@@ -31,10 +31,10 @@ def seconds(text: str) -> float:
 
 
 def request_seconds(text: str) -> float:
-    """A duration, or a whole number of seconds, as kubectl reads --request-timeout, in seconds.
+    """Parse the value of kubectl's --request-timeout, a duration or a whole number of seconds, into seconds.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     if text.isascii() and text.isdigit():
         return float(text)
@@ -45,7 +45,7 @@ def request_seconds(text: str) -> float:
 
 
 def duration(length: float) -> str:
-    """Seconds, to two units at most: 12s, 3m20s, 5h, 2d3h."""
+    """Format seconds with at most two units: 12s, 3m20s, 5h, 2d3h."""
     whole = max(0, int(length))
     for large, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
         if whole >= size:
@@ -55,31 +55,31 @@ def duration(length: float) -> str:
 
 
 def since(stamp: str | None, now: datetime) -> str:
-    """How long ago a Kubernetes timestamp is; empty without one."""
+    """Format the time since a Kubernetes timestamp; empty without one."""
     moment = parse_time(stamp)
     return "" if moment is None else duration((now - moment).total_seconds())
 
 
 def several(count: int, what: str) -> str:
-    """A number with its noun."""
+    """Format a count with its noun, in the plural unless it is 1."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def devices(numbers: Mapping[str, int] | None) -> str:
-    """Devices by type: 2 GPUs. TensorFlow's single CPU device has all cores, and so has no number."""
+    """Format devices by type: 2 GPUs. TensorFlow has one CPU device for all cores, which is shown without a number."""
     found = sorted((numbers or {}).items())
     return ", ".join(kind if kind == "CPU" and number == 1 else several(number, kind) for kind, number in found)
 
 
 def rate(value: float | None) -> str:
-    """A number of things each second to three digits; a dash where it is not known."""
+    """Format a rate per second to three digits; a dash if it is unknown."""
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def bytes_rate(value: float | None) -> str:
-    """Bytes each second, with a decimal prefix."""
+    """Format bytes per second with a decimal prefix."""
     if value is None:
         return "-"
     for prefix in _PREFIXES[:-1]:
@@ -94,10 +94,10 @@ _TIMES: Final = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1
 
 
 def count(text: str) -> int:
-    """A number such as 138000000, 25.6M or 1.5B (a billion, as G).
+    """Parse a positive number such as 138000000, 25.6M or 1.5B (B is a billion, as G).
 
     Raises:
-        ValueError: it is none, or nothing.
+        ValueError: the text is not such a number, or 0.
     """
     found = _COUNT.fullmatch(text)
     if not found or not (number := round(float(found[1]) * _TIMES[found[2]])):
@@ -106,5 +106,5 @@ def count(text: str) -> int:
 
 
 def size(length: float) -> str:
-    """Bytes, with a decimal prefix."""
+    """Format a number of bytes with a decimal prefix."""
     return bytes_rate(length).removesuffix("/s")

@@ -1,4 +1,4 @@
-"""The job that a command is about: found, or missed in words that help; and what its status says."""
+"""Looking up the job that a command names, and reading its status."""
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 
 MANY: Final = 10
-"""Names that are listed at most."""
+"""Maximum number of names in a list."""
 _WRONG: Final = (
     Condition.FAILED,
     Condition.INVALID_TEMPLATE,
@@ -22,7 +22,7 @@ _WRONG: Final = (
     Condition.RESCALING,
     Condition.RESTARTING,
 )
-"""What keeps a job from running while it holds, the first first."""
+"""Conditions that keep a job from running, the most important first."""
 
 _TYPES: Final = frozenset(
     f"{name}{suffix}".lower()
@@ -34,10 +34,10 @@ _To = TypeVar("_To")
 
 
 def name_of(text: str) -> str:
-    """The name of a job that is written NAME or TYPE/NAME, as kubectl takes it.
+    """Return the name in NAME or TYPE/NAME, kubectl's ways to name a job.
 
     Raises:
-        ValueError: the type is another one, or there is no name.
+        ValueError: the type is not that of a PSTrainingJob, or the name is empty.
     """
     kind, slash, name = text.rpartition("/")
     if slash and (kind.lower() not in _TYPES or not name):
@@ -45,15 +45,15 @@ def name_of(text: str) -> str:
     return name
 
 
-def each(found: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
-    """Act on all of them, also after an error, as kubectl does; what came of it.
+def each(items: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
+    """Apply a function to each item, also after an error, as kubectl does, and return the results.
 
     Raises:
-        CommandError: what was wrong; of several errors each in a line.
+        CommandError: some items failed; the message has a line for each error.
     """
     done: list[_To] = []
     errors: list[CommandError] = []
-    for one in found:
+    for one in items:
         try:
             done.append(act(one))
         except CommandError as error:
@@ -68,33 +68,33 @@ def each(found: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
 
 
 def job_named(cluster: ClusterClient, namespace: str, name: str) -> Object:
-    """The job.
+    """Return the job of a name.
 
     Raises:
-        CommandError: there is none; with the names that may have been meant.
+        CommandError: the job does not exist; the message suggests similar names.
     """
     if not name:
         raise CommandError("The job's name is empty.")
     job = cluster.job(namespace, name)
     if job is None:
-        said = f"There is no PSTrainingJob {name} in namespace {namespace}."
-        raise CommandError(f"{said} {_instead(cluster, namespace, name)}".rstrip())
+        missing = f"There is no PSTrainingJob {name} in namespace {namespace}."
+        raise CommandError(f"{missing} {_alternatives(cluster, namespace, name)}".rstrip())
     return job
 
 
 def condition(job: Object, kind: str) -> dict[str, Any]:
-    """A condition of the job, or an empty one."""
+    """Return a condition of the job, or an empty dict."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] == kind), {})
 
 
 def is_true(job: Object, kind: str) -> bool:
-    """Whether a condition of the job holds."""
+    """Return whether a condition of the job is True."""
     return condition(job, kind).get("status") == "True"
 
 
 def manager(job: Object) -> tuple[str, str]:
-    """The manager of a job, and the field that names it."""
+    """Return the manager of a job and the path of the field that names it."""
     spec = job["spec"]
     if spec.get("managedBy"):
         return str(spec["managedBy"]), "spec.managedBy"
@@ -102,17 +102,17 @@ def manager(job: Object) -> tuple[str, str]:
 
 
 def end_of(job: Object) -> Condition | None:
-    """How the job has ended, if it has."""
+    """Return the condition that ended the job, Succeeded or Failed; None before its end."""
     return next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if is_true(job, kind)), None)
 
 
 def phase(job: Object) -> str:
-    """The job's phase; before the operator has processed it, Unknown."""
+    """Return the job's phase; Unknown before the operator has processed the job."""
     return str((job.get("status") or {}).get("phase") or "Unknown")
 
 
 def why(job: Object) -> str:
-    """What is wrong with the job, or what it waits for, in one line; empty if all is well."""
+    """Return one line with the job's most important problem or pending condition; empty without any."""
     if is_true(job, Condition.SUCCEEDED):
         return ""
     shown = next((condition(job, kind) for kind in _WRONG if is_true(job, kind)), None)
@@ -132,17 +132,17 @@ def one_line(text: str) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """The words with commas; of many only the first, and how many more there are."""
+    """Join words with commas. Beyond MANY words, only the number of further ones is given."""
     found = list(words)
     more = f" and {len(found) - MANY} more" if len(found) > MANY else ""
     return ", ".join(found[:MANY]) + more
 
 
-def _instead(cluster: ClusterClient, namespace: str, name: str) -> str:
+def _alternatives(cluster: ClusterClient, namespace: str, name: str) -> str:
     try:
         there = sorted(str(job["metadata"]["name"]) for job in cluster.jobs(namespace))
     except RequestError:
-        return ""  # the answer is the missing job; a user without the right to list jobs gets no more
+        return ""  # suggestions need the right to list jobs
     if close := get_close_matches(name, there):
         return f"Did you mean {' or '.join(close)}?"
     return f"Jobs in this namespace: {listed(there)}." if there else "The namespace has no jobs."

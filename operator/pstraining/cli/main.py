@@ -12,13 +12,13 @@ from pstraining.cli.options import with_connection
 from pstraining.cli.output import guard_terminals
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""As kubectl: -h beside --help."""
+"""-h is an alias of --help, as in kubectl."""
 
 app = typer.Typer(
     help="Submit, watch and change parameter-server training jobs.",
     no_args_is_help=True,
     context_settings=SETTINGS,
-    # Help and errors are plain text, as kubectl's: whole lines in logs of CI, no boxes.
+    # Plain help and errors, as kubectl's: boxes would break lines in CI logs.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,  # kubectl completes its plugins by kubectl_complete-pstraining
@@ -29,7 +29,7 @@ def root() -> None:
     """Submit, watch and change parameter-server training jobs on Kubernetes."""
 
 
-# A callback keeps the name of the command, also while it is the only one.
+# Without a callback, typer drops the name of a program's only command.
 app.callback()(root)
 for command in COMMANDS:
     texts = {"short_help": command.summary, "epilog": command.epilog()}
@@ -38,12 +38,12 @@ for command in COMMANDS:
 
 @cache
 def program() -> Any:
-    """The commands as click has them. Making them from their signatures takes most of the time of a short command."""
+    """Return the click command. Cached, because building it takes most of the time of a short command."""
     return typer.main.get_command(app)
 
 
 def main() -> None:
-    """The executable."""
+    """Run the executable `kubectl-pstraining`."""
     guard_terminals()
     try:
         program()(prog_name=PROGRAM)

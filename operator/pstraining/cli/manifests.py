@@ -1,4 +1,4 @@
-"""The objects in what `-f` names, read as kubectl reads them: several documents, Lists, YAML or JSON."""
+"""Kubernetes objects from the values of `-f`, read as kubectl does: multiple documents, Lists, YAML or JSON."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from pstraining.cli.reading.texts import Part, parts
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a file."""
+    """One object of a manifest file."""
 
     file: str
     number: str
-    """Which of the file's documents, from 1; of a List also which item of it, as in 2.1."""
+    """The document's number in the file, from 1. For an item of a List, the item's number follows, as in 2.1."""
     body: dict[str, Any]
     text: str = ""
-    """As it stands in the file; empty where it is an item of a List, or JSON."""
+    """The document's source; empty for JSON and for an item of a List."""
     lines: Mapping[str, int] = field(default_factory=dict)
-    """Where the fields of its first level stand, from 1; empty where the text is."""
+    """Line numbers, from 1, of the top-level fields; empty if `text` is."""
 
     @property
     def kind(self) -> str:
-        """The object's kind."""
+        """The object's kind, or `no kind`."""
         return str(self.body.get("kind") or "no kind")
 
     @property
@@ -37,25 +37,25 @@ class Document:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is, or was perhaps meant to be, a PSTrainingJob."""
+        """Whether the kind or the API group is that of a PSTrainingJob."""
         group = str(self.body.get("apiVersion")).partition("/")[0]
         return self.kind.lower() == names.KIND.lower() or group == names.GROUP
 
     def __str__(self) -> str:
-        """What it is and where, for people."""
-        what = f"{self.kind} {self.name}".rstrip()
-        return f"{self.file}: document {self.number} ({what})"
+        """Return the file, the number, the kind and the name, for messages."""
+        title = f"{self.kind} {self.name}".rstrip()
+        return f"{self.file}: document {self.number} ({title})"
 
 
 def documents(files: Iterable[str], recursive: bool = False) -> list[Document]:
-    """All documents of files but empty ones, in order.
+    """Return all non-empty documents of files, in order.
 
     Args:
         files: the values of `-f`.
-        recursive: whether the folders in a folder are read, too.
+        recursive: whether to read subfolders of folders.
 
     Raises:
-        CommandError: something cannot be read, with all that cannot.
+        CommandError: some documents cannot be read; the message has a line for each.
     """
     found = list(read(files, recursive))
     problems = [one for one in found if isinstance(one, CommandError)]
@@ -65,7 +65,7 @@ def documents(files: Iterable[str], recursive: bool = False) -> list[Document]:
 
 
 def read(files: Iterable[str], recursive: bool = False) -> Iterator[Document | CommandError]:
-    """All documents of files but empty ones, in order; in place of what cannot be read, why."""
+    """Yield all non-empty documents of files, in order, and an error for each unreadable one."""
     for source in sources(files, recursive):
         if isinstance(source, CommandError):
             yield source
@@ -74,10 +74,10 @@ def read(files: Iterable[str], recursive: bool = False) -> Iterator[Document | C
 
 
 def parsed(file: str, text: str) -> Iterator[Document | CommandError]:
-    """The documents of a text; in place of one that cannot be read, why.
+    """Yield the documents of a text, and an error for each unreadable one.
 
     Args:
-        file: where it comes from, for messages.
+        file: the source's name, for messages.
         text: YAML or JSON.
     """
     for part in parts(file, text):

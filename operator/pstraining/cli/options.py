@@ -1,4 +1,4 @@
-"""Options that several commands have, described once."""
+"""Options that several commands share."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's namespace.")
 ]
 Context = Annotated[Overrides | None, "the options of CONNECTION"]
-"""The cluster and the identity of requests; `with_connection` replaces it by kubectl's options."""
+"""Cluster and identity of requests. `with_connection` replaces this parameter by kubectl's options."""
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="Output format: text to read, json or yaml for programs.")
 ]
@@ -28,10 +28,10 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def job_argument(text: str) -> str:
-    """A job's name, of NAME or TYPE/NAME.
+    """Parse NAME or TYPE/NAME into the job's name.
 
     Raises:
-        typer.BadParameter: it is neither.
+        typer.BadParameter: the text is neither.
     """
     try:
         return name_of(text)
@@ -45,7 +45,7 @@ OptionalJobs = Annotated[
     typer.Argument(
         parser=job_argument,
         metavar="JOB",
-        help="Names of jobs, or pstj/NAME. Of one job, every pod is shown. Default: all jobs.",
+        help="Names of jobs, or pstj/NAME. For a single job, every pod is shown. Default: all jobs.",
     ),
 ]
 Jobs = Annotated[list[str], typer.Argument(parser=job_argument, metavar="JOB", help="Names of jobs, or pstj/NAME.")]
@@ -69,10 +69,10 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for the result. The exi
 
 
 def duration_option(text: str | float) -> float:
-    """The value of an option that is a duration, in seconds; a bare number is one of seconds.
+    """Parse a duration into seconds. A bare number is one of seconds.
 
     Raises:
-        typer.BadParameter: it is no duration.
+        typer.BadParameter: the text is not a duration.
     """
     if isinstance(text, (int, float)) or _NUMBER.fullmatch(text):
         return float(text)
@@ -83,10 +83,10 @@ def duration_option(text: str | float) -> float:
 
 
 def interval_option(text: str | float) -> float:
-    """The value of an option that is a duration of some length, in seconds.
+    """Parse a duration of at least SHORTEST into seconds.
 
     Raises:
-        typer.BadParameter: it is none, or too short.
+        typer.BadParameter: the text is not a duration, or it is too short.
     """
     found = duration_option(text)
     if found < SHORTEST:
@@ -95,7 +95,7 @@ def interval_option(text: str | float) -> float:
 
 
 SHORTEST: Final = 0.1
-"""Seconds."""
+"""Minimum of `--interval`, in seconds."""
 Interval = Annotated[
     float,
     typer.Option(parser=interval_option, metavar="DURATION", help="Time between the two scrapes. A number: seconds."),
@@ -117,7 +117,7 @@ def _texts(*names: str, help: str) -> Any:
 
 
 _CONTEXT: Final = (
-    "Context of the kubeconfig. Default: the current context. kubectl's other options of a connection work too"
+    "Context of the kubeconfig. Default: the current context. kubectl's other connection options work, too"
 )
 CONNECTION: Final[dict[str, Any]] = {
     "kubeconfig": _text("--kubeconfig", help="The only kubeconfig to read. Default: KUBECONFIG, ~/.kube/config."),
@@ -139,18 +139,18 @@ CONNECTION: Final[dict[str, Any]] = {
     "tls_server_name": _text("--tls-server-name", help="Name to expect in the server's certificate."),
     "request_timeout": _text("--request-timeout", help="Maximum time of one request: 5, 5s, 1m. 0: no limit."),
 }
-"""An option for each field of Overrides; as kubectl's help does, that of a command shows few of them."""
+"""An option for each field of Overrides. Most are hidden, as in the help of kubectl's commands."""
 
 
 def overrides(values: Mapping[str, Any]) -> Overrides:
-    """What the values of a command's options say of the connection."""
+    """Return the connection's part of the values of a command's options."""
     given: dict[str, Any] = {field: values[field] for field in CONNECTION if values.get(field)}
     lists = {field: tuple(value) for field, value in given.items() if isinstance(value, list)}
     return Overrides(**given | lists)
 
 
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of the Overrides that it takes; unchanged if it takes none."""
+    """Replace a command's parameter of type Context by the options of CONNECTION; without one, return it unchanged."""
     signature = inspect.signature(command, eval_str=True)
     name = next((n for n, p in signature.parameters.items() if p.annotation == Context), None)
     if name is None:
@@ -167,7 +167,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
         for field, option in CONNECTION.items()
     ]
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
-    # What typer reads.
+    # typer reads both.
     run.__dict__["__signature__"] = signature.replace(parameters=parameters)
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

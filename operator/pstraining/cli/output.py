@@ -1,4 +1,4 @@
-"""How commands print what they have found: tables for people, JSON or YAML for programs."""
+"""Output of the commands: tables for people, JSON or YAML for programs."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from pstraining.cli.reading.scalars import PLAIN, scalar
 
 
 class Output(StrEnum):
-    """What is printed."""
+    """Output format, the value of --output."""
 
     TEXT = "text"
     JSON = "json"
@@ -24,11 +24,11 @@ class Output(StrEnum):
 
 
 API_VERSION: Final = f"cli.{names.GROUP}/v1alpha1"
-"""Of what commands print for programs. It changes with a field that means something else or goes, not with new ones."""
+"""apiVersion of printed objects. It changes when a field is removed or changes its meaning, not with new fields."""
 
 
 class PrintedKind(StrEnum):
-    """What commands print for programs."""
+    """Kinds of the objects that commands print for programs."""
 
     VALIDATION = "ValidationReport"
     CONVERSION = "ConversionReport"
@@ -43,7 +43,7 @@ class PrintedKind(StrEnum):
 
 
 def for_programs(kind: PrintedKind, found: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """What was found with its apiVersion and kind; of a sequence a list of that kind, as the API has them."""
+    """Add apiVersion and kind. A sequence becomes a list of that kind, as in the Kubernetes API."""
     if isinstance(found, Mapping):
         return {"apiVersion": API_VERSION, "kind": str(kind), **found}
     return {"apiVersion": API_VERSION, "kind": f"{kind}List", "items": list(found)}
@@ -52,13 +52,13 @@ def for_programs(kind: PrintedKind, found: Mapping[str, Any] | Sequence[Any]) ->
 def show(
     kind: PrintedKind, found: Mapping[str, Any] | Sequence[Any], output: Output, picture: Callable[[], RenderableType]
 ) -> None:
-    """Print what was found.
+    """Print a result in the output format.
 
     Args:
-        kind: what it is.
-        found: as mappings, sequences and scalars, for programs.
-        output: what is wanted.
-        picture: the same for people: coloured in a terminal; plain, and as wide as it is, where it is piped.
+        kind: kind of the printed object.
+        found: the result as mappings, sequences and scalars.
+        output: the output format.
+        picture: renders the result as text; coloured in a terminal, plain and without wrapping in a pipe.
     """
     match output:
         case Output.JSON:
@@ -73,19 +73,19 @@ def show(
 
 
 WIDE = 500
-"""Columns of output that is no terminal's: no line is broken."""
+"""Width, in columns, of output outside a terminal, so that no line is wrapped."""
 
 
 def yaml_text(found: Any) -> str:
-    """YAML that every reader of Kubernetes' world takes as it is meant, in the order of its fields."""
+    """Return YAML in the order of the fields. YAML 1.1 and 1.2 parsers, kubectl's included, read the same values."""
     return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDE)
 
 
 class TerminalGuard:
-    """A text stream that shows escape codes instead of passing them on to the terminal, except for colours.
+    """A text stream that escapes terminal control codes, except for colours.
 
     Args:
-        stream: of the terminal.
+        stream: the terminal's stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -95,13 +95,13 @@ class TerminalGuard:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write the text, printable but coloured; return the number of its characters."""
+        """Write text with escaped control codes and return its number of characters."""
         self._stream.write(printable_but_coloured(text))
         return len(text)
 
 
 def guard_terminals() -> None:
-    """Guard stdout and stderr where they are terminals: what pods and other clients wrote is shown there.
+    """Guard stdout and stderr if they are terminals, because commands print text from pods and other clients.
 
     kubectl does the same since 1.26 (CVE-2021-25743).
     """
@@ -112,7 +112,7 @@ def guard_terminals() -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no aliases, scripts as blocks, and texts that others take for numbers or truth values in quotes."""
+    """A dumper without aliases that writes multi-line strings as blocks and quotes ambiguous ones."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -124,7 +124,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_ambiguous(text: str) -> bool:
-    """Whether a text without quotes, such as 1e-3, 0o7 or y, is a number or a truth value to kubectl's library."""
+    """Return whether kubectl's YAML library reads the unquoted text, such as 1e-3, 0o7 or y, as a non-string."""
     try:
         return not isinstance(scalar(PLAIN, text), str)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jobs as `status`, the dashboard and reports show them: one in a row, or one with its roles, pods and events."""
+"""Jobs as `status`, the dashboard and reports show them: a summary per job, or its roles, pods and events."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from pstraining.cli.status.pod_state import why as why_pod
 from pstraining.cli.tasks import TaskPod, TaskRole, desired, tasks_of
 
 EVENTS: Final = 5
-"""How many of the job's events are shown."""
+"""Number of the job's events shown."""
 ASKED_PODS: Final = 5
-"""Of how many pods that wait without a word the events are read."""
+"""Maximum number of pending pods without a reason in their status whose events are read."""
 
 
 def summary(job: Object) -> dict[str, Any]:
-    """A job in a row, for programs."""
+    """Return a job's row in the list of jobs, for programs."""
     reported = job.get("status") or {}
     return {
         "namespace": job["metadata"]["namespace"],
@@ -38,33 +38,33 @@ def summary(job: Object) -> dict[str, Any]:
 
 
 def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
-    """Gather what is to be known of a job.
+    """Read a job, its pods and events, and describe them.
 
     Raises:
-        CommandError: there is no such job, or the cluster does not say.
+        CommandError: the job does not exist, or a request failed.
     """
     job = job_named(cluster, namespace, name)
     tasks = tasks_of(job, cluster.pods(namespace, name))
-    silent = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
-    words = {t.pod.uid: cluster.events(namespace, t.pod.uid) for t in silent}
-    found = _Found(job, tasks, words, devices_of(cluster, tasks))
+    unexplained = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
+    pod_events = {t.pod.uid: cluster.events(namespace, t.pod.uid) for t in unexplained}
+    found = _Found(job, tasks, pod_events, devices_of(cluster, tasks))
     return describe(found, cluster.events(namespace, job["metadata"]["uid"]))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A job, and what is known of its tasks."""
+    """A job with its tasks, events and devices."""
 
     job: Object
     tasks: Sequence[TaskPod]
     pod_events: Mapping[str, Iterable[Object]]
-    """Events of pods that wait without a word, by uid."""
+    """Events of pending pods without a reason in their status, by uid."""
     devices: Mapping[str, Mapping[str, int]]
-    """Number of devices that a task computes on, by the pod's uid and by type; without those that do not report it."""
+    """Number of devices that a task computes on, by the pod's uid and by type; only of pods that report it."""
 
 
 def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
-    """A job with all that belongs to it, for programs, and its events."""
+    """Return a job with its roles, pods, shards and newest events, for programs."""
     job, tasks = found.job, found.tasks
     reported = job.get("status") or {}
     return {
@@ -81,7 +81,7 @@ def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
 
 
 def _notes(job: Object) -> list[str]:
-    """Facts that the status does not state yet, as the operator has not processed the job."""
+    """Return hints about a job that the operator has not processed, or that it does not manage."""
     metadata, reported = job["metadata"], job.get("status") or {}
     found, field = manager(job)
     if found == names.MULTIKUEUE:
@@ -155,7 +155,7 @@ def _given_up(job: Object, role: TaskRole) -> list[str]:
 
 
 def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[str]:
-    """The tasks that are to run and have no pod; none where some may be done: only their pods said which ones."""
+    """Return the desired tasks without a pod. Empty once a task has succeeded: only the pods' names show which one."""
     reported = (job.get("status") or {}).get(role.value) or {}
     if end_of(job) or reported.get("succeeded") or (job["spec"].get("runPolicy") or {}).get("suspend"):
         return []
@@ -164,13 +164,13 @@ def _without_pod(job: Object, role: TaskRole, own: Iterable[TaskPod]) -> list[st
 
 
 def _standbys(job: Object) -> int:
-    """How many standbys each shard is to have."""
+    """Return the desired number of standbys per shard."""
     standby = job["spec"]["ps"].get("standby") or {}
     return 0 if standby.get("mode", "None") == "None" else int(standby.get("replicasPerShard", 1))
 
 
 def _newest(events: Iterable[Object]) -> list[dict[str, Any]]:
-    """Events in the order of when they last happened."""
+    """Return events by the time of their last occurrence, the newest last."""
     found = [
         {
             "time": _last_time(event),
@@ -185,7 +185,7 @@ def _newest(events: Iterable[Object]) -> list[dict[str, Any]]:
 
 
 def _last_time(event: Object) -> str:
-    """When it last happened, in whichever of the fields its writer uses, to the second: so that strings compare."""
+    """Return the time of an event's last occurrence, to the second, so that strings compare."""
     series = (event.get("series") or {}).get("lastObservedTime")
     moment = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
     return f"{str(moment)[:19]}Z"

@@ -1,7 +1,7 @@
-"""How a manifest becomes the job that is sent: its namespace, and one server-side apply.
+"""Submitting a manifest: selecting its namespace, and one server-side apply.
 
-The apply has a field manager of its own: fields that a file no longer sets are removed, and fields of other managers
-stay unless the file sets them.
+The apply uses the commands' field manager: it removes fields that a file no longer sets, and keeps fields of other
+managers unless the file sets them.
 """
 
 from pstraining.api.values import copied
@@ -11,15 +11,15 @@ from pstraining.cli.manifests import Document
 
 
 def placed(document: Document, wanted: str | None, default: str) -> Object:
-    """The job with its namespace, as it is sent.
+    """Return the manifest's job with its namespace, without fields that only the API server writes.
 
     Args:
         document: the manifest.
-        wanted: the namespace that was asked for.
-        default: the context's.
+        wanted: the value of --namespace.
+        default: the namespace of the context.
 
     Raises:
-        CommandError: the manifest has another namespace than was asked for, or no name of its own.
+        CommandError: the manifest's namespace differs from `wanted`, or metadata.name is missing.
     """
     job = copied(document.body)
     metadata = job["metadata"]
@@ -33,7 +33,7 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
             f"{document}: metadata.namespace is {named}, but --namespace is {wanted}: remove one of them."
         )
     metadata["namespace"] = wanted or named or default
-    # What only the API server and the operator write; exported manifests have it.
+    # Exported manifests have fields that only the API server and the operator write.
     for written in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
         metadata.pop(written, None)
     job.pop("status", None)
@@ -41,10 +41,10 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
 
 
 def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> tuple[Object | None, Object]:
-    """Apply a job; how it was before, None if it was not, and what is stored then, or would be.
+    """Apply a job and return its former state, None if it is new, and the stored one (or the one of the dry run).
 
     Raises:
-        CommandError: it is refused, is being deleted, or others have set what it sets.
+        CommandError: the API server refused the job, it is being deleted, or other managers own its fields.
     """
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     before = cluster.job(namespace, name)

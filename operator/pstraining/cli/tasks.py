@@ -1,4 +1,4 @@
-"""The tasks of a job, and which of them a command is about: by role and index, as TensorFlow counts them."""
+"""The tasks of a job, and their selection by role and index, as TensorFlow counts them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pstraining.core.snapshot import Pod
 
 
 class TaskRole(StrEnum):
-    """What a task is in the job; in the order in which they are shown."""
+    """Roles of tasks, in the order in which they are shown."""
 
     CHIEF = names.CHIEF
     PS = names.PS
@@ -23,21 +23,21 @@ class TaskRole(StrEnum):
 
 @dataclass(frozen=True)
 class TaskPod:
-    """A task, in one of its pods."""
+    """A task and one of its pods."""
 
     name: str
-    """Such as worker-0; standby-0 and so on for a PS that is not its shard's first member."""
+    """Such as worker-0, or standby-0 for a PS that is not its shard's first member."""
     pod: Pod
     manifest: Object
 
     @property
     def container(self) -> str:
-        """The name of the container that the launcher is in."""
+        """The name of the launcher's container."""
         return self.pod.main
 
 
 def tasks_of(job: Object, pods: Iterable[Object]) -> list[TaskPod]:
-    """The tasks of all pods that are the job's own, by role, index and age."""
+    """Return the tasks of the pods that the job owns, by role, index and age."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
     order = list(TaskRole)
     found = [p for p in observe(job, (), by_uid.values()).pods if p.role in order]
@@ -46,12 +46,12 @@ def tasks_of(job: Object, pods: Iterable[Object]) -> list[TaskPod]:
 
 
 def chosen(tasks: Sequence[TaskPod], role: TaskRole | None, index: int | None) -> list[TaskPod]:
-    """Those of a role and an index; of all where None is given."""
+    """Return the tasks of a role and an index; None matches all."""
     return [t for t in tasks if role in (None, t.pod.role) and index in (None, t.pod.index)]
 
 
 def desired(job: Object, role: str) -> int:
-    """How many tasks of a role the spec asks for."""
+    """Return the spec's number of tasks of a role."""
     spec: dict[str, Any] = job["spec"]
     if role in (names.PS, names.WORKER):
         return int(spec[role]["replicas"])
@@ -59,10 +59,10 @@ def desired(job: Object, role: str) -> int:
 
 
 def check_choice(job: Object, tasks: Sequence[TaskPod], role: TaskRole | None, index: int | None) -> None:
-    """Refuse what the job cannot have.
+    """Check that the job can have tasks of a role and an index.
 
     Raises:
-        CommandError: an index without its role, a role that the job does not have, an index that it does not have.
+        CommandError: an index without a role, or a role or an index that the job does not have.
     """
     name = job["metadata"]["name"]
     if role is None:

@@ -1,4 +1,4 @@
-"""Following a job until it is as a command wants it, with a line for each change on the way."""
+"""Waiting until a job reaches a state, with a line for each change in between."""
 
 import time
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, is_true, manager
 
 EVERY, SELDOM = 0.5, 5.0
-"""Seconds between two looks: between the first ones, and after a while."""
+"""Initial and maximum seconds between two polls."""
 GROWTH = 1.2
 """Factor from one pause to the next."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait, by which clock, and the receiver of messages meanwhile."""
+    """The timeout of a wait, its clock, and the receiver of its messages."""
 
     seconds: float = 300
     clock: Callable[[], float] = time.monotonic
@@ -29,21 +29,21 @@ class Patience:
 
 
 def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str], patience: Patience) -> str:
-    """Wait until a job has reached something.
+    """Poll a job until it reaches a state, and return the message about it.
 
-    The job is read again and again: so a connection that breaks, or an API server that is replaced, ends no wait.
+    A broken connection or a restart of the API server does not end the wait.
 
     Args:
-        cluster: where it is.
-        job: as it was written last.
-        reached: what to say once it is so, from the job as it is stored; empty until then. May raise CommandError.
-        patience: how long.
+        cluster: the job's cluster.
+        job: the job as it was last stored; states of older generations are ignored.
+        reached: returns a message once the stored job is in the state, and "" before. May raise CommandError.
+        patience: timeout, clock and receiver of messages.
 
     Returns:
-        What has been reached.
+        The result of `reached`.
 
     Raises:
-        CommandError: the job is gone, or time is up.
+        CommandError: the job was deleted, or the timeout has expired.
     """
     end, pause, last = patience.clock() + patience.seconds, EVERY, ""
     while True:
@@ -62,7 +62,7 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
 
 
 def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]) -> tuple[str, str]:
-    """What has been reached, and how the job stands; empty where nothing is known of it yet."""
+    """Return the result of `reached` and a line about the job's state; both are empty before its generation is seen."""
     namespace, name, uid = (job["metadata"][f] for f in ("namespace", "name", "uid"))
     try:
         now = cluster.job(namespace, name)
@@ -72,27 +72,27 @@ def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str])
         return "", f"{error} Retrying."
     if now is None or now["metadata"]["uid"] != uid:
         raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
-    # What is said of an older spec says nothing of this one.
+    # A status of an older generation says nothing about this one.
     if not is_seen(now, int(job["metadata"].get("generation") or 0)):
         return "", ""
     return reached(now), state(now)
 
 
 def is_seen(job: Object, generation: int) -> bool:
-    """Whether the operator has acted on that generation of the spec."""
+    """Return whether the operator has processed a generation of the spec."""
     return int((job.get("status") or {}).get("observedGeneration") or 0) >= generation
 
 
 def is_suspended(job: Object) -> bool:
-    """Whether the spec wants the job suspended."""
+    """Return whether the spec suspends the job."""
     return bool((job["spec"].get("runPolicy") or {}).get("suspend"))
 
 
 def ended(job: Object) -> str:
-    """That a job has succeeded; empty while it has not ended.
+    """Return a message once the job has succeeded, and "" before its end.
 
     Raises:
-        CommandError: it has failed, or can never start as it is.
+        CommandError: the job has failed, or its template is invalid.
     """
     name = job["metadata"]["name"]
     for bad, words in ((Condition.FAILED, "has failed"), (Condition.INVALID_TEMPLATE, "cannot start")):
@@ -102,27 +102,27 @@ def ended(job: Object) -> str:
 
 
 def runs(job: Object) -> str:
-    """That a job runs, or has succeeded.
+    """Return a message once the job is running or has succeeded, and "" before.
 
     Raises:
-        CommandError: it has failed, or can never start as it is.
+        CommandError: the job has failed, or its template is invalid.
     """
     name = job["metadata"]["name"]
     return ended(job) or (f"{name} is running." if is_true(job, Condition.RUNNING) else "")
 
 
 def running_or_ended(job: Object) -> str:
-    """That a job runs, has succeeded, or was suspended as it should be.
+    """Return a message once the job is running, has succeeded, or is suspended as its spec demands; "" before.
 
     Raises:
-        CommandError: it has failed, or can never start as it is.
+        CommandError: the job has failed, or its template is invalid.
     """
     name = job["metadata"]["name"]
     return runs(job) or (f"{name} is suspended." if is_suspended(job) and is_true(job, Condition.SUSPENDED) else "")
 
 
 def state(job: Object) -> str:
-    """One line on how a job stands: its phase, and why it does not run."""
+    """Return one line about a job: its phase, and the reason that it does not run."""
     why = next((c for c in (Condition.NAME_CONFLICT, Condition.RESTARTING) if is_true(job, c)), Condition.RUNNING)
     message = condition(job, why).get("message", "")
     phase = (job.get("status") or {}).get("phase") or "Pending"

@@ -234,7 +234,7 @@ def test_nothing_is_printed_after_a_rejection_and_every_rejection_is_named(tmp_p
     done = run("-f", str(tmp_path), "-f", "none")
     assert (done.exit_code, done.stdout) == (1, "")
     assert isinstance(done.exception, CommandError)
-    assert str(done.exception) == "4 documents must be changed first, as above: nothing is made."
+    assert str(done.exception) == "4 documents must be changed first, as above: no manifest is printed."
     assert (
         f"{tmp_path}/a.yaml: document 2 (TFJob mnist):\n  refused: spec.tfReplicaSpecs.Worker.template: " in done.stderr
     )

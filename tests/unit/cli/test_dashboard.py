@@ -99,7 +99,7 @@ def cluster() -> Watched:
 
 @pytest.fixture
 def page(cluster: Watched) -> Iterator[Page]:
-    with dashboard.made(cluster, "default") as served:
+    with dashboard.create_server(cluster, "default") as served:
         thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield Page(served)
@@ -131,11 +131,11 @@ def test_each_address_serves_only_its_content(page: Page, cluster: Watched) -> N
 
 
 def test_a_secret_is_valid_for_one_start(cluster: Watched) -> None:
-    with dashboard.made(cluster, "default") as one, dashboard.made(cluster, "default") as other:
+    with dashboard.create_server(cluster, "default") as one, dashboard.create_server(cluster, "default") as other:
         assert one.token != other.token
         assert len(one.token) >= 32
         with pytest.raises(CommandError, match=f"--port: 127.0.0.1:{one.server_address[1]} cannot be used"):
-            dashboard.made(cluster, "default", int(one.server_address[1]))
+            dashboard.create_server(cluster, "default", int(one.server_address[1]))
 
 
 def test_a_job_its_curves_and_its_log(page: Page, cluster: Watched) -> None:

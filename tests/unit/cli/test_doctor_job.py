@@ -98,7 +98,7 @@ def only(world: World, role: str) -> Object:
 def test_a_healthy_job() -> None:
     cluster = Read(running(checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "c"}}}))
     assert examined(cluster)["checks"] == [
-        {"check": "job", "result": "ok", "message": "nothing is wrong, as far as can be seen", "todo": ""}
+        {"check": "job", "result": "ok", "message": "no problem was found", "todo": ""}
     ]
     assert found(Read(running())) == [("warn", "NoCheckpointVolume")], "a remark"
 

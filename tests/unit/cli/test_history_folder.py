@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pstraining.api.summary import JobOutcome, KeptLog, Summary
-from pstraining.cli.commands.dashboard import made
+from pstraining.cli.commands.dashboard import create_server
 from pstraining.cli.history.folder import HistoryFolder
 from pstraining.cli.main import app
 from tests.support.builders import job, pod
@@ -107,7 +107,7 @@ def test_logs_are_those_of_the_folder(folder: Path) -> None:
 
 
 def test_the_dashboard_shows_them(folder: Path) -> None:
-    server = made(HistoryFolder(folder), "default")  # type: ignore[arg-type]
+    server = create_server(HistoryFolder(folder), "default")  # type: ignore[arg-type]
     try:
         content = server.content
         (row,) = content.jobs()["jobs"]

@@ -11,7 +11,16 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pstraining.cli.commands.plan import Change, Planned, changes, details, looked, picture, report, seconds_at
+from pstraining.cli.commands.plan import (
+    Change,
+    Planned,
+    bandwidth_megabits,
+    changes,
+    details,
+    picture,
+    planned_for,
+    report,
+)
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.main import app
 from pstraining.core.actions import Apply, Create, Delete, Kind, Resize
@@ -54,7 +63,7 @@ def as_there(cluster: JobCluster) -> dict[str, Any]:
 def test_the_plan_of_a_new_job_lists_every_object_that_the_operator_creates() -> None:
     world = running()
     made = {(kind, name) for kind, name in world.children if kind != "Pod"}
-    planned = looked(None, manifest(), NOW)
+    planned = planned_for(None, manifest(), NOW)
     created = {(str(a.kind), a.name) for a in planned.actions if isinstance(a, Create)}
     (carried,) = created - made
     assert carried[1].startswith("digits-launcher-"), "this CLI's own, as an operator of its version has it"
@@ -84,7 +93,7 @@ def test_the_plan_describes_each_new_object(tmp_path: Path) -> None:
 
 def test_the_plan_of_an_unchanged_job_is_empty() -> None:
     cluster = JobCluster(running())
-    planned = looked(cluster, as_there(cluster), cluster.world.now)
+    planned = planned_for(cluster, as_there(cluster), cluster.world.now)
     assert (planned.actions, planned.changes) == ((), ())
     assert report(planned, None)["exists"]
     assert cluster.asked == [("apply", {"dry_run": True, "force": True})], "nothing is stored"
@@ -96,13 +105,13 @@ def test_the_plan_of_an_unchanged_job_is_empty() -> None:
 def test_the_plan_reports_the_fate_of_the_claim(policy: str, reported: str) -> None:
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
     other = {"Retain": "Delete", "Delete": "Retain"}[policy]
-    made = looked(None, manifest(checkpoint={"volumeClaimTemplate": claim, "retainPolicy": policy}), NOW)
+    made = planned_for(None, manifest(checkpoint={"volumeClaimTemplate": claim, "retainPolicy": policy}), NOW)
     (action,) = [a for a in made.actions if a.kind is Kind.CLAIM]
     assert details(made, action) == f"10Gi, {reported}"
     cluster = JobCluster(running(checkpoint={"volumeClaimTemplate": claim, "retainPolicy": other}))
     wanted = as_there(cluster)
     wanted["spec"]["checkpoint"]["retainPolicy"] = policy
-    planned = looked(cluster, wanted, NOW)
+    planned = planned_for(cluster, wanted, NOW)
     (found,) = report(planned, None)["actions"]
     assert (found["action"], found["kind"], found["details"]) == ("correct", "PersistentVolumeClaim", reported)
     assert picture(planned, None)
@@ -113,8 +122,8 @@ GANG = {"schedulingPolicy": {"gang": "SchedulerPlugins"}}
 
 def test_a_missing_pod_group_is_planned_and_an_existing_one_is_not() -> None:
     cluster = JobCluster(running(runPolicy=GANG))
-    assert of(looked(cluster, as_there(cluster), NOW)) == []
-    first, *_ = looked(None, manifest(runPolicy=GANG), NOW).actions
+    assert of(planned_for(cluster, as_there(cluster), NOW)) == []
+    first, *_ = planned_for(None, manifest(runPolicy=GANG), NOW).actions
     assert (first.kind, details(Planned({}, (first,)), first)) == (Kind.POD_GROUP, "minMember 4")
 
 
@@ -127,9 +136,9 @@ def test_a_gang_is_planned_without_its_kind() -> None:
 
     cluster = Without(running(runPolicy=GANG))
     del cluster.world.children["PodGroup", "digits"]
-    assert of(looked(cluster, as_there(cluster), NOW)) == [("Create", "PodGroup", "digits")]
+    assert of(planned_for(cluster, as_there(cluster), NOW)) == [("Create", "PodGroup", "digits")]
     plain = Without(running())
-    assert of(looked(plain, as_there(plain), NOW)) == []
+    assert of(planned_for(plain, as_there(plain), NOW)) == []
 
 
 def test_devices_and_limits_without_requests_are_added_up() -> None:
@@ -138,7 +147,7 @@ def test_devices_and_limits_without_requests_are_added_up() -> None:
         "limits": {"nvidia.com/gpu": 2, "memory": "128Gi"},
         "requests": {"cpu": 16},
     }
-    planned = looked(
+    planned = planned_for(
         None, manifest(worker={"replicas": 2, "template": template}, ps={"replicas": 1, "resources": {}}), NOW
     )
     deployment = next(action for action in planned.actions if action.kind is Kind.DEPLOYMENT)
@@ -156,7 +165,7 @@ def test_the_plan_reports_a_change_with_its_consequences() -> None:
     cluster = JobCluster(running())
     body = as_there(cluster)
     body["spec"]["worker"]["replicas"] = 3
-    planned = looked(cluster, body, cluster.world.now)
+    planned = planned_for(cluster, body, cluster.world.now)
     assert planned.changes == (Change("spec.worker.replicas", 2, 3),)
     said = report(planned, None)
     assert said["changes"] == [{"field": "spec.worker.replicas", "before": 2, "after": 3}]
@@ -174,7 +183,7 @@ def test_the_plan_reports_corrections_and_deletions() -> None:
     cluster.world.children["Service", "digits-hs"]["spec"]["selector"] = {"a": "b"}
     body = as_there(cluster)
     body["spec"]["worker"]["replicas"] = 1
-    planned = looked(cluster, body, cluster.world.now)
+    planned = planned_for(cluster, body, cluster.world.now)
     deleted = next(a for a in planned.actions if isinstance(a, Delete))
     assert (deleted.kind, deleted.name) == (Kind.DEPLOYMENT, "digits-worker-1")
     corrected = next(a for a in planned.actions if isinstance(a, Apply) and a.kind is Kind.SERVICE)
@@ -190,7 +199,7 @@ def test_the_plan_reports_resized_servers() -> None:
     cluster = JobCluster(running(ps={"standby": {"mode": "Hot"}}, training={"mode": "Sync"}))
     body = as_there(cluster)
     body["spec"]["ps"]["resources"] = {"requests": {"memory": "4Gi"}}
-    planned = looked(cluster, body, cluster.world.now)
+    planned = planned_for(cluster, body, cluster.world.now)
     assert of(planned) == [("Replace", "StatefulSet", "digits-ps"), ("Replace", "StatefulSet", "digits-standby")]
     assert {details(planned, action) for action in planned.actions} == {"/spec/template"}
 
@@ -205,7 +214,7 @@ def test_the_plan_reports_how_running_pods_are_resized(*, in_place: bool) -> Non
     cluster = Serving(running(chief={"resources": {"limits": {"memory": "1Gi"}}}))
     body = as_there(cluster)
     body["spec"]["chief"]["resources"] = {"limits": {"memory": "2Gi"}}
-    planned = looked(cluster, body, cluster.world.now)
+    planned = planned_for(cluster, body, cluster.world.now)
     (way,) = report(planned, None)["resizes"]
     console = Console(width=200)
     with console.capture() as said:
@@ -226,7 +235,7 @@ def test_what_was_measured_is_told_beside_the_present_size() -> None:
     sizing = {"role": "ps", "peakMemory": "800Mi", "recommendedMemory": "960Mi"}
     world.job["status"]["autoscaling"] = [sizing]
     cluster = JobCluster(world)
-    planned = looked(cluster, as_there(cluster), world.now)
+    planned = planned_for(cluster, as_there(cluster), world.now)
     (told,) = report(planned, None)["sizings"]
     assert told == "ps: memory: measured peak 800Mi, recommended limit 960Mi, now 1Gi."
     console = Console(width=200)
@@ -239,7 +248,7 @@ def test_a_job_that_is_suspended_stops_in_order() -> None:
     cluster = JobCluster(running())
     body = as_there(cluster)
     body["spec"]["runPolicy"] = {**body["spec"].get("runPolicy", {}), "suspend": True}
-    planned = looked(cluster, body, cluster.world.now)
+    planned = planned_for(cluster, body, cluster.world.now)
     assert {a.kind for a in planned.actions} == {Kind.JOB}, "the chief first"
 
 
@@ -247,7 +256,7 @@ def test_an_api_server_rejection_keeps_its_message() -> None:
     cluster = JobCluster(running())
     cluster.refusal = CommandError("spec.ps.server is immutable while the job runs")
     with pytest.raises(CommandError, match=r"digits in default was not submitted\. spec\.ps\.server is immutable"):
-        looked(cluster, as_there(cluster), NOW)
+        planned_for(cluster, as_there(cluster), NOW)
 
 
 def test_only_differences_are_reported() -> None:
@@ -260,9 +269,9 @@ def test_only_differences_are_reported() -> None:
 
 def test_the_jobs_bandwidth_is_used_unless_overridden() -> None:
     made = manifest(network={"bandwidthMegabits": 25_000})
-    assert seconds_at(made, None) == 25_000
-    assert seconds_at(made, 10.0) == 10.0
-    assert seconds_at(manifest(), None) is None
+    assert bandwidth_megabits(made, None) == 25_000
+    assert bandwidth_megabits(made, 10.0) == 10.0
+    assert bandwidth_megabits(manifest(), None) is None
 
 
 def test_what_the_network_carries(tmp_path: Path) -> None:
@@ -295,7 +304,7 @@ def test_jobs_that_cannot_be_planned(tmp_path: Path, arguments: list[str], spec:
 def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
     made = manifest()
     made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team-a"}
-    planned = looked(None, made, NOW)
+    planned = planned_for(None, made, NOW)
     assert report(planned, None)["queue"] == "team-a"
     console = Console(width=200)
     with console.capture() as shown:
@@ -307,8 +316,8 @@ def test_a_job_with_a_queue_waits_before_it_gets_pods() -> None:
 
 
 def test_empty_or_non_string_labels_hide_no_object() -> None:
-    expected = of(looked(None, manifest(), NOW))
+    expected = of(planned_for(None, manifest(), NOW))
     for labels in (None, {"team": 7, "tier": None}):
         made = manifest()
         made["metadata"]["labels"] = labels
-        assert of(looked(None, made, NOW)) == expected
+        assert of(planned_for(None, made, NOW)) == expected

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.cli.commands.takeover import take_over
+from pstraining.cli.commands.takeover import switch_over
 from pstraining.cli.errors import CommandError
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 
 
 class FakeCluster(JobCluster):
-    def take_over(self, name: str = "digits", shard: int = 0, namespace: str | None = None) -> str:
-        return take_over(self, name, shard, namespace, 10, lambda: self.now, self.sleep)
+    def switch_over(self, name: str = "digits", shard: int = 0, namespace: str | None = None) -> str:
+        return switch_over(self, name, shard, namespace, 10, lambda: self.now, self.sleep)
 
 
 def warm() -> FakeCluster:
@@ -22,13 +22,13 @@ def warm() -> FakeCluster:
 
 def test_takeover_requests_once_and_reports_the_new_primary() -> None:
     cluster = warm()
-    assert cluster.take_over(shard=1) == (
+    assert cluster.switch_over(shard=1) == (
         "Shard 1 of digits: switched over from digits-ps-1 to digits-standby-1 (epoch 1)."
     )
     assert cluster.world.job is not None
     assert cluster.world.job["metadata"]["annotations"] == {names.ANNOTATION_TAKEOVER: "1@0"}
     cluster.world.settle()
-    assert "switched over from digits-standby-1 to digits-ps-1 (epoch 2)" in cluster.take_over(shard=1)
+    assert "switched over from digits-standby-1 to digits-ps-1 (epoch 2)" in cluster.switch_over(shard=1)
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_takeover_requests_once_and_reports_the_new_primary() -> None:
 )
 def test_missing_jobs_and_shards(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(CommandError) as caught:
-        warm().take_over(**arguments)
+        warm().switch_over(**arguments)
     assert str(caught.value) == message
 
 
 def test_a_job_without_standbys() -> None:
     with pytest.raises(CommandError, match=r"has no standbys: spec\.ps\.standby\.mode is None"):
-        FakeCluster(running()).take_over()
+        FakeCluster(running()).switch_over()
 
 
 def test_a_job_whose_chief_chooses() -> None:
     world = running(ps={"replicas": 2, "standby": {"mode": "Hot"}}, training={"mode": "Sync"})
     with pytest.raises(CommandError, match=r"has hot standbys, and its chief selects the primary.* delete its pod"):
-        FakeCluster(world).take_over()
+        FakeCluster(world).switch_over()
     assert names.ANNOTATION_TAKEOVER not in (world.job or {})["metadata"].get("annotations", {})
 
 
@@ -64,7 +64,7 @@ def test_a_shard_with_an_unready_standby_is_rejected_with_the_reason() -> None:
     found["conditions"] = [{"type": "Ready", "status": "False"}]
     cluster.world.settle()
     with pytest.raises(CommandError) as caught:
-        cluster.take_over()
+        cluster.switch_over()
     assert str(caught.value) == (
         "Shard 0 of digits has no ready standby. Shard 0: pod digits-standby-0 is not ready yet"
     )
@@ -76,7 +76,7 @@ def test_a_finished_job() -> None:
     cluster.world.end("chief")
     cluster.world.settle()
     with pytest.raises(CommandError, match="is not running: it is Succeeded"):
-        cluster.take_over()
+        cluster.switch_over()
 
 
 def test_an_unavailable_operator() -> None:
@@ -85,4 +85,4 @@ def test_an_unavailable_operator() -> None:
     with pytest.raises(
         CommandError, match=r"within 10 s: digits-ps-0 is still the primary\. Check that the operator is running\."
     ):
-        cluster.take_over()
+        cluster.switch_over()

@@ -1,6 +1,6 @@
-"""`convert -f FILE`: manifests of TFJobs as manifests of PSTrainingJobs, and notes on what is not the same.
+"""`convert -f FILE`: convert manifests of TFJobs to PSTrainingJobs, with notes on the differences.
 
-Nothing is dropped silently: a field that has not become the same field here is named in a note, with what to do.
+No field is dropped silently: every field without an identical counterpart has a note with the action to take.
 """
 
 import shlex
@@ -44,7 +44,7 @@ def convert(
     ] = False,
     command: Annotated[
         str,
-        typer.Option(help="The entrypoint of the images, such as 'python -m train', for containers without a command."),
+        typer.Option(help="Entrypoint of the images, such as 'python -m train', for containers without a command."),
     ] = "",
 ) -> None:
     """Convert manifests of TFJobs (kubeflow.org/v1 to v1alpha2) to manifests of PSTrainingJobs, without a cluster.
@@ -57,7 +57,7 @@ def convert(
     Exit status 0: every field has a counterpart. 3: a field has none. 1: something cannot be read or is refused, or a
     field has no counterpart, with --strict. With 1, no manifest is printed.
     """
-    _check_words(command)
+    _check_command(command)
     given = list(read(files, recursive))
     problems = [str(one) for one in given if isinstance(one, CommandError)]
     found = [convert_document(one, command) for one in given if isinstance(one, Document)]
@@ -65,7 +65,7 @@ def convert(
         form = Output.JSON if output is Manifests.JSON else Output.TEXT
         show(PrintedKind.CONVERSION, results.report(found, problems), form, lambda: results.table(found))
     _print_notes(found, problems)
-    _require_whole(found, len(problems), strict)
+    _require_convertible(found, len(problems), strict)
     if not report:
         text = as_json(found) if output is Manifests.JSON else as_yaml(found, not no_comments)
         typer.echo(text, nl=False)
@@ -73,7 +73,7 @@ def convert(
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _check_words(command: str) -> None:
+def _check_command(command: str) -> None:
     try:
         shlex.split(command)
     except ValueError as error:
@@ -90,12 +90,12 @@ def _print_notes(found: Sequence[Converted], problems: Sequence[str]) -> None:
             typer.echo(f"{one.document}: passed on", err=True)
 
 
-def _require_whole(found: Sequence[Converted], unreadable: int, strict: bool) -> None:
-    """Raise a CommandError if no manifest is to be printed."""
+def _require_convertible(found: Sequence[Converted], unreadable: int, strict: bool) -> None:
+    """Raise a CommandError if no manifest may be printed."""
     wrong = sum(any(note.refused for note in one.notes) for one in found) + unreadable
     if wrong:
         raise CommandError(
-            f"{wrong} document{'s' if wrong > 1 else ''} must be changed first, as above: nothing is made."
+            f"{wrong} document{'s' if wrong > 1 else ''} must be changed first, as above: no manifest is printed."
         )
     if not any(one.conversion is not None for one in found):
         kinds = ", ".join(dict.fromkeys(one.document.kind for one in found))

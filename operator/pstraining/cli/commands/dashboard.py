@@ -45,8 +45,8 @@ def dashboard(
     if folder is not None and not job:
         job = cluster.jobs(cluster.namespace)[0]["metadata"]["name"]
     where = None if all_namespaces else namespace or cluster.namespace
-    reach(cluster, where, job)
-    server = made(cluster, where, port)
+    check_access(cluster, where, job)
+    server = create_server(cluster, where, port)
     url = server.url + (f"#{quote(where or '', safe='')}/{quote(job, safe='')}" if job else "")
     typer.echo(f"Dashboard: {url}\nPress Ctrl-C to end it.")
     if open_page and not webbrowser.open(url):
@@ -59,16 +59,16 @@ def dashboard(
         server.server_close()
 
 
-def made(cluster: ClusterClient, namespace: str | None, port: int = 0) -> DashboardServer:
-    """The server of a page.
+def create_server(cluster: ClusterClient, namespace: str | None, port: int = 0) -> DashboardServer:
+    """Create the server of a dashboard.
 
     Args:
-        cluster: where the jobs are.
-        namespace: theirs; None for all namespaces.
-        port: on loopback; 0 for any free one.
+        cluster: the jobs' cluster.
+        namespace: the jobs' namespace; None for all namespaces.
+        port: the port on loopback; 0 for any free one.
 
     Raises:
-        CommandError: the port is taken.
+        CommandError: the port cannot be used.
     """
     try:
         return DashboardServer(Content(cluster, namespace, Sampler(cluster)), port)
@@ -76,11 +76,11 @@ def made(cluster: ClusterClient, namespace: str | None, port: int = 0) -> Dashbo
         raise CommandError(f"--port: {LOOPBACK}:{port} cannot be used: {error.strerror}.") from error
 
 
-def reach(cluster: ClusterClient, namespace: str | None, job: str | None) -> None:
-    """Ask the cluster once, so that a wrong one is reported here and not in the page.
+def check_access(cluster: ClusterClient, namespace: str | None, job: str | None) -> None:
+    """Send one request, so that an unusable cluster is reported by the command and not in the page.
 
     Raises:
-        CommandError: it does not answer, knows no such jobs, or has no such job.
+        CommandError: the cluster does not respond, does not serve PSTrainingJobs, or has no such job.
     """
     if job:
         job_named(cluster, namespace or "", job)

@@ -1,6 +1,6 @@
-"""`doctor`: what keeps a job, or all jobs, from running, and what to do about it.
+"""`doctor`: find the reasons that a job, or all jobs, do not run, and the actions to take.
 
-It only reads. What the user may not read is a warning that names the right; the other checks continue.
+The command only reads. A missing right is a warning that names it; the other checks continue.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from pstraining.cli.options import Context, Format, job_argument
 from pstraining.cli.output import Output, PrintedKind, show
 
 MEASURED: Final = 3.0
-"""Seconds for which the steps of a running job are counted."""
+"""Seconds between the scrapes that measure a running job's rate."""
 
 
 def doctor(
@@ -73,16 +73,16 @@ def doctor(
 
 
 def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: datetime) -> dict[str, Any]:
-    """What is likely to be wrong with a job, for programs.
+    """Return the likely causes of a job's trouble, for programs.
 
     Args:
-        cluster: where it is.
-        namespace: its namespace; the context's own if not given.
-        name: the job.
+        cluster: the job's cluster.
+        namespace: the job's namespace; by default the context's.
+        name: the job's name.
         now: the present time.
 
     Raises:
-        CommandError: there is no such job.
+        CommandError: the job does not exist.
     """
     namespace = namespace or cluster.namespace
     job = job_named(cluster, namespace, name)
@@ -99,16 +99,16 @@ def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: d
         "name": name,
         "phase": phase(job),
         "mostLikely": None if first is None else {"cause": first.name, "message": first.message, "todo": first.todo},
-        **report([*found, *unknown] or [Check("job", CheckResult.OK, "nothing is wrong, as far as can be seen")]),
+        **report([*found, *unknown] or [Check("job", CheckResult.OK, "no problem was found")]),
     }
 
 
 def job_picture(found: dict[str, Any]) -> RenderableType:
-    """The same for people."""
-    said = [Check(c["check"], CheckResult(c["result"]), c["message"], c["todo"]) for c in found["checks"]]
+    """Render a diagnosis as text."""
+    checks = [Check(c["check"], CheckResult(c["result"]), c["message"], c["todo"]) for c in found["checks"]]
     likely = found["mostLikely"]
     last = f"Most likely: {likely['message'].rstrip('.')}. {likely['todo']}" if likely else ""
-    return Group(Text(f"{found['name']}  {found['phase']}"), picture(said), *([Text(last)] if last else []))
+    return Group(Text(f"{found['name']}  {found['phase']}"), picture(checks), *([Text(last)] if last else []))
 
 
 def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Check]:
@@ -121,19 +121,19 @@ def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Chec
 
 
 def report(found: list[Check]) -> dict[str, Any]:
-    """The checks, for programs, with the worst result of all."""
+    """Return the checks and the worst of their results, for programs."""
     worst = max(found, key=lambda c: [*CheckResult].index(c.result)).result
-    said = [{"check": c.name, "result": str(c.result), "message": c.message, "todo": c.todo} for c in found]
-    return {"result": str(worst), "checks": said}
+    checks = [{"check": c.name, "result": str(c.result), "message": c.message, "todo": c.todo} for c in found]
+    return {"result": str(worst), "checks": checks}
 
 
 def picture(found: list[Check]) -> RenderableType:
-    """The checks, for people."""
+    """Render checks as a table."""
     styles = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "bold red"}
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for check in found:
-        said = Text(check.message)
+        text = Text(check.message)
         if check.todo:
-            said.append(f"\n-> {check.todo}", style="dim")
-        table.add_row(Text(str(check.result), style=styles[check.result]), check.name, said)
+            text.append(f"\n-> {check.todo}", style="dim")
+        table.add_row(Text(str(check.result), style=styles[check.result]), check.name, text)
     return table

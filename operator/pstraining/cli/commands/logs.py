@@ -1,4 +1,4 @@
-"""`logs JOB`: what the tasks of a job print, each line with its task in front."""
+"""`logs JOB`: print the logs of a job's tasks, each line prefixed with its task."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""`plan -f FILE`: what the operator would do about a job, and what the job's network would have to carry.
+"""`plan -f FILE`: show what the operator would do with a job, and the job's network traffic.
 
-What would be done is what the operator's own planner decides, asked here for a job that is not there yet, or with
---live for the job and its objects as they are in the cluster.
+The operator's own planner decides, for a job that does not exist yet, or with --live for the job and its objects in
+the cluster.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,34 +57,34 @@ WORDS: Final = {
 
 @dataclass(frozen=True)
 class Change:
-    """A field that is to have another value; None: it is not there."""
+    """A change of a field. None is an absent field."""
 
     field: str
     before: Any
     after: Any
 
     def __str__(self) -> str:
-        """For people."""
+        """Return one line about the change."""
         return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What would be done about one job."""
+    """The operator's next actions for a job."""
 
     job: Manifest
     actions: tuple[Action, ...]
     changes: tuple[Change, ...] = ()
-    """Of its spec, where it is there already."""
+    """Changes of an existing job's spec."""
     there: Mapping[tuple[Kind, str], Manifest] = field(default_factory=dict)
-    """Its objects as they are."""
+    """The job's existing objects."""
     exists: bool = False
     resizes: tuple[str, ...] = ()
-    """How running pods get another size, in words."""
+    """Descriptions of how running pods are resized."""
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """The present size of each pod, by its name."""
+    """The current size of each pod, by its name."""
     sizings: tuple[str, ...] = ()
-    """What was measured of each role, what is recommended, and its size, in words."""
+    """The measured, recommended and current sizes of each role."""
 
 
 def plan(
@@ -116,19 +116,21 @@ def plan(
     found = require_valid(check_documents(documents(files, recursive)))
     cluster = KubeconfigClient(context) if live else None
     default = cluster.namespace if cluster else "default"
-    planned = [looked(cluster, placed(document, namespace, default), datetime.now(UTC)) for document in found]
-    carried = [bandwidth_table.carried(p.job, values, seconds_at(p.job, asked)) if values else None for p in planned]
+    planned = [planned_for(cluster, placed(document, namespace, default), datetime.now(UTC)) for document in found]
+    carried = [
+        bandwidth_table.carried(p.job, values, bandwidth_megabits(p.job, asked)) if values else None for p in planned
+    ]
     reports = [report(p, c) for p, c in zip(planned, carried, strict=True)]
     pictures = [picture(p, c) for p, c in zip(planned, carried, strict=True)]
     show(PrintedKind.PLAN, reports[0] if len(reports) == 1 else reports, output, lambda: Group(*pictures))
 
 
-def looked(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned:
-    """What would be done about a job.
+def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned:
+    """Ask the planner for the next actions of a job.
 
     Args:
-        cluster: where it is, or would be; None: as if there were nothing.
-        job: as it would be sent.
+        cluster: the job's cluster; None plans for a job that does not exist.
+        job: the job as it would be submitted.
         now: the present time.
 
     Raises:
@@ -184,7 +186,7 @@ def _serves_resizes(cluster: ClusterClient) -> bool:
 
 
 def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
-    """The fields that differ, innermost ones."""
+    """Yield the innermost fields that differ."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in dict.fromkeys((*before, *after)):
             yield from changes(before.get(name), after.get(name), f"{path}.{name}" if path else name)
@@ -192,14 +194,14 @@ def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
         yield Change(path, before, after)
 
 
-def seconds_at(job: Manifest, asked: float | None) -> float | None:
-    """Megabits a second to reckon with: those asked for, else the job's own; None: unknown."""
+def bandwidth_megabits(job: Manifest, asked: float | None) -> float | None:
+    """Return the bandwidth in megabits per second: the option's, else the job's hint, else None."""
     hint = (job["spec"].get("network") or {}).get("bandwidthMegabits")
     return asked if asked is not None else hint
 
 
 def details(planned: Planned, action: Action) -> str:
-    """What there is to say about an action."""
+    """Return the details of an action, for people; empty without any."""
     if isinstance(action, (Delete, PatchStatus)):
         return ""
     if isinstance(action, (Apply, Replace)) and action.kind is Kind.CLAIM:
@@ -227,19 +229,19 @@ def details(planned: Planned, action: Action) -> str:
         case Kind.POD_GROUP | Kind.VOLCANO_POD_GROUP:
             return f"minMember {spec['minMember']}"
         case _ if template:
-            amount = told_amount(of_pod(template["spec"]))
+            amount = amount_text(of_pod(template["spec"]))
             return f"{several(pods_of(action), 'pod')}" + (f", {amount} each" if amount else "")
     return ""
 
 
 def _fate(claim: Manifest) -> str:
-    """What becomes of a claim that is written like this when the job is deleted."""
+    """Describe whether a claim is deleted with the job."""
     owned = (claim.get("metadata") or {}).get("ownerReferences")
     return "deleted with the job" if owned else "kept when the job is deleted"
 
 
 def runs(planned: Planned) -> Iterator[tuple[Action, str, int]]:
-    """Actions in order, those in a row that differ in a number alone as one: the first, the last's name, how many."""
+    """Group consecutive actions that differ only in a number: yield the first, the last one's name and the count."""
 
     def alike(action: Action) -> tuple[object, ...]:
         return type(action), action.kind, action.name.rstrip(digits), details(planned, action)
@@ -250,18 +252,18 @@ def runs(planned: Planned) -> Iterator[tuple[Action, str, int]]:
 
 
 def template_of(action: Create) -> Manifest | None:
-    """The pod template of what it creates."""
+    """Return the pod template of a created object, if it has one."""
     found: Manifest | None = (action.body.get("spec") or {}).get("template")
     return found
 
 
 def pods_of(action: Create) -> int:
-    """How many pods what it creates has."""
+    """Return the number of pods of a created object."""
     return int(action.body["spec"].get("replicas", 1))
 
 
-def told_amount(amounts: Amounts) -> str:
-    """CPU, memory and devices, for people; empty for nothing."""
+def amount_text(amounts: Amounts) -> str:
+    """Format CPU, memory and devices; empty without any."""
     cpu, memory = amounts.get("cpu"), amounts.get("memory")
     parts = [f"{cpu.normalize():f} CPU"] if cpu else []
     unit, length = ("Gi", 2**30) if memory and memory >= 2**30 else ("Mi", 2**20)
@@ -271,12 +273,12 @@ def told_amount(amounts: Amounts) -> str:
 
 
 def devices_of(amounts: Amounts) -> dict[str, int]:
-    """The extended resources, such as GPUs: their names have a domain."""
+    """Return the extended resources, such as GPUs. Their names have a domain."""
     return {name: int(amount) for name, amount in sorted(amounts.items()) if "/" in name and amount}
 
 
 def total(planned: Planned) -> tuple[int, Amounts]:
-    """Pods that would be created, and what they ask for together."""
+    """Return the number of pods that would be created, and the sum of their requests."""
     templates = [
         (pods_of(action), template)
         for action in planned.actions
@@ -298,7 +300,7 @@ def queue_of(planned: Planned) -> str:
 
 
 def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
-    """All of it, for programs."""
+    """Return a job's plan and its network traffic, for programs."""
     metadata = planned.job["metadata"]
     pods, asked = total(planned)
     actions = [
@@ -331,7 +333,7 @@ def report(planned: Planned, carried: Carried | None) -> dict[str, Any]:
 
 
 def picture(planned: Planned, carried: Carried | None) -> RenderableType:
-    """All of it, for people."""
+    """Render a job's plan and its network traffic as text."""
     metadata = planned.job["metadata"]
     where = f"{metadata['name']} in {metadata['namespace']}"
     parts: list[RenderableType] = [Text(_headline(planned, where))]
@@ -346,7 +348,7 @@ def picture(planned: Planned, carried: Carried | None) -> RenderableType:
             table.add_row(Text(word, style=style), str(action.kind), name, details(planned, action))
         pods, amount = total(planned)
         summed = f"{several(len(planned.actions), 'object')}; {several(pods, 'new pod')}"
-        asked = f" that request {told_amount(amount)} in total" if told_amount(amount) else ""
+        asked = f" that request {amount_text(amount)} in total" if amount_text(amount) else ""
         parts += [Text(), table, Text(), Text(summed + (asked if pods else "") + ".")]
     parts += [Text(f"Size of {way}") for way in (*planned.resizes, *planned.sizings)]
     if queue := queue_of(planned):
@@ -368,7 +370,7 @@ def _headline(planned: Planned, where: str) -> str:
 
 
 def _rendered(before: Any, after: Any, path: str) -> Iterator[Change]:
-    """What of the rendered fields differs; what others have set beside them does not matter."""
+    """Yield the rendered fields that differ. Fields that only other managers set are ignored."""
     if isinstance(after, Mapping):
         for name, value in after.items():
             yield from _rendered((before or {}).get(name), value, f"{path}.{name}")

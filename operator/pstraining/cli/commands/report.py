@@ -1,4 +1,4 @@
-"""`report JOB`: an archive of all that may explain a job's trouble, to read or to send, without secrets."""
+"""`report JOB`: write an archive of all that may explain a job's trouble, without secrets, to read or to send."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +58,7 @@ def report(
 
 
 def files(collection: Collection) -> Iterator[File]:
-    """All files of a report, and last the list of them."""
+    """Yield all files of a report; the last one lists them."""
     cluster, job = collection.cluster, collection.job
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     collection.operators = collection.tried("operators", "operators", lambda: operator_deployments(cluster)) or ()
@@ -72,14 +72,14 @@ def files(collection: Collection) -> Iterator[File]:
 
 
 def _summaries(collection: Collection, namespace: str, name: str) -> Iterator[File]:
-    """What other commands print."""
+    """Yield the output of other commands."""
     cluster = collection.cluster
-    made: Mapping[str, tuple[PrintedKind, Callable[[], dict[str, Any]]]] = {
+    outputs: Mapping[str, tuple[PrintedKind, Callable[[], dict[str, Any]]]] = {
         "status": (PrintedKind.STATUS, lambda: look(cluster, namespace, name)),
         "doctor": (PrintedKind.DIAGNOSIS, lambda: examine_job(cluster, namespace, name, datetime.now(UTC))),
         "version": (PrintedKind.VERSIONS, lambda: cluster_versions(cluster)),
     }
-    for command, (kind, make) in made.items():
+    for command, (kind, make) in outputs.items():
         try:
             found = make()
         except CommandError as error:
@@ -90,10 +90,10 @@ def _summaries(collection: Collection, namespace: str, name: str) -> Iterator[Fi
 
 @contextmanager
 def opened(file: str) -> Iterator[IO[bytes]]:
-    """The archive, to be written; gone if that fails.
+    """Open the archive for writing, and delete it if writing fails.
 
     Raises:
-        CommandError: it exists, or cannot be written.
+        CommandError: the file exists, or cannot be written.
     """
     if file == STANDARD_OUTPUT:
         yield sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""`scale JOB... --workers N`: another number of workers, if the API's rules allow it; the others continue to train."""
+"""`scale JOB... --workers N`: change the number of workers. Workers that stay continue to train."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -38,17 +38,17 @@ def scale_to(
     namespace: str | None = None,
     patience: Patience | None = None,
 ) -> None:
-    """Change the number of workers of jobs, and say so.
+    """Change the number of workers of jobs, and print the changes.
 
     Args:
-        cluster: where the jobs are.
+        cluster: the jobs' cluster.
         jobs: their names.
-        workers: how many each is to have.
-        namespace: the jobs'; the context's own if not given.
-        patience: how long to wait for each until its workers are ready; None for not at all.
+        workers: the new number of workers of each job.
+        namespace: the jobs' namespace; by default the context's.
+        patience: timeout of the wait for each job's workers; None does not wait.
 
     Raises:
-        CommandError: there is no such job, it has ended, the rules refuse it, or the workers are not ready in time.
+        CommandError: a job does not exist or has ended, the API's rules refuse the number, or the timeout expired.
     """
     where = namespace or cluster.namespace
     changed = each(jobs, lambda name: _changed(cluster, where, name, workers))
@@ -57,7 +57,7 @@ def scale_to(
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) -> Object:
-    """The job as it is stored then."""
+    """Scale a job if necessary and return the stored one."""
     job = job_named(cluster, namespace, name)
     before = int(job["spec"]["worker"]["replicas"])
     end = end_of(job)
@@ -73,7 +73,7 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) ->
 
 
 def _scaled(job: Object, workers: int) -> str:
-    """That the workers are there; empty until then.
+    """Return a message once the workers are ready, and "" before.
 
     Raises:
         CommandError: the job has failed.
@@ -86,7 +86,7 @@ def _scaled(job: Object, workers: int) -> str:
         return f"{name} has succeeded in the meantime."
     if is_suspended(job):
         return f"{name} is suspended and will start its {_workers(workers)} when it resumes."
-    # Those asked for are neither done nor given up.
+    # status.worker.replicas leaves out workers that have succeeded or were given up.
     asked, ready = int(status.get("replicas") or 0), int(status.get("ready") or 0)
     if status.get("desired") != workers or ready != asked:
         return ""

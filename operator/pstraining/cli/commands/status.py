@@ -1,4 +1,4 @@
-"""`status [JOB...]`: a table of jobs, or one job with its roles, pods, shards and events, and why something waits."""
+"""`status [JOB...]`: show a table of jobs, or one job with its roles, pods, shards and events."""
 
 from datetime import UTC, datetime
 from functools import partial

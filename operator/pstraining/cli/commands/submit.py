@@ -1,7 +1,6 @@
-"""`submit -f FILE`: check jobs offline, then create them, or change those that exist.
+"""`submit -f FILE`: check jobs offline, then create or change them.
 
-Both are one server-side apply under a field manager of our own, so that what a file no longer says is taken away, and
-what others have set is left to them unless the file says otherwise.
+A submission is one server-side apply; see pstraining.cli.submission.
 """
 
 from enum import StrEnum
@@ -19,7 +18,7 @@ from pstraining.cli.waiting import Patience, follow, running_or_ended
 
 
 class DryRun(StrEnum):
-    """The checker of a job that is not to be stored."""
+    """The place of a dry run's checks."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -61,10 +60,10 @@ def submit(
 
 
 def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> Object:
-    """Create a job or change it, and say which.
+    """Create or change a job, print which, and return the stored job.
 
     Raises:
-        CommandError: it is refused, is being deleted, or others have set what it sets.
+        CommandError: the API server refused the job, it is being deleted, or other managers own its fields.
     """
     before, stored = sent(cluster, job, dry_run=dry_run, force=force)
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
@@ -73,7 +72,7 @@ def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) ->
 
 
 def outcome(before: Object | None, after: Object) -> str:
-    """What an apply has done."""
+    """Return the outcome of an apply: created, changed or unchanged."""
     if before is None:
         return "created"
     was, now = ((o["spec"], *(o["metadata"].get(f) for f in ("labels", "annotations"))) for o in (before, after))

@@ -1,4 +1,4 @@
-"""`suspend JOB...` and `resume JOB...`: the two ways of one field, spec.runPolicy.suspend."""
+"""`suspend JOB...` and `resume JOB...`: set spec.runPolicy.suspend to true or false."""
 
 from collections.abc import Iterable
 
@@ -39,17 +39,17 @@ def set_suspended(
     namespace: str | None = None,
     patience: Patience | None = None,
 ) -> None:
-    """Suspend jobs or resume them, and say so, also when there is nothing to be done.
+    """Suspend or resume jobs, and print one line per job.
 
     Args:
-        cluster: where the jobs are.
+        cluster: the jobs' cluster.
         jobs: their names.
-        suspended: what they are to be.
-        namespace: the jobs'; the context's own if not given.
-        patience: how long to wait for each until it is so; None for not at all.
+        suspended: the new value of the field.
+        namespace: the jobs' namespace; by default the context's.
+        patience: timeout of the wait for each job; None does not wait.
 
     Raises:
-        CommandError: there is no such job, the change is refused, or it is not so in time.
+        CommandError: a job does not exist, the change was refused, or the timeout expired.
     """
     where = namespace or cluster.namespace
     changed = each(jobs, lambda name: _changed(cluster, where, name, suspended))
@@ -59,7 +59,7 @@ def set_suspended(
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, suspended: bool) -> Object | None:
-    """The job as it is stored then; None if it has ended."""
+    """Suspend or resume a job if necessary and return the stored one; None if it has ended."""
     job = job_named(cluster, namespace, name)
     end = end_of(job)
     if end is not None:
@@ -74,7 +74,7 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, suspended: bool)
 
 
 def _stopped(job: Object) -> str:
-    """That nothing of a job runs any more; empty until then."""
+    """Return a message once no pod of the job runs, and "" before."""
     name, end = job["metadata"]["name"], end_of(job)
     if end is not None:
         return f"{name} has ended in the meantime ({end})."

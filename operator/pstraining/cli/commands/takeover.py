@@ -1,7 +1,7 @@
-"""`takeover JOB --shard N`: let a standby take over from a primary that works, before its node is taken away.
+"""`takeover JOB --shard N`: switch a shard over to its standby, for example before its primary's node is drained.
 
-The wish is an annotation of the job that names the shard and the epoch: the operator acts on it once, and nothing has
-to be cleaned up. A plain program goes back to its newest checkpoint, as after any take-over.
+The request is an annotation of the job with the shard and its epoch, so the operator acts on it once and the command
+need not remove it. A program without the runtime resumes from its newest checkpoint, as after any failover.
 """
 
 import time
@@ -20,7 +20,7 @@ from pstraining.cli.jobs import condition, is_true, job_named
 from pstraining.cli.options import Context, Job, Namespace, Timeout
 
 EVERY = 0.2
-"""Seconds between two looks."""
+"""Seconds between two polls of the shard's Service."""
 
 
 def takeover(
@@ -31,10 +31,10 @@ def takeover(
     timeout: Timeout = 60,
 ) -> None:
     """Switch a shard over to its standby. A program without the runtime resumes from its newest checkpoint."""
-    typer.echo(take_over(KubeconfigClient(context), job, shard, namespace, timeout))
+    typer.echo(switch_over(KubeconfigClient(context), job, shard, namespace, timeout))
 
 
-def take_over(
+def switch_over(
     cluster: ClusterClient,
     name: str,
     shard: int,
@@ -43,22 +43,22 @@ def take_over(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Ask for a take-over and wait until it has happened.
+    """Request a switchover and wait for it.
 
     Args:
-        cluster: where the job is.
-        name: the job.
-        shard: which shard's standby is to take over.
-        namespace: the job's; the context's own if not given.
-        seconds: how long to wait.
-        clock: seconds that pass.
+        cluster: the job's cluster.
+        name: the job's name.
+        shard: index of the shard.
+        namespace: the job's namespace; by default the context's.
+        seconds: timeout of the wait.
+        clock: a monotonic clock, in seconds.
         sleep: waits for a number of seconds.
 
     Returns:
-        What happened, for people.
+        A message about the new primary.
 
     Raises:
-        CommandError: it cannot be done, or was not done in time.
+        CommandError: the shard cannot be switched over, or the timeout expired.
     """
     namespace = namespace or cluster.namespace
     job = _checked(job_named(cluster, namespace, name), name, shard)
@@ -100,7 +100,7 @@ def _checked(job: Object, name: str, shard: int) -> Object:
 
 
 def _pointer(cluster: ClusterClient, namespace: str, name: str, shard: int) -> tuple[int, str]:
-    """The shard's epoch and its primary."""
+    """Return the shard's epoch and its primary."""
     service = cluster.service(namespace, names.ps_service(name, shard))
     if service is None:
         raise CommandError(f"Shard {shard} of {name} has no Service {names.ps_service(name, shard)} yet.")
@@ -115,5 +115,5 @@ def _ready_standbys(job: Object, shard: int) -> int:
 
 
 def _degraded(job: Object) -> str:
-    """What the standbys wait for, as the operator says it."""
+    """Return the operator's message about missing standbys; empty without one."""
     return str(condition(job, Condition.DEGRADED)["message"]) if is_true(job, Condition.DEGRADED) else ""

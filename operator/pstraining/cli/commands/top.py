@@ -1,4 +1,4 @@
-"""`top JOB`: how fast the tasks of a job train, from two scrapes of their metrics an interval apart."""
+"""`top JOB`: show a job's training rates, from two scrapes of its tasks' metrics."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def top(
 
 
 def picture(found: dict[str, Any]) -> RenderableType:
-    """The same for people."""
+    """Render a job's rates as text."""
     parts: list[RenderableType] = [Text(_headline(found))]
     if measured := [task for task in found["tasks"] if not task["problem"]]:
         parts += [Text(), _tasks(measured)]

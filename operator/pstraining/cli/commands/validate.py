@@ -1,7 +1,7 @@
-"""`validate -f FILE`: what the API server and the operator would say to jobs, said without a cluster.
+"""`validate -f FILE`: check jobs as the API server and the operator would, without a cluster.
 
-The rules are those of the API server itself: the CRD's schema and its CEL rules (pstraining.cli.validation.schema),
-generated from the same models as the CRD that is installed.
+The rules are the CRD's schema and its CEL rules (pstraining.cli.validation.schema), generated from the same models as
+the installed CRD.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ def validate(files: Files, recursive: Recursive = False, output: Format = Output
 
 
 def report(found: Sequence[CheckedDocument]) -> dict[str, Any]:
-    """The results, for programs."""
-    said = [
+    """Return the results, for programs."""
+    checked = [
         {
             "file": v.document.file,
             "document": v.document.number,
@@ -46,11 +46,11 @@ def report(found: Sequence[CheckedDocument]) -> dict[str, Any]:
         }
         for v in found
     ]
-    return {"documents": said, **{f"{s}s": _count(found, s) for s in Severity}}
+    return {"documents": checked, **{f"{s}s": _count(found, s) for s in Severity}}
 
 
 def picture(found: Sequence[CheckedDocument]) -> RenderableType:
-    """The results, for people: a line for each finding, and for each document without any."""
+    """Render the results as text: a line for each finding, and for each document without any."""
     text = Text("\n").join(line for v in found for line in lines(v))
     jobs = sum(not v.skipped for v in found)
     counts = (_counted(_count(found, Severity.ERROR), "error"), _counted(_count(found, Severity.WARNING), "warning"))

@@ -1,4 +1,4 @@
-"""`version`: the versions of this plugin, the cluster's operators and its CRD, and what does not fit together."""
+"""`version`: print the versions of the plugin, the cluster's operators and the CRD, and their differences."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
@@ -39,10 +39,10 @@ def version(
 
 
 def cluster_versions(cluster: ClusterClient) -> dict[str, Any]:
-    """What is installed in a cluster, for programs.
+    """Return the versions of Kubernetes, the operators and the CRD in a cluster, for programs.
 
     Raises:
-        CommandError: the cluster does not say what it is.
+        CommandError: the API server does not report its version.
     """
     kubernetes = cluster.read("/version")
     if not isinstance(kubernetes, Mapping):
@@ -60,7 +60,7 @@ def cluster_versions(cluster: ClusterClient) -> dict[str, Any]:
 
 
 def picture(found: Mapping[str, Any]) -> RenderableType:
-    """The same for people."""
+    """Render the versions as text."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_row("plugin", Text(f"{found['client']['version']} ({found['client']['api']})"))
     if "kubernetes" in found:
@@ -88,7 +88,7 @@ def _operator(deployment: Object) -> dict[str, Any]:
 
 
 def _skew(operators: Iterable[Object], crd: Check) -> Iterator[dict[str, str]]:
-    """What does not fit together."""
+    """Yield the differences between the versions, with the action to take."""
     for deployment in operators:
         theirs = operator_version(deployment)
         if theirs and theirs != __version__:

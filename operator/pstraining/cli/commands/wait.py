@@ -1,6 +1,7 @@
-"""`wait JOB...`: until jobs have ended, run, or have a condition; the exit status distinguishes success from failure.
+"""`wait JOB...`: wait until jobs have ended, run, or have a condition.
 
-`kubectl wait --for=condition=Succeeded` does not return when a job fails: here every end of a job is an answer.
+`kubectl wait --for=condition=Succeeded` does not return when a job fails. This command ends with the job, and its exit
+status distinguishes success from failure.
 """
 
 import math
@@ -22,10 +23,10 @@ from pstraining.cli.waiting import Patience, ended, follow, runs
 END: Final = "end"
 RUNNING: Final = "running"
 GOALS: Final = (END, RUNNING, *(f"condition={kind}" for kind in Condition))
-"""What --for takes; a condition may be followed by =False or =Unknown."""
+"""Values of --for. A condition may be followed by =False or =Unknown."""
 STATUSES: Final = ("True", "False", "Unknown")
 _ABSENT: Final = dict.fromkeys(ALWAYS_TOLD, "Unknown")
-"""What a condition is that the status does not have; the others appear only once they have been true."""
+"""Default status of a missing condition. The default of all others is False: they appear once they become true."""
 
 
 def wait(
@@ -43,9 +44,9 @@ def wait(
     """Wait until jobs have ended, and report by the exit status whether they have succeeded.
 
     With --for running, the command waits until a job runs; with --for condition=NAME, until the condition is true. Each
-    ends when the job has ended or was deleted, because nothing else will happen then. Changes of a job's state are
-    printed. An API server that does not respond is asked again. Without --timeout, there is no limit; with it, it holds
-    for each job.
+    ends when the job has ended or was deleted, because its state is then final. Changes of a job's state are printed.
+    Requests to an API server that does not respond are repeated. --timeout holds for each job; by default, there is no
+    limit.
     """
     reached = goal_of(goal)
     cluster = KubeconfigClient(context)
@@ -54,19 +55,19 @@ def wait(
 
 
 def goal_of(text: str) -> Callable[[Object], str]:
-    """What to look for in the job.
+    """Parse a goal into a function that returns a message once a job has reached it, and "" before.
 
     Args:
-        text: of --for.
+        text: the value of --for.
 
     Raises:
-        BadParameter: there is no such goal.
+        typer.BadParameter: the text is not a goal.
     """
     if text in (END, RUNNING):
         return ended if text == END else runs
     word, _, rest = text.partition("=")
     wanted, _, status = rest.partition("=")
-    # As kubectl does, in upper or lower case.
+    # kubectl ignores the case, too.
     kind = next((k for k in Condition if k.lower() == wanted.lower()), None)
     held = next((s for s in STATUSES if s.lower() == (status or "True").lower()), None)
     if word != "condition" or kind is None or held is None:
@@ -77,10 +78,10 @@ def goal_of(text: str) -> Callable[[Object], str]:
 
 
 def _holds(job: Object, kind: Condition, status: str) -> str:
-    """That the condition has the status; empty until then.
+    """Return a message once the condition has the status, and "" before.
 
     Raises:
-        CommandError: the job has ended without it.
+        CommandError: the job ended without reaching the status.
     """
     name, end = job["metadata"]["name"], end_of(job)
     if condition(job, kind).get("status", _ABSENT.get(kind, "False")) == status:
