@@ -135,7 +135,7 @@ IDENTITY = [
     Row(
         "an auth-provider that is gone",
         {"config": tls({"auth-provider": {"name": "gcp"}})},
-        refused="kubectl no longer has",
+        refused="kubectl no longer supports",
     ),
 ]
 SECURITY = [

@@ -1,1 +1,1 @@
-"""The cluster, the namespace and the identity of commands, found as kubectl finds them."""
+"""Selection of a command's cluster, namespace and identity, by kubectl's rules, and requests with them."""

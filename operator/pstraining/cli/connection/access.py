@@ -1,8 +1,8 @@
-"""The cluster, namespace and identity of a command: the decision, without a request.
+"""Selects the cluster, namespace and identity of a command. Sends no requests.
 
 Source of the rules: k8s.io/client-go tools/clientcmd, client_config.go and merged_client_builder.go, and
-k8s.io/cli-runtime's config_flags.go. Two differences, both of help in a pod without a kubeconfig: --as and
---request-timeout leave the pod's own cluster chosen, where kubectl turns to http://localhost:8080 with them.
+k8s.io/cli-runtime's config_flags.go. It differs in a pod without a kubeconfig: with --as or --request-timeout, kubectl
+uses http://localhost:8080, and these commands the pod's own cluster.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,21 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.formatting import request_seconds
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes mounts a pod's token."""
+"""Folder of a pod's token."""
 DEFAULT_SERVER: Final = "http://localhost:8080"
-"""kubectl's, where nothing says another."""
+"""kubectl's default server."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process finds around it."""
+    """The environment variables and the service account of the process."""
 
     environ: Mapping[str, str]
     service_account: Path
 
     @property
     def in_pod(self) -> bool:
-        """Whether a pod's service account can be used."""
+        """Whether the process runs in a pod with a usable service account."""
         service = self.environ.get("KUBERNETES_SERVICE_HOST") and self.environ.get("KUBERNETES_SERVICE_PORT")
         return bool(service) and (self.service_account / "token").is_file()
 
@@ -43,43 +43,43 @@ class Access:
     """A cluster, a namespace and an identity."""
 
     host: str
-    """The API server's URL, without a slash at its end."""
+    """The API server's URL, without a trailing slash."""
     namespace: str
     cluster: KubeconfigCluster
     user: User
     context: str = ""
     user_name: str = ""
     proxy: str = ""
-    """The URL of a proxy."""
+    """The URL of a proxy; empty without one."""
     seconds: float | None = None
-    """How long one request may take: 0 for any time, None where --request-timeout is not given."""
+    """Maximum time of one request: 0 without a limit, None without --request-timeout."""
     unnamed: str = ""
-    """Why kubectl's default address is asked; empty where a server is named."""
+    """The reason for the use of kubectl's default address; empty if a server is named."""
     origin: str = ""
-    """The kubeconfig that has the user."""
+    """Path of the kubeconfig with the user."""
     place: str = ""
-    """What has named the cluster, for messages."""
+    """The source of the cluster, such as `context dev`, for messages."""
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is used: kubectl sends credentials in no other case."""
+        """Whether TLS is used. kubectl sends credentials only over TLS."""
         return self.host.startswith("https://")
 
     def __str__(self) -> str:
-        """The server, for people."""
+        """Return the server and its source, for messages."""
         return f"{self.host} ({self.place})" if self.place else self.host
 
 
 def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings) -> Access:
-    """Decide.
+    """Select the cluster, namespace and identity.
 
     Args:
-        config: what the kubeconfigs say.
-        overrides: what the options say.
-        surroundings: the process's.
+        config: the merged kubeconfigs.
+        overrides: the values of the connection's options.
+        surroundings: the process's environment and service account.
 
     Raises:
-        CommandError: an entry that is asked for is missing, or what is said cannot be used.
+        CommandError: a selected entry is missing or invalid.
     """
     name = overrides.context or config.current_context
     context = _context(config, overrides, name)
@@ -113,7 +113,7 @@ def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings)
 
 
 def check_cluster(name: str, cluster: KubeconfigCluster) -> None:
-    """Refuse what kubectl refuses.
+    """Check a cluster's entry by kubectl's rules.
 
     Raises:
         CommandError: fields of the cluster contradict each other.
@@ -127,10 +127,10 @@ def check_cluster(name: str, cluster: KubeconfigCluster) -> None:
 
 
 def check_user(name: str, user: User) -> None:
-    """Refuse what kubectl refuses.
+    """Check a user's entry by kubectl's rules.
 
     Raises:
-        CommandError: fields of the user contradict each other, or one is missing.
+        CommandError: fields of the user contradict each other, or a field is missing.
     """
     basic = user.username or user.password
     if basic and (user.token or user.token_file):
@@ -166,10 +166,10 @@ def _context(config: Kubeconfig, overrides: Overrides, name: str) -> Context:
     context = config.contexts.get(name)
     if context is None and name:
         if config.missing and not config.contexts:
-            raise CommandError(f"There is no kubeconfig at {', '.join(config.missing)}, and so no context {name}.")
+            raise CommandError(f"There is no kubeconfig at {', '.join(config.missing)}, so there is no context {name}.")
         there = f"Contexts: {', '.join(sorted(config.contexts))}." if config.contexts else "There are no contexts."
-        what = "--context" if overrides.context else "current-context"
-        raise CommandError(f"The kubeconfig has no context {name}, which {what} names. {there}")
+        source = "--context" if overrides.context else "current-context"
+        raise CommandError(f"The kubeconfig has no context {name}, which {source} names. {there}")
     changes = {"cluster": overrides.cluster, "user": overrides.user}
     return (context or Context()).model_copy(update={k: v for k, v in changes.items() if v})
 
@@ -207,7 +207,7 @@ def _cluster(config: Kubeconfig, overrides: Overrides, context: Context, default
             "certificate_authority": overrides.certificate_authority,
             "certificate_authority_data": b"",
         }
-    # The name of the kubeconfig's server is not that of another one.
+    # The kubeconfig's tls-server-name does not apply to another server.
     if overrides.tls_server_name or overrides.server:
         changes["tls_server_name"] = overrides.tls_server_name
     return found.model_copy(update=changes)
@@ -216,8 +216,8 @@ def _cluster(config: Kubeconfig, overrides: Overrides, context: Context, default
 def _of_pod(
     overrides: Overrides, user: User, surroundings: Surroundings, namespace: str, seconds: float | None
 ) -> Access:
-    """The pod's own cluster and service account; of the user only the identity to impersonate."""
-    host, port = (surroundings.environ[f"KUBERNETES_SERVICE_{what}"] for what in ("HOST", "PORT"))
+    """Return the pod's own cluster and service account, with the user's identity to impersonate."""
+    host, port = (surroundings.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     folder = surroundings.service_account
     authority = overrides.certificate_authority or str(folder / "ca.crt")
@@ -261,7 +261,7 @@ def _unnamed(config: Kubeconfig, context: str) -> str:
 
 
 def _host(server: str) -> str:
-    """The server's URL; http for one without a scheme, as kubectl has it."""
+    """Return the server's URL. Without a scheme, it is http, as in kubectl."""
     parts = urlsplit(server)
     if not parts.scheme or not parts.netloc:
         server = f"http://{server}"
@@ -269,5 +269,5 @@ def _host(server: str) -> str:
         if parts.path.strip("/"):
             raise CommandError(f"The server {server.removeprefix('http://')} is neither a URL nor HOST:PORT.")
     if parts.scheme not in ("http", "https"):
-        raise CommandError(f"The server {server} is not reached by {parts.scheme}: use https.")
+        raise CommandError(f"The server {server} has the unsupported scheme {parts.scheme}: use https.")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -13,13 +13,13 @@ from pstraining.cli.connection.access import Access
 from pstraining.cli.errors import CommandError
 
 Pair = tuple[bytes, bytes]
-"""A certificate and its key, PEM."""
+"""A certificate and its key, in PEM."""
 _PLAIN: Final = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-"""Characters of a header's name; a % is escaped, too."""
+"""Characters that are not escaped in a header's name. `%` is escaped, too."""
 
 
 class Credentials:
-    """The user's, fetched when they are first needed."""
+    """The user's credentials, fetched on first use."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -28,12 +28,12 @@ class Credentials:
         self._lock = threading.Lock()
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        """Names and values of a request's headers; a name may come several times.
+        """Yield names and values of a request's headers. A name can occur more than once.
 
         Raises:
-            CommandError: the credentials cannot be had.
+            CommandError: the credentials are not available.
         """
-        # Over plain HTTP they would be readable; kubectl does not send them either.
+        # As kubectl, send no credentials over plain HTTP.
         if self._access.secure and (authorization := self._authorization()):
             yield "Authorization", authorization
         user = self._access.user
@@ -46,10 +46,10 @@ class Credentials:
                 yield from ((f"Impersonate-Extra-{escaped(key)}", value) for value in values)
 
     def certificate(self) -> Pair | None:
-        """The client's certificate, if it has one.
+        """Return the client's certificate, if it has one.
 
         Raises:
-            CommandError: it cannot be had.
+            CommandError: the certificate is not available.
         """
         user = self._access.user
         if user.client_certificate or user.client_certificate_data:
@@ -61,7 +61,7 @@ class Credentials:
         return (printed.certificate, printed.key) if printed and printed.certificate else None
 
     def refused(self) -> None:
-        """The API server does not take them: ask the plugin again for the next request."""
+        """Forget credentials that the API server rejected, so that the next request runs the plugin again."""
         self._printed = None
 
     def _authorization(self) -> str:
@@ -78,7 +78,7 @@ class Credentials:
         return f"Bearer {printed.token}" if printed and printed.token else ""
 
     def _token(self) -> str:
-        """The file's token while there is one, since it is renewed; else the other."""
+        """Return the token of the file, which is renewed, or else the kubeconfig's."""
         user = self._access.user
         try:
             found = Path(user.token_file).read_text(encoding="utf-8").strip() if user.token_file else ""
@@ -92,13 +92,13 @@ class Credentials:
         return found or user.token
 
     def _plugin(self) -> exec_plugin.Printed | None:
-        """What the plugin has printed; None where other credentials come first, or there is no plugin."""
+        """Return the plugin's credentials; None without a plugin, or if other credentials take precedence."""
         access, user = self._access, self._access.user
         others = user.username or user.password or user.token or user.token_file
         certificate = user.client_certificate or user.client_certificate_data
         if user.exec is None or others or certificate or not access.secure:
             return None
-        with self._lock:  # requests at the same time ask the plugin once
+        with self._lock:  # concurrent requests run the plugin once
             expires = self._printed.expires if self._printed else None
             if self._printed is None or (expires is not None and expires <= datetime.now(UTC)):
                 self._printed = exec_plugin.run(user.exec, access.cluster, access.user_name, os.environ)
@@ -106,15 +106,15 @@ class Credentials:
 
 
 def escaped(key: str) -> str:
-    """A key as part of a header's name."""
+    """Escape a key for use in a header's name."""
     return "".join(chr(b) if chr(b) in _PLAIN else f"%{b:02X}" for b in key.encode())
 
 
 def read(path: str, what: str) -> bytes:
-    """A file that the kubeconfig names.
+    """Read a file that the kubeconfig names.
 
     Raises:
-        CommandError: it cannot be read.
+        CommandError: the file cannot be read.
     """
     try:
         return Path(path).read_bytes()

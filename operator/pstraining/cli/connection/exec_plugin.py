@@ -1,4 +1,4 @@
-"""Programs that print credentials, run as kubectl runs them (client.authentication.k8s.io).
+"""Credential plugins: programs that print credentials, run as kubectl runs them (client.authentication.k8s.io).
 
 Source of the rules: k8s.io/client-go plugin/pkg/client/auth/exec.
 """
@@ -22,32 +22,32 @@ from pstraining.core.observe import parse_time
 
 GROUP: Final = "client.authentication.k8s.io"
 VERSIONS: Final = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
-WORDS: Final = 2000
-"""Characters of the end of a plugin's error output that a message repeats."""
+ERROR_CHARACTERS: Final = 2000
+"""Maximum number of characters, from the end of a plugin's error output, that a message repeats."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """The credentials that a plugin has printed."""
+    """The credentials that a plugin printed."""
 
     token: str = ""
     certificate: bytes = b""
-    """PEM, as the key."""
+    """PEM, like the key."""
     key: bytes = b""
     expires: datetime | None = None
 
 
 def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapping[str, str]) -> Printed:
-    """Run a plugin. Its error output is passed on as it comes: it may ask for a login there.
+    """Run a plugin. Its error output is passed on immediately, because it may prompt for a login there.
 
     Args:
-        plugin: which one.
-        cluster: what it hears of the cluster if it wants to.
+        plugin: the plugin's entry in the kubeconfig.
+        cluster: the cluster, which the plugin receives if its entry has provideClusterInfo.
         user: the kubeconfig's name of the user, for messages.
         environ: the process's environment.
 
     Raises:
-        CommandError: the plugin is missing, fails, or prints no credentials; with its own words.
+        CommandError: the plugin is missing, failed, or printed no credentials. The message repeats its error output.
     """
     subject = f"The credential plugin {plugin.command} of user {user}"
     if plugin.api_version not in VERSIONS:
@@ -56,32 +56,32 @@ def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapp
     given = {**environ, **{v.name: v.value for v in plugin.env}}
     given["KUBERNETES_EXEC_INFO"] = json.dumps(info(plugin, cluster, interactive=interactive))
     try:
-        output, said, code = _ran([plugin.command, *plugin.args], given, interactive=interactive)
+        output, errors, code = _ran([plugin.command, *plugin.args], given, interactive=interactive)
     except OSError as error:
         hint = printable(plugin.install_hint) or "Install it, or correct PATH."
         raise CommandError(f"{subject} cannot be run: {error.strerror}. {hint}") from error
     if code:
-        words = printable(" ".join(said[-WORDS:].split()))
-        raise CommandError(f"{subject} failed with exit code {code}{': ' if words else '.'}{words}")
+        reason = printable(" ".join(errors[-ERROR_CHARACTERS:].split()))
+        raise CommandError(f"{subject} failed with exit code {code}{': ' if reason else '.'}{reason}")
     return printed(output, plugin.api_version, subject)
 
 
 def _ran(command: list[str], environ: Mapping[str, str], *, interactive: bool) -> tuple[bytes, str, int]:
-    """What a command has printed, and to its error output, and its exit code."""
-    said: list[str] = []
+    """Run a command and return its output, its error output and its exit code."""
+    errors: list[str] = []
     pipe, stdin = subprocess.PIPE, None if interactive else subprocess.DEVNULL
     with subprocess.Popen(command, env=environ, stdin=stdin, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None  # noqa: S101 - for mypy: both are pipes
         assert process.stderr is not None  # noqa: S101
-        passed = threading.Thread(target=_pass_on, args=(process.stderr.fileno(), sys.stderr, said))
+        passed = threading.Thread(target=_pass_on, args=(process.stderr.fileno(), sys.stderr, errors))
         passed.start()
         output = process.stdout.read()
         passed.join()
-        return output, "".join(said), process.wait()
+        return output, "".join(errors), process.wait()
 
 
 def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -> dict[str, Any]:
-    """What a plugin hears in KUBERNETES_EXEC_INFO."""
+    """Return the content of KUBERNETES_EXEC_INFO, the environment variable that plugins read."""
     spec: dict[str, Any] = {"interactive": interactive}
     if plugin.provide_cluster_info:
         data = cluster.certificate_authority_data
@@ -102,10 +102,10 @@ def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -
 
 
 def printed(output: bytes, version: str, subject: str) -> Printed:
-    """The credentials of a plugin's output.
+    """Parse the credentials in a plugin's output.
 
     Raises:
-        CommandError: there are none.
+        CommandError: the output has no valid credentials.
     """
     try:
         found = json.loads(output)
@@ -114,11 +114,11 @@ def printed(output: bytes, version: str, subject: str) -> Printed:
             str(status.get(name) or "")
             for name in ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
         )
-        said, end = found.get("apiVersion"), parse_time(expires or None)
+        printed_version, end = found.get("apiVersion"), parse_time(expires or None)
     except (ValueError, AttributeError) as error:
         raise CommandError(f"{subject} printed no ExecCredential in JSON.") from error
-    if said != version:
-        raise CommandError(f"{subject} printed apiVersion {said}, but the kubeconfig has {version}.")
+    if printed_version != version:
+        raise CommandError(f"{subject} printed apiVersion {printed_version}, but the kubeconfig has {version}.")
     if not token and not certificate and not key:
         raise CommandError(f"{subject} printed neither a token nor a certificate.")
     if bool(certificate) != bool(key):
@@ -127,17 +127,17 @@ def printed(output: bytes, version: str, subject: str) -> Printed:
 
 
 def _interactive(plugin: ExecPlugin, subject: str) -> bool:
-    """Whether the plugin gets our standard input."""
+    """Return whether the plugin inherits standard input."""
     terminal = sys.stdin is not None and sys.stdin.isatty()
     if plugin.interactive_mode == "Always" and not terminal:
         raise CommandError(f"{subject} needs a terminal for its input: its interactiveMode is Always.")
     return terminal and plugin.interactive_mode != "Never"
 
 
-def _pass_on(source: int, stream: TextIO, said: list[str]) -> None:
-    """Write what comes at once, prompts without a line's end too, and keep it."""
+def _pass_on(source: int, stream: TextIO, kept: list[str]) -> None:
+    """Copy output as it arrives, prompts without a newline included, and keep it."""
     while piece := os.read(source, 4096):
         text = piece.decode(errors="replace")
-        said.append(text)
+        kept.append(text)
         stream.write(text)
         stream.flush()

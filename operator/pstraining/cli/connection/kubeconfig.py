@@ -1,8 +1,8 @@
-"""The kubeconfigs that kubectl would read, merged as it merges them.
+"""Reads and merges the kubeconfigs that kubectl would read, by its rules.
 
-Source of the rules: k8s.io/client-go tools/clientcmd, loader.go and merge.go. The first file that has a cluster, user
-or context of a name wins with all of its entry; the first current-context that is not empty wins. Relative paths are
-those of the file that they stand in.
+Source of the rules: k8s.io/client-go tools/clientcmd, loader.go and merge.go. The first file with a cluster, user or
+context of a name provides the whole entry. The first current-context that is not empty is used. Relative paths are
+relative to their file.
 """
 
 import os
@@ -26,23 +26,23 @@ _Part = TypeVar("_Part", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Kubeconfig:
-    """What all files say together."""
+    """The merged content of all files."""
 
     current_context: str = ""
     clusters: Mapping[str, KubeconfigCluster] = field(default_factory=dict)
     users: Mapping[str, User] = field(default_factory=dict)
     contexts: Mapping[str, Context] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
-    """The file of each user."""
+    """The path of each user's file."""
     missing: tuple[str, ...] = ()
-    """Files that are not there."""
+    """Paths of files that do not exist."""
 
 
 def load(overrides: Overrides, environ: Mapping[str, str]) -> Kubeconfig:
-    """Read the files.
+    """Read and merge the files.
 
     Raises:
-        CommandError: --kubeconfig is not there, or a file cannot be read or is no kubeconfig.
+        CommandError: the file of --kubeconfig does not exist, or a file cannot be read or is not a kubeconfig.
     """
     found: list[tuple[str, str]] = []
     missing: list[str] = []
@@ -60,14 +60,14 @@ def load(overrides: Overrides, environ: Mapping[str, str]) -> Kubeconfig:
 
 
 def merged(files: Iterable[tuple[str, str]], missing: Iterable[str] = ()) -> Kubeconfig:
-    """Merge the files.
+    """Merge kubeconfigs.
 
     Args:
-        files: paths and texts, the first one first.
-        missing: paths of files that are not there.
+        files: paths and texts, in order of precedence.
+        missing: paths of files that do not exist.
 
     Raises:
-        CommandError: a text is no kubeconfig.
+        CommandError: a text is not a kubeconfig.
     """
     current = ""
     clusters: dict[str, KubeconfigCluster] = {}
@@ -110,7 +110,7 @@ def _file(path: str, text: str) -> File:
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])
-        raise CommandError(f"The kubeconfig {path} is not usable: {where}: {fault['msg']}.") from error
+        raise CommandError(f"The kubeconfig {path} cannot be used: {where}: {fault['msg']}.") from error
     for kind, names in (
         ("clusters", [c.name for c in found.clusters]),
         ("users", [u.name for u in found.users]),
@@ -118,19 +118,19 @@ def _file(path: str, text: str) -> File:
     ):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise CommandError(f"The kubeconfig {path} is not usable: {kind} has two entries with the name {twice}.")
+            raise CommandError(f"The kubeconfig {path} cannot be used: {kind} has two entries with the name {twice}.")
     return found
 
 
 def _user_from(base: Path, user: User) -> User:
     user = _resolved(base, user, "client_certificate", "client_key", "token_file")
-    # A command without a slash is looked up in PATH.
+    # A command without a slash is searched in PATH.
     if user.exec is not None and os.sep in user.exec.command:
         return user.model_copy(update={"exec": _resolved(base, user.exec, "command")})
     return user
 
 
 def _resolved(base: Path, part: _Part, *fields: str) -> _Part:
-    """The part, its relative paths joined to the folder."""
+    """Return the entry with its relative paths joined to a folder."""
     paths = {f: os.path.normpath(base / value) for f in fields if (value := getattr(part, f))}
     return part.model_copy(update=paths)

@@ -1,4 +1,4 @@
-"""What a kubeconfig says, as kubectl's decoder takes it: types are strict, null is absent, other fields are ignored."""
+"""Models of a kubeconfig. As in kubectl's decoder, types are strict, null is absent and unknown fields are ignored."""
 
 import base64
 import binascii
@@ -33,14 +33,14 @@ class _KubeconfigPart(BaseModel):
 
 
 class NamedExtension(_KubeconfigPart):
-    """Data of others in a cluster's entry."""
+    """An extension in a cluster's entry, such as a plugin's configuration."""
 
     name: str = ""
     extension: Any = None
 
 
 class KubeconfigCluster(_KubeconfigPart):
-    """Where an API server is and how it shows that it is the right one."""
+    """The address of an API server and its certificate authority."""
 
     server: str = ""
     tls_server_name: str = ""
@@ -53,14 +53,14 @@ class KubeconfigCluster(_KubeconfigPart):
 
 
 class ExecVariable(_KubeconfigPart):
-    """One of a plugin's environment."""
+    """An environment variable of a plugin."""
 
     name: str = ""
     value: str = ""
 
 
 class ExecPlugin(_KubeconfigPart):
-    """A program that prints credentials."""
+    """A credential plugin: a program that prints credentials."""
 
     command: str = ""
     args: list[str] = Field(default_factory=list)
@@ -72,7 +72,7 @@ class ExecPlugin(_KubeconfigPart):
 
 
 class AuthProvider(_KubeconfigPart):
-    """Credentials that the client itself renews: oidc."""
+    """Credentials that the client renews: oidc."""
 
     name: str = ""
     config: dict[str, str] = Field(default_factory=dict)
@@ -127,7 +127,7 @@ class NamedContext(_KubeconfigPart):
 
 
 class File(_KubeconfigPart):
-    """A whole file."""
+    """A kubeconfig file."""
 
     current_context: str = ""
     clusters: list[NamedCluster] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Tokens of the auth-provider oidc, renewed where they have expired, by the client library."""
+"""ID tokens of the auth-provider oidc. The Kubernetes client library renews expired ones."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from pstraining.cli.errors import CommandError
 
 
 def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
-    """The provider with an ID token that holds. A renewed one is written back: a refresh token may be valid only once.
+    """Return the provider with a valid ID token. A renewed one is stored, because refresh tokens may be single-use.
 
     Args:
-        provider: what the kubeconfig says.
-        user: its name of the user.
-        origin: its file.
+        provider: the user's entry in the kubeconfig.
+        user: the user's name in the kubeconfig.
+        origin: path of the kubeconfig.
 
     Raises:
-        CommandError: it is another provider, or there is no token.
+        CommandError: the provider is not oidc, or the token is missing or was not renewed.
     """
     if provider.name != "oidc":
         raise CommandError(
-            f"The kubeconfig's user {user} has the auth-provider {provider.name}, which kubectl no longer has either. "
+            f"The kubeconfig's user {user} has the auth-provider {provider.name}, which kubectl no longer supports. "
             "Use an exec plugin, such as gke-gcloud-auth-plugin or kubelogin."
         )
     from kubernetes.config import kube_config
@@ -37,7 +37,7 @@ def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
     try:
         loader = library.KubeConfigLoader(config, config_persister=lambda: _store(settings, user, origin))
         loader._load_authentication()
-    # Of four libraries, and each error means that there is no token.
+    # Errors come from four libraries. Each means that there is no token.
     except Exception as error:
         raise CommandError(f"The ID token of user {user} was not renewed: {error}. Log in again.") from error
     if not getattr(loader, "token", ""):
@@ -46,7 +46,7 @@ def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
 
 
 def _store(settings: dict[str, str], user: str, origin: str) -> None:
-    """Write a user's settings into its kubeconfig."""
+    """Write the settings of a user's provider into its kubeconfig."""
     with open(origin, encoding="utf-8") as file:
         content = yaml.safe_load(file)
     for entry in content["users"]:

@@ -1,14 +1,14 @@
-"""What kubectl's options say about a connection; they win over the kubeconfig."""
+"""kubectl's options of a connection, which override the kubeconfig."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """The values of the options; an empty one says nothing."""
+    """The values of the options. An empty value overrides nothing."""
 
     kubeconfig: str = ""
-    """The only file that is read."""
+    """Path of the only kubeconfig to read."""
     context: str = ""
     cluster: str = ""
     user: str = ""
@@ -19,11 +19,11 @@ class Overrides:
     impersonate_groups: tuple[str, ...] = ()
     impersonate_uid: str = ""
     impersonate_user_extra: tuple[str, ...] = ()
-    """Each KEY=VALUE."""
+    """Entries of the form KEY=VALUE."""
     certificate_authority: str = ""
     client_certificate: str = ""
     client_key: str = ""
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     request_timeout: str = ""
-    """As kubectl writes it: 5, 5s, 1m; 0 for no limit."""
+    """A duration as in kubectl: 5, 5s, 1m; 0 without a limit."""

@@ -1,4 +1,4 @@
-"""Which proxy the environment names for an address: Go's rules, golang.org/x/net/http/httpproxy.
+"""Selects the proxy for a URL from the environment, by Go's rules (golang.org/x/net/http/httpproxy).
 
 They differ from those of Python's libraries: ALL_PROXY is not read, and loopback addresses are never proxied.
 """
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 
 def from_environment(url: str, environ: Mapping[str, str]) -> str:
-    """The proxy's URL; empty for none."""
+    """Return the proxy's URL; empty without one."""
     parts = urlsplit(url)
     scheme = parts.scheme.upper()
     proxy = environ.get(f"{scheme}_PROXY") or environ.get(f"{scheme.lower()}_proxy") or ""
@@ -42,7 +42,7 @@ def _excludes(entry: str, host: str, port: str) -> bool:
 
 
 def _split(entry: str) -> tuple[str, str]:
-    """Host and port of an entry; the port is empty if it has none."""
+    """Return host and port of an entry of NO_PROXY. The port is empty if the entry has none."""
     if _address(entry) is not None:
         return entry, ""
     name, colon, port = entry.rpartition(":")

@@ -20,14 +20,14 @@ from pstraining.cli.errors import CommandError
 
 CONNECT_SECONDS: Final = 10
 AT_ONCE: Final = 10
-"""Connections that are kept."""
+"""Maximum number of connections that are kept open."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PROBES: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
-"""Seconds and tries, as client-go: a command that follows a log hears of an API server that is gone."""
+"""client-go's TCP keepalive, in seconds and tries: a command that follows a log detects a lost API server."""
 
 
 class HttpSession:
-    """An API server, asked with the user's credentials.
+    """A session of requests to an API server with the user's credentials.
 
     Raises:
         CommandError: the credentials or the certificates cannot be used.
@@ -40,7 +40,7 @@ class HttpSession:
         self._pool: urllib3.PoolManager | None = None
         self._lock = threading.Lock()
         if access.secure:
-            # Certificates that cannot be used are reported before the first request.
+            # Report unusable certificates before the first request.
             self._tls(None)
 
     def request(
@@ -52,19 +52,19 @@ class HttpSession:
         headers: Mapping[str, str],
         body: bytes | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Ask, and return the answer, not read yet.
+        """Send a request and return the response, whose body is not read yet.
 
         Args:
-            method: of HTTP.
-            path: from the server's root, quoted.
-            query: the parameters.
-            seconds: how long to wait for the next byte; None for any time.
-            headers: beside those of the credentials.
-            body: what is sent.
+            method: the HTTP method.
+            path: the quoted path, from the server's root.
+            query: the query's parameters.
+            seconds: maximum time until the next byte; None without a limit.
+            headers: headers beside those of the credentials.
+            body: the request's body.
 
         Raises:
-            CommandError: the credentials cannot be had.
-            urllib3.exceptions.HTTPError: there is no answer.
+            CommandError: the credentials are not available.
+            urllib3.exceptions.HTTPError: the server did not respond.
         """
         sent = urllib3.HTTPHeaderDict(headers)
         for name, value in self._credentials.headers():
@@ -82,7 +82,7 @@ class HttpSession:
         return Timeout(connect=CONNECT_SECONDS if limit is None else limit or None, read=seconds)
 
     def _connected(self) -> urllib3.PoolManager:
-        """Connections that show the client's present certificate."""
+        """Return connections that use the client's current certificate."""
         certificate = self._credentials.certificate() if self.access.secure else None
         with self._lock:
             if self._pool is None or certificate != self._certificate:
@@ -91,7 +91,7 @@ class HttpSession:
 
     def _connections(self, certificate: Pair | None) -> urllib3.PoolManager:
         settings: dict[str, Any] = {
-            # One more try is enough for a connection that was closed meanwhile.
+            # One retry suffices if the server has closed an idle connection.
             "retries": _Tries(1),
             "maxsize": AT_ONCE,
             "socket_options": _socket_options(),
@@ -113,7 +113,7 @@ class HttpSession:
     def _tls(self, certificate: Pair | None) -> ssl.SSLContext:
         cluster = self.access.cluster
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # As Go: any certificate that is given is trusted, also one that is no root.
+        # As Go, trust every given certificate, also one that is not a root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         authority = cluster.certificate_authority_data
         if cluster.certificate_authority:
@@ -122,7 +122,7 @@ class HttpSession:
             if cluster.insecure_skip_tls_verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
-                # The kubeconfig says so: a warning for each request says nothing new.
+                # The user has configured it: do not warn about each request.
                 urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             elif authority:
                 context.load_verify_locations(cadata=authority.decode())
@@ -138,7 +138,7 @@ class HttpSession:
 
 
 class _Tries(Retry):
-    """Tries again after an error, but not when time is up: a limit is a limit."""
+    """Retries after errors, except timeouts."""
 
     def increment(self, *args: Any, **details: Any) -> Self:
         if isinstance(error := details.get("error"), urllib3.exceptions.TimeoutError):
@@ -147,15 +147,15 @@ class _Tries(Retry):
 
 
 def _line(name: str, value: str) -> str:
-    """A header's value; text beyond ASCII travels as UTF-8, as kubectl sends it."""
+    """Return a header's value for http.client, which sends it as UTF-8, as kubectl does."""
     if _CONTROL.search(value):
-        raise CommandError(f"What the kubeconfig or an option says for {name} has control characters: remove them.")
-    return value.encode().decode("latin-1")  # which http.client reverses
+        raise CommandError(f"The value of {name} has control characters: correct the kubeconfig or the option.")
+    return value.encode().decode("latin-1")  # http.client encodes headers as latin-1
 
 
 def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
-    """Let the client show a certificate; Python's library reads it from files alone."""
-    with tempfile.TemporaryDirectory() as folder:  # only its owner may read it
+    """Load the client's certificate into a context. Python's ssl reads it only from files."""
+    with tempfile.TemporaryDirectory() as folder:  # readable only by its owner
         chain, key = Path(folder, "certificate"), Path(folder, "key")
         chain.write_bytes(certificate[0])
         key.write_bytes(certificate[1])
@@ -168,7 +168,7 @@ def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
 
 def _socket_options() -> list[tuple[int, int, int]]:
     found = [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES if hasattr(socket, name)]
-    # urllib3 replaces its own options by these.
+    # These replace urllib3's default options.
     return [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -181,5 +181,5 @@ def _socks(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
         raise CommandError(f"The proxy {proxy} needs the package PySocks: `pip install pysocks`.")
     from urllib3.contrib.socks import SOCKSProxyManager
 
-    # kubectl leaves names to the proxy.
+    # As with kubectl, the proxy resolves names.
     return SOCKSProxyManager(proxy.replace("socks5://", "socks5h://", 1), **settings)

@@ -1,1 +1,1 @@
-"""A page that shows jobs, served on loopback with the user's own rights: what is read, kept and answered."""
+"""The dashboard: a page that shows jobs, served on loopback with the user's own rights."""

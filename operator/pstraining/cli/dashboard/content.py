@@ -1,4 +1,4 @@
-"""What the page asks for. What the user may not read is a sentence in its place, and the rest is there."""
+"""The data of the page. A part that the user may not read is replaced by the reason."""
 
 import re
 from collections import deque
@@ -18,41 +18,41 @@ from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, tasks_of
 
 LINES: Final = 500
-"""Lines of a log in one answer, its newest ones."""
+"""Maximum number of lines of a log in one response."""
 WIDTH: Final = 4000
-"""Characters of a line that are shown."""
+"""Maximum number of characters of a line."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class LenientClient:
-    """A cluster in which pods and events that may not be read are missing; `denied` has the reason.
+    """A client that returns no pods or events if the user may not read them. `denied` has the reasons.
 
-    No metrics are read through it: the sampler has read them.
+    It reads no metrics, because the sampler does.
     """
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self.denied: dict[str, str] = {}
-        """A sentence for each of `pods` and `events` that may not be read."""
+        """The reason for each of `pods` and `events` that may not be read."""
 
     def job(self, namespace: str, name: str) -> Object | None:
-        """A PSTrainingJob; None if there is none."""
+        """Return a PSTrainingJob, or None if it does not exist."""
         return self._cluster.job(namespace, name)
 
     def jobs(self, namespace: str | None) -> list[Object]:
-        """All PSTrainingJobs of a namespace."""
+        """Return the PSTrainingJobs of a namespace, or of all namespaces if it is None."""
         return self._cluster.jobs(namespace)
 
     def pods(self, namespace: str, job: str) -> list[Object]:
-        """The pods that carry the job's name as a label."""
+        """Return the pods whose label names the job."""
         return self._allowed("pods", lambda: self._cluster.pods(namespace, job))
 
     def events(self, namespace: str, uid: str) -> list[Object]:
-        """The events of one object."""
+        """Return the events of one object."""
         return self._allowed("events", lambda: self._cluster.events(namespace, uid))
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = 0) -> str:
-        """Nothing."""
+        """Raise a RequestError, because the sampler reads metrics."""
         raise RequestError("The sampler reads metrics.")
 
     def _allowed(self, what: str, read: Callable[[], list[Object]]) -> list[Object]:
@@ -65,12 +65,12 @@ class LenientClient:
 
 @dataclass(frozen=True)
 class Content:
-    """Answers the page's questions; every method reads, and none writes.
+    """Handles the page's requests. Every method only reads.
 
     Args:
-        cluster: where the jobs are.
-        namespace: theirs; None for all namespaces.
-        sampler: samples their metrics.
+        cluster: the jobs' cluster.
+        namespace: the jobs' namespace; None for all namespaces.
+        sampler: samples the jobs' metrics.
     """
 
     cluster: ClusterClient
@@ -78,53 +78,53 @@ class Content:
     sampler: Sampler
 
     def jobs(self) -> dict[str, Any]:
-        """All jobs, by namespace and name.
+        """Return all jobs, by namespace and name.
 
         Raises:
-            CommandError: they may not be listed, or the API server does not answer.
+            CommandError: the jobs may not be listed, or the API server does not respond.
         """
         found = self.cluster.jobs(self.namespace)
         found.sort(key=lambda job: (job["metadata"]["namespace"], job["metadata"]["name"]))
         return {"namespace": self.namespace, "jobs": [summary(job) | _training(job) for job in found]}
 
     def job(self, namespace: str, name: str) -> dict[str, Any]:
-        """One job as `status` prints it, with the progress of training and what may not be read.
+        """Return one job as `status` prints it, with its training progress and the reasons for missing parts.
 
         Raises:
-            CommandError: there is no such job, or it cannot be read.
+            CommandError: the job does not exist, or cannot be read.
         """
         lenient = LenientClient(self.cluster)
         job = job_named(self.cluster, namespace, name)
-        # `look` asks for what LenientClient has, and for nothing else.
+        # `look` uses only LenientClient's methods.
         found = look(cast(ClusterClient, lenient), namespace, name) | _training(job)
         if "pods" in lenient.denied:
-            # Without pods, every task looks like one that has none.
+            # Unreadable pods are not missing pods.
             found["roles"] = [role | {"withoutPod": []} for role in found["roles"]]
         return found | {"uid": job["metadata"]["uid"], "denied": lenient.denied}
 
     def curves(self, namespace: str, name: str) -> dict[str, Any]:
-        """The curves and rates of one job, after a sample if one is due.
+        """Return the curves and rates of one job, after a sample if one is due.
 
         Raises:
-            CommandError: there is no such job, or it cannot be read.
+            CommandError: the job does not exist, or cannot be read.
         """
         job = job_named(self.cluster, namespace, name)
         pods = LenientClient(self.cluster).pods(namespace, name)
         return self.sampler.look(job, tasks_of(job, pods)) | {"uid": job["metadata"]["uid"]}
 
     def log(self, namespace: str, name: str, pod: str, after: str, previous: str) -> dict[str, Any]:
-        """The newest lines of a pod's log.
+        """Return the newest lines of a pod's log.
 
         Args:
-            namespace: the job's.
-            name: the job.
-            pod: a pod of it.
-            after: the time `last` of the answer before this one, to read on from there; empty at first.
-            previous: not empty for the run before the container was restarted.
+            namespace: the job's namespace.
+            name: the job's name.
+            pod: the pod's name.
+            after: the time `last` of the previous response, from which the log continues; empty at first.
+            previous: not empty for the container's previous run.
 
         Raises:
             CommandError: the job has no such pod, or its log may not be read.
-            ValueError: `after` is no time.
+            ValueError: `after` is not a time.
         """
         task = self._task(namespace, name, pod)
         known = datetime.fromisoformat(after).astimezone(UTC) if after else None
@@ -154,7 +154,7 @@ class Content:
             count += 1
             oldest = oldest or moment
             if known is not None and (moment is None or moment <= known):
-                continue  # to the second, so that some lines come once more
+                continue  # sinceTime has whole seconds, so some lines repeat
             last = moment or last
             kept.append(_COLOURS.sub("", text)[:WIDTH])
         skipped = known is not None and count >= LINES and oldest is not None and oldest > known

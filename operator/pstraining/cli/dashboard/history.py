@@ -1,4 +1,4 @@
-"""Curves of a job, of which memory holds a bounded number of points, however long it is watched. Pure."""
+"""Curves of a job with a bounded number of points, however long the job is watched. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from pstraining.cli.client import Object
 from pstraining.core.observe import parse_time
 
 POINTS: Final = 720
-"""Points of one job: an hour at five seconds each; of more time every second point, then every fourth, and so on."""
+"""Maximum number of points of one job: an hour with a point every 5 s. Each time it is reached, half are dropped."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A job at one moment; None where it is not known."""
+    """A job at one moment. None is an unknown value."""
 
     at: float
     """Seconds since 1970."""
@@ -29,36 +29,36 @@ class Point:
 
 @dataclass
 class Curve:
-    """The points of one job, in the order of their time."""
+    """The points of one job, in order of time."""
 
     limit: int = POINTS
     _points: list[Point] = field(default_factory=list)
     _spacing: float = 0.0
-    """Seconds between two points at least."""
+    """Minimum seconds between two points."""
 
     def add(self, point: Point) -> None:
-        """Take a point, unless it is older than the last one or too close behind it."""
+        """Add a point, unless it is older than the last one or too close to it."""
         if self._points and point.at - self._points[-1].at <= self._spacing:
             return
         self._points.append(point)
         if len(self._points) >= self.limit:
             self._points = self._points[::2]
             span = self._points[-1].at - self._points[0].at
-            self._spacing = 0.9 * span / len(self._points)  # below the mean, for the time of points varies a little
+            self._spacing = 0.9 * span / len(self._points)  # below the mean, because the times of points vary
 
     def columns(self) -> dict[str, list[Any]]:
-        """All points, as a list for each of their fields."""
+        """Return all points as one list per field."""
         rows = [asdict(point) for point in self._points]
         return {name: [row[name] for row in rows] for name in Point.__dataclass_fields__}
 
 
 def measured_point(job: Object, rates: Mapping[str, Any], at: float) -> Point | None:
-    """The point of what `top` has measured; None if no task reports the job's step.
+    """Return the point of a measurement by `top`; None if no task reports the job's step.
 
     Args:
         job: the job.
-        rates: what `top` prints for programs.
-        at: when it was measured, in seconds since 1970.
+        rates: the output of `top` for programs.
+        at: time of the measurement, in seconds since 1970.
     """
     if not (whole := rates["job"]):
         return None
@@ -68,12 +68,12 @@ def measured_point(job: Object, rates: Mapping[str, Any], at: float) -> Point | 
 
 
 def unknown_point(job: Object, at: float) -> Point:
-    """The point of a moment at which no task reports the job's step: a break in its curves."""
+    """Return a point without values, a gap in the curves, for a time when no task reports the job's step."""
     return Point(at, None, None, None, None, *_interruptions(job))
 
 
 def reported_point(job: Object) -> Point | None:
-    """The point of the progress that the program has reported last; None if it has reported none."""
+    """Return the point of the program's last reported progress; None if it has reported none."""
     progress = (job.get("status") or {}).get("training") or {}
     moment = parse_time(progress.get("lastUpdatedTime"))
     if moment is None:
@@ -89,7 +89,7 @@ def _interruptions(job: Object) -> tuple[int, int]:
 
 
 def _number(text: str | None) -> float | None:
-    """A number that a program has reported; None if it is none, or not finite."""
+    """Parse a number that a program reported; None if it is not a finite number."""
     try:
         found = float(text or "")
     except ValueError:

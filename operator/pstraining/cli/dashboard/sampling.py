@@ -1,4 +1,4 @@
-"""Samples of jobs' metrics, taken when a page asks for them: while no page is open, nothing is scraped."""
+"""Samples of jobs' metrics, taken on the page's requests: while no page is open, no pod is scraped."""
 
 import threading
 import time
@@ -17,39 +17,39 @@ from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
 from pstraining.cli.tasks import TaskPod
 
 EVERY: Final = 5.0
-"""Seconds between two samples of a job of few tasks."""
+"""Minimum seconds between two samples of a job."""
 PER_SECOND: Final = 8
-"""Tasks that are scraped in a second at most, so that a job of hundreds is sampled less often."""
+"""Maximum number of tasks scraped per second. Jobs with hundreds of tasks are sampled less often."""
 ROUNDS: Final = 4
-"""Samples over which rates are taken."""
+"""Number of samples that rates are computed over."""
 DENIED: Final = 60.0
-"""Seconds after which metrics that may not be read are asked for once more."""
+"""Seconds until denied metrics are requested again."""
 JOBS: Final = 16
-"""Jobs whose curves are kept: the ones that were looked at last."""
+"""Maximum number of jobs whose curves are kept: the most recently shown ones."""
 
 
 @dataclass
 class _Watched:
-    """What is kept of one job."""
+    """The samples of one job."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     curve: Curve = field(default_factory=Curve)
     rounds: deque[dict[str, Scrape]] = field(default_factory=lambda: deque(maxlen=ROUNDS))
     """Scrapes by the pod's uid."""
     measured: bool = False
-    """Whether its metrics have had a step once: then its curves consist of them alone."""
+    """Whether metrics have reported a step. The curves then use only metrics, and not the status."""
     rates: dict[str, Any] | None = None
     denied: str = ""
     due: float = 0.0
 
 
 class Sampler:
-    """Samples jobs.
+    """Samples the metrics of jobs.
 
     Args:
-        cluster: where they are.
-        clock: seconds that pass.
-        now: seconds since 1970.
+        cluster: the jobs' cluster.
+        clock: a monotonic clock, in seconds.
+        now: the time, in seconds since 1970.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Sampler:
         self._lock = threading.Lock()
 
     def look(self, job: Object, tasks: Sequence[TaskPod]) -> dict[str, Any]:
-        """The curves and the newest rates of a job, after a new sample if one is due.
+        """Return the curves and newest rates of a job, after a new sample if one is due.
 
         Args:
             job: the job.
-            tasks: all tasks of it that have pods.
+            tasks: the job's tasks that have pods.
         """
         watched = self._of(job)
-        # A second page does not sample twice, and does not wait for slow tasks.
+        # A second page neither samples twice nor waits for slow tasks.
         if watched.lock.acquire(blocking=False):
             try:
                 if self._clock() >= watched.due:
@@ -113,7 +113,7 @@ class Sampler:
             after = list(pool.map(lambda task: scraped(self._cluster, job, task, self._clock), tasks))
         pairs = zip(tasks, after, strict=True)
         watched.rounds.append({task.pod.uid: found for task, found in pairs if isinstance(found, Scrape)})
-        # A task's first scrape is compared with itself: it has no rates yet.
+        # A task's first scrape is compared with itself and has no rates.
         before = [
             next((r[task.pod.uid] for r in watched.rounds if task.pod.uid in r), found)
             for task, found in zip(tasks, after, strict=True)

@@ -1,8 +1,8 @@
-"""The HTTP server of the page: on loopback, read-only, for the holder of a secret that each start creates.
+"""The HTTP server of the page: read-only, on loopback, and protected by a secret that each start creates.
 
-Other web pages in the same browser, other users of the machine and names that are pointed at 127.0.0.1 (DNS rebinding)
-get nothing: the path begins with the secret, and the Host header must be that of loopback. Answers are data, never
-HTML; the page shows texts as texts, and its Content-Security-Policy lets it load nothing from elsewhere.
+The path must begin with the secret, and the Host header must name loopback. This excludes other web pages in the same
+browser, other users of the machine, and DNS rebinding. Responses are data, never HTML; the page inserts them as text,
+and its Content-Security-Policy allows no other origin.
 """
 
 import hmac
@@ -24,14 +24,14 @@ from pstraining.cli.errors import CommandError, DeniedError, RequestError
 
 LOOPBACK: Final = "127.0.0.1"
 HOSTS: Final = (LOOPBACK, "localhost")
-"""Names under which the page may be asked for, at any port: `ssh -L` may use another one."""
+"""Host names of the page, with any port, because `ssh -L` may forward another one."""
 FILES: Final = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
     "curves.js": ("curves.js", "text/javascript"),
     "page.css": ("page.css", "text/css"),
 }
-"""By path after the secret."""
+"""Files and their media types, by the path after the secret."""
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -47,11 +47,11 @@ class DashboardServer(ThreadingHTTPServer):
     """Serves the page.
 
     Args:
-        content: answers its questions.
+        content: handles the page's requests.
         port: 0 for any free one.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port cannot be used.
     """
 
     daemon_threads = True
@@ -68,12 +68,12 @@ class DashboardServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_address[1]}/{self.token}/"
 
     def server_bind(self) -> None:
-        """Bind, without the name of the host, for which HTTPServer asks DNS."""
+        """Bind without the DNS lookup of HTTPServer."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = LOOPBACK, self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Show an error with its traceback, but not that a browser has closed its connection."""
+        """Print the traceback of an error, except of a connection that the browser closed."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """The page's files and the answers to its questions; there is no other method."""
+        """Send a file of the page, or the response to one of its requests."""
         host = self.headers.get("Host", "")
         if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Not for this host name.\n")
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         token, slash, rest = parts.path.removeprefix("/").partition("/")
         if not (slash and hmac.compare_digest(token.encode(), self.server.token.encode())):
-            text = b"The address of the dashboard is what `kubectl pstraining dashboard` has printed last.\n"
+            text = b"Use the address that `kubectl pstraining dashboard` printed last.\n"
             self._send(HTTPStatus.NOT_FOUND, "text/plain", text)
         elif found := FILES.get(rest):
             self._send(HTTPStatus.OK, found[1], files(__package__).joinpath(found[0]).read_bytes())
@@ -110,26 +110,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal shows the address, and no line for each question."""
+        """Log nothing: the terminal only shows the address."""
 
 
 def answered(content: Content, what: str, given: dict[str, str]) -> tuple[HTTPStatus, Any]:
-    """The answer to a question of the page.
+    """Handle a request of the page.
 
     Args:
-        content: knows the answers.
-        what: the question.
-        given: its parameters.
+        content: the data of the page.
+        what: name of the requested data.
+        given: the request's parameters.
     """
-    questions: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    handlers: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         "jobs": (content.jobs, ()),
         "job": (content.job, ("namespace", "name")),
         "curves": (content.curves, ("namespace", "name")),
         "log": (content.log, ("namespace", "name", "pod", "after", "previous")),
     }
-    if what not in questions:
+    if what not in handlers:
         return HTTPStatus.NOT_FOUND, {"error": "There is nothing here."}
-    answer, parameters = questions[what]
+    answer, parameters = handlers[what]
     try:
         return HTTPStatus.OK, answer(*(given.get(name, "") for name in parameters))
     except DeniedError as error:
@@ -143,7 +143,7 @@ def answered(content: Content, what: str, given: dict[str, str]) -> tuple[HTTPSt
 
 
 def shown(answer: Any) -> Any:
-    """An answer in which all texts are printable and all numbers finite, as JSON and people need them."""
+    """Return an answer in which all texts are printable, and numbers that are not finite are None, as JSON requires."""
     if isinstance(answer, dict):
         return {key: shown(value) for key, value in answer.items()}
     if isinstance(answer, (list, tuple)):

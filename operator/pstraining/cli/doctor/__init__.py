@@ -1,1 +1,1 @@
-"""The checks of `doctor`: `examination` reads from the cluster, `checks` decides."""
+"""The checks of `doctor`: `examination` and `job_evidence` read from the cluster, `checks` and `job_causes` decide."""

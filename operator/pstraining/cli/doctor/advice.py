@@ -1,6 +1,6 @@
-"""What to do about a reason, an event of the runtime, or a line of the launcher, and where the docs say more.
+"""Actions for reasons, for events of the runtime and for lines of the launcher, each with a section of the docs.
 
-docs/users/troubleshoot.md has the same words in the sections that are named here; a test holds it.
+docs/users/troubleshoot.md names the same actions in the same sections; a test compares them.
 """
 
 import re
@@ -29,7 +29,7 @@ NOTHING_HAPPENS: Final = "nothing-happens-at-all"
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do next."""
+    """The action to take next."""
 
     todo: str
     section: str
@@ -95,7 +95,7 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.REPLACING_SERVERS: Advice("Wait: parameter servers are replaced one at a time.", STOPS),
     Reason.UPDATE_REFUSED: Advice("Correct the template that the API server rejected.", STOPS),
 }
-"""By the reason of a condition."""
+"""Advice by the reason of a condition."""
 
 OF_FAILURES: Final[Mapping[str, Advice]] = {
     FailureReason.ERROR: Advice("Read its log.", RESTARTS),
@@ -108,7 +108,7 @@ OF_FAILURES: Final[Mapping[str, Advice]] = {
         Advice("Check the cluster: node pressure, drains and priorities.", RESTARTS),
     ),
 }
-"""By the reason of a replica's last failure."""
+"""Advice by the reason of a replica's last failure."""
 
 OF_EVENTS: Final[Mapping[str, Advice]] = {
     "waiting": Advice("Check what it waits for.", STANDS_STILL),
@@ -120,10 +120,10 @@ OF_EVENTS: Final[Mapping[str, Advice]] = {
     "not_saved": Advice("Free space on the checkpoint volume.", CHECKPOINTS),
     "checkpoint_unreadable": Advice("Check the storage of the checkpoint volume.", CHECKPOINTS),
 }
-"""By the name of an event in the log of a program on pstraining.runtime."""
+"""Advice by the name of an event in the log of a program that uses pstraining.runtime."""
 
 LAUNCHER_WAITS: Final = re.compile(r"waiting for PS (?P<what>.+?), since \d+ s")
-"""The launcher's line."""
+"""The launcher's line about parameter servers that it waits for."""
 _OF_WAITS: Final = (
     ("timed out", "Check the server's node, and NetworkPolicies that drop its packets."),
     ("port 2223", "Check for a service mesh's proxy, and NetworkPolicies that drop port 2223."),
@@ -133,6 +133,6 @@ _OF_WAITS: Final = (
 
 
 def of_waiting(line: str) -> Advice:
-    """What to do about a launcher that waits for parameter servers, by what stands in brackets."""
+    """Return the advice for a launcher that waits for parameter servers, by the reason in its line."""
     found = (todo for words, todo in _OF_WAITS if words in line)
     return Advice(next(found, "Read the log of the parameter server."), WAITS_FOR_SERVERS)

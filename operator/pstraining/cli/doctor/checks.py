@@ -1,4 +1,4 @@
-"""What doctor says of what it finds: each check from data to a verdict and what to do next. Pure: no requests."""
+"""The checks of `doctor`: each maps data to a result and the action to take. Pure: no requests."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,21 +17,21 @@ from pstraining.resources.resource_requests import of_pod, parse
 Object = Mapping[str, Any]
 
 OLDEST, OLDEST_FOR_STANDBYS = (1, 29), (1, 31)
-"""Kubernetes' versions: rules in CRDs and pod-index labels; matchLabelKeys in pod anti-affinity."""
+"""Oldest Kubernetes versions: CEL rules and pod-index labels; for standbys, matchLabelKeys in anti-affinity."""
 INSTALL = "Install the chart: docs/operators/install.md."
 ENFORCERS = (
     *("calico-node", "canal", "cilium", "anetd", "antrea-agent", "kube-router", "weave-net", "azure-npm"),
     *("ovnkube-node", "kube-ovn-cni", "kube-network-policies"),
 )
-"""DaemonSets of networks that enforce NetworkPolicies."""
+"""Names of DaemonSets of network plugins that enforce NetworkPolicies."""
 RIGHTS = (("get", ""), ("list", ""), ("create", ""), ("patch", ""), ("delete", ""), ("patch", "scale"))
-"""What users do with PSTrainingJobs: verb and subresource."""
+"""Users' rights on PSTrainingJobs: verb and subresource."""
 NEEDED = (("get", ""), ("create", ""), ("patch", ""))
-"""Without these nothing can be submitted."""
+"""Rights that are required to submit a job."""
 
 
 class CheckResult(StrEnum):
-    """How a check went."""
+    """The result of a check, in ascending severity."""
 
     OK = "ok"
     WARN = "warn"
@@ -40,23 +40,23 @@ class CheckResult(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check's verdict."""
+    """A check with its result."""
 
     name: str
     result: CheckResult
     message: str
     todo: str = ""
-    """What to do next."""
+    """The action to take next; empty without one."""
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """What could not be looked at."""
+    """The reason that data could not be read."""
 
     why: str
 
     def as_check(self, name: str) -> Check:
-        """A warning: nothing is known of it."""
+        """Return a warning that the check's result is unknown."""
         return Check(name, CheckResult.WARN, f"unknown: {self.why}")
 
 
@@ -69,8 +69,8 @@ class Amount:
 
     @classmethod
     def of(cls, quantities: Object) -> "Amount":
-        """From a mapping of Kubernetes' quantities."""
-        return cls(*(parse(quantities.get(what, 0)) for what in ("cpu", "memory")))
+        """Parse the quantities of `cpu` and `memory`; a missing one is 0."""
+        return cls(*(parse(quantities.get(name, 0)) for name in ("cpu", "memory")))
 
     def __add__(self, other: "Amount") -> "Amount":
         return Amount(self.cpu + other.cpu, self.memory + other.memory)
@@ -79,7 +79,7 @@ class Amount:
         return Amount(self.cpu - other.cpu, self.memory - other.memory)
 
     def holds(self, other: "Amount") -> bool:
-        """Whether the other fits in."""
+        """Return whether another amount fits into this one."""
         return self.cpu >= other.cpu and self.memory >= other.memory
 
 
@@ -87,8 +87,8 @@ NOTHING = Amount(Decimal(0), Decimal(0))
 
 
 def version(found: Object) -> Check:
-    """Whether Kubernetes is new enough, from what /version says."""
-    shown = str(found.get("gitVersion", "of no version"))
+    """Check the version of Kubernetes, from the response of /version."""
+    shown = str(found.get("gitVersion", "of an unknown version"))
     numbers = tuple(int(re.sub(r"\D", "", str(found.get(part) or "0")) or 0) for part in ("major", "minor"))
     wanted = ".".join(map(str, OLDEST))
     if numbers < OLDEST:
@@ -101,7 +101,7 @@ def version(found: Object) -> Check:
 
 
 def definition(found: Object | None) -> Check:
-    """Whether the CRD is there, works, and is this version's own."""
+    """Check that the CRD is installed, established and equal to this version's."""
     if found is None:
         return Check("crd", CheckResult.FAIL, f"{DEFINITION} is not installed", INSTALL)
     conditions = (found.get("status") or {}).get("conditions") or ()
@@ -126,7 +126,7 @@ def definition(found: Object | None) -> Check:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
-    """The fields of two schemas that are not the same, outermost first."""
+    """Yield the fields that differ between two schemas, outermost first."""
     if ours == theirs:
         return
     mine, other = ((s.get("properties") if isinstance(s, Mapping) else None) or {} for s in (ours, theirs))
@@ -147,7 +147,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterable[str]:
 
 
 def operators(found: Sequence[Object], namespace: str) -> list[Check]:
-    """Whether there is an operator for a namespace, and how each one stands."""
+    """Check the operators, and that one of them watches a namespace."""
     if not found:
         return [Check("operator", CheckResult.FAIL, "no operator is installed", INSTALL)]
     checks = [_operator(one) for one in found]
@@ -160,18 +160,18 @@ def operators(found: Sequence[Object], namespace: str) -> list[Check]:
 
 
 def environment(deployment: Object) -> dict[str, str]:
-    """The settings of an operator."""
+    """Return the environment variables of an operator."""
     containers = deployment["spec"]["template"]["spec"]["containers"]
     return {e["name"]: e.get("value") or "" for c in containers for e in c.get("env") or ()}
 
 
 def watches(deployment: Object) -> list[str]:
-    """The namespaces that an operator looks after; none for all."""
+    """Return the namespaces that an operator watches; empty if it watches all."""
     return [n for n in environment(deployment).get("PSTRAINING_NAMESPACES", "").split(",") if n]
 
 
 def operator_version(deployment: Object) -> str:
-    """An operator's version; empty where its chart has not labelled it."""
+    """Return an operator's version from the chart's label; empty without it."""
     return str((deployment["metadata"].get("labels") or {}).get("app.kubernetes.io/version", ""))
 
 
@@ -192,7 +192,7 @@ def _operator(deployment: Object) -> Check:
 
 
 def lease(found: Object | None, name: str, now: datetime) -> Check:
-    """Whether an operator holds its Lease, and has said so lately."""
+    """Check that an operator holds its Lease and has renewed it recently."""
     if found is None:
         return Check(
             "lease",
@@ -215,13 +215,13 @@ def lease(found: Object | None, name: str, now: datetime) -> Check:
 
 
 def no_namespace(namespace: str) -> Check:
-    """What is said in place of rights in a namespace that is not there."""
+    """Return the failed check of rights in a namespace that does not exist."""
     todo = f"kubectl create namespace {namespace}, or select another one with -n."
     return Check("rights", CheckResult.FAIL, f"there is no namespace {namespace}", todo)
 
 
 def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:
-    """What the user may do with jobs."""
+    """Check the user's rights on jobs."""
     missing = [right for right, may in found.items() if not may]
     if not missing:
         return Check("rights", CheckResult.OK, f"you may read, create, change and delete jobs in namespace {namespace}")
@@ -232,7 +232,7 @@ def rights(found: Mapping[tuple[str, str], bool], namespace: str) -> Check:
 
 
 def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: Amount) -> Check:
-    """Whether nodes have room for a parameter server, and two of them for one with a standby."""
+    """Check that a node has room for a parameter server, and a second one for its standby."""
     usable = [n for n in found if _is_usable(n)]
     if not usable:
         message = f"none of {len(found)} nodes is ready, schedulable and without taints"
@@ -256,7 +256,7 @@ def nodes(found: Sequence[Object], pods: Sequence[Object] | Unavailable, need: A
 
 
 def requests(pod: Object) -> Amount:
-    """What a pod keeps on its node, as the scheduler counts it; nothing once the pod has ended."""
+    """Return a pod's requests as the scheduler counts them; nothing once the pod has ended."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return NOTHING
     found = of_pod(pod["spec"])
@@ -272,7 +272,7 @@ def _is_usable(node: Object) -> bool:
 
 
 def storage(classes: Sequence[Object]) -> Check:
-    """Whether claims for checkpoints get a volume without naming a StorageClass."""
+    """Check that there is a default StorageClass, for checkpoint claims that do not name one."""
     mark = "storageclass.kubernetes.io/is-default-class"
     default = [c["metadata"]["name"] for c in classes if (c["metadata"].get("annotations") or {}).get(mark) == "true"]
     if default:
@@ -283,7 +283,7 @@ def storage(classes: Sequence[Object]) -> Check:
 
 
 def network(daemon_sets: Sequence[Object]) -> Check:
-    """Whether the NetworkPolicy of every job is likely to hold."""
+    """Check that a known network plugin enforces NetworkPolicies."""
     there = {d["metadata"]["name"] for d in daemon_sets}
     known = next((name for name in ENFORCERS if name in there), None)
     if known:
@@ -293,7 +293,7 @@ def network(daemon_sets: Sequence[Object]) -> Check:
 
 
 def metrics(text: Any) -> Check:
-    """Whether the operator's metrics can be read."""
+    """Check the operator's metrics."""
     if isinstance(text, str) and "pstraining_" in text:
         return Check("metrics", CheckResult.OK, "the operator's metrics can be read")
     return Check("metrics", CheckResult.WARN, "the operator's metrics have an unexpected format")

@@ -1,6 +1,6 @@
-"""All checks of `doctor` in order: reads what each one needs, and passes it to `checks`.
+"""Runs the checks of `doctor` in order: reads the data of each and passes it to `checks`.
 
-What the user may not read becomes a warning that names the right; the other checks still run.
+A missing right becomes a warning that names it; the other checks still run.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,18 +16,18 @@ from pstraining.cli.errors import DEFINITION, CommandError, DeniedError
 Found = TypeVar("Found")
 
 OPERATORS = "app.kubernetes.io/part-of=pstraining,app.kubernetes.io/component=operator"
-HABIT = "pstraining-system"
-"""Where operators usually are."""
+USUAL_NAMESPACE = "pstraining-system"
+"""The usual namespace of operators."""
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime) -> Iterator[Check]:
-    """Make all checks.
+    """Yield the results of all checks.
 
     Args:
         cluster: the cluster.
-        namespace: where jobs are to run.
-        need: what a parameter server needs.
+        namespace: the namespace of the jobs.
+        need: the requests of a parameter server.
         now: the present time.
     """
     try:
@@ -49,7 +49,7 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
 
 
 def _rights(cluster: ClusterClient, namespace: str) -> Check:
-    # Rights may well be given in namespaces that are not there. Without that right only the rights are shown.
+    # Roles can exist for namespaces that do not. If namespaces may not be read, only the rights are checked.
     if attempted(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
         return checks.no_namespace(namespace)
     allowed = attempted(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
@@ -57,11 +57,11 @@ def _rights(cluster: ClusterClient, namespace: str) -> Check:
 
 
 def definition(cluster: ClusterClient) -> Check:
-    """Whether the CRD is there and of this version, also where the user may read no CRDs."""
+    """Check the CRD. For users who may not read CRDs, check that its API is served."""
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{DEFINITION}"
     found = attempted(lambda: cluster.read(path))
     if isinstance(found, Unavailable):
-        # The list of APIs is readable also for users without any other right.
+        # Every authenticated user may read the list of APIs.
         served = attempted(lambda: cluster.read(f"/apis/{names.API_VERSION}"))
         if isinstance(served, Unavailable):
             return served.as_check("crd")
@@ -70,7 +70,7 @@ def definition(cluster: ClusterClient) -> Check:
 
 
 def operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator[Check]:
-    """Whether there is an operator for a namespace, and whether it is at work."""
+    """Check that an operator watches a namespace, holds its Lease and serves metrics."""
     found = attempted(lambda: operator_deployments(cluster))
     if isinstance(found, Unavailable):
         yield found.as_check("operator")
@@ -81,19 +81,19 @@ def operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator
 
 
 def operator_deployments(cluster: ClusterClient) -> list[Object]:
-    """The operators of the cluster; of the usual namespace where no more may be read.
+    """Return the cluster's operators, or those of the usual namespace if the user may not read others.
 
     Raises:
-        DeniedError: nothing may be read.
+        DeniedError: the user may not read either.
     """
     try:
         return cluster.listed("/apis/apps/v1/deployments", labelSelector=OPERATORS)
     except DeniedError:
-        return cluster.listed(f"/apis/apps/v1/namespaces/{HABIT}/deployments", labelSelector=OPERATORS)
+        return cluster.listed(f"/apis/apps/v1/namespaces/{USUAL_NAMESPACE}/deployments", labelSelector=OPERATORS)
 
 
 def _at_work(cluster: ClusterClient, deployment: Object, now: datetime) -> Iterator[Check]:
-    """Whether an operator holds its Lease and serves metrics."""
+    """Check that an operator holds its Lease and serves metrics."""
     settings = checks.environment(deployment)
     home = deployment["metadata"]["namespace"]
     where = settings.get("PSTRAINING_LEASE_NAMESPACE") or home
@@ -108,7 +108,7 @@ def _at_work(cluster: ClusterClient, deployment: Object, now: datetime) -> Itera
 
 
 def attempted(request: Callable[[], Found]) -> Found | Unavailable:
-    """The answer of a request, or why there is none."""
+    """Return the result of a request, or the reason of its failure."""
     try:
         return request()
     except CommandError as error:

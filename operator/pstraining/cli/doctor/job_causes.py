@@ -1,7 +1,7 @@
-"""Causes of a job's trouble from what was read of it, the most likely one first. Pure: no requests.
+"""Finds the causes of a job's trouble in its evidence, the most likely one first. Pure: no requests.
 
-The operator has said in conditions what it knows, and pods and logs say the rest. What stops a job comes before what
-slows it, and what ends by itself comes before remarks.
+Conditions come before pods and logs. Causes that stop a job come before causes that slow it or end by themselves, and
+remarks come last.
 """
 
 import json
@@ -31,43 +31,43 @@ from pstraining.cli.waiting import is_seen, is_suspended
 from pstraining.resources import kueue
 
 _STOPPED = (Condition.INVALID_TEMPLATE, Condition.NAME_CONFLICT, Condition.STALLED, Condition.STATUS_INCOMPLETE)
-"""Reasons that keep a job from training until its spec or the cluster is corrected."""
+"""Conditions that stop a job until its spec or the cluster is corrected."""
 _PASSING = (Condition.RESCALING, Condition.RESTARTING, Condition.UPDATING)
-"""What ends by itself."""
+"""Conditions that end by themselves."""
 _REMARKS = (Condition.DEGRADED, Condition.CHECKPOINT_NOT_DURABLE, Condition.GPU_SETTINGS_INHERITED)
 _BY_ITSELF = {
     *(Reason.WAITING_FOR_PODS, Reason.CHILDREN_MISSING, Reason.SCHEDULING_GATED, Reason.WAITING_FOR_GANG),
     *(Reason.SUSPENDED, Reason.STOPPING, Reason.AWAITS_ADMISSION, Reason.QUEUE_IGNORED),
 }
-"""Reasons without a fault: the job waits, as requested, or behind other jobs."""
+"""Reasons that are not faults: the job waits as requested, or for other jobs."""
 
 
 @dataclass(frozen=True)
 class JobEvidence:
-    """What was read of a job."""
+    """The data of a job that `doctor` has read."""
 
     job: Object
     tasks: Sequence[TaskPod] = ()
     events: Mapping[str, Sequence[Object]] = field(default_factory=dict)
-    """Events of pods that wait without a word, by the pod's uid."""
+    """Events of pending pods without a reason in their status, by the pod's uid."""
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Last lines of tasks, by the pod's uid."""
+    """Last lines of tasks' logs, by the pod's uid."""
     steps_per_second: float | None = None
-    """None where it is not known."""
+    """The job's rate; None if it is unknown."""
     installation: Sequence[Check] = ()
-    """What is wrong with CRD and operator; read where the operator has not seen the job."""
+    """Failed checks of CRD and operator; read if no operator has processed the job."""
 
 
 def causes(found: JobEvidence) -> list[Check]:
-    """What is wrong with a job, the most likely cause first; empty if nothing is.
+    """Return the causes of a job's trouble, the most likely one first; empty without any.
 
     Args:
-        found: what was read.
+        found: the job's evidence.
     """
     ordered = [*_unmanaged(found), *_ended(found), *_unseen(found)]
     if not ordered and not is_true(found.job, Condition.SUCCEEDED):
         ordered = [*_conditions(found), *_pods(found), *_logs(found), *_standstill(found), *_failures(found)]
-    # Sorting keeps the order among those that stop the job, and among the others.
+    # The sort is stable: each of the two groups keeps its order.
     return sorted(dict.fromkeys([*ordered, *_remarks(found)]), key=lambda check: check.result is not CheckResult.FAIL)
 
 
@@ -92,7 +92,7 @@ def _unmanaged(found: JobEvidence) -> Iterator[Check]:
 
 def _elsewhere(metadata: Object) -> Advice:
     if kueue.LABEL_QUEUE not in (metadata.get("labels") or {}):
-        return Advice(f"Name a queue in the label {kueue.LABEL_QUEUE}: Kueue sends no other job.", NOTHING_HAPPENS)
+        return Advice(f"Name a queue in the label {kueue.LABEL_QUEUE}: Kueue ignores jobs without it.", NOTHING_HAPPENS)
     return Advice(
         "Look at the job's Workload, `kubectl get workloads`, and run this command in the other cluster.",
         NOTHING_HAPPENS,
@@ -100,13 +100,13 @@ def _elsewhere(metadata: Object) -> Advice:
 
 
 def _unseen(found: JobEvidence) -> Iterator[Check]:
-    """The operator has not seen the job, or its last change."""
+    """Yield the causes if no operator has processed the job, or its last change."""
     job = found.job
     if not is_seen(job, int(job["metadata"].get("generation") or 0)) and not list(_unmanaged(found)):
         yield from found.installation
-        what = "the last change of the spec" if job.get("status") else "this job"
+        subject = "the last change of the spec" if job.get("status") else "this job"
         advice = Advice("Check that an operator runs, and watches this namespace.", NOTHING_HAPPENS)
-        yield _cause("operator", f"No operator has processed {what} yet.", advice)
+        yield _cause("operator", f"No operator has processed {subject} yet.", advice)
 
 
 def _ended(found: JobEvidence) -> Iterator[Check]:
@@ -120,19 +120,19 @@ def _ended(found: JobEvidence) -> Iterator[Check]:
 
 
 def _failure(job: Object, role: TaskRole, index: str = "", result: CheckResult = CheckResult.FAIL) -> Iterator[Check]:
-    """Why a replica of the role has failed last."""
+    """Yield the cause of the role's last failure, if it has one."""
     failure = ((job.get("status") or {}).get(role.value) or {}).get("lastFailure")
     if not failure:
         return
     reason, code = failure.get("reason") or "Error", failure.get("exitCode")
     ended = "" if code is None else f" ended with exit code {code}"
-    words = f": {failure['message']}" if failure.get("message") else ""
+    suffix = f": {failure['message']}" if failure.get("message") else ""
     advice = OF_FAILURES.get(reason)
     if advice is not None and reason == "Error":
         chosen = f" --index {index}" if index else ""
         logs = f"kubectl pstraining logs {job['metadata']['name']} --role {role.value}{chosen} --previous"
         advice = Advice(f"Read its log: {logs}.", RESTARTS)
-    yield _cause(reason, f"{failure['pod']}{ended}{words}", advice, result)
+    yield _cause(reason, f"{failure['pod']}{ended}{suffix}", advice, result)
 
 
 def _of_reason(reason: str) -> Advice | None:
@@ -165,11 +165,11 @@ def _conditions(found: JobEvidence) -> Iterator[Check]:
 
 
 def _pods(found: JobEvidence) -> Iterator[Check]:
-    """Pods that are not well, and of which no condition says so."""
+    """Yield the problems of pods that no condition mentions."""
     stated = " ".join(str(c.get("message") or "") for c in (found.job.get("status") or {}).get("conditions") or ())
     runs = is_true(found.job, Condition.RUNNING)
     for task in found.tasks:
-        words = (
+        reasons = (
             why(task)
             or [
                 f"{event.get('reason', '')}: {event.get('message', '')}"
@@ -177,9 +177,9 @@ def _pods(found: JobEvidence) -> Iterator[Check]:
                 if event.get("type") == "Warning"
             ][-1:]
         )
-        if words and task.pod.name not in stated and not task.pod.ready and not is_suspended(found.job):
+        if reasons and task.pod.name not in stated and not task.pod.ready and not is_suspended(found.job):
             advice = Advice(f"kubectl describe pod {task.pod.name}", "pods-run-and-do-not-become-ready")
-            yield _cause(state(task), f"{task.name} ({task.pod.name}): {'; '.join(words)}", advice, _unless(runs))
+            yield _cause(state(task), f"{task.name} ({task.pod.name}): {'; '.join(reasons)}", advice, _unless(runs))
 
 
 def _unless(runs: bool) -> CheckResult:
@@ -187,7 +187,7 @@ def _unless(runs: bool) -> CheckResult:
 
 
 def _logs(found: JobEvidence) -> Iterator[Check]:
-    """What the launcher and the runtime have said last."""
+    """Yield the problems in the last lines of the launcher and the runtime."""
     runs = is_true(found.job, Condition.RUNNING)
     for task in found.tasks:
         lines = found.logs.get(task.pod.uid, ())
@@ -202,7 +202,7 @@ def _logs(found: JobEvidence) -> Iterator[Check]:
 
 
 def _event(line: str) -> Object | None:
-    """An event of the runtime for which there is advice."""
+    """Parse a line as an event of the runtime with advice; None if it is not one."""
     if not line.startswith('{"event"'):
         return None
     try:
@@ -216,13 +216,13 @@ def _standstill(found: JobEvidence) -> Iterator[Check]:
     runs = is_true(found.job, Condition.RUNNING) and not is_true(found.job, Condition.STALLED)
     if found.steps_per_second == 0 and runs:
         name = found.job["metadata"]["name"]
-        todo = f"If a step takes no longer, compare the tasks with kubectl pstraining top {name}, and read their logs."
+        todo = f"If a step should be faster, compare the tasks with kubectl pstraining top {name}, and read their logs."
         message = "The job runs, and training has made no step in the last seconds."
         yield _cause("no steps", message, Advice(todo, STANDS_STILL), CheckResult.WARN)
 
 
 def _failures(found: JobEvidence) -> Iterator[Check]:
-    """Why replicas were restarted."""
+    """Yield the last failures of roles with restarts."""
     runs = is_true(found.job, Condition.RUNNING)
     for role in TaskRole:
         if int(((found.job.get("status") or {}).get(role.value) or {}).get("restarts") or 0):

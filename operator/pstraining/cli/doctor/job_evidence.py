@@ -1,4 +1,4 @@
-"""What `doctor JOB` reads of a job; what may not be read is left out, and named."""
+"""Reads a job's data for `doctor JOB`. Unreadable parts are left out and reported."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -16,26 +16,26 @@ from pstraining.cli.tasks import TaskPod, TaskRole, tasks_of
 from pstraining.cli.waiting import is_seen
 
 LOGS: Final = 6
-"""Tasks whose logs are read: those that are not ready first."""
+"""Maximum number of tasks whose logs are read, unready ones first."""
 LINES: Final = 60
-"""Of each one, from its end."""
+"""Number of lines read from the end of each log."""
 EVENTS: Final = 5
-"""Pods that wait without a word, whose events are read."""
+"""Maximum number of pending pods without a reason in their status whose events are read."""
 
 
 def gathered(
     cluster: ClusterClient, job: Object, now: datetime, steps_per_second: Callable[[], float | None]
 ) -> tuple[JobEvidence, list[Check]]:
-    """Read what belongs to a job.
+    """Read a job's pods, events, logs and rate.
 
     Args:
-        cluster: where it is.
-        job: as it was read.
+        cluster: the job's cluster.
+        job: the job as it was read.
         now: the present time.
-        steps_per_second: measures how fast a job trains that runs.
+        steps_per_second: measures the rate of a running job.
 
     Returns:
-        What was read, and a warning for each kind of thing that was not.
+        The evidence, and a warning for each kind of data that could not be read.
     """
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     pods = attempted(lambda: cluster.pods(namespace, name))
@@ -62,7 +62,7 @@ def gathered(
 
 
 def _interesting(job: Object, tasks: list[TaskPod]) -> list[TaskPod]:
-    """Those whose logs may say what is wrong: they have begun, and the job has not ended."""
+    """Return the running tasks whose logs may show the cause, unready ones and the chief first; none after the end."""
     if end_of(job):
         return []
     begun = [t for t in tasks if t.pod.container.running]
@@ -76,7 +76,7 @@ def _log(cluster: ClusterClient, task: TaskPod) -> list[str]:
 
 
 def _installation(cluster: ClusterClient, job: Object, now: datetime) -> Iterator[Check]:
-    """What is wrong with CRD and operator, where no operator has seen the job."""
+    """Yield the failed checks of CRD and operator if no operator has processed the job."""
     if not is_seen(job, int(job["metadata"].get("generation") or 0)):
         found = (definition(cluster), *operators(cluster, job["metadata"]["namespace"], now))
         yield from (check for check in found if check.result is CheckResult.FAIL)
