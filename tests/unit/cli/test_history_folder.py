@@ -141,7 +141,7 @@ def test_a_request_for_missing_files_is_rejected(folder: Path, arguments: tuple[
     ("content", "words"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("{", "is no summary that this version reads"),
+        ("{", "is not a summary that this version can read"),
         ('{"schema": "pstraining.dev/summary/v9"}', "(schema: Input should be 'pstraining.dev/summary/v1')"),
     ],
 )

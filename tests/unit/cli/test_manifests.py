@@ -49,7 +49,7 @@ def test_keys_are_read_as_by_kubectl_except_fractions() -> None:
         if row.get("key") is None:
             continue
         for document in parsed("f", text):
-            fraction = "put it in quotes" in str(document) or "no number" in str(document)
+            fraction = "put it in quotes" in str(document) or "not a JSON number" in str(document)
             assert fraction or (isinstance(document, Document) and list(document.body) == ["kind", row["key"]]), row
             assert not fraction or row["key"][0] in "0123456789.", row
 
@@ -131,18 +131,18 @@ def test_json_and_tabs(text: str, kinds: list[str]) -> None:
         ("kind: List\nitems: [3]", "f: document 1.1 is not a Kubernetes object"),
         ("? [1]\n: 2", "f, line 1, column 3: "),
         ("a: \x07", "f is not YAML: "),
-        ("--- {kind: A}\n", "f, line 1: kubectl takes --- only on a line of its own, not with {kind: A}"),
+        ("--- {kind: A}\n", "f, line 1: kubectl accepts --- only on a line of its own, not before {kind: A}"),
         ("kind: A\n...\nkind: B\n", "f, line 3, column 1: did not find expected <document start>"),
         ("a: &a [*a]", "f, line 1, column 4: the value of an anchor contains itself"),
-        ("a: &a 3\nb: {<<: *a}", "f, line 1, column 4: << wants a mapping"),
+        ("a: &a 3\nb: {<<: *a}", "f, line 1, column 4: << requires a mapping"),
         ("a: " + "[" * 300 + "]" * 300, "f, line 1, column 204: more than 200 levels"),
-        ("~: 1", "f, line 1, column 1: ~ is no name of a field: put it in quotes"),
-        ("1.10: x", "f, line 1, column 1: 1.10 is no name of a field: put it in quotes"),
-        ("a: !!int x", "f, line 1, column 4: x is no int"),
-        ("a: !!binary x", "f, line 1, column 4: !!binary is no base64 of a text"),
+        ("~: 1", "f, line 1, column 1: ~ is not the name of a field: put it in quotes"),
+        ("1.10: x", "f, line 1, column 1: 1.10 is not the name of a field: put it in quotes"),
+        ("a: !!int x", "f, line 1, column 4: x is not a value of type int"),
+        ("a: !!binary x", "f, line 1, column 4: !!binary is not the base64 of a text"),
         ('{"a": 1, "a": 2}', "f: document 1: duplicate key a"),
-        ('{"a": NaN}', "f: document 1: NaN is no value of JSON"),
-        ('{"a": "\\ud800"}', "f: document 1: a text holds half a surrogate pair"),
+        ('{"a": NaN}', "f: document 1: NaN is not a JSON value"),
+        ('{"a": "\\ud800"}', "f: document 1: a text has half of a surrogate pair"),
         ('{"a": 1}{"b": 2}\nc: 3', "f, line 2, column 1: Expecting value"),
         ("replicas: {{ .Values.n }}", "f, line 1, column 12: "),
     ],
@@ -201,7 +201,7 @@ def test_all_unreadable_documents_are_named_at_once(folder: Path) -> None:
     assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
         *("none.yaml", "*.none", "empty", "bad.yaml")
     ]
-    assert "empty has no file that ends in .json, .yaml, .yml. With -R, folders in it are read, too." in str(
+    assert "empty has no file that ends in .json, .yaml, .yml. With -R, its subfolders are read, too." in str(
         caught.value
     )
 
@@ -273,6 +273,6 @@ def test_urls(url: str) -> None:
     with pytest.raises(CommandError) as caught:
         documents([f"{url}/none", f"{url}/dead", "http://127.0.0.1:1/x"])
     assert [line.rpartition(": ")[2] for line in str(caught.value).splitlines()] == [
-        *("the server answers 404 Not Found.", "the server answers 503 Service Unavailable."),
+        *("the server responded with 404 Not Found.", "the server responded with 503 Service Unavailable."),
         "[Errno 111] Connection refused.",
     ]

@@ -1,1 +1,1 @@
-"""The history of a job in a folder, read as the cluster that the job was in."""
+"""The history of a job in a folder, as a substitute for its cluster."""

@@ -1,6 +1,6 @@
-"""A folder with the history of a job, in place of the API server: commands that only read show it as they do a job.
+"""A folder with the history of a job, as a substitute for the API server in commands that only read.
 
-Nothing is asked of a cluster.
+It sends no requests to a cluster.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,27 +19,29 @@ from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, RequestError
 
 REASON: Final = "History"
-"""Of what the summary says in the place of the job's events."""
+"""Reason of the events made from the summary."""
 
 From = Annotated[
     Path | None,
     typer.Option(
         "--from",
         metavar="FOLDER",
-        help="Read the history of a job that is gone from this folder, and ask no cluster. Its summary.json is beside "
-        "the job's checkpoints.",
+        help="Folder with the history of a deleted job: read it instead of a cluster. Its summary.json is beside the "
+        "job's checkpoints.",
     ),
 ]
 
 
 def history_in(folder: Path, context: Overrides | None, namespace: str | None) -> ClusterClient:
-    """Return a folder as a cluster.
+    """Return a client that reads the history in a folder.
 
     Raises:
-        CommandError: a cluster is named as well, or the folder has no history.
+        CommandError: options select a cluster as well, or the folder has no history.
     """
     if namespace is not None or context not in (None, Overrides()):
-        raise CommandError("--from reads a folder, and no cluster: remove the options of the cluster and --namespace.")
+        raise CommandError(
+            "--from reads a folder instead of a cluster: remove the options of the cluster and --namespace."
+        )
     return cast(ClusterClient, HistoryFolder(folder))  # commands that take --from only read
 
 
@@ -47,7 +49,7 @@ def read_summary(folder: Path) -> Summary:
     """Return the summary in a folder.
 
     Raises:
-        CommandError: there is none, or none that this version can read.
+        CommandError: the summary does not exist, or this version cannot read it.
     """
     path = folder / SUMMARY_FILE
     try:
@@ -58,17 +60,19 @@ def read_summary(folder: Path) -> Summary:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        raise CommandError(f"--from: {path} is no summary that this version reads ({place}: {first['msg']}).") from None
+        raise CommandError(
+            f"--from: {path} is not a summary that this version can read ({place}: {first['msg']})."
+        ) from None
 
 
 class HistoryFolder:
-    """What `ClusterClient` reads of a job, from its history.
+    """The reading part of `ClusterClient`, for the job of a history.
 
     Args:
-        folder: has the summary and the logs.
+        folder: the folder with the summary and the logs.
 
     Raises:
-        CommandError: there is no summary that this version can read.
+        CommandError: the summary does not exist, or this version cannot read it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,34 +81,34 @@ class HistoryFolder:
         self._job = job_of(self._summary)
 
     def job(self, namespace: str, name: str) -> Object | None:
-        """The job, if it has this name."""
+        """Return the job, or None if it has another name."""
         return self._job if (namespace, name) == (self.namespace, self._summary.name) else None
 
     def jobs(self, namespace: str | None) -> list[Object]:
-        """The job."""
+        """Return the job, unless it is in another namespace."""
         return [self._job] if namespace in (None, self.namespace) else []
 
     def pods(self, namespace: str, job: str) -> list[Object]:
-        """The pods that it had at the end."""
+        """Return the pods that the job had at its end."""
         return self._summary.pods if self.job(namespace, job) else []
 
     def events(self, namespace: str, uid: str) -> list[Object]:
-        """What the summary says of the job; Kubernetes' own events are not kept."""
+        """Return the summary's texts as events. The history has no Kubernetes events."""
         if uid != self._job["metadata"]["uid"]:
             return []
         warnings = [("Warning", note) for note in self._summary.notes]
-        said = [("Normal", text) for text in _sentences(self._summary)] + warnings
+        texts = [("Normal", text) for text in _sentences(self._summary)] + warnings
         moment = _stamp(self._summary.time)
         return [
             {"type": kind, "reason": REASON, "message": text, "lastTimestamp": moment, "metadata": {}}
-            for kind, text in said
+            for kind, text in texts
         ]
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
-        """The lines of a log.
+        """Yield the lines of a log.
 
         Raises:
-            RequestError: it is not there.
+            RequestError: the history does not have the log.
         """
         kept = self._kept(pod, query.get("previous") == "true")
         try:
@@ -114,18 +118,18 @@ class HistoryFolder:
         lines = text.splitlines()
         if (tail := query.get("tailLines")) is not None:
             lines = lines[max(0, len(lines) - int(tail)) :]
-        # The time of single lines is not kept.
+        # The history has no times of single lines.
         begin = f"{_stamp(self._summary.time)} " if query.get("timestamps") else ""
         yield from (begin + line for line in lines)
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = 0) -> str:
-        """Nothing."""
+        """Raise a RequestError, because the history has no metrics of tasks."""
         raise RequestError("The history has no metrics of single tasks.", 404)
 
     def _kept(self, pod: str, previous: bool) -> KeptLog:
         found = next((log for log in self._summary.logs if (log.pod, log.previous) == (pod, previous)), None)
         if found is None:
-            raise RequestError(f"the history has no {'previous log' if previous else 'log'} of it", 404)
+            raise RequestError(f"the history has no {'previous log' if previous else 'log'} of this pod", 404)
         inside = found.file and (self._folder / found.file).resolve().is_relative_to(self._folder.resolve())
         if not inside:
             raise RequestError(found.missing or "its file is not in the folder", 404)
@@ -133,7 +137,7 @@ class HistoryFolder:
 
 
 def job_of(summary: Summary) -> Object:
-    """Return the job as it was at its end. What the operator has not seen of the end, the chief knows."""
+    """Return the job at its end. The chief's summary completes a status that the operator wrote before the end."""
     known = summary.job or {"spec": {names.PS: {"replicas": 0}, names.WORKER: {"replicas": 0}}}
     moment = _stamp(summary.time)
     metadata = {
@@ -143,7 +147,7 @@ def job_of(summary: Summary) -> Object:
         "creationTimestamp": moment,
         **(known.get("metadata") or {}),
     }
-    metadata.pop("deletionTimestamp", None)  # it is, and that is no news
+    metadata.pop("deletionTimestamp", None)  # the job is known to be deleted
     status = {"observedGeneration": metadata.get("generation", 0), **(known.get("status") or {})}
     if summary.training is not None:
         status["training"] = {**summary.training, "lastUpdatedTime": moment}
@@ -153,7 +157,7 @@ def job_of(summary: Summary) -> Object:
 
 
 def _ended(status: Mapping[str, list[Object]], summary: Summary, moment: str) -> Iterator[Object]:
-    """The conditions at the end, of which the chief knows one before the operator does."""
+    """Yield the conditions at the end. The chief's outcome is added if the operator had not recorded it yet."""
     known = status.get("conditions") or []
     kinds = (Condition.SUCCEEDED, Condition.FAILED)
     if any(c["type"] in kinds and c["status"] == "True" for c in known):

@@ -1,1 +1,1 @@
-"""How the logs of a job's tasks are followed and written."""
+"""Reading, following and writing the logs of a job's tasks."""

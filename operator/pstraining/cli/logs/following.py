@@ -1,7 +1,7 @@
-"""Logs as they come: a thread for each pod's log, one queue, one writer; so lines of several pods stay whole.
+"""Follows the logs of a job's pods: one thread per log, one queue and one writer, so that lines stay whole.
 
-Every second the job is looked at: pods that have come up are read too, and it ends when the job has. A log that breaks
-off is read on from the last line that came: lines carry the kubelet's timestamps, which are taken off here.
+The job is polled every second, to follow new pods and to end with the job. A broken log is continued after its last
+line, by the kubelet's timestamps, which are removed from the output.
 """
 
 import threading
@@ -24,26 +24,26 @@ from pstraining.cli.tasks import TaskPod, check_choice, chosen, tasks_of
 from pstraining.core.snapshot import Pod
 
 EVERY: Final = 1.0
-"""Seconds between two looks at the job."""
+"""Seconds between two polls of the job."""
 QUIET: Final = 3.0
-"""Seconds without a line after the job's end, after which pods that it keeps are left alone."""
+"""Seconds without a line, after the job's end, until logs of pods that are kept are closed."""
 LATEST: Final = 15.0
-"""Seconds after the job's end, after which they are left alone even if they say more."""
+"""Seconds after the job's end until they are closed even if they continue."""
 PATIENCE: Final = 60.0
-"""Seconds for which the API server may be away."""
+"""Seconds of failed requests until the command fails."""
 ROOM: Final = 10_000
-"""Limit of lines that wait to be written; beyond it, readers wait."""
+"""Maximum number of lines in the queue. Readers block while it is full."""
 
 
 @dataclass
 class LogCursor:
-    """What has been read of one pod's log."""
+    """The position in one pod's log."""
 
     restarts: int = 0
-    """Of the container, when it was last opened."""
+    """The container's restarts when the log was last opened."""
     open: bool = True
     last: datetime | None = None
-    """When the newest line was written."""
+    """Timestamp of the last line."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +54,30 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Over:
-    """A log has come to its end, or cannot be read."""
+    """The end of a log, or the error of reading it."""
 
     task: TaskPod
     error: RequestError | None
 
 
 def opens(pod: Pod, before: LogCursor | None) -> bool:
-    """Whether a pod's log is to be opened now.
+    """Return whether a pod's log must be opened now.
 
     Args:
         pod: the pod.
-        before: what was read of it; None if it never was opened.
+        before: the position in its log; None if it was never opened.
     """
     container = pod.container
     if not (container.running or container.terminated or container.restarts):
         return False
     if before is None:
         return True
-    # A log that ended while the container runs broke off; one of a container that was started again continues.
+    # Reopen a log that ended while its container runs, or whose container was restarted.
     return not before.open and (container.running or container.restarts > before.restarts)
 
 
 def stamped(line: str) -> tuple[datetime | None, str]:
-    """When a line was written, and the line; what the kubelet itself says carries no time."""
+    """Split a line into its timestamp and text. The kubelet's own messages have no timestamp."""
     stamp, _, text = line.partition(" ")
     try:
         moment = datetime.fromisoformat(stamp)
@@ -87,23 +87,23 @@ def stamped(line: str) -> tuple[datetime | None, str]:
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Do it in a thread that does not keep the process alive."""
+    """Run a function in a daemon thread."""
     threading.Thread(target=work, daemon=True).start()
 
 
 @dataclass
 class Follower:
-    """Follows one job.
+    """Follows the logs of one job.
 
     Args:
-        cluster: where it is.
-        namespace: its namespace.
-        name: the job.
-        selection: which logs; tail and since hold for pods that run when it begins.
-        writer: where lines are written.
-        every: seconds between two looks.
-        clock: seconds that pass.
-        start: begins to read a log, beside everything else.
+        cluster: the job's cluster.
+        namespace: the job's namespace.
+        name: the job's name.
+        selection: the selected logs; tail and since apply to pods that run at the start.
+        writer: writes lines and remarks.
+        every: seconds between two polls.
+        clock: a monotonic clock, in seconds.
+        start: runs a reader in the background.
     """
 
     cluster: ClusterClient
@@ -116,25 +116,25 @@ class Follower:
     start: Callable[[Callable[[], None]], None] = in_thread
     _queue: Queue[_Line | _Over] = field(default_factory=lambda: Queue(ROOM), init=False)
     _cursors: dict[str, LogCursor] = field(default_factory=dict, init=False)
-    """By the pod's uid."""
+    """Positions in logs, by the pod's uid."""
     _remarks: set[str] = field(default_factory=set, init=False)
-    """What was said already."""
+    """Remarks that were written, or their kinds."""
     _answered: float = field(default=0.0, init=False)
-    """When the API server last answered."""
+    """Time of the API server's last response."""
     _newest: float = field(default=0.0, init=False)
-    """When the last line came."""
+    """Time of the last line's arrival."""
     _ended: float | None = field(default=None, init=False)
-    """When it was seen that the job has ended."""
+    """Time when the job's end was observed."""
     _result: ExitCode = field(default=ExitCode.SUCCESS, init=False)
 
     def run(self) -> ExitCode:
-        """Write lines until the job has ended and nothing comes any more.
+        """Write lines until the job has ended and its logs are complete.
 
         Returns:
-            How the job has ended.
+            The exit status for the job's end.
 
         Raises:
-            CommandError: there is no such job, role or index; the API server refuses, or is away for too long.
+            CommandError: the job, role or index does not exist, a right is missing, or the API server does not respond.
         """
         job = job_named(self.cluster, self.namespace, self.name)
         tasks = tasks_of(job, self.cluster.pods(self.namespace, self.name))
@@ -149,7 +149,7 @@ class Follower:
         return self._result
 
     def _is_over(self) -> bool:
-        """Whether the job has ended and what it printed is written."""
+        """Return whether the job has ended and its logs are written."""
         if self._ended is None:
             return False
         reads = any(cursor.open for cursor in self._cursors.values())
@@ -158,7 +158,7 @@ class Follower:
         return quiet or (self._queue.empty() and not reads)
 
     def _look(self) -> None:
-        """Open what has come up, and see whether the job has ended."""
+        """Poll the job: open logs of new pods and check for its end."""
         try:
             job = self.cluster.job(self.namespace, self.name)
             pods = self.cluster.pods(self.namespace, self.name) if job else []
@@ -180,8 +180,8 @@ class Follower:
             if opens(task.pod, before):
                 self._open(task, before, selection)
             elif before is None and not over:
-                said = [state(task), *why(task)]
-                self._remark(f"{task.name} ({task.pod.name}): no log yet: {': '.join(said)}")
+                reasons = [state(task), *why(task)]
+                self._remark(f"{task.name} ({task.pod.name}): no log yet: {': '.join(reasons)}")
         if over and self._ended is None:
             self._end(over, ExitCode.JOB_FAILED if over is Condition.FAILED else ExitCode.SUCCESS)
         elif not (over or self._cursors or self._remarks):
@@ -196,13 +196,13 @@ class Follower:
         cursor.open, cursor.restarts = True, task.pod.container.restarts
         query = selection.query(task.container) | {"follow": "true", "timestamps": "true"}
         if cursor.last is not None:
-            # To the second, so that some lines come once more: they are left out by their time.
+            # sinceTime has whole seconds; `_read` skips the lines that repeat.
             query["sinceTime"] = cursor.last.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._cursors[task.pod.uid] = cursor
         self.start(partial(self._read, task, cursor, query))
 
     def _read(self, task: TaskPod, cursor: LogCursor, query: dict[str, str]) -> None:
-        """One log to its end."""
+        """Read one log to its end."""
         known, error = cursor.last, None
         try:
             for line in self.cluster.log(self.namespace, task.pod.name, query):
@@ -218,7 +218,7 @@ class Follower:
             self._queue.put(_Over(task, error))
 
     def _write_until(self, moment: float) -> None:
-        """Write what comes until then; not longer than there is something to come."""
+        """Write arriving lines until a moment, or until all logs are complete."""
         while True:
             try:
                 found = self._queue.get(timeout=max(0.0, moment - self.clock()))
@@ -238,13 +238,13 @@ class Follower:
         self._cursors[over.task.pod.uid].open = False
         if isinstance(over.error, DeniedError):
             raise over.error
-        # 400: it has not started; 404: it is gone; no answer: the next look shows more.
+        # 400: not started; 404: deleted; 0: no response. The next poll handles these.
         if over.error is not None and over.error.status not in (0, 400, 404):
-            # Its words may hold a port that is another one with every try.
+            # The message may contain a port that differs with every try.
             self._remark(f"{over.task.name} ({over.task.pod.name}): {over.error}", of=over.task.pod.uid)
 
     def _remark(self, text: str, of: str = "") -> None:
-        """Say something once; with `of`, one thing of that kind."""
+        """Write a remark once; with `of`, only one remark of that kind."""
         if (of or text) not in self._remarks:
             self._remarks.add(of or text)
             self.writer.remark(text)

@@ -1,4 +1,4 @@
-"""Which lines of logs are wanted, and how they are written: each with its task in front."""
+"""Selection of log lines, and their output, each prefixed with its task."""
 
 import sys
 from dataclasses import dataclass
@@ -13,33 +13,33 @@ COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "
 
 @dataclass(frozen=True)
 class LogSelection:
-    """Which logs are wanted, and how much of them."""
+    """The selected tasks, and the lines of their logs."""
 
     role: TaskRole | None = None
     index: int | None = None
     previous: bool = False
     tail: int | None = None
-    """Lines of each log at most, its last ones."""
+    """Maximum number of lines from the end of each log; None for all."""
     since: float | None = None
-    """Seconds that a line is old at most."""
+    """Maximum age of lines in seconds; None or 0 for all."""
 
     def query(self, container: str) -> dict[str, str]:
-        """The parameters of the API's `log`."""
+        """Return the parameters of the API's `log` subresource."""
         found = {"container": container}
         if self.previous:
             found["previous"] = "true"
         if self.tail is not None:
             found["tailLines"] = str(self.tail)
-        if self.since:  # as kubectl, 0 takes all lines
+        if self.since:  # as in kubectl, 0 selects all lines
             found["sinceSeconds"] = str(max(1, round(self.since)))
         return found
 
 
 class LogWriter:
-    """Where lines and remarks are written.
+    """Writes lines to standard output and remarks to standard error.
 
     Args:
-        coloured: whether each task gets a colour.
+        coloured: whether to colour each task's prefix.
     """
 
     def __init__(self, *, coloured: bool) -> None:
@@ -47,7 +47,7 @@ class LogWriter:
         self._prefixes: dict[str, str] = {}
 
     def line(self, task: str, text: str) -> None:
-        """A line of a task's log."""
+        """Write a line of a task's log."""
         prefix = self._prefixes.get(task)
         if prefix is None:
             prefix = f"{task}: "
@@ -57,10 +57,10 @@ class LogWriter:
         sys.stdout.write(f"{prefix}{text}\n")
 
     def flush(self) -> None:
-        """Show what was written."""
+        """Flush the written lines."""
         sys.stdout.flush()
 
     def remark(self, text: str) -> None:
-        """Something that is in no log."""
+        """Write a remark, after the lines before it."""
         self.flush()
         typer.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""The logs of a job's tasks as they are now, one task after the other."""
+"""Reads the current logs of a job's tasks, one task after another."""
 
 from collections.abc import Callable
 
@@ -17,18 +17,18 @@ def read(
     line: Callable[[str, str], None],
     remark: Callable[[str], None],
 ) -> None:
-    """Write what there is, task by task.
+    """Read the current logs, task by task.
 
     Args:
-        cluster: where the job is.
-        namespace: the job's.
-        name: the job.
-        selection: which logs.
-        line: takes a task's name and a line of its log.
-        remark: takes what is to be said of a task that has none.
+        cluster: the job's cluster.
+        namespace: the job's namespace.
+        name: the job's name.
+        selection: the selected logs.
+        line: receives a task's name and a line of its log.
+        remark: receives the reason that a task has no log.
 
     Raises:
-        CommandError: there is no such job, role or index, or no pod of it.
+        CommandError: the job, role or index does not exist, or has no pods.
     """
     job = job_named(cluster, namespace, name)
     tasks = tasks_of(job, cluster.pods(namespace, name))

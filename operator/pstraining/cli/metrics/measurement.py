@@ -1,4 +1,4 @@
-"""How fast the tasks of a job train, from two scrapes of each."""
+"""Measures a job's training rates with two scrapes of its tasks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,18 +22,18 @@ def measure(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Scrape a job's tasks twice.
+    """Scrape a job's tasks twice and return the rates, for programs.
 
     Args:
-        cluster: where the job is.
-        namespace: the job's.
-        name: the job.
+        cluster: the job's cluster.
+        namespace: the job's namespace.
+        name: the job's name.
         interval: seconds between the two scrapes.
-        clock: seconds that pass.
+        clock: a monotonic clock, in seconds.
         sleep: waits for a number of seconds.
 
     Raises:
-        CommandError: there is no such job, it has no tasks that train, or metrics may not be read.
+        CommandError: the job does not exist or has no running chief or worker, or metrics may not be read.
     """
     job = job_named(cluster, namespace, name)
     tasks = [t for t in tasks_of(job, cluster.pods(namespace, name)) if trains(t)]
@@ -47,7 +47,7 @@ def measure(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         before = list(pool.map(scrape, tasks))
-        # Where no task serves metrics, a second scrape has none either.
+        # If no task serves metrics, the second scrape is skipped.
         if any(isinstance(found, Scrape) for found in before):
             sleep(interval)
         after = list(pool.map(lambda pair: _again(pair, scrape), zip(tasks, before, strict=True)))
@@ -57,13 +57,13 @@ def measure(
 def describe(
     job: Object, tasks: Sequence[TaskPod], before: Sequence[Scrape | str], after: Sequence[Scrape | str]
 ) -> dict[str, Any]:
-    """The rates from two scrapes, for programs.
+    """Return the rates between two scrapes, for programs.
 
     Args:
         job: the job.
         tasks: the tasks that were scraped.
-        before: the first scrape of each, or the reason why it has none.
-        after: the second one.
+        before: the first scrape of each task, or the reason for its failure.
+        after: the second scrape.
     """
     found, pairs = {}, []
     for task, first, second in zip(tasks, before, after, strict=True):

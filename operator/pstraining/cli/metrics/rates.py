@@ -1,4 +1,4 @@
-"""From two scrapes of each task to rates: pure. Counters that went back belong to a process that was restarted."""
+"""Computes rates from two scrapes of each task. Pure. A counter that decreased shows a restarted process."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from typing import Any, Final
 from pstraining.cli.metrics.samples import Samples
 
 SLOW: Final = 0.75
-"""A worker is a straggler that makes less than this share of the median worker's steps."""
+"""A straggler is a worker with less than this share of the median worker's steps."""
 ENOUGH_STEPS: Final = 5
-"""Steps of the median worker in the interval, below which no worker is called a straggler: chance weighs too much."""
+"""Minimum steps of the median worker in the interval. With fewer, chance decides, and no worker is a straggler."""
 
 
 @dataclass(frozen=True)
@@ -19,32 +19,32 @@ class Scrape:
     """A task's metrics at one moment."""
 
     at: float
-    """When, on a clock that goes steadily, in seconds."""
+    """Time of the scrape on a monotonic clock, in seconds."""
     samples: Samples
 
 
 @dataclass(frozen=True)
 class TaskRates:
-    """A task's rates between two scrapes; None where its metrics lack them."""
+    """A task's rates between two scrapes. None is a missing metric."""
 
     devices: dict[str, int] | None = None
-    """Number of devices that it computes on, by type."""
+    """Number of devices that the task computes on, by type."""
     steps_per_second: float | None = None
     examples_per_second: float | None = None
     step_seconds: float | None = None
-    """Mean, from the end of a step to the end of the next."""
+    """Mean time from the end of a step to the end of the next."""
     staleness: float | None = None
-    """Mean of others' updates between fetching the parameters and the own update."""
+    """Mean number of other workers' updates between the task's pull and its update."""
     dropped: int | None = None
-    """Steps that came too late for their round."""
+    """Number of steps that missed their round."""
     sent_bytes_per_second: float | None = None
-    """To parameter servers."""
+    """Bytes sent to parameter servers, per second."""
     received_bytes_per_second: float | None = None
     straggler: bool = False
     steps: float = 0.0
-    """In the interval."""
+    """Number of steps in the interval."""
     problem: str = ""
-    """Why nothing is known of it."""
+    """The reason that the task has no rates; empty otherwise."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class JobRates:
 
 
 def task_rates(before: Scrape, after: Scrape) -> TaskRates:
-    """What a task did between two scrapes."""
+    """Return a task's rates between two scrapes."""
     between = _Between(before, after)
     if between.is_restarted():
         return TaskRates(problem="its program was restarted between the scrapes")
@@ -81,12 +81,12 @@ def task_rates(before: Scrape, after: Scrape) -> TaskRates:
 
 
 def compute_devices(samples: Samples) -> dict[str, int] | None:
-    """The number of devices that a task computes on, by type; None if its metrics lack it."""
+    """Return the number of devices that a task computes on, by type; None without the metric."""
     return {kind: int(number) for kind, number in samples.by("pstraining_compute_devices", "type").items()} or None
 
 
 def stragglers(found: Mapping[str, TaskRates]) -> set[str]:
-    """The workers that make far fewer steps than the median worker."""
+    """Return the workers with far fewer steps than the median worker."""
     steps = {name: rates for name, rates in found.items() if rates.steps_per_second is not None}
     if len(steps) < 2 or median(r.steps for r in steps.values()) < ENOUGH_STEPS:
         return set()
@@ -95,7 +95,7 @@ def stragglers(found: Mapping[str, TaskRates]) -> set[str]:
 
 
 def server_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> list[dict[str, Any]]:
-    """What parameter servers exchanged with all tasks together, as the tasks counted it."""
+    """Return the rates of each parameter server, summed over the tasks' counters."""
     found: dict[str, dict[str, float]] = {}
     directions = {"received": "pstraining_sent_bytes_total", "sent": "pstraining_received_bytes_total"}
     for before, after in pairs:
@@ -113,7 +113,7 @@ def server_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> list[dict[str, Any]]
 
 
 def job_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> JobRates | None:
-    """The rates from the task with the chief's duties; None if no task reports them."""
+    """Return the job's rates from the task that reports the global step; None without one."""
     name = "pstraining_global_step"
     for before, after in pairs:
         samples = after.samples
@@ -121,7 +121,7 @@ def job_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> JobRates | None:
             continue
         return JobRates(
             step=_whole(samples.value(name)),
-            # A restored checkpoint may take the step back.
+            # The step decreases when a checkpoint is restored.
             steps_per_second=_Between(before, after).rate(name),
             epoch=_whole(samples.value("pstraining_epoch")),
             loss=_finite(samples.value("pstraining_loss")),
@@ -132,7 +132,7 @@ def job_rates(pairs: Sequence[tuple[Scrape, Scrape]]) -> JobRates | None:
 
 
 def as_data(rates: TaskRates | JobRates) -> dict[str, Any]:
-    """For programs, in the API's spelling."""
+    """Return rates for programs, with the field names of the API."""
     return {_camel(name): value for name, value in asdict(rates).items()}
 
 
@@ -144,29 +144,29 @@ class _Between:
         self._seconds = after.at - before.at
 
     def is_restarted(self) -> bool:
-        """Whether a counter went back."""
+        """Return whether a counter decreased or disappeared."""
         return any(
             name.endswith("_total") and self._after.values.get((name, labels), math.inf) < value
             for (name, labels), value in self._before.values.items()
         )
 
     def increase(self, name: str) -> float | None:
-        """How much a metric grew; None if one scrape lacks it, or it shrank."""
+        """Return the increase of a metric; None if it is missing in a scrape or decreased."""
         before, after = self._before.value(name), self._after.value(name)
         return None if before is None or after is None or after < before else after - before
 
     def rate(self, name: str) -> float | None:
-        """How much it grew each second."""
+        """Return the increase of a metric per second."""
         grown = self.increase(name)
         return None if grown is None or self._seconds <= 0 else grown / self._seconds
 
     def mean(self, name: str) -> float | None:
-        """The mean of what a histogram got."""
+        """Return the mean of the values that a histogram observed."""
         count, total = self.increase(f"{name}_count"), self.increase(f"{name}_sum")
         return None if not count or total is None else total / count
 
     def by_peer(self, name: str) -> dict[str, float]:
-        """Rates by the label `peer`; one that is new has counted from 0."""
+        """Return rates by the label `peer`. A new peer has counted from 0."""
         before, after = self._before.by(name, "peer"), self._after.by(name, "peer")
         if self._seconds <= 0:
             return {}

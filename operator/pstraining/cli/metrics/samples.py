@@ -1,4 +1,4 @@
-"""The samples of one scrape, by name and labels; `prometheus_client` reads Prometheus' text format."""
+"""The samples of one scrape, parsed by `prometheus_client` from Prometheus' text format."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ class Samples:
     """The samples of one scrape."""
 
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
-    """By name and sorted labels."""
+    """Values by name and sorted labels."""
 
     def value(self, name: str) -> float | None:
-        """The value of a metric without labels; None if the scrape lacks it."""
+        """Return the value of a metric without labels; None if it is missing."""
         return self.values.get((name, ()))
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The values of a metric that has exactly this one label, by its value."""
+        """Return the values of a metric with exactly this one label, by the label's value."""
         return {
             labels[0][1]: value
             for (found, labels), value in self.values.items()
@@ -24,7 +24,7 @@ class Samples:
 
 
 def read(text: str) -> Samples:
-    """All samples of a scrape.
+    """Parse the text of a scrape.
 
     Raises:
         ValueError: the text is not in the format.

@@ -1,4 +1,4 @@
-"""Scrapes of tasks' metrics through the API server, and in words why there are none."""
+"""Scrapes tasks' metrics through the API server, and reports the reasons for failures."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -14,21 +14,21 @@ from pstraining.cli.status.pod_state import state
 from pstraining.cli.tasks import TaskPod, TaskRole
 
 AT_ONCE: Final = 16
-"""Tasks that are scraped at the same time."""
+"""Maximum number of concurrent scrapes."""
 PATIENCE_SECONDS: Final = 2.0
-"""How long a command whose subject is something else waits for a task's metrics."""
+"""Timeout of a task's metrics in commands that only show its devices."""
 
 
 def trains(task: TaskPod) -> bool:
-    """Whether it is of a role that serves metrics, and its pod has not ended."""
+    """Return whether a task has a role that serves metrics, and its pod has not ended."""
     return task.pod.role in (TaskRole.CHIEF, TaskRole.WORKER) and not task.pod.terminal
 
 
 def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, dict[str, int]]:
-    """The number of devices that each task computes on, by the pod's uid and by type: {"GPU": 2}.
+    """Return the number of devices that each task computes on, by the pod's uid and by type: {"GPU": 2}.
 
-    Tasks that do not report it are left out. After the first answer that is denied, or does not come in time, no other
-    task is asked: the next answers would be alike.
+    Tasks that do not report it are left out. The first denied or timed-out request ends the scrapes, because the others
+    would fail, too.
     """
     unreachable = threading.Event()
 
@@ -52,7 +52,7 @@ def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, di
 
 
 def scraped(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[[], float]) -> Scrape | str:
-    """A task's metrics, or the reason why it has none.
+    """Return a task's metrics, or the reason that there are none.
 
     Raises:
         DeniedError: metrics may not be read.
@@ -72,12 +72,12 @@ def scraped(cluster: ClusterClient, job: Object, task: TaskPod, clock: Callable[
 
 
 def _port(task: TaskPod) -> int | str:
-    """Where a task serves metrics now; or in words, why it serves none."""
+    """Return the port of a running task's metrics, or the reason that there is none."""
     return metrics_port(task) if task.pod.container.running else f"is not running: {state(task)}"
 
 
 def metrics_port(task: TaskPod) -> int | str:
-    """Where a task serves metrics; or in words, why that is not known."""
+    """Return the port of a task's metrics, or the reason that it is unknown."""
     containers: list[Object] = (task.manifest.get("spec") or {}).get("containers") or []
     named = [c for c in containers if c.get("name") == task.container]
     variables = [v for c in named for v in c.get("env") or () if v["name"] == contract.ENV_METRICS_PORT]

@@ -1,9 +1,9 @@
-"""What a training job's network has to carry, link by link, and how many parameter servers make it as fast as can be.
+"""Estimates the traffic of a training job on each link, and the best number of parameter servers.
 
-All figures are for one batch of every worker, of dense parameters: touched rows of embedding tables are whatever the
-data touches. Links are full-duplex: each way counts by itself, and the fuller way of the fullest link is what an update
-waits for. The formulas in sizes of the model are those of BytePS (Jiang et al., OSDI'20), the table in sections 2 to 4
-and theorem 1.
+All figures are for one batch of every worker, of dense parameters. Rows of embedding tables depend on the data and are
+not included. Links are full-duplex: each direction counts by itself, and an update waits for the busiest direction of
+the busiest link. The formulas in sizes of the model are those of BytePS (Jiang et al., OSDI'20), the table in
+sections 2 to 4 and theorem 1.
 """
 
 import math
@@ -17,58 +17,60 @@ from pstraining.api.training import Codec, CompressionSpec, Mode
 
 
 def parameter_servers(workers: int, servers: int) -> float:
-    """The busiest link with plain parameter servers, in sizes of the model: each server takes a share of every worker's
-    gradient; each worker sends all of its own."""
+    """Return the load of the busiest link with plain parameter servers, in sizes of the model.
+
+    Each server receives a share of every worker's gradient, and each worker sends all of its own.
+    """
     return max(1.0, workers / servers)
 
 
 def all_reduce(workers: int) -> float:
-    """The same with a ring of workers."""
+    """Return the load of the busiest link with a ring of workers, in sizes of the model."""
     return 2 * (workers - 1) / workers
 
 
 def optimum(workers: int, servers: int) -> float:
-    """The least that is possible with the load split over both kinds of machines, for at most a server a worker."""
+    """Return the minimum load with both kinds of machines, in sizes of the model, for at most one server per worker."""
     n, k = workers, min(workers, servers)
     return 2 * n * (n - 1) / (n * n + k * n - 2 * k) if n > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """How a job's workers and servers talk."""
+    """The exchange of updates between a job's workers and servers."""
 
     workers: int
     servers: int
     standbys: int = 0
-    """Hot ones of each server, which get what every update is made of."""
+    """Hot standbys per server. They receive the gradients of every update."""
     mode: Mode = Mode.ASYNC
     push: Codec = Codec.NONE
     pull: Codec = Codec.NONE
     permille: int = 10
     batches: int = 1
-    """Batches of a worker between two of its updates."""
+    """Number of a worker's batches per update."""
     least_shard: int = MIN_SHARD_BYTES
-    """Bytes that a server is worth using for."""
+    """Minimum bytes of parameters per server."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """The links of all tasks of a kind: each carries the same."""
+    """The links of all tasks of a kind, which carry the same load."""
 
     task: str
     number: int
     sent: float
-    """Bytes a batch."""
+    """Bytes per batch."""
     received: float
 
     @property
     def busier(self) -> float:
-        """Bytes of the fuller way."""
+        """Bytes in the busier direction."""
         return max(self.sent, self.received)
 
 
 def of_job(job: PSTrainingJob) -> Exchange:
-    """How the tasks of a job talk, whose program leaves to the runtime what the job leaves out."""
+    """Return the exchange of a job, with the runtime's defaults for fields that the job does not set."""
     training, ps = job.spec.training, job.spec.ps
     compression = training.compression or CompressionSpec()
     hot = ps.standby.mode is StandbyMode.HOT
@@ -86,10 +88,10 @@ def of_job(job: PSTrainingJob) -> Exchange:
 
 
 def links(how: Exchange, values: int) -> tuple[Link, ...]:
-    """What every link carries for a batch of every worker.
+    """Return the load of every link for one batch of every worker.
 
     Args:
-        how: the job.
+        how: the job's exchange.
         values: dense parameters of the model, of four bytes each.
     """
     size = SCALE * values
@@ -100,7 +102,7 @@ def links(how: Exchange, values: int) -> tuple[Link, ...]:
     push = encoded(how.push, values, permille=how.permille) / how.batches
     pull = encoded(how.pull, values, permille=how.permille) / how.batches
     share = how.workers / how.servers
-    # In step a standby gets the mean gradient as it is; else every gradient as the primary got it.
+    # In Sync, a standby receives the uncompressed mean gradient; otherwise every gradient as the primary received it.
     handed = size / how.batches / how.servers if how.mode is Mode.SYNC else share * push
     found = (
         Link("worker", how.workers, push, pull),
@@ -111,37 +113,39 @@ def links(how: Exchange, values: int) -> tuple[Link, ...]:
 
 
 def busiest(found: Iterable[Link]) -> Link:
-    """The link that an update waits for."""
+    """Return the link that an update waits for."""
     return max(found, key=lambda link: link.busier)
 
 
 def seconds(found: Iterable[Link], megabits: float) -> float:
-    """The seconds that the busiest link takes, at this number of megabits per second each way."""
+    """Return the seconds that the busiest link takes at a bandwidth in megabits per second each way."""
     return busiest(found).busier * 8 / (megabits * 1e6)
 
 
 def with_servers(how: Exchange, number: int) -> Exchange:
-    """The same job with another number of parameter servers."""
+    """Return the exchange with another number of parameter servers."""
     return replace(how, servers=number)
 
 
 def recommended(how: Exchange, values: int) -> int:
-    """The smallest number of parameter servers with which no link is fuller than with any other number.
+    """Return the smallest number of parameter servers with the lowest load of the busiest link.
 
-    From there on a worker's own link is the fullest, which no further server relieves. A server that would hold less
-    than `least_shard` is not used.
+    With more servers, a worker's own link is the busiest, and they do not reduce its load. Each server holds at least
+    `least_shard` bytes.
     """
     if how.mode is Mode.HYBRID:
         return 1
     worker, server, *standbys = links(with_servers(how, 1), values)
-    most = max(link.busier for link in (server, *standbys))  # falls with the number of servers
+    most = max(link.busier for link in (server, *standbys))  # inversely proportional to the number of servers
     worth = max(1, SCALE * values // how.least_shard) if how.least_shard else math.inf
     return int(min(max(1, math.ceil(most / worker.busier - 1e-9)), worth))
 
 
 def ways(how: Exchange) -> dict[str, Exchange]:
-    """Other ways for the same job to exchange its updates, by what a user would set; codecs keep accuracy by error
-    feedback, more batches an update change what is trained."""
+    """Return other exchanges for the same job, by the settings that a user would change.
+
+    Codecs keep accuracy through error feedback. The number of batches per update stays, because it affects training.
+    """
     sync = replace(how, mode=Mode.SYNC)
     return {
         "mode: Async": replace(how, mode=Mode.ASYNC, push=Codec.NONE, pull=Codec.NONE),

@@ -1,4 +1,4 @@
-"""What a job's network carries, as tables; the figures are `planning.bandwidth`'s."""
+"""Tables of a job's network traffic, with the figures of `planning.bandwidth`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,42 +16,42 @@ from pstraining.cli.planning.bandwidth import Exchange, Link
 from pstraining.core.actions import Manifest
 
 Row = tuple[str, float]
-"""A way to do it, and the bytes on its busiest link."""
+"""A setting, and the bytes on its busiest link."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What the links of a job carry for a batch of every worker."""
+    """The load of a job's links for one batch of every worker."""
 
     how: Exchange
     values: int
     megabits: float | None
     links: tuple[Link, ...]
     best: int
-    """The number of parameter servers that is recommended."""
+    """The recommended number of parameter servers."""
     numbers: tuple[tuple[int, float], ...]
     """Numbers of parameter servers, and the bytes on the busiest link with each."""
     ways: tuple[Row, ...]
     bounds: tuple[Row, ...]
-    """What no setting of ours is, to compare with."""
+    """Figures that no setting reaches, for comparison."""
 
     @property
     def most(self) -> float:
-        """Bytes of the fuller way of the fullest link."""
+        """Bytes in the busier direction of the busiest link."""
         return bandwidth.busiest(self.links).busier
 
     def seconds(self, carried: float) -> float | None:
-        """The seconds that a number of bytes take; None if the bandwidth is not known."""
+        """Return the seconds that a number of bytes take; None if the bandwidth is unknown."""
         return None if self.megabits is None else carried * 8 / (self.megabits * 1e6)
 
 
 def carried(job: Manifest, values: int, megabits: float | None) -> Carried:
-    """What the links of a job carry.
+    """Compute the load of a job's links.
 
     Args:
-        job: with its defaults.
-        values: dense parameters of its model.
-        megabits: what a link carries a second each way, if it is known.
+        job: the job with its defaults.
+        values: number of dense parameters of its model.
+        megabits: bandwidth of a link in megabits per second each way; None if it is unknown.
     """
     how = bandwidth.of_job(PSTrainingJob.model_validate(job))
 
@@ -76,7 +76,7 @@ def carried(job: Manifest, values: int, megabits: float | None) -> Carried:
 
 
 def numbers(own: int, best: int) -> list[int]:
-    """Numbers of parameter servers to compare: powers of two on the way to the best, that, and the job's own."""
+    """Return the numbers of parameter servers to compare: the job's own, the best, and the powers of two up to them."""
     found, power = {own, best}, 1
     while power < max(own, best):
         found.add(power)
@@ -85,7 +85,7 @@ def numbers(own: int, best: int) -> list[int]:
 
 
 def report(found: Carried) -> dict[str, Any]:
-    """All of it, for programs: bytes for a batch of every worker, seconds where the bandwidth is known."""
+    """Return the loads, for programs: bytes for one batch of every worker, and seconds if the bandwidth is known."""
 
     def entry(most: float) -> dict[str, Any]:
         return {"busiestLinkBytes": round(most), "seconds": found.seconds(most)}
@@ -105,7 +105,7 @@ def report(found: Carried) -> dict[str, Any]:
 
 
 def picture(found: Carried) -> RenderableType:
-    """All of it, for people."""
+    """Render the loads as tables."""
     how = found.how
     known = "" if found.megabits is None else f" at {found.megabits:g} Mbit/s each way"
     model = f"{found.values:,} parameters ({size(SCALE * found.values)})"

@@ -1,1 +1,1 @@
-"""From what `-f` names to objects, as kubectl reads them: sources (files, folders, URLs), texts, scalars."""
+"""Reading of the manifests that `-f` names, as kubectl does: sources (files, folders, URLs), texts and scalars."""

@@ -1,8 +1,8 @@
-"""What a plain scalar of YAML is, by the rules of kubectl's library.
+"""The values of YAML scalars, by the rules of kubectl's library.
 
-The algorithm is `resolve` of go-yaml 2 (go.yaml.in/yaml/v2/resolve.go, which sigs.k8s.io/yaml wraps), followed by the
-way through JSON: its numbers are 64-bit integers or doubles. It has YAML 1.1's truth values, no sexagesimal numbers
-(12:30 is text), Go's prefixes (0o17, 017, 0x1F, 0b11), and dates as texts.
+The algorithm is `resolve` of go-yaml 2 (go.yaml.in/yaml/v2/resolve.go, which sigs.k8s.io/yaml wraps), followed by a
+conversion to JSON, whose numbers are 64-bit integers or doubles. It has YAML 1.1's truth values and Go's prefixes
+(0o17, 017, 0x1F, 0b11). Sexagesimal numbers (12:30) and dates are texts.
 """
 
 import base64
@@ -14,7 +14,7 @@ from decimal import Decimal
 Scalar = str | int | float | bool | None
 
 PLAIN = "plain"
-"""Instead of a tag: a scalar without quotes and without a tag."""
+"""The tag of a scalar without quotes and without a tag."""
 _TAGS = "tag:yaml.org,2002:"
 _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
@@ -37,11 +37,11 @@ def scalar(tag: str, text: str) -> Scalar:
     """Return the value of a scalar.
 
     Args:
-        tag: its tag; PLAIN if it has none and no quotes. Tags of one's own, such as !vault, say nothing to kubectl.
-        text: what stands there, without quotes.
+        tag: the scalar's tag; PLAIN without a tag and quotes. Like kubectl, this ignores custom tags such as !vault.
+        text: the scalar's text, without quotes.
 
     Raises:
-        ValueError: the text is none of the tag's type, or no number of JSON.
+        ValueError: the text does not have the tag's type, or is not a JSON number.
     """
     kind = tag.removeprefix(_TAGS)
     if kind == "binary":
@@ -56,38 +56,38 @@ def scalar(tag: str, text: str) -> Scalar:
         "null": value is None,
     }
     if not fits.get(kind, True):
-        raise ValueError(f"{text} is no {kind}")
+        raise ValueError(f"{text} is not a value of type {kind}")
     return value
 
 
 def number(value: float) -> int | float:
-    """Return a number as it is after its way through JSON in Go: whole where it fits 64 bits, else a double.
+    """Return a number after Go's conversion through JSON: an integer if it fits 64 bits, else a double.
 
     Raises:
-        ValueError: it is no number of JSON.
+        ValueError: the value is not a JSON number.
     """
     if isinstance(value, int):
         return value if value in _LONG else float(value)
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no number of JSON")
-    whole = int(Decimal(repr(value)))  # the digits that Go writes, not those of the double
+        raise ValueError(f"{value} is not a JSON number")
+    whole = int(Decimal(repr(value)))  # the digits that Go writes, not the double's exact ones
     return whole if value.is_integer() and whole in _LONG else value
 
 
 def key(tag: str, text: str) -> str:
-    """Return the field's name that a key stands for: yes is true, 010 is 8.
+    """Return the field's name for a key: the key yes becomes true, and 010 becomes 8.
 
     Args:
         tag: as in `scalar`.
         text: as in `scalar`.
 
     Raises:
-        ValueError: it is null, or a fraction: of such a key kubectl's library writes the nearest 32-bit number.
+        ValueError: the key is null, or a fraction, which kubectl's library would round to a 32-bit number.
     """
     value = scalar(tag, text)
     whole = isinstance(value, (str, bool)) or _INTEGER.fullmatch(text.replace("_", ""))
     if value is None or isinstance(value, float) or not whole:
-        raise ValueError(f"{text or 'nothing'} is no name of a field: put it in quotes")
+        raise ValueError(f"{text or 'nothing'} is not the name of a field: put it in quotes")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -112,4 +112,4 @@ def _decoded(text: str) -> str:
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"!!binary is no base64 of a text: {error}") from None
+        raise ValueError(f"!!binary is not the base64 of a text: {error}") from None

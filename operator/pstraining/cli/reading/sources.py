@@ -1,4 +1,4 @@
-"""What `-f` names, as kubectl takes it: files, folders, patterns, URLs, and - for standard input."""
+"""The sources that `-f` can name, as in kubectl: files, folders, patterns, URLs, and - for standard input."""
 
 import codecs
 import glob
@@ -15,7 +15,7 @@ from pstraining.cli.errors import CommandError
 
 STDIN = "-"
 EXTENSIONS = (".json", ".yaml", ".yml")
-"""Of files that are read where a folder is named."""
+"""Extensions of the files that are read in a folder."""
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 1.0
 _TIMEOUT_SECONDS = 30.0
@@ -24,19 +24,19 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 
 @dataclass(frozen=True)
 class ManifestSource:
-    """A text that was read."""
+    """The text of a source."""
 
     name: str
-    """For messages."""
+    """The source's name, for messages."""
     text: str
 
 
 def sources(named: Iterable[str], recursive: bool) -> Iterator[ManifestSource | CommandError]:
-    """The texts that `-f` names, in order; in place of one that cannot be read, why.
+    """Yield the texts that `-f` names, in order, and an error for each unreadable one.
 
     Args:
-        named: the values of `-f`; several may stand in one, with commas between them.
-        recursive: whether the folders in a folder are read, too.
+        named: the values of `-f`; a value may list several names, separated by commas.
+        recursive: whether to read subfolders of folders.
     """
     used = False
     for name in (part for value in named for part in _split(value)):
@@ -52,7 +52,7 @@ def sources(named: Iterable[str], recursive: bool) -> Iterator[ManifestSource | 
 
 
 def _split(value: str) -> list[str]:
-    """As kubectl's flag does, but for a file or a URL with a comma in its name."""
+    """Split a value at commas, as kubectl does, unless it is a URL or an existing file."""
     if "," not in value or os.path.exists(value) or value.startswith(("http://", "https://")):
         return [value]
     return [part for part in value.split(",") if part]
@@ -61,7 +61,7 @@ def _split(value: str) -> list[str]:
 def _files(name: str, recursive: bool) -> Iterator[ManifestSource | CommandError]:
     matches = [name] if os.path.exists(name) else sorted(glob.glob(name, include_hidden=True))
     if not matches:
-        yield CommandError(f"{name} cannot be read: No such file or folder, and no pattern that matches one.")
+        yield CommandError(f"{name} cannot be read: no such file or folder, and no file matches it as a pattern.")
     for match in matches:
         if os.path.isdir(match):
             yield from _folder(match, recursive)
@@ -78,7 +78,7 @@ def _folder(folder: str, recursive: bool) -> Iterator[ManifestSource | CommandEr
                 found = True
                 yield _file(os.path.join(place, name))
     if not found:
-        hint = "" if recursive else " With -R, folders in it are read, too."
+        hint = "" if recursive else " With -R, its subfolders are read, too."
         yield CommandError(f"{folder} has no file that ends in {', '.join(EXTENSIONS)}.{hint}")
 
 
@@ -107,7 +107,7 @@ def _downloaded(url: str) -> ManifestSource | CommandError:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
                 return _decoded(url, answer.read())
         except urllib.error.HTTPError as error:
-            why = f"the server answers {error.code} {error.reason}"
+            why = f"the server responded with {error.code} {error.reason}"
             if error.code < 500:
                 break
         except urllib.error.URLError as error:

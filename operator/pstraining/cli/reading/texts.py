@@ -1,6 +1,6 @@
-"""The documents of a text, split and read as kubectl does: YAML, JSON, or JSON objects one after the other.
+"""The documents of a text, split and parsed as kubectl does: YAML, JSON, or a sequence of JSON objects.
 
-libyaml parses, of which kubectl's library is a port: where it is missing, PyYAML's own parser takes fewer tabs.
+The parser is libyaml, of which kubectl's library is a port. Without libyaml, PyYAML's own parser is stricter on tabs.
 """
 
 import json
@@ -16,35 +16,35 @@ from pstraining.cli.reading import scalars
 
 _MOST_VALUES = 1_000_000
 _DEEPEST = 200
-"""Levels; deeper is a loop or an attack."""
+"""Maximum number of nested levels."""
 _Base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 @dataclass(frozen=True)
 class Part:
-    """One document of a text that is not empty."""
+    """One non-empty document of a text."""
 
     number: int
-    """From 1; empty documents count."""
+    """The document's number, from 1. Empty documents count."""
     body: Any
     text: str = ""
-    """As it stands; empty where it stands in JSON."""
+    """The document's source; empty for JSON."""
     lines: Mapping[str, int] = field(default_factory=dict)
-    """Where the fields of its first level stand, from 1; empty in JSON."""
+    """Line numbers, from 1, of the top-level fields; empty for JSON."""
 
 
 def parts(file: str, text: str) -> Iterator[Part | CommandError]:
-    """The documents of a text; in place of one that cannot be read, why.
+    """Yield the documents of a text, and an error for each unreadable one.
 
     Args:
-        file: where it comes from, for messages.
+        file: the source's name, for messages.
         text: YAML or JSON.
     """
     number, read = 0, 0
     for value, end in _json_objects(text) if text.lstrip().startswith("{") else ():
         number += 1
         if isinstance(value, json.JSONDecodeError):
-            if number > 2:  # as in kubectl: one object may be YAML's flow style, two are JSON
+            if number > 2:  # as in kubectl, one object may be YAML's flow style, and two are JSON
                 yield CommandError(f"{file}, line {value.lineno}, column {value.colno}: {value.msg}")
                 return
             number -= 1
@@ -69,7 +69,7 @@ def parts(file: str, text: str) -> Iterator[Part | CommandError]:
 
 
 def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
-    """Objects of JSON that follow each other, each with its end; last what is none, unless nothing follows."""
+    """Yield consecutive JSON objects, each with its end, and then an error if other text follows."""
     decoder = json.JSONDecoder(
         object_pairs_hook=_unique,
         parse_int=lambda digits: scalars.number(int(digits)),
@@ -105,40 +105,40 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no value of JSON")
+    raise ValueError(f"{word} is not a JSON value")
 
 
 def _encodable(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError("a text holds half a surrogate pair") from error
+        raise ValueError("a text has half of a surrogate pair") from error
 
 
 def _chunks(file: str, text: str, line: int) -> Iterator[tuple[int, str | CommandError]]:
-    """The text between lines of three hyphens, each with its first line's number."""
+    """Yield the parts of a text between lines of three hyphens, each with the number of its first line."""
     first, lines, begun = line, list[str](), False
     for number, one in enumerate(re.findall(r"[^\n]*\n|[^\n]+", text), line):
         if not one.startswith("---"):
             lines.append(one)
             continue
-        if begun or _says_something(lines):
+        if begun or _has_content(lines):
             yield first, "".join(lines)
         first, lines, begun = number + 1, [], True
         after = one[3:].strip()
         if after and not after.startswith("#"):
-            message = f"{file}, line {number}: kubectl takes --- only on a line of its own, not with {after[:40]}"
+            message = f"{file}, line {number}: kubectl accepts --- only on a line of its own, not before {after[:40]}"
             yield number, CommandError(message)
-    if begun or _says_something(lines):
+    if begun or _has_content(lines):
         yield first, "".join(lines)
 
 
-def _says_something(lines: list[str]) -> bool:
+def _has_content(lines: list[str]) -> bool:
     return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
 
 
 def _read(file: str, number: int, text: str, first: int) -> Part | None:
-    """One document of YAML; None if it is empty."""
+    """Parse one document of YAML; None if it is empty."""
     try:
         root = yaml.compose(text, Loader=_Loader)
         body = None if root is None else _Builder().build(root, 0)
@@ -157,8 +157,8 @@ def _hint(text: str) -> str:
     if "{{" not in text:
         return ""
     return (
-        ". It has {{ }}, as a template: render it first (`helm template RELEASE CHART`), and pass on what comes out, "
-        "with -f -"
+        ". It has {{ }}, as a template: render it first, and pass the result to -f -: `helm template RELEASE CHART | "
+        "kubectl pstraining COMMAND -f -`"
     )
 
 
@@ -169,7 +169,7 @@ def _lines(node: Any, first: int) -> dict[str, int]:
 
 
 class _Loader(_Base):  # type: ignore[misc] # which of the two is known at run time
-    """Leaves plain scalars to the rules of kubectl's library."""
+    """A loader that leaves plain scalars to `scalars`."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is yaml.ScalarNode and implicit[0]:
@@ -178,14 +178,14 @@ class _Loader(_Base):  # type: ignore[misc] # which of the two is known at run t
 
 
 class _Builder:
-    """Makes values of nodes: aliases are copies, and a key that is there twice is an error."""
+    """Builds values from nodes. Aliases are copied, and duplicate keys are errors."""
 
     def __init__(self) -> None:
         self._above: set[int] = set()
         self._values = 0
 
     def build(self, node: Any, level: int) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         self._values += 1
         if id(node) in self._above:
             raise _error("the value of an anchor contains itself", node)
@@ -208,7 +208,7 @@ class _Builder:
         own = set()
         for name, value in node.value:
             if not isinstance(name, yaml.ScalarNode):
-                raise _error("a key must be a word, not a list or a mapping", name)
+                raise _error("a key must be a scalar, not a list or a mapping", name)
             if _is_merge(name):
                 found |= self._merged(value, level)
                 continue
@@ -220,10 +220,10 @@ class _Builder:
         return found
 
     def _merged(self, node: Any, level: int) -> dict[str, Any]:
-        """What `<<` adds; of several mappings the earlier ones win."""
+        """Return the fields that `<<` adds. Earlier mappings take precedence."""
         several = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if not all(isinstance(one, yaml.MappingNode) for one in several):
-            raise _error("<< wants a mapping, or a list of mappings", node)
+            raise _error("<< requires a mapping, or a list of mappings", node)
         found: dict[str, Any] = {}
         for one in reversed(several):
             found |= self.build(one, level + 1)

@@ -1,1 +1,1 @@
-"""What `report` puts into its archive: `collection` reads, `archive` packs. pstraining.redaction leaves out secrets."""
+"""The archive of `report`: `collection` reads its files, pstraining.redaction removes secrets, `archive` packs."""

@@ -1,4 +1,4 @@
-"""A tar.gz whose bytes depend on its contents alone: the same files in the same order are the same archive."""
+"""Writes a reproducible tar.gz: the same files in the same order have the same bytes."""
 
 import gzip
 import io
@@ -8,15 +8,15 @@ from typing import IO
 
 
 def write_archive(out: IO[bytes], root: str, files: Iterable[tuple[str, str]], moment: int) -> None:
-    """Write files into an archive, as they come.
+    """Write files into an archive, as they arrive.
 
     Args:
-        out: where the archive is written.
-        root: the folder in the archive that holds all files.
-        files: path below the root and text of each, in their order.
+        out: the archive's stream.
+        root: the folder of all files in the archive.
+        files: pairs of a path below the root and a text, in order.
         moment: the time of all files, in seconds since 1970.
     """
-    # gzip's own time and name would differ from one run to the next.
+    # gzip's header would otherwise contain the current time and the name.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,

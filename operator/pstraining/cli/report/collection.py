@@ -1,4 +1,4 @@
-"""What belongs to a job: objects, events and logs, as files of a report. What could not be read is noted."""
+"""Collects a job's objects, events and logs as files of a report, and lists the unreadable ones."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from pstraining.kube.paths import RESOURCES
 from pstraining.redaction import Redactor
 
 AT_ONCE: Final = 8
-"""Logs that are read at the same time."""
+"""Maximum number of logs read concurrently."""
 OPTIONAL: Final = (*Kind.pod_groups(), Kind.WORKLOAD)
 """Kinds that not every cluster has."""
 _NO_CHILDREN: Final = {Kind.POD, Kind.PS_TRAINING_JOB, *Kind.of_queues()} - {Kind.WORKLOAD}
@@ -24,17 +24,17 @@ CHILDREN: Final = tuple(kind for kind in RESOURCES if kind not in _NO_CHILDREN)
 
 Found = TypeVar("Found")
 File = tuple[str, str]
-"""Path in the report, and text."""
+"""A path in the report, and its text."""
 
 
 @dataclass
 class Collection:
-    """Reads what belongs to one job.
+    """Reads the files of one job's report.
 
     Args:
-        cluster: where the job is.
-        job: as it was read.
-        tail: lines of each log, from its end.
+        cluster: the job's cluster.
+        job: the job as it was read.
+        tail: number of lines from the end of each log.
         operators: the Deployments of operators.
     """
 
@@ -44,12 +44,12 @@ class Collection:
     operators: Sequence[Object] = ()
     redactor: Redactor = field(default_factory=Redactor)
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """What was not read, and why."""
+    """Pairs of an unreadable part and the reason."""
     _given_up: set[str] = field(default_factory=set)
-    """Kinds of things for which the user has no right, or that the server has not answered: it is not asked again."""
+    """Kinds of data that are not requested again, because a request was denied or not answered."""
 
     def files(self) -> Iterator[File]:
-        """The files in their order. Objects come first: what is left out of them is left out of logs, too."""
+        """Yield the files. Objects come first, because their secret values are redacted in the logs, too."""
         namespace, name = self._namespace, self.job["metadata"]["name"]
         children = [child for kind in CHILDREN for child in self._children(kind)]
         pods = self.tried("pods", "pods", lambda: self.cluster.pods(namespace, name)) or []
@@ -67,12 +67,12 @@ class Collection:
             yield from self._operator(operator)
 
     def tried(self, what: str, kind: str, request: Callable[[], Found]) -> Found | None:
-        """The answer of a request; None if there was none, which is noted.
+        """Return the result of a request; note a failure and return None.
 
         Args:
-            what: is asked for.
-            kind: of all things that the same right is needed for.
-            request: asks.
+            what: name of the requested data.
+            kind: name of all data that requires the same right.
+            request: sends the request.
         """
         if kind in self._given_up:
             return None
@@ -98,7 +98,7 @@ class Collection:
         return yaml_text(self.redactor.redacted(found))
 
     def _children(self, kind: Kind) -> list[Object]:
-        """The job's objects of a kind, which lists do not name."""
+        """Return the job's objects of a kind. Items of lists have no kind, which is added."""
         selector = f"{names.LABEL_JOB}={self.job['metadata']['name']}"
         resource = RESOURCES[kind]
         try:
@@ -108,11 +108,11 @@ class Collection:
                 self.left_out.append((resource.plural, str(error)))
             return []
         shown = kind.partition(".")[0]
-        made = [_without_launcher({"apiVersion": resource.api_version, "kind": shown, **child}) for child in found]
-        return sorted(made, key=lambda child: str(child["metadata"]["name"]))
+        children = [_without_launcher({"apiVersion": resource.api_version, "kind": shown, **child}) for child in found]
+        return sorted(children, key=lambda child: str(child["metadata"]["name"]))
 
     def _own_events(self, events: Iterable[Object], objects: Sequence[Object]) -> list[Object]:
-        """Those of the job, of its objects and pods, and of pods that are gone."""
+        """Return the events of the job, its objects and pods, deleted ones included."""
         uids = {found["metadata"].get("uid") for found in (self.job, *objects)}
 
         def is_own(event: Object) -> bool:
@@ -127,7 +127,7 @@ class Collection:
             yield f"{folder}/{_name(pod)}/pod.yaml", self._yaml({"apiVersion": "v1", "kind": "Pod", **pod})
         logs = [_Log(pod, *log) for pod in pods for log in _logs(pod)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            # A few at a time: all logs of a large job together would fill the memory.
+            # In batches, because all logs of a large job would not fit into memory.
             for begin in range(0, len(logs), AT_ONCE):
                 some = [log for log in logs[begin : begin + AT_ONCE] if log.kind not in self._given_up]
                 for log, found in zip(some, pool.map(self._read, some), strict=True):
@@ -174,22 +174,22 @@ class _Log:
 
     @property
     def what(self) -> str:
-        """What it is, for people."""
+        """A description of the log, for messages."""
         return f"{'the previous log' if self.previous else 'the log'} of {_name(self.pod)}, container {self.container}"
 
     @property
     def kind(self) -> str:
-        """All logs that the same right is needed for."""
+        """The name of all logs that require the same right."""
         return f"logs in {self.pod['metadata']['namespace']}"
 
     @property
     def path(self) -> str:
-        """Where it is below the folder of pods."""
+        """The log's path below the folder of pods."""
         return f"{_name(self.pod)}/{self.container}{'.previous' if self.previous else ''}.log"
 
 
 def _is_child(job: str, name: str) -> bool:
-    """Whether the operator gives a child of the job this name, or Kubernetes a pod of such a child."""
+    """Return whether the name is that of a child of the job, or of such a child's pod."""
     parts = name.split("-")
     return any(
         names.is_child(job, "-".join(parts[:end])) for end in range(len(parts), 0, -1) if end > job.count("-") + 1
@@ -197,7 +197,7 @@ def _is_child(job: str, name: str) -> bool:
 
 
 def _without_launcher(child: Object) -> Object:
-    """The object; of the launcher's ConfigMap only which files it has."""
+    """Return the object. The files in the launcher's ConfigMap are replaced by their lengths."""
     if child["kind"] != Kind.CONFIG_MAP or "-launcher-" not in _name(child):
         return child
     data = {file: f"{len(text)} characters" for file, text in (child.get("data") or {}).items()}
@@ -209,7 +209,7 @@ def _name(found: Object) -> str:
 
 
 def _logs(pod: Object) -> Iterator[tuple[str, bool]]:
-    """The containers of a pod that have begun, and whether it is about their previous run."""
+    """Yield the started containers of a pod, each with whether the log is that of the previous run."""
     status = pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
         for container in status.get(kind) or ():

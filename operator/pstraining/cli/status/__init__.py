@@ -1,1 +1,1 @@
-"""The states of pods, and how `status` shows a job."""
+"""The states of pods, and the output of `status`."""

@@ -1,4 +1,4 @@
-"""What `status` shows people: a table of jobs, a tree of one. Text only, no markup: messages may hold brackets."""
+"""The output of `status`: a table of jobs or a tree of one. Plain Text, because markup would interpret brackets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -24,16 +24,16 @@ _COLOURS: Final = {
     Phase.SUSPENDED: "blue",
     TERMINATING: "blue",
 }
-"""Of phases and of the states of pods; the rest is yellow: it waits."""
+"""Colours of phases and of pods' states. All others wait and are yellow."""
 
 
 def table(jobs: Sequence[Found], now: datetime, *, namespaces: bool) -> Table:
-    """A row for each job.
+    """Render a table with a row for each job.
 
     Args:
         jobs: the summaries of jobs.
         now: the present time.
-        namespaces: whether to show them.
+        namespaces: whether to show namespaces.
     """
     found = Table(box=None, pad_edge=False, header_style="")
     for name in (*["NAMESPACE"] * namespaces, "NAME", "STATE", "PS", "WORKERS", "RESTARTS", "AGE"):
@@ -42,14 +42,14 @@ def table(jobs: Sequence[Found], now: datetime, *, namespaces: bool) -> Table:
     for job in jobs:
         cells = [*[job["namespace"]] * namespaces, job["name"], _word(job["phase"]), job["ps"], job["workers"]]
         cells += [str(job["restarts"]), since(job["created"], now)]
-        # The only column that gives way where a terminal is too narrow.
+        # The only column that is cut in a narrow terminal.
         cells.append(Text(job["why"], no_wrap=True, overflow="ellipsis"))
         found.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
     return found
 
 
 def tree(job: Found, now: datetime) -> Tree:
-    """Everything of one job."""
+    """Render a tree of one job with its conditions, roles, pods, shards and events."""
     age = f"namespace {job['namespace']}, {since(job['created'], now)} old"
     root = Tree(Text.assemble((job["name"], "bold"), "  ", _word(job["phase"]), f"  {age}"))
     for note in job["notes"]:

@@ -1,4 +1,4 @@
-"""How a pod stands, in a word, and why it waits or has failed, in Kubernetes' own words as far as it has any."""
+"""The state of a pod in one word, and the reasons that it waits or has failed, from Kubernetes if it reports them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -12,11 +12,11 @@ from pstraining.core.snapshot import PASSED_DEADLINE
 READY: Final = "Ready"
 TERMINATING: Final = "Terminating"
 _NO_NEWS: Final = ("ContainerCreating", "PodInitializing")
-"""What a container waits for while nothing is wrong, or while only an event of the pod has the reason."""
+"""Waiting reasons of normal starts. If a start is stuck, only an event of the pod has the reason."""
 
 
 def state(task: TaskPod) -> str:
-    """One word, such as Ready, Running (and not ready), Pending, Succeeded, OOMKilled or ImagePullBackOff."""
+    """Return one word, such as Ready, Running (but not ready), Pending, Succeeded, OOMKilled or ImagePullBackOff."""
     pod = task.pod
     container = pod.blocked_init or pod.container
     if pod.deleting:
@@ -37,10 +37,10 @@ def state(task: TaskPod) -> str:
 
 
 def why(task: TaskPod) -> list[str]:
-    """Why it is not ready, or has run more than once; empty for a task that has always run, or has ended well."""
+    """Return the reasons that a task is not ready or was restarted; empty without any."""
     status = task.manifest.get("status") or {}
     pod = task.pod
-    # The operator has ended what ran on beside the program: that is no news of the program.
+    # The operator ended containers beside the finished program: the pod's reason says nothing about the program.
     of_pod = () if pod.finished and pod.active_deadline == PASSED_DEADLINE else _of_pod(status)
     found = [one_line(text) for text in (*of_pod, *_of_containers(status))]
     if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):
@@ -54,7 +54,7 @@ def why(task: TaskPod) -> list[str]:
 
 
 def is_unexplained(task: TaskPod) -> bool:
-    """Whether it waits and its status does not say why: an event of the pod may."""
+    """Return whether a task waits without a reason in its status. An event of the pod may have it."""
     pod = task.pod
     starts = not (pod.ready or pod.deleting or pod.terminal or pod.container.running)
     return starts and not why(task)
@@ -62,12 +62,12 @@ def is_unexplained(task: TaskPod) -> bool:
 
 def _of_pod(status: Mapping[str, Any]) -> Iterator[str]:
     if status.get("reason"):
-        yield _said(status["reason"], status.get("message"))
+        yield _with_message(status["reason"], status.get("message"))
     for condition in status.get("conditions") or ():
         waits = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
         disrupted = condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
         if (waits or disrupted) and condition.get("reason"):
-            yield _said(condition["reason"], condition.get("message"))
+            yield _with_message(condition["reason"], condition.get("message"))
 
 
 def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _of_container(subject: str, container: Mapping[str, Any]) -> Iterator[str]:
     present = container.get("state") or {}
     waiting, ended = present.get("waiting") or {}, present.get("terminated")
     if waiting.get("reason") and (waiting["reason"] not in _NO_NEWS or waiting.get("message")):
-        yield f"{subject} is waiting: {_said(waiting['reason'], waiting.get('message'))}"
+        yield f"{subject} is waiting: {_with_message(waiting['reason'], waiting.get('message'))}"
     if ended and ended.get("exitCode"):
         yield f"{subject} ended with {_end(ended)}"
     restarts, last = int(container.get("restartCount") or 0), (container.get("lastState") or {}).get("terminated")
@@ -91,8 +91,8 @@ def _of_container(subject: str, container: Mapping[str, Any]) -> Iterator[str]:
 
 def _end(ended: Mapping[str, Any]) -> str:
     reason = f" ({ended['reason']})" if ended.get("reason") not in (None, "", "Error") else ""
-    return _said(f"exit code {ended.get('exitCode', 0)}{reason}", last_line(ended.get("message") or ""))
+    return _with_message(f"exit code {ended.get('exitCode', 0)}{reason}", last_line(ended.get("message") or ""))
 
 
-def _said(what: str, message: str | None) -> str:
-    return f"{what}: {message}" if message else what
+def _with_message(reason: str, message: str | None) -> str:
+    return f"{reason}: {message}" if message else reason
