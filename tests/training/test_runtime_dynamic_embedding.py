@@ -239,7 +239,14 @@ def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
     assert all((slot == 0).all() for _, *slots in state.values() for slot in slots)
 
 
-def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(client: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In files that the servers wrote."""
+    from pstraining.runtime.chief import file_plan
+
+    monkeypatch.setattr(file_plan, "FILE_BYTES", 512)
+    monkeypatch.setattr(file_plan, "SMALL", 0)
     first = in_sync(client, "Adam", 3)
     first.start()
     shares = [batches(6, seed=worker) for worker in range(2)]
@@ -247,7 +254,8 @@ def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(client: A
     saved = by_key(first.control.snapshot(fence=1))
     checkpoints = Checkpoints(tmp_path, keep=1)
     with first.control.copied(fence=1, wait=lambda: None) as state:
-        checkpoints.save(state, term=1, layout=first.store.layout)
+        path = checkpoints.save(state, term=1, layout=first.store.layout)
+    assert len(list(path.glob("ps-2-*.npy"))) > 3, "each column in several files"
     more = [batches(3, seed=7 + worker) for worker in range(2)]
     Crew(first, more).join(PATIENCE)
     expected, container = by_key(first.control.snapshot(fence=1)), client.container

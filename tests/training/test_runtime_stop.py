@@ -105,7 +105,6 @@ def test_a_stopped_chief_does_not_read_its_checkpoint_back(
     """It would read every byte once more, in the seconds that Kubernetes gives it."""
     import keras
 
-    from pstraining.runtime.checkpoint import storage
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.chief.options import ChiefOptions
     from pstraining.runtime.chief.shutdown import GracefulStop
@@ -117,13 +116,13 @@ def test_a_stopped_chief_does_not_read_its_checkpoint_back(
     chief = Chief(client, rig.store, ChiefOptions(TrainingSettings(steps=10), checkpoint, None), stop=stop)
     stop._asked = True
     read: list[Any] = []
-    load = storage._load
+    load = Checkpoints._load
 
-    def noted(key: Any, path: Path) -> Any:
+    def noted(own: Any, key: Any, path: Path) -> Any:
         read.append(key)
-        return load(key, path)
+        return load(own, key, path)
 
-    monkeypatch.setattr(storage, "_load", noted)
+    monkeypatch.setattr(Checkpoints, "_load", noted)
     with pytest.raises(SystemExit, match="143"):
         chief.run()
     assert not read

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint import manifest
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key, aside, key_of, set_aside, superfluous, term_of_temporary
 from pstraining.runtime.checkpoint.state import State
@@ -76,29 +78,38 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def change(path: Path, **fields: Any) -> None:
+    """Change a manifest and its checksum; a field that is None goes."""
+    changed = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps(manifest.sealed({name: value for name, value in changed.items() if value is not None})))
+
+
 def other_format(path: Path) -> None:
-    metadata = json.loads(path.read_text())
-    path.write_text(json.dumps({**metadata, "format": 99}))
+    change(path, format=99)
 
 
 def other_step(path: Path) -> None:
-    path.write_text(path.read_text().replace('"step": 20', '"step": 21'))
+    change(path, step=21)
 
 
 def other_term(path: Path) -> None:
-    path.write_text(path.read_text().replace('"folderTerm": 1', '"folderTerm": 2'))
+    change(path, folderTerm=2)
+
+
+def other_text(path: Path) -> None:
+    path.write_text(path.read_text().replace('"term": 1', '"term": 2'))
 
 
 def other_shape(path: Path) -> None:
-    metadata = json.loads(path.read_text())
-    metadata["arrays"]["model/dense/kernel"][1] = [3, 2]
-    path.write_text(json.dumps(metadata))
+    tensors = json.loads(path.read_text())["arrays"]
+    tensors["model/dense/kernel"][1] = [3, 2]
+    change(path, arrays=tensors)
 
 
 def one_less(path: Path) -> None:
-    metadata = json.loads(path.read_text())
-    del metadata["arrays"]["model/dense/kernel"]
-    path.write_text(json.dumps(metadata))
+    tensors = json.loads(path.read_text())["arrays"]
+    del tensors["model/dense/kernel"]
+    change(path, arrays=tensors)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +117,7 @@ def one_less(path: Path) -> None:
     [
         ("metadata.json", other_step),
         ("metadata.json", other_term),
+        ("metadata.json", other_text),
         ("metadata.json", other_shape),
         ("metadata.json", one_less),
         ("state.npz", cut),
@@ -185,9 +197,7 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
 def test_checkpoints_of_earlier_versions_are_read_and_give_way_to_later_ones(tmp_path: Path) -> None:
     saved(tmp_path, 10, 20)
     for folder in tmp_path.glob("ckpt-*"):
-        metadata = json.loads((folder / "metadata.json").read_text())
-        del metadata["folderTerm"]
-        (folder / "metadata.json").write_text(json.dumps(metadata))
+        change(folder / "metadata.json", folderTerm=None, parts=None, format=1)
         folder.rename(tmp_path / folder.name.removesuffix("-term-1"))
     (tmp_path / "term-1" / "chief.json").unlink()
     (tmp_path / "term-1").rmdir()

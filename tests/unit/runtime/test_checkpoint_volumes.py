@@ -1,7 +1,6 @@
 """Volumes that damage a checkpoint, fail in a rename, cannot rename at all, or hold what nobody expects."""
 
 import errno
-import json
 import os
 import sys
 import zipfile
@@ -12,12 +11,12 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.checkpoint import files
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import SettingsError
-from tests.unit.runtime.test_checkpoint import layout, names, opened, saved, state
+from tests.unit.runtime.test_checkpoint import change, layout, names, opened, saved, state
 
 
 def small(step: int) -> State:
@@ -40,8 +39,8 @@ def two(tmp_path: Path) -> Checkpoints:
     return checkpoints
 
 
-@pytest.mark.parametrize("file", ["state.npz", "metadata.json"])
-def test_a_byte_that_changed_anywhere_costs_the_newest_at_most(two: Checkpoints, file: str) -> None:
+@pytest.mark.parametrize(("file", "harmless"), [("state.npz", {20}), ("metadata.json", set())])
+def test_a_byte_that_changed_anywhere_costs_the_newest_at_most(two: Checkpoints, file: str, harmless: set[int]) -> None:
     path = two.path(20) / file
     good = path.read_bytes()
     found = set()
@@ -49,7 +48,7 @@ def test_a_byte_that_changed_anywhere_costs_the_newest_at_most(two: Checkpoints,
         for flipped in (0x01, 0x08, 0x80, 0xFF):
             path.write_bytes(good[:at] + bytes([good[at] ^ flipped]) + good[at + 1 :])
             found.add(what_is_left(two))
-    assert found == {10, 20}, "a space, or a date, that changed does no harm"
+    assert found == {10} | harmless, "a date that changed does no harm"
 
 
 @pytest.mark.parametrize("file", ["state.npz", "metadata.json"])
@@ -82,9 +81,7 @@ def test_a_size_that_the_file_does_not_have_is_damage_and_no_lack_of_memory(two:
     with zipfile.ZipFile(folder / "state.npz", "w") as archive, archive.open("model/w.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 60,)})
         file.write(b"\0" * 12)
-    metadata = json.loads((folder / "metadata.json").read_text())
-    metadata["arrays"] = {"model/w": ["float32", [1 << 60]]}
-    (folder / "metadata.json").write_text(json.dumps(metadata))
+    change(folder / "metadata.json", arrays={"model/w": ["float32", [1 << 60]]})
     assert what_is_left(two) == 10
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
 from pstraining.runtime.checkpoint.state import State, SupersededError

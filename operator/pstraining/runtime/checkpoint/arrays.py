@@ -1,7 +1,8 @@
 """A state as a file of named tensors, NumPy's `.npz`, and the checks that it is what it was.
 
 Written block by block, and read in parts: no tensor has to fit the memory. Any damage of a file is found when
-it is opened, before memory is taken for its tensors, so a lack of memory is just that.
+it is opened, before memory is taken for its tensors, so a lack of memory is just that. Tensors that the servers wrote
+themselves are in files of their own beside it, see `parts`.
 """
 
 import math
@@ -17,6 +18,10 @@ from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
+from pstraining.runtime.checkpoint.checksums import FindDamaged
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.manifest import Manifest
+from pstraining.runtime.checkpoint.parts import PartFolder, read_at
 from pstraining.runtime.checkpoint.state import ENDED, Entry, State, StateBlocks, whole
 from pstraining.runtime.model.partition import Array
 
@@ -26,15 +31,6 @@ BLOCK_BYTES: Final = 4 << 20
 """Maximum size of a block that a file yields."""
 _LOCAL_HEADER: Final = 30
 """Length of a zip entry's local header, without its name and extra field; their lengths are its last four bytes."""
-
-
-class CorruptCheckpointError(Exception):
-    """A checkpoint that cannot be read as a whole."""
-
-
-def describe(entries: Mapping[str, Entry]) -> dict[str, list[Any]]:
-    """Dtype and shape by name, for the metadata."""
-    return {name: [entry.dtype, list(entry.shape)] for name, entry in entries.items()}
 
 
 def write(file: IO[bytes], state: StateBlocks) -> None:
@@ -87,33 +83,46 @@ class _Place(NamedTuple):
 
 
 class StoredState:
-    """A state in a file, which stays readable while this object lives, even if the file is renamed or removed.
+    """A state in files, which stays readable while this object lives, even if its folder is renamed.
 
     Args:
-        path: of the file.
+        path: of the file of tensors; the parts are in the same folder.
         step: of the state.
-        expected: dtype and shape of each tensor by name, see `describe`.
+        manifest: what the files are.
 
     Raises:
         CorruptCheckpointError: it has other tensors, or others bytes than were written.
         Exception: it is damaged; the type depends on the library that detects it.
     """
 
-    def __init__(self, path: Path, step: int, expected: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, step: int, manifest: Manifest) -> None:
         self.step = step
+        described = {name: own for name, own in manifest.tensors.items() if name not in manifest.parts}
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
         with os.fdopen(os.dup(self._descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
             found = {entry.filename: entry for entry in archive.infolist()}
-            if set(found) != {f"{name}.npy" for name in expected}:
+            if set(found) != {f"{name}.npy" for name in described}:
                 raise CorruptCheckpointError("the metadata names other tensors than there are")
             room = os.fstat(self._descriptor).st_size
             self._places = {
-                name: _place(archive, file, found[f"{name}.npy"], described, room)
-                for name, described in expected.items()
+                name: _place(archive, file, found[f"{name}.npy"], own, room) for name, own in described.items()
             }
             for entry in found.values():
                 _check_sum(archive, entry)
+        shapes = {name: manifest.tensors[name] for name in manifest.parts}
+        self._in_parts = {name: Entry(dtype, tuple(shape)) for name, (dtype, shape) in shapes.items()}
+        self.parts = PartFolder(path.parent, self._in_parts, manifest.parts) if manifest.parts else None
+        """The tensors that the servers wrote themselves; their content has yet to be checked."""
+
+    def check_parts(self, find_damaged: FindDamaged) -> None:
+        """Compare the checksums of all parts.
+
+        Raises:
+            CorruptCheckpointError: a file has others bytes than were written.
+        """
+        if self.parts and (damaged := find_damaged(self.parts.checksums)):
+            raise CorruptCheckpointError(f"{damaged[0].name} has another checksum than was written")
 
     @property
     def ended_early(self) -> bool:
@@ -123,7 +132,7 @@ class StoredState:
     @property
     def entries(self) -> Mapping[str, Entry]:
         """The tensors by name, in the order of `blocks`."""
-        return {name: place.entry for name, place in self._places.items()}
+        return {name: place.entry for name, place in self._places.items()} | self._in_parts
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
         """Yield names and flat parts of tensors."""
@@ -138,6 +147,8 @@ class StoredState:
         Raises:
             CorruptCheckpointError: the file has been cut since.
         """
+        if self.parts and name in self._in_parts:
+            return self.parts.read(name, begin, end)
         entry, first, in_order = self._places[name]
         if not in_order:
             stored = self._elements(name, first, 0, entry.size).reshape(entry.shape, order="F")
@@ -165,14 +176,8 @@ class StoredState:
 
     def _elements(self, name: str, first: int, begin: int, end: int) -> Array:
         dtype = np.dtype(self._places[name].entry.dtype)
-        found = np.empty(end - begin, dtype)
-        rest, offset = found.view(np.uint8).data, first + begin * dtype.itemsize
-        while rest:
-            read = os.preadv(self._descriptor, [rest], offset)
-            if not read:
-                raise CorruptCheckpointError(f"{name} ends too early")
-            rest, offset = rest[read:], offset + read
-        return found
+        offset, size = first + begin * dtype.itemsize, (end - begin) * dtype.itemsize
+        return read_at(self._descriptor, offset, size, name).view(dtype)
 
 
 def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, described: Any, room: int) -> _Place:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from pstraining.runtime.checkpoint import interval as intervals
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError, StoredState
+from pstraining.runtime.checkpoint.arrays import StoredState
+from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.state import StateBlocks, StateParts
 from pstraining.runtime.checkpoint.storage import Checkpoints
@@ -39,6 +41,7 @@ class Saver:
         writer: the chief, as the folder's markers name it.
         counters: counts what is saved and what is not.
         clock: seconds.
+        damaged: see `Checkpoints`.
 
     Raises:
         SettingsError: the folder cannot hold checkpoints.
@@ -54,9 +57,10 @@ class Saver:
         writer: Writer | None = None,
         counters: ChiefCounters | None = None,
         clock: Callable[[], float] = time.monotonic,
+        damaged: FindDamaged = find_damaged,
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
-        self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep, writer=writer)
+        self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep, writer=writer, damaged=damaged)
         self.checkpoints.open()
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
         self._counters = counters or ChiefCounters()

@@ -1,14 +1,14 @@
 """Checkpoints: the state of training in a folder, whole or not there at all.
 
-A checkpoint is a folder `ckpt-<step>-term-<n>` with `state.npz` (tensors by logical name) and `metadata.json`. It is
-written under another name, forced to disk and renamed, so a reader sees all of it or nothing. Tensors are stored as the
-model knows them, not as the servers hold them: any number of servers can take them up.
+A checkpoint is a folder `ckpt-<step>-term-<n>` with `state.npz` (tensors by logical name), a file for some rows of each
+tensor that the servers wrote themselves, and `metadata.json`. It is written under another name, forced to disk and
+renamed, so a reader sees all of it or nothing. Tensors are stored as the model knows them, not as the servers hold
+them: any number of servers can take them up.
 
 One chief writes at a time. One that was superseded, and does not know it yet, deletes and replaces nothing of a later
 one's: names carry the term (`naming`), and it looks at the markers (`fencing`) before it writes, renames and deletes.
 """
 
-import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -17,18 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
-from pstraining.runtime.checkpoint import arrays, files, naming
-from pstraining.runtime.checkpoint.arrays import CorruptCheckpointError, StoredState
+from pstraining.runtime.checkpoint import arrays, files, manifest, naming
+from pstraining.runtime.checkpoint.arrays import StoredState
+from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
+from pstraining.runtime.checkpoint.parts import WritesParts
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
-FORMAT: Final = 1
 ARRAYS: Final = "state.npz"
-METADATA: Final = "metadata.json"
 _TRIALS: Final = 3
 """How often the rehearsal is tried: another chief that starts at the same time may sweep it away."""
 
@@ -40,10 +41,14 @@ class Checkpoints:
         folder: where they are.
         keep: how many of the newest stay.
         writer: the identity of the chief that writes.
+        damaged: reads what the servers wrote, and finds what is damaged.
     """
 
-    def __init__(self, folder: Path, *, keep: int, writer: Writer | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, keep: int, writer: Writer | None = None, damaged: FindDamaged = find_damaged
+    ) -> None:
         self.folder, self._keep, self._writer = folder, keep, writer or Writer()
+        self._damaged = damaged
         self._term: FolderTerm | None = None
 
     def steps(self) -> list[int]:
@@ -72,7 +77,7 @@ class Checkpoints:
             key = max(found)
             identity = _identity(found[key])
             try:
-                return _load(key, found[key])
+                return self._load(key, found[key])
             except CorruptCheckpointError as error:
                 if identity == _identity(found[key]) != 0:
                     event("checkpoint_unreadable", step=key.step, reason=str(error), path=str(found[key]))
@@ -84,7 +89,7 @@ class Checkpoints:
         Raises:
             CorruptCheckpointError: a part is missing, damaged or of another format.
         """
-        return _load(*self._newest_of(step))
+        return self._load(*self._newest_of(step))
 
     def open(self) -> None:
         """Make the folder if it is not there, see that it can hold checkpoints, and take its next term.
@@ -207,6 +212,17 @@ class Checkpoints:
         aside = {naming.set_aside(name): self.folder / name for name in names}
         return {key: path for key, path in (aside | named).items() if key is not None}
 
+    def _load(self, key: Key, path: Path) -> StoredState:
+        try:
+            said = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
+            found = StoredState(path / ARRAYS, key.step, said)
+        except (CorruptCheckpointError, MemoryError):
+            raise
+        except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
+            raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
+        found.check_parts(self._damaged)
+        return found
+
     def _newest_of(self, step: int) -> tuple[Key, Path]:
         found = [item for item in self._found().items() if item[0].step == step]
         if not found:
@@ -231,16 +247,12 @@ class Checkpoints:
         final = self.folder / key.name
         temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
         temporary.mkdir()
-        metadata = {
-            "format": FORMAT,
-            "step": state.step,
-            "term": term,
-            "folderTerm": own.number,
-            "arrays": arrays.describe(state.entries),
-            "layout": _describe(layout),
-        }
-        files.write_durably(temporary / ARRAYS, lambda file: arrays.write(file, state))
-        files.write_durably(temporary / METADATA, lambda file: file.write(json.dumps(metadata, indent=1).encode()))
+        entries = state.entries
+        parts = state.write_parts(temporary) if isinstance(state, WritesParts) else {}
+        rest = state.without(parts) if isinstance(state, WritesParts) else state
+        files.write_durably(temporary / ARRAYS, lambda file: arrays.write(file, rest))
+        content = manifest.encode(key, term, entries, parts, layout)
+        files.write_durably(temporary / manifest.NAME, lambda file: file.write(content))
         files.sync_folder(temporary)
         own.check()
         files.replace_folder(temporary, final, aside=self.folder / naming.aside(own.number, final.name))
@@ -276,30 +288,3 @@ def _identity(path: Path) -> int:
         return path.stat().st_ino
     except OSError:
         return 0
-
-
-def _load(key: Key, path: Path) -> StoredState:
-    try:
-        metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
-        if metadata["format"] != FORMAT:
-            raise CorruptCheckpointError(f"format {metadata['format']} is not known")
-        if (metadata.get("folderTerm", 0), metadata["step"]) != (key.term, key.step):
-            raise CorruptCheckpointError(f"the metadata is of step {metadata['step']}, {metadata.get('folderTerm')}")
-        return StoredState(path / ARRAYS, key.step, metadata["arrays"])
-    except (CorruptCheckpointError, MemoryError):
-        raise
-    except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
-        raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
-
-
-def _describe(layout: Layout) -> Any:
-    """The servers' segments at the time of saving, for people and tools; a restore does not need them."""
-    return [
-        {
-            "ps": segment.ps,
-            "group": segment.group,
-            "dtype": segment.dtype,
-            "pieces": [[layout.tensors[slice_.tensor].path, slice_.begin, slice_.end] for slice_ in segment.slices],
-        }
-        for segment in layout.segments
-    ]

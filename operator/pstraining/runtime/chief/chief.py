@@ -27,7 +27,7 @@ from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reporting import TrainingReporter
 from pstraining.runtime.chief.server_state import ServerState
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
-from pstraining.runtime.chief.store_admin import StoreAdmin
+from pstraining.runtime.chief.store_admin import StoreAdmin, new_generation
 from pstraining.runtime.chief.unused import report_unused
 from pstraining.runtime.chief.worker_wait import wait_for_workers
 from pstraining.runtime.ps.record import EARLY, Assignment
@@ -105,10 +105,15 @@ class Chief:
         self._is_lost = False  # whether the newest dense parameters are lost
 
     def _open_folder(self, options: ChiefOptions) -> Saver:
-        # Worker 0 of a job without a chief has no term that would order it and its predecessor.
-        writer = Writer() if self._joins else Writer(self._client.cluster.job_uid, self._term)
-        layout, counters = self._whole.layout, options.counters
-        saver = Saver(options.checkpoint, layout, term=lambda: self._term, writer=writer, counters=counters)
+        saver = Saver(
+            options.checkpoint,
+            self._whole.layout,
+            term=lambda: self._term,
+            # Worker 0 of a job without a chief has no term that would order it and its predecessor.
+            writer=Writer() if self._joins else Writer(self._client.cluster.job_uid, self._term),
+            damaged=lambda expected: self._admin.find_damaged(expected),  # noqa: PLW0108 - the members change
+            counters=options.counters,
+        )
         options.history.attach(saver.checkpoints)
         return saver
 
@@ -238,7 +243,7 @@ class Chief:
         state = self._saver.checkpoints.newest() if self._saver else None
         fresh = state is None
         self._early = state is not None and state.ended_early
-        generation = _new_generation()
+        generation = new_generation()
         if self._client.cluster.in_pod:
             self._admin.mark_owned()
         self._admin.restore(
@@ -376,7 +381,7 @@ class Chief:
             return final
         changed = with_weights(whole(final), best, self._model.trained_by)
         done = EARLY if self._early else 1
-        self._admin.restore(changed, fence=self._fence, generation=_new_generation(), fresh=False, done=done)
+        self._admin.restore(changed, fence=self._fence, generation=new_generation(), fresh=False, done=done)
         if self._saver:
             self._saver.replace_last(changed)
         event("best_restored", step=changed.step)
@@ -386,8 +391,3 @@ class Chief:
         self._check_abort()
         self._stop.check()
         time.sleep(POLL)
-
-
-def _new_generation() -> int:
-    """Return a number that no earlier set of parameters had."""
-    return time.time_ns() // 1_000_000

@@ -4,15 +4,19 @@ Any number of servers can take up a state, and a program that has thawed or adde
 then begins as in Keras.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from pstraining.runtime.checkpoint.arrays import StoredState
+from pstraining.runtime.checkpoint.parts import header, shared_rows
 from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
 from pstraining.runtime.chief import dynamic_contents
 from pstraining.runtime.chief.dynamic_contents import RowsPiece
+from pstraining.runtime.chief.file_plan import FilePiece
 from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.data_ledger import Ledger
@@ -51,6 +55,7 @@ class Contents:
         self._places, self._shards, self._state, self._fresh, self._device = places, shards, state, fresh, device
         self._saved = state.entries
         self._given = {} if fresh else _given(shards, self._saved)
+        self._folder = state.parts if isinstance(state, StoredState) else None
 
     def check(self) -> None:
         """Check names, shapes and dtypes.
@@ -81,8 +86,41 @@ class Contents:
         given = [number for number, part in enumerate(parts) if part.kind == MODEL or not self._fresh]
         return [self._part(shard, number).reshape(parts[number].shape) for number in given]
 
-    def pieces(self, most: int) -> Iterator[StatePiece | RowsPiece]:
-        """Yield the pieces of all shards, none of more than `most` bytes unless it is a row."""
+    @property
+    def checksums(self) -> Mapping[Path, str]:
+        """The checksums of the files that servers wrote."""
+        return self._folder.checksums if self._folder else {}
+
+    def files(self, most: int) -> list[FilePiece]:
+        """Return what servers can take from such files themselves: the rows of tables. `most`: see `pieces`."""
+        found: list[FilePiece] = []
+        for shard, own in enumerate(self._shards if self._folder else ()):
+            for number, unit in enumerate(own.units(most)):
+                part = own.parts[unit.numbers[0]]
+                if unit.is_cut and part.is_table and not part.arena:
+                    found += self._of_files(shard, number, unit.numbers[0])
+        return found
+
+    def _of_files(self, shard: int, unit: int, number: int) -> Iterator[FilePiece]:
+        part, (span,) = self._shards[shard].parts[number], self._places.of_parts[shard, number]
+        source = self._source(span, part)
+        if self._folder is None or source is None or source not in self._folder.parts:
+            return
+        (width, files), dtype = self._folder.parts[source], self._saved[source].dtype
+        if (width, dtype) != (part.width, part.variable.dtype.name):
+            return
+        for file in files:
+            if rows := shared_rows(file, span.first, span.stride):
+                skip = len(header(dtype, file.rows, width))
+                yield FilePiece(span.name, shard, unit, self._folder.folder / file.name, skip, rows)
+
+    def pieces(self, most: int, without: Collection[str] = ()) -> Iterator[StatePiece | RowsPiece]:
+        """Yield the pieces of all shards, none of more than `most` bytes unless it is a row.
+
+        Args:
+            most: bytes.
+            without: names of tables whose pieces servers have already.
+        """
         cut: dict[str, list[tuple[int, int, StatePart]]] = {}
         for shard, own in enumerate(self._shards):
             for number, unit in enumerate(own.units(most)):
@@ -99,7 +137,8 @@ class Contents:
                 else:
                     yield from self._rows(shard, number, unit, most)
         for name, owners in cut.items():
-            yield from self._table(name, owners, most)
+            if name not in without:
+                yield from self._table(name, owners, most)
         for number, names in enumerate(self._columns()):
             servers, fresh = len(self._shards), self._fresh
             yield from dynamic_contents.pieces(

@@ -1,13 +1,15 @@
 """The state on the servers as blocks of a checkpoint: read in calls of bounded size, the next ones ahead of time."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.state import ENDED, Entry
 from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
@@ -54,6 +56,7 @@ class ServerState:
         most: maximum number of bytes of a window.
         fetch: returns a window: a flat array for each of its parts.
         between: called before every block; may raise to end the reading.
+        write: lets the servers write what they can of it, see `WritesParts`.
     """
 
     step: int
@@ -62,6 +65,9 @@ class ServerState:
     most: int
     fetch: Callable[[ReadWindow], Sequence[Array]]
     between: Callable[[], None] = lambda: None
+    write: Callable[[Path], Mapping[str, Parts]] = lambda folder: {}
+    left_out: frozenset[str] = frozenset()
+    """Names of tensors that this is without."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Tensors that are on no server."""
 
@@ -74,10 +80,19 @@ class ServerState:
         """The same, as the last one of a training that was ended before its time."""
         return replace(self, extra={**self.extra, ENDED: np.asarray(1, np.int64)})
 
+    def write_parts(self, folder: Path) -> Mapping[str, Parts]:
+        """Let the servers write what they can into the folder of a checkpoint; see `WritesParts`."""
+        return self.write(folder)
+
+    def without(self, names: Collection[str]) -> "ServerState":
+        """Return the state without some tensors."""
+        return replace(self, left_out=self.left_out | frozenset(names))
+
     @property
     def entries(self) -> dict[str, Entry]:
         """The tensors by name, in the order of `blocks`."""
-        return self.places.entries | {name: Entry(str(own.dtype), own.shape) for name, own in self.extra.items()}
+        found = self.places.entries | {name: Entry(str(own.dtype), own.shape) for name, own in self.extra.items()}
+        return {name: entry for name, entry in found.items() if name not in self.left_out}
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
         """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
@@ -104,6 +119,8 @@ class ServerState:
             for own in units
         ]
         for name, spans in self.places.spans.items():
+            if name in self.left_out:
+                continue
             found = [(span, *at[span.shard][span.part]) for span in spans if span.size]
             pieces = [
                 (span, list(self._sources(span, ReadWindow(span.shard, number), place, units[span.shard][number])))

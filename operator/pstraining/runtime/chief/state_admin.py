@@ -1,17 +1,24 @@
-"""Moves the state between the servers and the chief, which never holds more of it than a few pieces."""
+"""Moves the state between the servers and the chief, which never holds more of it than a few pieces.
+
+What the servers write and read themselves does not pass through the chief at all, see `server_files`.
+"""
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
+from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.contents import Contents, StatePiece
 from pstraining.runtime.chief.dynamic_contents import RowsPiece
 from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.file_plan import plan
+from pstraining.runtime.chief.server_files import ServerFiles
 from pstraining.runtime.chief.server_state import ReadWindow, ServerState
 from pstraining.runtime.chief.state_map import StateMap
 from pstraining.runtime.model.partition import Array
@@ -53,6 +60,7 @@ class StateAdmin:
         self._units = [shard.units(self._most) for shard in self._primaries]
         grows = any(shard.arenas for shard in self._primaries)
         self._is_small = not grows and sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
+        self.files = ServerFiles(self._client, self._members, self._most, demand)
         self._traced: dict[Hashable, TracedFunction] = {}
 
     def copy_ahead(self, fence: int, between: Callable[[], None]) -> int:
@@ -107,8 +115,12 @@ class StateAdmin:
             numbers = self._units[window.shard][window.unit].numbers
             return [values[window.shard][number].reshape(-1) for number in numbers]
 
+        def write(folder: Path) -> dict[str, Parts]:
+            planned = {} if self._is_small else plan(places, self._primaries, self._most)
+            return self.files.write(folder, planned, token, between)
+
         def state(step: int) -> ServerState:
-            return ServerState(step, places, self._primaries, self._most, fetch, between)
+            return ServerState(step, places, self._primaries, self._most, fetch, between, write)
 
         return records, state
 
@@ -149,8 +161,9 @@ class StateAdmin:
         self.release(fence)
         token = int64(time.time_ns())
         self._demand("begin", self._emit_on_all(ShardParts.begin), int64(fence), token)
+        loaded = self.files.load(contents.files(self._most), contents.checksums, fence, token)
         with ThreadPoolExecutor(1, "pstraining-read-checkpoint") as pool:
-            pieces = contents.pieces(self._most)
+            pieces = contents.pieces(self._most, without=loaded)
             coming = pool.submit(next, pieces, None)
             while (piece := coming.result()) is not None:
                 coming = pool.submit(next, pieces, None)

@@ -38,6 +38,7 @@ class StoreAdmin:
         self._raise_fence = self._on_all(lambda shard, observed, fence: shard.raise_fence(observed, fence))
         self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
         self._states = StateAdmin(store, self._demand)
+        self.find_damaged = self._states.files.find_damaged
         self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
         self._rates = self._on_primaries(lambda shard: shard.learning_rates())
         follow = store.updates.follow
@@ -304,3 +305,8 @@ class StoreAdmin:
 def _emit_row_counts(shard: Shard) -> Tensor:
     with tf.device(shard.device):
         return counts_of(list(shard.dynamic.values()))
+
+
+def new_generation() -> int:
+    """Return a number that no earlier set of parameters had."""
+    return time.time_ns() // 1_000_000

@@ -238,8 +238,7 @@ class ShardParts:
                     written = [p.variable.assign(tf.reshape(value, p.shape), read_value=False) for p, value in pairs]
                 return with_dependencies(written, applied())
 
-            begun = tf.equal(self._token_or_zero(), token)
-            return tf.cond(self._is_incomplete(fence) & begun, apply, not_applied)
+            return tf.cond(self.takes(fence, token), apply, not_applied)
 
         return self._critical([fence, token, begin, *values], body)
 
@@ -260,9 +259,9 @@ class ShardParts:
 
         def body(fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, *values: Tensor) -> Tensor:
             given = dict(zip(names, values, strict=True))
-            begun = tf.equal(self._token_or_zero(), token)
-            allowed = self._is_incomplete(fence) & begun
-            return tf.cond(allowed, lambda: self.arenas[number].append(begin, keys, given), not_applied)
+            return tf.cond(
+                self.takes(fence, token), lambda: self.arenas[number].append(begin, keys, given), not_applied
+            )
 
         return self._critical([fence, token, begin, keys, *values], body)
 
@@ -276,8 +275,7 @@ class ShardParts:
                 with tf.control_dependencies([own.assign(copy.read_value(), read_value=False)]):
                     return with_dependencies([_destroyed(copy)], applied())
 
-            ready = tf.equal(self._token_or_zero(), token) & copy.initialized()
-            return tf.cond(self._is_incomplete(fence) & ready, apply, not_applied)
+            return tf.cond(self.takes(fence, token) & copy.initialized(), apply, not_applied)
 
         return self._critical([fence, token], body)
 
@@ -289,10 +287,13 @@ class ShardParts:
                 with tf.control_dependencies(self._copied_parameters() if fresh else []):
                     return with_dependencies(self._forgotten(), applied())
 
-            begun = tf.equal(self._token_or_zero(), token)
-            return tf.cond(self._is_incomplete(fence) & begun, apply, not_applied)
+            return tf.cond(self.takes(fence, token), apply, not_applied)
 
         return self._critical([fence, token], body)
+
+    def takes(self, fence: Tensor, token: Tensor) -> Tensor:
+        """Return whether the server takes pieces, between `begin` and `finish`; in the critical section. bool[]."""
+        return self._is_incomplete(fence) & tf.equal(self._token_or_zero(), token)
 
     def _taken(self, number: int, begin: Tensor, value: Tensor) -> Operation:
         """Emit writing some rows of a part."""

@@ -48,6 +48,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "There is no folder for checkpoints, and the model is not saved.", "Set `spec.checkpoint`."
     ),
     "checkpoint": EventText(_CHIEF, "A checkpoint was written to `path`, in `seconds`."),
+    "checkpoint_way": EventText(
+        _CHIEF,
+        "Large tensors are saved, or restored, `by` the servers, or by the chief because of `reason`.",
+        "To let the servers write: mount the volume of checkpoints in their pods, too.",
+    ),
     "checkpoint_interval": EventText(
         _CHIEF, "The interval was set by the time that a checkpoint takes and by the losses of parameter servers."
     ),

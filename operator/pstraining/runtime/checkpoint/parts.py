@@ -1,0 +1,185 @@
+"""Tensors whose rows are in files of their own, written by the parameter servers: which file has which rows.
+
+A file is a NumPy file of some rows, the header first; `numpy.load` reads it. The manifest names it, with its rows and
+its checksum.
+"""
+
+import io
+import math
+import os
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.state import Entry, StateBlocks
+from pstraining.runtime.model.partition import Array
+
+FILE_BYTES: Final = 16 << 20
+"""Maximum size of a file's rows, unless it is one row. A server holds a file four times while it writes it."""
+
+
+class PartFile(NamedTuple):
+    """Some rows of a tensor in a file: row `first` and each `stride`-th after it."""
+
+    name: str
+    first: int
+    stride: int
+    rows: int
+    checksum: str
+    """Of the whole file, see `checksums`."""
+
+
+class Parts(NamedTuple):
+    """The files of one tensor, which have each of its rows once."""
+
+    width: int
+    """Number of elements in a row; 1 for a tensor that is cut without regard to its rows."""
+    files: Sequence[PartFile]
+
+    @classmethod
+    def of(cls, described: Any) -> "Parts":
+        """Return what a manifest describes."""
+        return cls(described["width"], [PartFile(*file) for file in described["files"]])
+
+    def describe(self) -> dict[str, Any]:
+        """Return the description for the manifest."""
+        return {"width": self.width, "files": [list(file) for file in self.files]}
+
+
+def header(dtype: str, rows: int, width: int) -> bytes:
+    """Return how a file of these rows begins."""
+    found, shape = io.BytesIO(), (rows, width) if width > 1 else (rows,)
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    np.lib.format.write_array_header_1_0(found, {"descr": descr, "fortran_order": False, "shape": shape})
+    return found.getvalue()
+
+
+@runtime_checkable
+class WritesParts(StateBlocks, Protocol):
+    """A state of which the servers may write some tensors themselves, in files of their own."""
+
+    def write_parts(self, folder: Path) -> Mapping[str, Parts]:
+        """Let the servers write what they can into the folder of a checkpoint, and force it to disk.
+
+        Returns:
+            The files of the tensors that they wrote, by name.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        ...
+
+    def without(self, names: Collection[str]) -> StateBlocks:
+        """Return the state without some tensors."""
+        ...
+
+
+class SharedRows(NamedTuple):
+    """The rows of a file that belong to a server: number `source` in the file is number `target` on the server."""
+
+    source: int
+    source_step: int
+    target: int
+    target_step: int
+    rows: int
+
+
+def shared_rows(file: PartFile, first: int, stride: int) -> SharedRows | None:
+    """Return which rows of a file are among a server's, which are row `first` < `stride` and each `stride`-th after it.
+
+    Returns:
+        None if the file has none of them.
+    """
+    common = math.gcd(file.stride, stride)
+    distance, step = first - file.first, stride // common
+    if distance % common:
+        return None
+    source = distance // common * pow(file.stride // common, -1, step) % step
+    rows = len(range(source, file.rows, step))
+    target = (file.first + file.stride * source - first) // stride
+    return SharedRows(source, step, target, file.stride // common, rows) if rows else None
+
+
+class PartFolder:
+    """The files of a checkpoint's parts, which stay readable if the folder is renamed.
+
+    Args:
+        folder: the checkpoint's.
+        entries: dtype and shape of the tensors by name.
+        parts: their files by name.
+
+    Raises:
+        CorruptCheckpointError: a file has another size or header than was written.
+        OSError: a file is missing.
+    """
+
+    def __init__(self, folder: Path, entries: Mapping[str, Entry], parts: Mapping[str, Parts]) -> None:
+        self.folder, self.parts, self._entries = folder.absolute(), parts, entries
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, self._descriptor)
+        for name, own in parts.items():
+            if sum(file.rows for file in own.files) * own.width != entries[name].size:
+                raise CorruptCheckpointError(f"the files of {name} have another number of rows than it has")
+            for file in own.files:
+                self._check(file, header(entries[name].dtype, file.rows, own.width), entries[name], own.width)
+
+    @property
+    def checksums(self) -> dict[Path, str]:
+        """The checksum that each file must have."""
+        return {self.folder / file.name: file.checksum for own in self.parts.values() for file in own.files}
+
+    def read(self, name: str, begin: int, end: int) -> Array:
+        """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin].
+
+        Raises:
+            CorruptCheckpointError: a file has been cut since.
+        """
+        (width, files), dtype = self.parts[name], np.dtype(self._entries[name].dtype)
+        low, high = begin // width, -(-end // width)
+        found = np.empty([high - low, width], dtype)
+        for file in files:
+            first = max(0, -(-(low - file.first) // file.stride))
+            last = min(file.rows, -(-(high - file.first) // file.stride))
+            if first < last:
+                at = file.first + file.stride * first - low
+                rows = self._rows(file, dtype, width, first, last)
+                found[at : at + file.stride * (last - first) : file.stride] = rows
+        return found.reshape(-1)[begin - low * width : end - low * width]
+
+    def _rows(self, file: PartFile, dtype: np.dtype[Any], width: int, first: int, last: int) -> Array:
+        skip, of_row = len(header(str(dtype), file.rows, width)), width * dtype.itemsize
+        descriptor = os.open(file.name, os.O_RDONLY, dir_fd=self._descriptor)
+        try:
+            content = read_at(descriptor, skip + first * of_row, (last - first) * of_row, file.name)
+        finally:
+            os.close(descriptor)
+        return content.view(dtype).reshape(-1, width)
+
+    def _check(self, file: PartFile, expected: bytes, entry: Entry, width: int) -> None:
+        descriptor = os.open(file.name, os.O_RDONLY, dir_fd=self._descriptor)
+        try:
+            size = len(expected) + file.rows * width * np.dtype(entry.dtype).itemsize
+            if os.fstat(descriptor).st_size != size or os.pread(descriptor, len(expected), 0) != expected:
+                raise CorruptCheckpointError(f"{file.name} is not what the manifest says")
+        finally:
+            os.close(descriptor)
+
+
+def read_at(descriptor: int, offset: int, size: int, name: str) -> Array:
+    """Return some bytes of an open file. Shape: [size].
+
+    Raises:
+        CorruptCheckpointError: it ends before.
+    """
+    found = np.empty(size, np.uint8)
+    rest = found.data
+    while rest:
+        read = os.preadv(descriptor, [rest], offset)
+        if not read:
+            raise CorruptCheckpointError(f"{name} ends too early")
+        rest, offset = rest[read:], offset + read
+    return found

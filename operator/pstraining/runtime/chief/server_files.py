@@ -1,0 +1,263 @@
+"""The parameter servers write and read a checkpoint's large tensors themselves, where they reach its folder.
+
+Whether they do is tried, never guessed: before a save every server copies a file that the chief has just written, and
+before a restore every server reads a file of the checkpoint. Otherwise the tensors pass through the chief.
+"""
+
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import tensorflow as tf
+
+from pstraining.runtime.checkpoint import checksums
+from pstraining.runtime.checkpoint.parts import Parts
+from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.file_plan import FilePiece, PlannedFile
+from pstraining.runtime.model.tensor import Tensor, TracedFunction
+from pstraining.runtime.ps.part_files import PartFiles
+from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.store import int64
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport.client import PSClient, ShardLostError
+
+POLL: Final = 0.1
+"""Seconds between two calls of `between` while servers write."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ServerFiles:
+    """The chief's functions over the files of all servers.
+
+    Args:
+        client: the connection to the servers.
+        members: every shard's parts on its members, the primary first.
+        most: see `ShardParts.units`.
+        demand: calls a function whose result is 1 on every server that accepts the call; raises `FencedError`.
+    """
+
+    def __init__(
+        self, client: PSClient, members: Sequence[Sequence[ShardParts]], most: int, demand: Callable[..., None]
+    ) -> None:
+        self._client, self._demand = client, demand
+        self._members = [[PartFiles(member) for member in own] for own in members]
+        self._units = [own[0].units(most) for own in members]
+        self._traced: dict[Hashable, TracedFunction] = {}
+        self._reported: dict[str, str | None] = {}
+        self._interrupted = False
+
+    def write(
+        self, folder: Path, planned: Mapping[str, Sequence[PlannedFile]], token: int, between: Callable[[], None]
+    ) -> dict[str, Parts]:
+        """Let the primaries write files of the copy into a folder, and force them to disk.
+
+        Args:
+            folder: of the checkpoint that is being written.
+            planned: the files of each tensor, by name.
+            token: the copy's name.
+            between: called repeatedly meanwhile; may raise to end the writing.
+
+        Returns:
+            The files of each tensor; nothing if not all servers reach the folder.
+
+        Raises:
+            FencedError: a server no longer keeps the copy.
+            OSError: a file could not be written.
+        """
+        if not planned:
+            return {}
+        folder = folder.absolute()
+        # An error of a volume may look like the loss of a server. It must not end one save after the other.
+        reason = "the servers' last save was interrupted" if self._interrupted else None
+        self._interrupted = False
+        try:
+            if reason is None:
+                reason = self._why_not(folder)
+            _report(self._reported, "save", reason)
+            if reason:
+                return {}
+            written = self._write_all(folder, [file for files in planned.values() for file in files], token, between)
+        except ShardLostError:
+            self._interrupted = True
+            raise
+        return {
+            name: Parts(files[0].width, [one.file._replace(checksum=written[folder / one.file.name]) for one in files])
+            for name, files in planned.items()
+        }
+
+    def find_damaged(self, expected: Mapping[Path, str]) -> list[Path]:
+        """Let the servers read files, each a part of them, and return those that do not have these checksums.
+
+        What they cannot read, or find damaged, is read here once more.
+        """
+        suspects = list(expected)
+        with suppress(ShardLostError):
+            if self._all_read(suspects[0], expected[suspects[0]]):
+                shares = [(shard, suspects[shard :: len(self._members)]) for shard in range(len(self._members))]
+                found = _in_parallel(
+                    {shard: share for shard, share in shares if share},
+                    lambda shard, path: (path, self._checksum(shard, 0, path)),
+                )
+                suspects = [path for path, checksum in found if checksum != expected[path]]
+        return checksums.find_damaged({path: expected[path] for path in suspects})
+
+    def load(self, pieces: Sequence[FilePiece], expected: Mapping[Path, str], fence: int, token: Tensor) -> set[str]:
+        """Let every member of each shard read its rows, between `begin` and `finish`.
+
+        Args:
+            pieces: what each shard takes.
+            expected: the checksums of the files.
+            fence: the chief's fence.
+            token: as `ShardParts.begin` got it. int64[].
+
+        Returns:
+            The names of the tensors that the servers now have; none if a server cannot read the files.
+
+        Raises:
+            FencedError: a server is under another term.
+        """
+        if not pieces:
+            return set()
+        reason = None if self._all_read(pieces[0].path, expected[pieces[0].path]) else "not every server reads a file"
+        of_shards: dict[int, list[FilePiece]] = {}
+        for piece in pieces:
+            of_shards.setdefault(piece.shard, []).append(piece)
+        if reason is None:
+            try:
+                _in_parallel(of_shards, lambda _, piece: self._load(piece, fence, token))
+            except OSError as error:
+                reason = str(error)
+        _report(self._reported, "restore", reason)
+        return set() if reason else {piece.name for piece in pieces}
+
+    def _why_not(self, folder: Path) -> str | None:
+        """Return why not every primary reads what is written here, or the reverse; None: they all do."""
+        question, content = folder / "question", secrets.token_hex(16)
+        question.write_text(content, encoding="ascii")
+        try:
+            for shard, own in enumerate(self._members):
+                answer = folder / f"answer-{shard}"
+                try:
+                    self._call(("answer", shard), own[0].answer, str(question), str(answer))
+                    if answer.read_text(encoding="ascii") != content:
+                        return f"parameter server {shard} has another volume"
+                except OSError as error:
+                    return f"parameter server {shard}: {error}"
+                finally:
+                    answer.unlink(missing_ok=True)
+        finally:
+            question.unlink()
+        return None
+
+    def _write_all(
+        self, folder: Path, files: Sequence[PlannedFile], token: int, between: Callable[[], None]
+    ) -> dict[Path, str]:
+        """Return the checksum of each file."""
+        of_shards: dict[int, list[PlannedFile]] = {}
+        for file in files:
+            of_shards.setdefault(file.window.shard, []).append(file)
+        return dict(_in_parallel(of_shards, lambda _, file: self._write(folder, file, token), between))
+
+    def _write(self, folder: Path, file: PlannedFile, token: int) -> tuple[Path, str]:
+        path, window = folder / file.file.name, file.window
+        primary, unit = self._members[window.shard][0], self._units[window.shard][window.unit]
+        is_there, checksum = self._call(
+            ("write", window.shard, window.unit),
+            lambda *given: primary.write(unit, *given),
+            *(int64(token), int64(window.begin), int64(window.end), str(path), tf.constant(file.header)),
+        )
+        if not is_there:
+            raise FencedError(f"parameter server {window.shard} no longer keeps the copy that is being saved")
+        with path.open("rb") as written:
+            if os.fstat(written.fileno()).st_size != file.size:
+                raise OSError(errno.EIO, "a parameter server has written another number of bytes", str(path))
+            os.fsync(written.fileno())
+        return path, checksums.as_text(checksum)
+
+    def _load(self, piece: FilePiece, fence: int, token: Tensor) -> None:
+        members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
+
+        def load(*given: Tensor) -> list[Tensor]:
+            return [self._client.to_local(member.load(unit, *given)) for member in members]
+
+        rows = tf.constant(piece.rows, tf.int64)
+        given = int64(fence), token, tf.constant(str(piece.path)), int64(piece.skip), rows
+        with _file_errors():
+            self._demand(self._function(("load", piece.shard, piece.unit), load), *given)
+
+    def _all_read(self, path: Path, checksum: str) -> bool:
+        """Return whether every member of every shard reads a file as it was written."""
+        each = {shard: list(range(len(own))) for shard, own in enumerate(self._members)}
+        return set(_in_parallel(each, lambda shard, member: self._checksum(shard, member, path))) == {checksum}
+
+    def _checksum(self, shard: int, member: int, path: Path) -> str:
+        """Return a file's checksum as a server finds it; empty if it cannot read the file."""
+        with suppress(OSError):
+            emit = self._members[shard][member].checksum
+            return checksums.as_text(self._call(("checksum", shard, member), emit, str(path)))
+        return ""
+
+    def _call(self, key: Hashable, emit: Callable[..., object], *arguments: Any) -> Any:
+        given = [tf.constant(argument) if isinstance(argument, str) else argument for argument in arguments]
+        with _file_errors():
+            return self._client.call(self._function(key, lambda *own: self._client.to_local(emit(*own))), *given)
+
+    def _function(self, key: Hashable, emit: Callable[..., object]) -> TracedFunction:
+        if key not in self._traced:
+            self._traced[key] = tf.function(emit, autograph=False)
+        return self._traced[key]
+
+
+def _in_parallel(
+    items: Mapping[int, Sequence[Item]],
+    work: Callable[[int, Item], Result],
+    between: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Do work for all servers in parallel, for each server's items one after the other; return all results.
+
+    `between` is called repeatedly meanwhile. When it or the work raises, no item is begun any more.
+    """
+    over = threading.Event()
+
+    def run(shard: int) -> list[Result]:
+        return [work(shard, item) for item in items[shard] if not over.is_set()]
+
+    with ThreadPoolExecutor(len(items), "pstraining-server-files") as pool:
+        running = [pool.submit(run, shard) for shard in items]
+        try:
+            while (ended := wait(running, POLL, FIRST_EXCEPTION)).not_done:
+                for done in ended.done:
+                    done.result()
+                between()
+            return [result for done in running for result in done.result()]
+        except BaseException:
+            over.set()
+            raise
+
+
+@contextmanager
+def _file_errors() -> Iterator[None]:
+    """Raise OSError for the error of an operation on files."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        code = errno.ENOSPC if isinstance(error, tf.errors.ResourceExhaustedError) else errno.EIO
+        lines = [line.strip() for line in str(error.message).splitlines()]
+        # The file and its error are in one line, which others may precede.
+        raise OSError(code, next((line for line in lines if "; " in line), lines[0])) from None
+
+
+def _report(reported: dict[str, str | None], what: str, reason: str | None) -> None:
+    """Report who writes or reads large tensors, once for each change."""
+    if what not in reported or reported[what] != reason:
+        reported[what] = reason
+        event(
+            "checkpoint_way", what=what, by="chief" if reason else "servers", **({"reason": reason} if reason else {})
+        )

@@ -1,0 +1,105 @@
+"""Files of a checkpoint that a parameter server writes and reads itself, as operations for a traced function.
+
+TensorFlow's server has no Python of ours, but runs TensorFlow's operations for files. All of them run outside of the
+critical section, so steps continue meanwhile.
+"""
+
+from typing import Final
+
+import tensorflow as tf
+
+from pstraining.runtime.checkpoint.checksums import METHOD
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
+from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.state_parts import Unit
+
+ALL: Final = 2**31 - 1
+"""A number of bytes that no file has."""
+
+
+class PartFiles:
+    """The files of one member of a shard. Each method emits operations on its server."""
+
+    def __init__(self, parts: ShardParts) -> None:
+        self.parts, self._device = parts, parts.shard.device
+
+    def answer(self, question: Tensor, answer: Tensor) -> Tensor:
+        """Copy a file; return 1. A server that does not reach the question's folder fails before it writes.
+
+        Args:
+            question, answer: names of files. string[].
+        """
+        with tf.device(self._device):
+            content = tf.raw_ops.ReadFile(filename=question)
+            written = tf.raw_ops.WriteFile(filename=answer, contents=content)
+            return with_dependencies([written], tf.constant(1, tf.int64))
+
+    def checksum(self, file: Tensor) -> Tensor:
+        """Return a file's checksum. string[] to uint8[1, 8]."""
+        with tf.device(self._device):
+            return _checksum(tf.raw_ops.ReadFile(filename=file))
+
+    def write(
+        self, unit: Unit, token: Tensor, begin: Tensor, end: Tensor, file: Tensor, header: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Write rows of a part that is cut, as they are in a copy.
+
+        Args:
+            unit: the part.
+            token: the copy's name. int64[].
+            begin, end: the first row, and the one behind the last. int64[].
+            file: name of the file, which is replaced. string[].
+            header: how it begins. string[].
+
+        Returns:
+            Whether there is a copy of this name, bool[], and the file's checksum, uint8[1, 8].
+        """
+        is_there, (values,) = self.parts.read(unit, token, begin, end)
+
+        def written() -> Tensor:
+            size = tf.size(values, tf.int64) * values.dtype.size
+            # The bytes of the elements are the last field of the message.
+            elements = tf.strings.substr(tf.io.serialize_tensor(values), -size, size)
+            content = tf.strings.join([header, elements])
+            with tf.control_dependencies([tf.raw_ops.WriteFile(filename=file, contents=content)]):
+                return _checksum(content)
+
+        with tf.device(self._device):
+            return is_there, tf.cond(is_there, written, lambda: tf.zeros([1, 8], tf.uint8))
+
+    def load(self, unit: Unit, fence: Tensor, token: Tensor, file: Tensor, skip: Tensor, rows: Tensor) -> Tensor:
+        """Take rows of a table from a file, between `begin` and `finish`; return 1 if it applied.
+
+        Args:
+            unit: the table.
+            fence: the chief's fence. int64[].
+            token: as `ShardParts.begin` got it. int64[].
+            file: name of the file. string[].
+            skip: length of its header in bytes. int64[].
+            rows: which rows, see `checkpoint.parts.SharedRows`. int64[5].
+        """
+        (number,) = unit.numbers
+        part = self.parts.parts[number]
+        with tf.device(self._device):
+            source, source_step, target, target_step, length = tf.unstack(rows)
+            content = tf.strings.substr(tf.raw_ops.ReadFile(filename=file), skip, tf.constant(ALL, tf.int64))
+            values = tf.reshape(tf.io.decode_raw(content, part.variable.dtype), [-1, part.width])
+            chosen = tf.gather(values, source + source_step * tf.range(length))
+            places = target + target_step * tf.range(length)
+
+        def body(fence: Tensor, token: Tensor, places: Tensor, chosen: Tensor) -> Tensor:
+            def apply() -> Tensor:
+                written = tf.raw_ops.ResourceScatterUpdate(
+                    resource=part.variable.handle, indices=places, updates=tf.reshape(chosen, [-1, *part.shape[1:]])
+                )
+                return with_dependencies([written], applied())
+
+            return tf.cond(self.parts.takes(fence, token), apply, not_applied)
+
+        return critical(self._device, self.parts.shard.container, [fence, token, places, chosen], body)
+
+
+def _checksum(content: Tensor) -> Tensor:
+    """Emit the checksum of a string. string[] to uint8[1, 8]."""
+    return tf.raw_ops.Fingerprint(data=tf.reshape(content, [1]), method=METHOD)
