@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,25 +162,78 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
     wait_for(lambda: reported(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 30)
 
 
-def test_another_number_of_parameter_servers(started: Any) -> None:
+def hold_new_pods(kube: Kube, namespace: str) -> Callable[[], None]:
+    """Let the namespace have no more pods than now; return what ends this."""
+    count = len(kube.list("Pod", namespace))
+    quota: Object = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full", "namespace": namespace}}
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    kube.request("POST", path, quota | {"spec": {"hard": {"pods": str(count)}}})
+    wait_for(lambda: (kube.request("GET", f"{path}/full").get("status") or {}).get("used"), "the quota counts")
+    return lambda: kube.request("DELETE", f"{path}/full")
+
+
+def rescaling(puppet: Puppet) -> str:
+    """The reason of the condition Rescaling; empty before there is one."""
+    found = (c for c in puppet.status().get("conditions", ()) if c["type"] == "Rescaling")
+    return next((str(c["reason"]) for c in found), "")
+
+
+def containers(puppet: Puppet, *roles: str) -> dict[str, tuple[str, int]]:
+    """The uids of these roles' pods, and how often their containers were restarted, by the pod's name."""
+    found = [p for role in roles for p in puppet.pods(role)]
+    return {p["metadata"]["name"]: (p["metadata"]["uid"], restarts(p)) for p in found}
+
+
+def restarts(pod: Object) -> int:
+    """How often the containers of a pod were restarted."""
+    return sum(c["restartCount"] for c in pod["status"].get("containerStatuses", ()))
+
+
+REASONS = ("StartingServers", "Checkpointing", "Resharding", "Resuming", "Rescaled")
+
+
+def test_another_number_of_parameter_servers_keeps_the_pods(
+    started: Any, kube: Kube, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     puppet = started()
-    old = uids(puppet)
+    before = containers(puppet, "ps", "worker")
+    release = hold_new_pods(kube, namespace)
     edit(puppet, {"ps": {"replicas": 3}})
-    reasons = ("Checkpointing", "Resharding", "Resuming", "Rescaled")
-    wait_for(lambda: job_condition(puppet.job(), "Rescaling")["reason"] == "Rescaled", "the end of it", 120)
-    check_order(puppet, "chief-0", ["worker-0", "worker-1", "ps-0"])
-    wait_for(lambda: reported(puppet, *reasons) == list(reasons), f"all that is told: {reported(puppet, *reasons)}", 30)
+    wait_for(lambda: rescaling(puppet) == "StartingServers", "new servers start")
+    wait_for(lambda: "exceeded quota" in job_condition(puppet.job(), "Rescaling")["message"], "the reason", 60)
+    assert puppet.phase() == "Running"
+    edit(puppet, {"ps": {"replicas": 1}})
+    wait_for(lambda: rescaling(puppet) == "Rescaled", "the change is withdrawn")
+    edit(puppet, {"ps": {"replicas": 3}})
+    wait_for(lambda: rescaling(puppet) == "StartingServers", "new servers start again")
+    assert [puppet.runs(t) for t in ("chief-0", "worker-0", "worker-1", "ps-0")] == [1, 1, 1, 1], "nobody was stopped"
+    release()
+    wait_for(lambda: rescaling(puppet) == "Rescaled", "the end of it", 180)
     puppet.wait_phase("Running")
-    wait_for(lambda: len(puppet.pods("ps")) == 3 and not old & uids(puppet), "new pods")
-    status = (puppet.job() or {})["status"]
+    check_order(puppet, "chief-0", ["worker-0", "worker-1"])
+    assert containers(puppet, "ps", "worker").items() >= before.items(), "pods and containers stay"
+    status = puppet.status()
     assert (status["restarts"], status["term"], status["ps"]["summary"]) == (0, 2, "3/3")
     wait_for(lambda: notes(puppet, "chief-0", "map")[-1][1] == "2 3", "the chief has the new map")
+    took = seconds_stopped(puppet)
+    with capsys.disabled():
+        print(f"\nfrom the chief's signal until all programs ran with three servers: {took} s")
+    told = ["StartingServers", "Rescaled", *(r for r in REASONS if r != "Resharding")]
+    wait_for(lambda: reported(puppet, *REASONS) == told, f"all that is told: {reported(puppet, *REASONS)}", 30)
     if not ALL:  # fewer again is the same way
         return
     edit(puppet, {"ps": {"replicas": 1}})
     wait_for(lambda: len(puppet.pods("ps")) == 1, "one is left", 120)
     puppet.wait_phase("Running")
     wait_for(lambda: puppet.kube.get("Service", puppet.namespace, "job-ps-1") is None, "no Service too many")
+    assert containers(puppet, "ps", "worker") == before, "pods and containers stay"
+
+
+def seconds_stopped(puppet: Puppet) -> float:
+    """Seconds from the signal to the chief until the last program had started for the next layout."""
+    tasks = ("chief-0", "worker-0", "worker-1")
+    wait_for(lambda: all(puppet.runs(t) == 2 for t in tasks), "all programs run again")
+    return round(max(notes(puppet, t, "map")[-1][0] for t in tasks) - notes(puppet, "chief-0", "stops")[0][0], 1)
 
 
 @in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step")  # twelve programs
@@ -200,16 +254,30 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     check_freed(kube, namespace)
     change({"runPolicy": {"suspend": False}})
     resumed = went_on_at(example, 2)
-    example.wait_trained()
+    step = example.wait_trained()
+    stay = pods(example, "ps", "worker")
+    release = hold_new_pods(kube, namespace)
     change({"ps": {"replicas": 2}})
+    wait_for(lambda: example.job()["status"]["phase"] == "Running", "training continues")
+    wait_for(lambda: job_condition(example.job(), "Rescaling")["reason"] == "StartingServers", "a server starts")
+    wait_for(lambda: example.wait_trained() > step, "steps while a server starts", 60)
+    release()
     rescaled = went_on_at(example, 3)
-    example.wait_event("worker", "worker")
+    trained = wait_for(lambda: step if (step := example.wait_trained()) > rescaled else 0, "steps on two servers", 90)
     with capsys.disabled():
-        print(f"\nresumed at step {resumed}, rescaled at step {rescaled}")
+        print(f"\nresumed at step {resumed}, rescaled at step {rescaled}, trained until {trained}")
+    assert pods(example, "ps", "worker").items() >= stay.items(), "pods of servers and workers stay"
     assert saved_by(example, 1) == [resumed]
     assert saved_by(example, 2) == [rescaled]
     assert 0 < resumed < rescaled
     assert example.job()["status"]["restarts"] == 0
+
+
+def pods(example: Example, *roles: str) -> dict[str, str]:
+    """The uids of these roles' pods, by name."""
+    selectors = (f"pstraining.dev/job-name={example.name},pstraining.dev/role={role}" for role in roles)
+    found = (p["metadata"] for selector in selectors for p in example.kube.list("Pod", example.namespace, selector))
+    return {m["name"]: m["uid"] for m in found}
 
 
 def went_on_at(example: Example, term: int) -> int:

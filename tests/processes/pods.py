@@ -167,6 +167,7 @@ class FakePs:
         self.address = f"127.0.0.1:{self.port}"
         self.boot_id, self.state, self.asked = "boot-1", "Serving", 0
         self.term: int | None = None
+        self.layout: int | None = None
         self.in_sync = False
         self.answers = threading.Event()
         """Its launcher is silent until this is set."""
@@ -206,6 +207,7 @@ class FakePs:
                 boot_id = ps.boot_id.replace("*", str(ps.asked))
                 body = {"bootId": boot_id, "state": ps.state, "restarts": 0, "inSync": ps.in_sync}
                 body |= {} if ps.term is None else {"term": ps.term}
+                body |= {} if ps.layout is None else {"layout": ps.layout}
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(json.dumps(body).encode())

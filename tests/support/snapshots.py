@@ -5,7 +5,7 @@ from typing import Any
 
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.facts import Facts
-from pstraining.core.policies import admission
+from pstraining.core.policies import admission, resharding
 from pstraining.core.snapshot import Child, Container, Node, Pod, Snapshot
 from tests.support.builders import NOW, job, stamp, typed
 
@@ -48,4 +48,6 @@ def facts_of(spec: dict[str, Any], *seen: Pod | Child, now: datetime = NOW, **st
     manifest = {**job(spec=spec), "status": {"startTime": stamp(NOW), **status}}
     snapshot = snapshot_of(manifest, *seen)
     stored = snapshot.typed_status
-    return Facts(typed(manifest), snapshot, stored, now, admission.observed(typed(manifest), snapshot, stored))
+    made = typed(manifest)
+    queue, layout = admission.observed(made, snapshot, stored), resharding.observed(made, snapshot)
+    return Facts(made, snapshot, stored, now, queue, layout)

@@ -73,7 +73,8 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     ),
     Condition.DEGRADED: Reasons((Reason.STANDBY_MISSING,), (Reason.STANDBYS_READY, *_OVER)),
     Condition.RESCALING: Reasons(
-        (Reason.CHECKPOINTING, Reason.RESHARDING, Reason.RESUMING), (Reason.RESCALED, Reason.JOB_FINISHED)
+        (Reason.STARTING_SERVERS, Reason.CHECKPOINTING, Reason.RESHARDING, Reason.RESUMING),
+        (Reason.RESCALED, Reason.JOB_FINISHED),
     ),
     Condition.UPDATING: Reasons((Reason.REPLACING_SERVERS,), (Reason.SERVERS_UPDATED, Reason.UPDATE_REFUSED, *_OVER)),
     Condition.RESIZING: Reasons(
@@ -121,6 +122,7 @@ OF_ACTIONS: Final = (
     Reason.SPEC_CHANGED,
     Reason.JOB_RESTARTED,
     Reason.RESHARDING,
+    Reason.SWITCH_LAYOUT,
     Reason.SUSPENDED,
     Reason.JOB_FINISHED,
     Reason.TTL_EXPIRED,

@@ -161,12 +161,17 @@ class Reason(StrEnum):
     TAKE_OVER = "TakeOver"
     """A shard's Service is pointed to another member."""
     # How the number of parameter servers changes
+    STARTING_SERVERS = "StartingServers"
+    """More parameter servers start, and training continues meanwhile. The message says how many run, and why one does
+    not."""
     CHECKPOINTING = "Checkpointing"
     """The chief stops, so that it may save, before the parameter servers change."""
     RESHARDING = "Resharding"
-    """All pods are deleted for another number of parameter servers."""
+    """All pods are deleted for another number of parameter servers: the job has standbys or a gang."""
     RESUMING = "Resuming"
-    """The pods start with the new number of parameter servers."""
+    """The programs start with the new number of parameter servers."""
+    SWITCH_LAYOUT = "SwitchLayout"
+    """The leader has stopped, and the job gets another number of parameter servers."""
     RESCALED = "Rescaled"
     """Training continues with the new number of parameter servers."""
     # How parameter servers are replaced beside their standbys

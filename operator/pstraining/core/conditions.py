@@ -129,7 +129,9 @@ def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
     yield from _updating(situation)
     yield from _resizing(situation)
     yield from _autoscaling(situation)
-    yield _restarting(situation, running.true, rescaling is not None and rescaling.true)
+    # Training continues while more servers start for it.
+    stops = rescaling is not None and rescaling.true and rescaling.reason is not Reason.STARTING_SERVERS
+    yield _restarting(situation, running.true, stops)
     yield _suspended(situation)
     yield from _queued(situation)
     for kind in (Condition.SUCCEEDED, Condition.FAILED):
@@ -145,7 +147,11 @@ def _rescaling(situation: Situation, runs: bool) -> ConditionUpdate | None:
         return None if stored is None else ConditionUpdate(Condition.RESCALING, False, Reason.JOB_FINISHED)
     if situation.suspended:
         return None
-    progress = resharding.progress(situation.facts.job, situation.facts.snapshot, stored, runs=runs)
+    facts = situation.facts
+    starting = [p for p in facts.snapshot.pods_of(names.PS) if p.index >= facts.resharding.current]
+    found = diagnose(facts.snapshot, facts.now, starting)
+    trouble = "" if found is None else f"{found.message}."
+    progress = resharding.progress(facts.job, facts.resharding, stored, runs=runs, trouble=trouble)
     return None if progress is None else ConditionUpdate(Condition.RESCALING, *progress)
 
 

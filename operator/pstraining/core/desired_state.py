@@ -24,6 +24,7 @@ from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
 from pstraining.resources import cluster_map, kueue, launcher, network_policy, services, standbys, workloads
 from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles, LauncherMap
+from pstraining.resources.layout import FIRST, ServerLayout
 from pstraining.resources.services import Pointer
 
 _WITHDRAWN = (
@@ -56,7 +57,7 @@ def mounted_launcher(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFi
     """Return the launcher's ConfigMap of this job: the one its pods were created with, else the operator's own."""
     own = launcher.config_map_name(job, carried)
     name = _mounted_name(job, snapshot) or own
-    return LauncherMap(name, reports_readiness=name == own)
+    return LauncherMap(name, is_current=name == own)
 
 
 def _mounted_name(job: PSTrainingJob, snapshot: Snapshot) -> str | None:
@@ -80,6 +81,7 @@ def children(
     term: int = 1,
     there: Container[tuple[Kind, str]] = (),
     *,
+    layout: ServerLayout = FIRST,
     installation: Installation = STANDARD,
 ) -> Iterator[dict[str, Any]]:
     """Render all children except the chief's Jobs, in the order of creation.
@@ -95,6 +97,7 @@ def children(
         pointers: the primaries of shards with warm standbys.
         term: the chief's term.
         there: the kinds and names of the children that exist, and need only an outline.
+        layout: the layout of the parameters.
         installation: how the operator is installed.
     """
 
@@ -103,10 +106,15 @@ def children(
             return workloads.outline_worker(job, index)
         return workloads.build_worker(job, index, launcher_map, installation=installation)
 
+    count = job.spec.ps.replicas + layout.starting
+
     def servers(member: int) -> dict[str, Any]:
         if (Kind.STATEFUL_SET, standbys.stateful_set(job, member)) in there and not standbys.is_hot(job):
-            return workloads.outline_parameter_servers(job, member)
-        return workloads.build_parameter_servers(job, launcher_map, member, term, installation=installation)
+            found = workloads.outline_parameter_servers(job, member)
+        else:
+            found = workloads.build_parameter_servers(job, launcher_map, member, term, installation=installation)
+        found["spec"]["replicas"] = count
+        return found
 
     yield worker(0)
     claim = workloads.build_checkpoint_claim(job)
@@ -122,8 +130,9 @@ def children(
     built = launcher.build(job, carried)
     built["metadata"]["name"] = launcher_map.name
     yield built
-    yield cluster_map.build(job, term)
+    yield cluster_map.build(job, term, layout=layout.number)
     yield from services.build_all(job, pointers)
+    yield from (services.build_ps(job, index) for index in range(job.spec.ps.replicas, count))
     if standbys.standbys(job):
         yield from (standbys.build_budget(job, index) for index in range(job.spec.ps.replicas))
 
@@ -141,7 +150,7 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
     pointers = {shard.index: shard.next_pointer for shard in facts.shards}
     resized = {(c.kind, c.name) for c in snapshot.of_kind(Kind.STATEFUL_SET) if resizing.has_former_size(facts, c)}
     found = job, launcher_map, carried, pointers, term, snapshot.children.keys() - resized
-    rendered = children(*found, installation=snapshot.installation)
+    rendered = children(*found, layout=facts.resharding.layout, installation=snapshot.installation)
     wanted = [completed(facts, manifest) for manifest in rendered]
     group = gang.group(facts)
     if group is not None:
@@ -195,9 +204,10 @@ def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete
                 yield Delete(kind, child.name, child.uid, Reason.NOT_DESIRED)
 
 
-def refreshed(job: PSTrainingJob, snapshot: Snapshot, term: int) -> Iterator[Apply]:
+def refreshed(facts: Facts, term: int) -> Iterator[Apply]:
     """Annotate pods, so that the kubelet delivers a changed cluster map at once and not after a minute."""
-    digests = {role: cluster_map.digest(job, role, term) for role in {p.role for p in snapshot.pods}}
+    job, snapshot, layout = facts.job, facts.snapshot, facts.resharding.number
+    digests = {role: cluster_map.digest(job, role, term, layout) for role in {p.role for p in snapshot.pods}}
     for pod in snapshot.pods:
         digest = digests[pod.role]
         if pod.cluster_hash != digest and not pod.deleting and not pod.finished:
@@ -240,7 +250,7 @@ def kept(facts: Facts, clean_up: CleanUpStep) -> Iterator[Apply]:
     job, snapshot = facts.job, facts.snapshot
     child = snapshot.child(Kind.CONFIG_MAP, names.cluster_config_map(job.metadata.name))
     if clean_up.idle and child is not None and not child.deleting:
-        body = cluster_map.build(job, facts.current_term, ended=True)
+        body = cluster_map.build(job, facts.current_term, layout=facts.resharding.number, ended=True)
         if not agrees(body, child.manifest):
             body["metadata"]["uid"] = child.uid
             yield Apply(child.kind, child.name, child.uid, body, Reason.JOB_FINISHED)
@@ -271,6 +281,8 @@ def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator
             yield from resizing.template_replacements(facts, child, manifest)
         if not is_retired and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(facts.snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
+            if child.kind is Kind.STATEFUL_SET:
+                body["metadata"]["annotations"] = _layout(child)
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
     elif child.kind is not Kind.CLAIM and not manifest.get("immutable") and not agrees(manifest, child.manifest):
         body = {**manifest, "metadata": {**manifest["metadata"], "uid": child.uid}}
@@ -278,6 +290,23 @@ def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator
             # The selector may name a primary: an outdated snapshot must not revert it.
             body["metadata"] |= observed_version(child)
         yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
+
+
+def switched(facts: Facts) -> Iterator[Apply]:
+    """Record the next layout, if the one of the snapshot is still the recorded one."""
+    resharding = facts.resharding
+    if resharding.servers is not None:
+        child = resharding.servers
+        body = _identity(facts.snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, child)
+        body["metadata"] |= {"annotations": resharding.next_annotations, **observed_version(child)}
+        body["spec"] = {"replicas": child.replicas}
+        yield Apply(child.kind, child.name, child.uid, body, Reason.SWITCH_LAYOUT)
+
+
+def _layout(child: Child) -> dict[str, str]:
+    """Return the annotations that record a layout; an apply that left them out would remove them."""
+    recorded = (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT)
+    return {name: child.annotations[name] for name in recorded if name in child.annotations}
 
 
 def observed_version(child: Child) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Facts: everything that one pass knows about a job, gathered once and read by every policy.
 
-The five fields are the input. Every property is derived from them at first use and then kept, so that a question of
+The six fields are the input. Every property is derived from them at first use and then kept, so that a question of
 several policies is answered once. Facts are pure: no clock, no I/O.
 
 Two kinds of policies stand around this module. Those that Facts imports derive an answer from single inputs; those that
@@ -25,6 +25,7 @@ from pstraining.core.policies import (
     gang_members,
     grown_sizes,
     node_loss,
+    resharding,
     retired_workers,
     success,
 )
@@ -32,6 +33,7 @@ from pstraining.core.policies.admission import QueueState
 from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failover import ShardState
 from pstraining.core.policies.failure_counts import FailureCounts
+from pstraining.core.policies.resharding import Resharding
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources import kueue, pods, sizes
 from pstraining.resources.gang import GangMembers
@@ -64,7 +66,7 @@ class Facts:
 
     job: PSTrainingJob
     """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py), and its memory may have
-    grown (policies/grown_sizes.py)."""
+    grown (policies/grown_sizes.py). Training may not have its number of servers yet (policies/resharding.py)."""
     snapshot: Snapshot
     """The observed state, with silent and lost pods marked."""
     status: PSTrainingJobStatus
@@ -72,6 +74,8 @@ class Facts:
     now: datetime
     queue: QueueState
     """What Kueue has decided about the job, with the job as its user wrote it."""
+    resharding: Resharding
+    """The layout of the parameters, and the next step towards that of the spec."""
 
     @cached_property
     def is_managed_here(self) -> bool:
@@ -97,7 +101,8 @@ class Facts:
     @cached_property
     def failures(self) -> FailureCounts:
         """All failure counters, with the failures that this snapshot adds."""
-        return failure_counts.count_failures(self.job, self.snapshot, self.status)
+        stops = self.resharding.stops
+        return failure_counts.count_failures(self.job, self.snapshot, self.status, stops=stops)
 
     @cached_property
     def stored_records(self) -> Mapping[tuple[str, int, int], ReplicaRecord]:
@@ -187,7 +192,9 @@ def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
     running = admission.effective(queue, snapshot, has_ended=recorded_end(status) is not None)
     if status.autoscaling and not queue.decides:
         running = grown_sizes.effective(running, snapshot, status, now)
-    return Facts(running, node_loss.marked(snapshot, now), status, now, queue)
+    marked = node_loss.marked(snapshot, now)
+    layout = resharding.observed(running, marked)
+    return Facts(resharding.effective(running, layout), marked, status, now, queue, layout)
 
 
 def recorded_end(status: PSTrainingJobStatus) -> Condition | None:

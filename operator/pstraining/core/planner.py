@@ -10,7 +10,8 @@
     refused template          nothing until the spec changes; then delete what exists, and create it again
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
-    another number of PSs     stop in order, then create again
+    another number of PSs     stop the chief, then record the new number; with standbys or a gang, stop in order, then
+                              create again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
 The owners of children are corrected in all of these states but the first (policies/adoption.py, retain_policy.py).
@@ -44,7 +45,6 @@ from pstraining.core.policies import (
     node_loss,
     pvc_retention,
     queueing,
-    resharding,
     resizing,
     retain_policy,
     rolling_update,
@@ -52,6 +52,7 @@ from pstraining.core.policies import (
     teardown,
 )
 from pstraining.core.policies.attempts import Step
+from pstraining.core.policies.resharding import ReshardingStep
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import workloads
 from pstraining.resources.launcher import LauncherFiles, LauncherMap
@@ -102,9 +103,13 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
         return _stop(facts, Reason.JOB_RESTARTED)
     if missed_change.is_due(facts.job, facts.snapshot):
         return _stop(facts, Reason.SPEC_CHANGED)
-    if resharding.is_due(facts.job, facts.snapshot):
-        return _stop(facts, Reason.RESHARDING)
-    return _run(facts, launcher)
+    match facts.resharding.step:
+        case ReshardingStep.REPLACE_ALL:
+            return _stop(facts, Reason.RESHARDING)
+        case ReshardingStep.STOP_LEADER | ReshardingStep.SWITCH:
+            return _switch(facts)
+        case ReshardingStep.STEADY | ReshardingStep.START_SERVERS:
+            return _run(facts, launcher)
 
 
 def _clean_up(facts: Facts, end: Condition) -> Plan:
@@ -132,6 +137,13 @@ def _stop(facts: Facts, reason: Reason) -> Plan:
     step = teardown.next_step(facts.job, facts.snapshot)
     actions = (*_deletions(step.delete, reason), *_force_deletions(facts))
     return Plan(actions, node_loss.requeue_at(facts.job, facts.snapshot, facts.now))
+
+
+def _switch(facts: Facts) -> Plan:
+    """Stop the leader, and record the next layout once no leader runs."""
+    if facts.resharding.leader_may_run:
+        return _stop(facts, Reason.SWITCH_LAYOUT)
+    return Plan(tuple(desired_state.switched(facts)))
 
 
 def _after_refusal(facts: Facts) -> Plan | None:
@@ -172,11 +184,11 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     yield from _next_attempts(facts, desired, steps)
     yield from _without(desired_state.missing_and_drifted(facts, desired.after_chief), promotions)
     yield from desired_state.retired(facts)
-    yield from _without(desired_state.refreshed(facts.job, snapshot, desired.term), fences)
+    yield from _without(desired_state.refreshed(facts, desired.term), fences)
     yield from (deletion for step in steps.values() for deletion in _deletions(step.delete, Reason.OLD_TERM))
     yield from desired_state.ended(facts) if facts.failures_recorded else ()
     yield from desired_state.surplus(snapshot, desired.children)
-    yield from pvc_retention.left_over(facts.job, snapshot)
+    yield from pvc_retention.left_over(facts.job, snapshot, facts.resharding.servers_wanted)
     yield from stuck
     yield from _without(rolling_update.deletions(facts), stuck)
     yield from queueing.changes(facts)

@@ -118,7 +118,8 @@ def _started(facts: Facts) -> datetime:
 
 
 def _phase(updated: list[StatusCondition]) -> Phase:
-    true = {c.type for c in updated if c.status == "True"}
+    # Training continues while more servers start for it.
+    true = {c.type for c in updated if c.status == "True" and c.reason != Reason.STARTING_SERVERS}
     for condition, phase in (
         (Condition.SUCCEEDED, Phase.SUCCEEDED),
         (Condition.FAILED, Phase.FAILED),

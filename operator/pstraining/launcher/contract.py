@@ -81,6 +81,10 @@ class ExitError(Exception):
     """Ends the launcher. Its arguments are the exit code and a message for the log, which may be empty."""
 
 
+class NotAMemberError(ExitError):
+    """The cluster has no address for this parameter server: the job has fewer servers, or not as many yet."""
+
+
 def log(message: str) -> None:
     """Write one line to stderr."""
     os.write(2, f"pstraining-launcher: {message}\n".encode())
@@ -119,10 +123,14 @@ def read_cluster(text: str, source: str, kind: str, index: int) -> Cluster:
     """Return the cluster of a cluster map or of TF_CONFIG.
 
     Raises:
+        NotAMemberError: the cluster has no address for this parameter server.
         ExitError: the cluster has an invalid address, or none for this task.
     """
     try:
         cluster: Cluster = json.loads(text)["cluster"]
+        if kind == "ps" and index >= len(cluster["ps"]):
+            message = f"field 'cluster' of {source} has {len(cluster['ps'])} parameter servers, and no ps {index}"
+            raise NotAMemberError(EXIT_BAD_CONTRACT, message)
         own = [] if kind == "evaluator" else [cluster[kind][index]]
         for address in own + [address for tasks in cluster.values() for address in tasks]:
             host_and_port(address)

@@ -41,6 +41,8 @@ CRASH_SECONDS = 10
 """A server that ends within this time has crashed."""
 CRASH_LIMIT = 3
 """After this many crashes in a row, Kubernetes restarts the container."""
+STOP_SECONDS = 10
+"""Time between SIGTERM and SIGKILL for a program that is started again for another layout."""
 
 
 class Launcher:
@@ -50,6 +52,8 @@ class Launcher:
     """Whether the cluster map says that the job has ended; `cluster` updates it."""
     shard_members: members.ShardMembers
     """The members of each shard; `cluster` updates it."""
+    layout = terms.FIRST_LAYOUT
+    """The layout of the cluster map; `cluster` updates it."""
 
     def __init__(self, env: Mapping[str, str], command: list[str]) -> None:
         """Check the pod's contract and prepare the task.
@@ -74,10 +78,8 @@ class Launcher:
         self.boot_id, self.restarts, self.began = "", -1, 0.0
         self.meter = usage.Meter(env.get(contract.ENV_POD_NAME, ""))
         self.port = 0
-        cluster = self.cluster()
-        if self.task[0] == "ps":
-            self.task = ("ps", self.shard_members.task(self.task[1], env.get(contract.ENV_MEMBER, "")))
-            self.port = contract.host_and_port(cluster["ps"][self.task[1]])[1]
+        with suppress(contract.NotAMemberError):
+            self.cluster()  # a bad map ends the container at once
         if not self.command:
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, "there is no command after --")
         if not os.access(contract.RUN_DIR, os.W_OK | os.X_OK):
@@ -86,11 +88,16 @@ class Launcher:
         members.write_node(contract.RUN_DIR, env)
         contract.write_authority(env)
         self.supervisor = supervisor.Supervisor()
+        cluster = self.await_membership()
+        if self.task[0] == "ps":
+            self.task = ("ps", self.shard_members.task(self.task[1], env.get(contract.ENV_MEMBER, "")))
+            self.port = contract.host_and_port(cluster["ps"][self.task[1]])[1]
 
     def cluster(self) -> contract.Cluster:
         """Return the cluster from the current cluster map, which changes when the job is scaled or ends.
 
         Raises:
+            NotAMemberError: the map has no address for this parameter server.
             ExitError: the map cannot be read, or is invalid.
         """
         path = map_file()
@@ -99,6 +106,7 @@ class Launcher:
                 text = file.read()
             cluster, content = contract.read_cluster(text, path, *self.task), json.loads(text)
             self.job_ended, self.shard_members = bool(content.get("ended")), members.ShardMembers(content)
+            self.layout = terms.layout_of(content)
             return cluster
         except ValueError as error:
             message = f"the cluster map {path}: {error}"
@@ -106,6 +114,22 @@ class Launcher:
         except OSError as error:
             message = f"the cluster map {path} cannot be read: {error.strerror}"
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message) from None
+
+    def await_membership(self) -> contract.Cluster:
+        """Return the cluster, for a parameter server once it is a member: new servers start before their layout.
+
+        Raises:
+            ExitError: the map cannot be read or is invalid, or the launcher is stopped.
+        """
+        is_logged = False
+        while True:
+            try:
+                return self.cluster()
+            except contract.NotAMemberError as absence:
+                if not is_logged:
+                    contract.log(f"{absence.args[1]}; the server starts when the job has it")
+                is_logged = True
+            self.supervisor.wait(POLL_SECONDS)
 
     def run_program(self) -> int:
         """Run the program until it succeeds, fails by itself or is stopped; return the exit code."""
@@ -115,7 +139,11 @@ class Launcher:
         while not (reason := self.must_idle()):
             cluster, before = self.await_ps()
             env = contract.program_env(self.env, cluster, *self.task)
-            code, lived = self.supervisor.run(contract.filled_in(self.command, env), env)
+            is_over = partial(self.terms.is_layout_over, self.layout)
+            code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, is_over, STOP_SECONDS)
+            if self.supervisor.was_cut_short and not self.supervisor.stopped_by:
+                contract.log("the program is started again for another number of parameter servers")
+                continue
             if code == 0 and not self.supervisor.stopped_by:
                 if self.policy != "Always":
                     open(self.success_marker, "w", encoding="utf-8").close()
@@ -172,7 +200,7 @@ class Launcher:
             servers = (cluster := self.cluster()).get("ps", [])
             probes = probe.probe_all(servers, partial(self.can_start, servers))
             if not (unavailable := self.unavailable(servers, probes)):
-                return cluster, {ps: result for ps, result in probes.items() if not self.terms.why_unavailable(result)}
+                return cluster, {ps: result for ps, result in probes.items() if not self.why_unavailable(result)}
             waited = time.monotonic() - started
             names = ", ".join(f"{ps} ({reason})" for ps, reason in unavailable.items())
             if waited >= timeout:
@@ -191,11 +219,17 @@ class Launcher:
 
     def unavailable(self, servers: list[str], probes: probe.Probes) -> dict[str, str]:
         """Return the PSs without which the program cannot start, each with the reason why it is unavailable."""
-        reasons = {ps: self.terms.why_unavailable(probes.get(ps, probe.PsProbe())) for ps in servers}
+        reasons = {ps: self.why_unavailable(probes.get(ps, probe.PsProbe())) for ps in servers}
         return {ps: reasons[ps] for ps in self.shard_members.required([ps for ps, reason in reasons.items() if reason])}
+
+    def why_unavailable(self, result: probe.PsProbe) -> str:
+        """Return why the program cannot start with a PS; empty if it can."""
+        return self.terms.why_unavailable(result, self.layout)
 
     def was_ps_lost(self, before: probe.Probes, code: int) -> bool:
         """Whether the program failed because a PS was lost, by the PSs' state before and after."""
+        if self.terms.is_layout_over(self.layout):
+            return True
         if code == contract.EXIT_BAD_SETTINGS:
             return False
         started = time.monotonic()
@@ -222,10 +256,10 @@ class Launcher:
             self.supervisor.before_stop = self.draining.announce
         crashes = 0
         while True:
-            env = contract.program_env(self.env, self.cluster(), *self.task)
+            env = contract.program_env(self.env, self.await_membership(), *self.task)
             code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, self.terms.is_over)
             if self.terms.is_over() and not self.supervisor.stopped_by:
-                contract.log("the server is started again without the variables of the chief's former attempt")
+                contract.log("the server is started again, empty: for the chief's next attempt, or for another layout")
                 self.start_boot()
                 continue
             crashes = crashes + 1 if lived < CRASH_SECONDS else 0
@@ -264,7 +298,7 @@ class Launcher:
         The server may be started again meanwhile. The term is read first, so that the rest is not older than it: a
         chief that reads its own term connects to the server that was started for it.
         """
-        term, boot_id = self.terms.term, self.boot_id
+        term, layout, boot_id = self.terms.term, self.terms.layout, self.boot_id
         state = "Serving" if probe.is_open("127.0.0.1", self.port) else "Starting"
         return {
             "bootId": boot_id,
@@ -272,6 +306,7 @@ class Launcher:
             "restarts": self.restarts,
             "inSync": members.is_in_sync(self.in_sync_marker),
             "term": term,
+            "layout": layout,
         }
 
     def is_ready(self, status: Mapping[str, object]) -> bool:

@@ -44,6 +44,8 @@ class PsProbe(NamedTuple):
     """The newest term of the chief that the launcher has read; None if it did not report one."""
     in_sync: bool = False
     """Whether the chief has marked this member as in sync."""
+    layout: int | None = None
+    """The layout for which the server runs; None if its launcher did not report one."""
 
 
 Probes = Mapping[str, PsProbe]
@@ -104,7 +106,7 @@ def probe(address: str) -> PsProbe:
         connection.request("GET", "/v1/status")
         status = json.loads(connection.getresponse().read(65536))
         result = result._replace(boot_id=str(status["bootId"]), state=str(status["state"]), term=status.get("term"))
-        result = result._replace(in_sync=bool(status.get("inSync")))
+        result = result._replace(in_sync=bool(status.get("inSync")), layout=status.get("layout"))
     connection.close()
     return result
 

@@ -42,6 +42,8 @@ class Supervisor:
         """The signal on which the launcher stops; 0 before."""
         self.before_stop: Callable[[], object] = lambda: None
         """Called after a stop signal has arrived, before it is passed on."""
+        self.was_cut_short = False
+        """Whether the last command was over before it ended."""
         self._pid, self._code = 0, -1
         self._signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # Python writes the number of each signal to the pipe, one byte each.
@@ -79,14 +81,19 @@ class Supervisor:
             raise ExitError(128 + self.stopped_by, "")
 
     def run(
-        self, command: list[str], env: Mapping[str, str], is_over: Callable[[], bool] | None = None
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        is_over: Callable[[], bool] | None = None,
+        stop_seconds: float = 0,
     ) -> tuple[int, float]:
         """Run a command in a process group of its own, and end all processes of the group.
 
         Args:
             command: the command and its arguments.
             env: the command's environment.
-            is_over: whether the command must be killed; checked regularly.
+            is_over: whether the command must end; checked regularly.
+            stop_seconds: seconds between SIGTERM and SIGKILL for a command that is over; 0 kills it at once.
 
         Returns:
             The exit code, and the seconds that the command ran.
@@ -100,10 +107,13 @@ class Supervisor:
         except OSError as error:
             message = f"cannot run {command[0]!r}: {error.strerror}; look at the container's command and image"
             raise ExitError(127 if isinstance(error, FileNotFoundError) else 126, message) from None
-        self._pid, self._code = child.pid, -1
+        self._pid, self._code, self.was_cut_short, kill_at = child.pid, -1, False, 0.0
         while self._code < 0:
             self.wait(CHECK_SECONDS if is_over else None)
-            if self._code < 0 and is_over and is_over():
+            if self._code < 0 and is_over and not self.was_cut_short and is_over():
+                self.was_cut_short, kill_at = True, time.monotonic() + stop_seconds
+                self._signal_group(signal.SIGTERM if stop_seconds else signal.SIGKILL)
+            elif self.was_cut_short and time.monotonic() >= kill_at:
                 self._signal_group(signal.SIGKILL)
         child.returncode, ended = self._code, time.monotonic()  # reaped here, not by Popen
         while self._signal_group(signal.SIGKILL) and time.monotonic() < ended + KILL_SECONDS:

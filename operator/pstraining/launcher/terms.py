@@ -1,7 +1,8 @@
-"""Restarts a parameter server for a new attempt of the chief.
+"""Restarts a parameter server for a new attempt of the chief, and every program for a new layout.
 
-The dead chief of a plain program leaves its variables in the server's memory, so the server is started again. This is
-one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+The dead chief of a plain program leaves its variables in the server's memory, so the server is started again. With
+another number of servers, the cluster map has another layout; then the server and the programs are all started again.
+This is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
     from .contract import STATUS_PORT
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from .probe import PsProbe
 
 
+FIRST_LAYOUT = 1
+"""The layout of a cluster map that names none."""
+
+
 class Terms:
-    """The terms of the chief's attempts, as one server's launcher reads them from the cluster map.
+    """The terms of the chief's attempts and the layouts, as one launcher reads them from the cluster map.
 
     Args:
         cluster_map: path of the cluster map.
@@ -35,6 +40,9 @@ class Terms:
         self._map_term, self._policy, self._required = 0, "", 0
         self.term = 0
         """The term for which the server runs. Older attempts left nothing in its memory that must not stay."""
+        self._map_layout: int | None = None
+        self.layout: int | None = None
+        """The layout for which the server runs; None if the map could not be read."""
 
     def server_started(self) -> None:
         """Record the start of a server, whose memory is empty."""
@@ -42,11 +50,12 @@ class Terms:
             with suppress(FileNotFoundError):
                 os.unlink(marker)
         self._read()
-        self.term = self._map_term
+        self.term, self.layout = self._map_term, self._map_layout
 
     def is_over(self) -> bool:
         """Whether the server must be restarted, by the current cluster map."""
-        self._read()
+        if self.is_layout_over(self.layout):
+            return True
         if self._map_term <= self.term:
             return False
         is_owned = any(map(os.path.exists, self._owned_markers))
@@ -55,19 +64,26 @@ class Terms:
             return False
         return True
 
+    def is_layout_over(self, layout: int | None) -> bool:
+        """Whether the current cluster map has another layout than the one that a process was started with."""
+        self._read()
+        return self._map_layout not in (None, layout)
+
     def require(self, term: int) -> None:
         """Let the chief's attempt with this term start only with servers that have read the term."""
         self._read()
         self._required = 0 if term == 1 or self._policy == "Keep" else term
 
-    def why_unavailable(self, probe: PsProbe) -> str:
-        """Return why a program cannot start with a probed PS; empty if it can."""
+    def why_unavailable(self, probe: PsProbe, layout: int = FIRST_LAYOUT) -> str:
+        """Return why a program with this layout cannot start with a probed PS; empty if it can."""
         if probe.port != "open":
             return str(probe.why)
         if probe.boot_id is None:  # a service mesh's proxy accepts every connection, also those to absent servers
             return f"its port is open, and its launcher does not answer on port {STATUS_PORT}"
         if probe.term is not None and probe.term < self._required:
             return f"it has not heard of the chief's attempt {self._required} yet"
+        if probe.layout is not None and probe.layout != layout:
+            return f"it runs for layout {probe.layout}, not {layout}"
         return "Terminating" if probe.state == "Terminating" else ""
 
     def _read(self) -> None:
@@ -78,5 +94,11 @@ class Terms:
             if version != self._version:
                 with open(self._map, encoding="utf-8") as file:
                     content = json.load(file)
-                self._map_term, self._policy = int(content["term"]), content.get("onChiefRestart") or ""
+                self._map_term, self._map_layout = int(content["term"]), layout_of(content)
+                self._policy = content.get("onChiefRestart") or ""
                 self._version = version
+
+
+def layout_of(cluster_map: Mapping[str, Any]) -> int:
+    """Return the number of a cluster map's layout."""
+    return int(cluster_map.get("layout", FIRST_LAYOUT))

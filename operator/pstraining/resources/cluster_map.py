@@ -12,6 +12,7 @@ from pstraining.api import contract, names
 from pstraining.api.autoscaling import AutoscalingMode
 from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
 from pstraining.resources import standbys
+from pstraining.resources.layout import FIRST
 from pstraining.resources.metadata import metadata
 
 
@@ -48,12 +49,13 @@ def _address(host: str) -> str:
     return f"{host}:{contract.TF_PORT}"
 
 
-def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
-    """Return the file's text: equal specs and terms have equal texts.
+def document(job: PSTrainingJob, term: int = 1, *, layout: int = FIRST.number, ended: bool = False) -> str:
+    """Return the file's text: equal specs, terms and layouts have equal texts.
 
     Args:
         job: the owner.
         term: the chief's newest term. If servers ignore it, the text always has the first one.
+        layout: the number of the layout; the first is left out.
         ended: whether the job has ended, so that restarted containers must idle.
     """
     spec = job.spec
@@ -65,6 +67,8 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
         "term": term if followed else 1,
         "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
+    if layout != FIRST.number:
+        content["layout"] = layout
     if standbys.is_hot(job):
         content["members"] = standbys.members(job)
         witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(standbys.witnesses(job))]
@@ -85,30 +89,31 @@ def document(job: PSTrainingJob, term: int = 1, *, ended: bool = False) -> str:
 
 @dataclass
 class _Digests:
-    """Digests of the last job by term, as every pod of a job has one. The job does not change."""
+    """Digests of the last job by term and layout, as every pod of a job has one. The job does not change."""
 
     job: PSTrainingJob | None = None
-    found: dict[int, str] = field(default_factory=dict)
+    found: dict[tuple[int, int], str] = field(default_factory=dict)
 
 
 _digests = _Digests()
 
 
-def digest(job: PSTrainingJob, role: str, term: int) -> str:
+def digest(job: PSTrainingJob, role: str, term: int, layout: int = FIRST.number) -> str:
     """Return a short hash of the fields that a role reads; only PSs read the term."""
     if _digests.job is not job:
         _digests.job, _digests.found = job, {}
-    term = term if role == names.PS else 1
-    if term not in _digests.found:
-        _digests.found[term] = hashlib.sha256(document(job, term).encode()).hexdigest()[:10]
-    return _digests.found[term]
+    version = (term if role == names.PS else 1), layout
+    if version not in _digests.found:
+        text = document(job, version[0], layout=layout)
+        _digests.found[version] = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return _digests.found[version]
 
 
-def build(job: PSTrainingJob, term: int, *, ended: bool = False) -> dict[str, Any]:
+def build(job: PSTrainingJob, term: int, *, layout: int = FIRST.number, ended: bool = False) -> dict[str, Any]:
     """Return the cluster map's ConfigMap."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(job, names.cluster_config_map(job.metadata.name), "cluster-map"),
-        "data": {contract.CLUSTER_FILE: document(job, term, ended=ended)},
+        "data": {contract.CLUSTER_FILE: document(job, term, layout=layout, ended=ended)},
     }

@@ -24,9 +24,9 @@ class LauncherMap:
     """The launcher's ConfigMap that a pod mounts."""
 
     name: str
-    reports_readiness: bool = True
-    """Whether its launcher serves the status of every role, and not of parameter servers alone. A running job keeps the
-    launcher it started with, which may be that of a former version."""
+    is_current: bool = True
+    """Whether its launcher is that of this version. A running job keeps the launcher it started with. That of a former
+    version may serve the status of parameter servers alone, and may not follow layouts."""
 
 
 def config_map_name(job: PSTrainingJob, launcher: LauncherFiles) -> str:

@@ -88,7 +88,7 @@ def build(
         ),
     }
     _wrap(job, task, container)
-    if task.role == names.PS or launcher.reports_readiness:
+    if task.role == names.PS or launcher.is_current:
         container.setdefault("readinessProbe", _readiness(job, task))
     _mount(job, task, spec, container, launcher)
     if installation.progress is not None and has_chief_duty(job, task):

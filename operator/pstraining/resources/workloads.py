@@ -4,9 +4,10 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
-from pstraining.resources import fixed_fields, pods, standbys, volume_claims
+from pstraining.resources import fixed_fields, gang, pods, standbys, volume_claims
 from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherMap
+from pstraining.resources.layout import FIRST
 from pstraining.resources.metadata import metadata, role_selector, without_owner
 
 
@@ -24,6 +25,9 @@ def build_parameter_servers(
     """
     found = outline_parameter_servers(job, member)
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
+    if launcher.is_current and not (standbys.standbys(job) or gang.provider(job)):
+        # These members are lost, or placed, together: their pods are all replaced for another number of shards.
+        made_for[names.ANNOTATION_LAYOUT] = str(FIRST.number)
     found["metadata"]["annotations"] = made_for
     found["spec"] |= {
         "serviceName": names.headless_service(job.metadata.name),

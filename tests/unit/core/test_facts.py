@@ -42,7 +42,7 @@ def test_changed_facts_are_derived_again() -> None:
     facts = gather(observe(job(), (), [pod("worker")]), NOW)
     assert isinstance(facts, Facts)
     assert facts.recorded_end is None
-    assert replace(facts, now=NOW).__dict__.keys() == {"job", "snapshot", "status", "now", "queue"}
+    assert replace(facts, now=NOW).__dict__.keys() == {"job", "snapshot", "status", "now", "queue", "resharding"}
 
 
 def test_a_pass_validates_the_job_once_and_hashes_its_fixed_fields_once() -> None:

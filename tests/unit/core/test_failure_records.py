@@ -32,7 +32,7 @@ def failed(role: str, index: int = 0, code: int = 1, **more: Any) -> Pod:
 
 def counted(*seen: Pod | Child, spec: dict[str, Any] | None = None, **status: Any) -> FailureCounts:
     facts = facts_of(SPEC | (spec or {}), *seen, **status)
-    return count_failures(facts.job, facts.snapshot, facts.status)
+    return count_failures(facts.job, facts.snapshot, facts.status, stops=facts.resharding.stops)
 
 
 def numbers(found: FailureCounts) -> dict[str, tuple[int, int]]:
@@ -63,6 +63,47 @@ def test_only_pods_since_the_last_stop_of_the_job_count(conditions: list[dict[st
     for at in (first - 1, first):
         found = counted(failed("worker", created=NOW + at * SECOND), conditions=conditions)
         assert bool(found.records) is (at >= first)
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"), [("StartingServers", True), ("Checkpointing", False), ("Resuming", False)]
+)
+def test_ends_of_pods_that_stay_while_training_stops_for_another_number_of_servers_never_count(
+    reason: str, counts: bool
+) -> None:
+    stops: dict[str, Any] = {"conditions": [condition(Condition.RESCALING, reason)]}
+    over: dict[str, Any] = {"conditions": [condition(Condition.RESCALING, "Rescaled", "False")]}
+    first, second = failed("worker"), failed("worker", container=Container(restarts=1, terminated=end(1)))
+    during = counted(first, **stops)
+    recorded = [r.model_dump(by_alias=True, mode="json") for r in during.records]
+    assert sum(r.failures for r in during.records) == int(counts)
+    assert numbers(counted(first, **over, replicaRecords=recorded)) == {"worker/0/0": (int(counts), int(counts))}
+    later = counted(second, **over, replicaRecords=recorded)
+    assert sum(r.failures for r in later.records) == int(counts) + 1, "the next end counts"
+
+
+RESUMING: dict[str, Any] = {"conditions": [condition(Condition.RESCALING, "Resuming")]}
+
+
+@pytest.mark.parametrize(
+    ("at", "deleting", "recorded", "expected"),
+    [
+        (9, False, {}, (0, 0, 1, NOW + 9 * SECOND)),  # a run of a pod that stays: known, and no failure
+        (9, True, {}, None),  # one that goes has no further run
+        (10, False, {}, (1, 1, 1, NOW + 10 * SECOND)),  # a pod since then
+        (9, False, {"podUID": "worker-0", "ended": 1, "failures": 3}, (3, 0, 1, None)),  # known already
+        (9, False, {"podUID": "earlier", "ended": 5, "failures": 3}, (3, 0, 1, NOW + 9 * SECOND)),  # of another pod
+    ],
+)
+def test_what_is_recorded_of_pods_that_stay(
+    at: int, deleting: bool, recorded: dict[str, Any], expected: tuple[int, int, int, datetime | None] | None
+) -> None:
+    records = [record("worker", **recorded)] if recorded else []
+    seen = failed("worker", created=NOW + at * SECOND, deleting=deleting)
+    found = counted(seen, failed("worker", 1, created=NOW + 10 * SECOND), **RESUMING, replicaRecords=records)
+    own = [(r.failures, r.restarts, r.ended, r.pod_created) for r in found.records if r.index == 0]
+    assert own == ([] if expected is None else [expected])
+    assert [r.failures for r in found.records if r.index == 1] == [1], "the other pods are counted, too"
 
 
 def test_a_job_that_has_not_started_counts_nothing() -> None:

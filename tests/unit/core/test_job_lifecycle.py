@@ -175,14 +175,17 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "resume"),
-    [({"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": False}}), ({"ps": {"replicas": 2}}, {})],
+    ("spec", "stop", "resume"),
+    [
+        ({}, {"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": False}}),
+        ({"ps": {"replicas": 1, "standby": {"mode": "Warm"}}}, {"ps": {"replicas": 2}}, {}),
+    ],
 )
 def test_pods_that_are_stopped_before_it_is_told_are_nobodys_failure(
-    stop: dict[str, Any], resume: dict[str, Any]
+    spec: dict[str, Any], stop: dict[str, Any], resume: dict[str, Any]
 ) -> None:
     """The status that tells why they stop was refused, or an operator died before it."""
-    world = running()
+    world = running(**spec)
     world.edit(stop)
     world.reconcile(stop_after=len(world.plan().actions))
     for pod in world.pods.values():

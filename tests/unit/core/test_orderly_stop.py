@@ -1,5 +1,6 @@
 """Which step of a stop is next, and whether one is due: for a suspension, other servers, or a restart of the job."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Kind
 from pstraining.core.policies import job_restart, resharding, teardown
+from pstraining.core.policies.resharding import ReshardingStep
 from pstraining.core.policies.teardown import Stop
 from pstraining.core.snapshot import Child, Container, Pod, Termination
 from tests.support.builders import NOW, job, pod, terminated, typed
@@ -80,27 +82,77 @@ def test_a_stop_is_over_when_nothing_runs_or_can_run_again() -> None:
     assert not teardown.is_over(snapshot_of(job(), runs("chief", container=OVER), runs("ps")))
 
 
-def servers(made_for: str | None, replicas: int = 2, name: str = "digits-ps") -> Child:
-    annotations = {} if made_for is None else {names.ANNOTATION_SHARDS: made_for}
+def servers(shards: str | None, layout: str | None = None, replicas: int = 2, name: str = "digits-ps") -> Child:
+    written = {names.ANNOTATION_SHARDS: shards, names.ANNOTATION_LAYOUT: layout}
+    annotations = {key: text for key, text in written.items() if text is not None}
     return a_child(Kind.STATEFUL_SET, name, annotations=annotations, spec={"replicas": replicas})
 
 
+GOING = replace(servers("2", "5"), deleting=True)
+NEW = tuple(runs("ps", index) for index in (2, 3))
+
+
 @pytest.mark.parametrize(
-    ("seen", "due"),
+    ("seen", "expected"),
     [
-        ((), False),
-        ((servers("2"),), False),
-        ((servers("2", replicas=3),), False),
-        ((servers("3"),), True),
-        ((servers("2"), servers("1", name="digits-standby")), True),
-        ((servers(None),), False),
-        ((servers(None, replicas=1),), True),
-        ((servers("many", replicas=1),), True),
+        # without the number of a layout: all pods are replaced
+        ((), (ReshardingStep.STEADY, 4, 1)),
+        ((servers("4"),), (ReshardingStep.STEADY, 4, 1)),
+        ((servers("4", replicas=3),), (ReshardingStep.STEADY, 4, 1)),
+        ((servers("3"),), (ReshardingStep.REPLACE_ALL, 4, 1)),
+        ((servers("4"), servers("1", name="digits-standby")), (ReshardingStep.REPLACE_ALL, 4, 1)),
+        ((servers(None, replicas=4),), (ReshardingStep.STEADY, 4, 1)),
+        ((servers(None, "1", replicas=1),), (ReshardingStep.REPLACE_ALL, 4, 1)),
+        ((servers("many", "1", replicas=1),), (ReshardingStep.REPLACE_ALL, 4, 1)),
+        ((servers("2", "many"),), (ReshardingStep.REPLACE_ALL, 4, 1)),
+        ((GOING, CHIEF), (ReshardingStep.REPLACE_ALL, 4, 1)),
+        # with it: the pods stay
+        ((servers("4", "7"),), (ReshardingStep.STEADY, 4, 7)),
+        ((servers("2", "5"), CHIEF), (ReshardingStep.START_SERVERS, 2, 5)),
+        ((servers("2", "5"),), (ReshardingStep.START_SERVERS, 2, 5)),
+        ((servers("2", "5"), runs("ps", 0), runs("ps", 1), CHIEF), (ReshardingStep.START_SERVERS, 2, 5)),
+        ((servers("2", "5"), NEW[0], CHIEF), (ReshardingStep.START_SERVERS, 2, 5)),
+        ((servers("2", "5"), *NEW, CHIEF), (ReshardingStep.STOP_LEADER, 2, 5)),
+        ((servers("2", "5"), *NEW, runs("chief")), (ReshardingStep.STOP_LEADER, 2, 5)),
+        ((servers("2", "5"), *NEW), (ReshardingStep.SWITCH, 2, 5)),
+        ((servers("6", "5"), CHIEF), (ReshardingStep.STOP_LEADER, 6, 5)),
+        ((servers("6", "5"),), (ReshardingStep.SWITCH, 6, 5)),
     ],
 )
-def test_servers_made_for_another_number_are_made_again(seen: tuple[Child, ...], due: bool) -> None:
-    manifest = job(ps=2)
-    assert resharding.is_due(typed(manifest), snapshot_of(manifest, *seen)) is due
+def test_the_next_step_towards_another_number_of_servers(
+    seen: tuple[Child | Pod, ...], expected: tuple[ReshardingStep, int, int]
+) -> None:
+    manifest = job(ps=4)
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, *seen))
+    assert (found.step, found.current, found.number) == expected
+    assert found.stops is (found.step not in (ReshardingStep.STEADY, ReshardingStep.START_SERVERS))
+    assert found.layout.starting == (2 if found.current == 2 else 0)
+    assert resharding.effective(typed(manifest), found).spec.ps.replicas == found.current
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"deleting": True},
+        {"phase": "Failed"},
+        {"silent": True},
+        {"lost": True},
+        {"container": Container(running=False)},
+    ],
+)
+def test_a_new_server_that_does_not_run_is_waited_for(missing: dict[str, Any]) -> None:
+    manifest = job(ps=4)
+    seen = (servers("2", "1"), CHIEF, NEW[0], replace(NEW[1], **missing))
+    assert resharding.observed(typed(manifest), snapshot_of(manifest, *seen)).step is ReshardingStep.START_SERVERS
+
+
+def test_the_next_layout_has_the_number_of_the_spec_and_the_next_number() -> None:
+    manifest = job(ps=4)
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, servers("2", "5")))
+    assert found.next_annotations == {names.ANNOTATION_SHARDS: "4", names.ANNOTATION_LAYOUT: "6"}
+    told = resharding.progress(typed(manifest), found, None, runs=True)
+    assert told is not None
+    assert told[2].endswith("Set ps.replicas to 2 to withdraw the change."), "nothing keeps a server from running"
 
 
 SAVED: dict[str, Any] = {"checkpoint": {"volume": {"emptyDir": {}}}}
@@ -108,14 +160,31 @@ FROM_IT = "training resumes from the newest checkpoint."
 FROM_NOTHING = "spec.checkpoint is not set: training restarts from the beginning."
 
 
-def rescaling(status: str) -> StatusCondition:
-    return StatusCondition(
-        type=Condition.RESCALING, status=status, reason=Reason.RESUMING, message="", last_transition_time=NOW
-    )
+def rescaling(status: str, reason: Reason = Reason.RESUMING) -> StatusCondition:
+    return StatusCondition(type=Condition.RESCALING, status=status, reason=reason, message="", last_transition_time=NOW)
 
 
-PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child, ...], str | None, bool, tuple[bool, str, str] | None]] = {
+PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child | Pod, ...], str | None, bool, tuple[bool, str, str] | None]] = {
+    "new servers start": (
+        SAVED,
+        (servers("1", "1"), CHIEF),
+        None,
+        True,
+        (
+            True,
+            "StartingServers",
+            "0 of 1 new parameter servers run; until all do, training continues with 1. "
+            "Set ps.replicas to 1 to withdraw the change. No room.",
+        ),
+    ),
     "the chief saves": (
+        SAVED,
+        (servers("3", "1"), CHIEF),
+        None,
+        True,
+        (True, "Checkpointing", f"For ps.replicas 2, the chief stops first and may save its state; {FROM_IT}"),
+    ),
+    "the chief saves, and all pods go": (
         SAVED,
         (servers("3"), CHIEF),
         None,
@@ -124,7 +193,7 @@ PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child, ...], str | None, bool, t
     ),
     "worker 0 ends": (
         ALONE,
-        (servers("3"), *WORKERS),
+        (servers("3", "1"), *WORKERS),
         "True",
         False,
         (True, "Checkpointing", f"For ps.replicas 2, worker 0 stops first and may save its state; {FROM_NOTHING}"),
@@ -135,6 +204,13 @@ PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child, ...], str | None, bool, t
         "True",
         False,
         (True, "Resharding", f"All pods go and come back for ps.replicas 2; {FROM_IT}"),
+    ),
+    "the next layout is recorded": (
+        SAVED,
+        (servers("3", "1"),),
+        "True",
+        True,
+        (True, "Resuming", f"Waiting for the pods with ps.replicas 2; {FROM_IT}"),
     ),
     "the pods come": (
         SAVED,
@@ -154,7 +230,8 @@ def test_each_step_of_a_change_is_told(step: str) -> None:
     spec, seen, stored, runs, expected = PROGRESS[step]
     manifest = job(ps=2, spec=spec)
     condition = None if stored is None else rescaling(stored)
-    assert resharding.progress(typed(manifest), snapshot_of(manifest, *seen), condition, runs=runs) == expected
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, *seen))
+    assert resharding.progress(typed(manifest), found, condition, runs=runs, trouble="No room.") == expected
 
 
 def test_a_change_has_begun_while_its_condition_is_true() -> None:
@@ -163,6 +240,7 @@ def test_a_change_has_begun_while_its_condition_is_true() -> None:
         ([], None),
         ([other], None),
         ([rescaling("False")], None),
+        ([rescaling("True", Reason.STARTING_SERVERS)], None),
         ([other, rescaling("True")], rescaling("True")),
     ):
         assert resharding.began(PSTrainingJobStatus(conditions=conditions)) == expected

@@ -40,12 +40,12 @@ def terminating(world: World, role: str) -> datetime:
     ("edits", "reason"),
     [
         ([SUSPENDED], Reason.SUSPENDED),
-        ([{"ps": {"replicas": 2}}], Reason.RESHARDING),
+        ([{"ps": {"replicas": 1}}], Reason.SWITCH_LAYOUT),
         ([SUSPENDED, {"training": {"mode": "Sync"}}, {"runPolicy": {"suspend": False}}], Reason.SPEC_CHANGED),
     ],
 )
 def test_a_stop_deletes_the_leader_first_and_gives_its_reason(edits: list[dict[str, Any]], reason: Reason) -> None:
-    world = running()
+    world = running(ps={"replicas": 2})
     for spec in edits:
         world.edit(spec)
     leader = Delete(Kind.JOB, "digits-chief-1", uid(world, Kind.JOB, "digits-chief-1"), reason)

@@ -94,7 +94,7 @@ def left(*seen: Child, when: str = "Delete") -> list[Delete]:
     templates = [{"metadata": {"name": "data"}, "spec": SPEC}]
     policy = {"persistentVolumeClaimRetentionPolicy": {"whenScaled": when}}
     manifest = job(ps=1, spec={"ps": {"volumeClaimTemplates": templates, **policy}})
-    return list(left_over(typed(manifest), snapshot_of(manifest, *seen)))
+    return list(left_over(typed(manifest), snapshot_of(manifest, *seen), typed(manifest).spec.ps.replicas))
 
 
 def test_the_claims_of_removed_servers_are_deleted_where_the_policy_asks_for_it() -> None:

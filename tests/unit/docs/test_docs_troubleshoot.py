@@ -31,6 +31,7 @@ QUIET = {
             "TakeOver",
             "QuotaReturned",
             "PodsReported",
+            "SwitchLayout",
         ),
     },
 }
@@ -40,6 +41,7 @@ KUBERNETES = {"Terminating"}
 QUOTED = {
     "waiting for PS": "launcher/launch.py",
     "it has not heard of the chief's attempt": "launcher/terms.py",
+    "it runs for layout": "launcher/terms.py",
     "Waiting for Lease": "kube/lease.py",
     "could not be renewed in time; pausing": "kube/lease.py",
     "The API server does not serve PSTrainingJobs yet": "controller/main.py",

@@ -223,7 +223,7 @@ def test_the_templates_own_readiness_probe_wins(role: str) -> None:
 
 def test_a_launcher_that_reports_no_readiness_is_not_probed() -> None:
     """It came with a former version of the operator: the pod would never be ready."""
-    former = LauncherMap("digits-launcher-former", reports_readiness=False)
+    former = LauncherMap("digits-launcher-former", is_current=False)
     assert "readinessProbe" not in main(pods.build(typed(job()), PodTask("worker", 0), former))
     assert "readinessProbe" in main(pods.build(typed(job()), PodTask("ps"), former)), "servers have always had one"
 

@@ -91,7 +91,8 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.STOPPING: Advice("Wait for the pods that are left: they have their grace period.", STOPS),
     Reason.CHECKPOINTING: Advice("Wait: the chief stops, and parameter servers change afterwards.", STOPS),
     Reason.RESHARDING: Advice("Wait: the pods are deleted, and created again.", STOPS),
-    Reason.RESUMING: Advice("Wait: the pods start with the new number of parameter servers.", STOPS),
+    Reason.RESUMING: Advice("Wait: the programs start with the new number of parameter servers.", STOPS),
+    Reason.STARTING_SERVERS: Advice("Wait, or correct what keeps the new servers from starting.", STOPS),
     Reason.REPLACING_SERVERS: Advice("Wait: parameter servers are replaced one at a time.", STOPS),
     Reason.UPDATE_REFUSED: Advice("Correct the template that the API server rejected.", STOPS),
 }

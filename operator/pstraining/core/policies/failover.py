@@ -129,9 +129,12 @@ def requeue_at(shards: tuple[ShardState, ...], now: datetime) -> datetime | None
 
 
 def without_standbys(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Snapshot:
-    """Return the snapshot with the primary as the only pod of each shard."""
+    """Return the snapshot with the primary as the only pod of each shard. Servers of the next layout have no shard."""
     if not standbys.standbys(job):
-        return snapshot
+        count = job.spec.ps.replicas
+        if all(p.index < count for p in snapshot.pods_of(names.PS)):
+            return snapshot
+        return replace(snapshot, pods=tuple(p for p in snapshot.pods if p.role != names.PS or p.index < count))
     primaries = {shard.pointer.pod for shard in shards}
     pods = (p for p in snapshot.pods if p.role != names.PS or p.name in primaries)
     return replace(snapshot, pods=tuple(pods))

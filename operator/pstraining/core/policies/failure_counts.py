@@ -11,9 +11,10 @@ from datetime import datetime
 from functools import cached_property
 
 from pstraining.api import names
+from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import FailureReason
-from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord
+from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord, StatusCondition
 from pstraining.api.text import printable
 from pstraining.core.policies import budgets, missed_change
 from pstraining.core.policies.failures import (
@@ -24,7 +25,7 @@ from pstraining.core.policies.failures import (
     decide,
     newest_end,
 )
-from pstraining.core.policies.resharding import began, is_due
+from pstraining.core.policies.resharding import began
 from pstraining.core.policies.success import runs_for_ever, succeeded
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.standbys import members
@@ -91,24 +92,37 @@ def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
     return replica.role, replica.index, replica.member
 
 
-def count_failures(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> FailureCounts:
-    """Count the runs that ended since the stored status was written."""
+def count_failures(
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, *, stops: bool = False
+) -> FailureCounts:
+    """Count the runs that ended since the stored status was written.
+
+    Args:
+        job: the job.
+        snapshot: the observed state.
+        status: the stored status.
+        stops: whether pods are deleted for another number of shards.
+    """
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # The record of a replica that was scaled away ends with its last pod; a later replica of its number starts at 0.
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
     failures = []
-    since = _since(status)
+    since, change = _since(status), began(status)
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
     stopping = any(pod.deleting for pod in snapshot.pods) and (
-        job.spec.run_policy.suspend or is_due(job, snapshot) or missed_change.is_due(job, snapshot)
+        job.spec.run_policy.suspend or stops or missed_change.is_due(job, snapshot)
     )
     if since is not None and status.completion_time is None:
         for pod in snapshot.pods:
-            if (stopping and pod.deleting) or not _counts(job, pod, since, status.job_restarts):
-                continue
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
-            if _is_superseded(pod, old, pods_by_uid):
+            if (stopping and pod.deleting) or _is_superseded(pod, old, pods_by_uid):
+                continue
+            if change is not None and _stays(job, pod, change):
+                if (pardoned := _pardoned(pod, old)) is not old:
+                    records[key] = pardoned
+                continue
+            if not _counts(job, pod, since, status.job_restarts):
                 continue
             decision = _decide(job, pod)
             new = _count(job, old, pod, decision)
@@ -222,6 +236,20 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
             "ended": ended,
         }
     )
+
+
+def _stays(job: PSTrainingJob, pod: Pod, change: StatusCondition) -> bool:
+    """Whether a pod stays while its program is started again for another number of servers."""
+    older = pod.created < change.last_transition_time
+    return older and change.reason != Reason.RESHARDING and _wanted(job, pod)
+
+
+def _pardoned(pod: Pod, record: ReplicaRecord) -> ReplicaRecord:
+    """Return the record of a pod that stays while the number of servers changes: runs that end then never count."""
+    ended = _ended_runs(pod)
+    if ended <= (record.ended if record.pod_uid == pod.uid else 0) or pod.deleting:
+        return record
+    return record.model_copy(update={"pod_uid": pod.uid, "pod_created": pod.created, "ended": ended})
 
 
 _STOPPED = (128 + 9, 128 + 15)

@@ -14,13 +14,19 @@ from pstraining.core.snapshot import Snapshot
 from pstraining.resources import volume_claims
 
 
-def left_over(job: PSTrainingJob, snapshot: Snapshot) -> Iterator[Delete]:
-    """Delete the claims of removed shards, if the retention policy asks for it."""
+def left_over(job: PSTrainingJob, snapshot: Snapshot, servers: int) -> Iterator[Delete]:
+    """Delete the claims of removed shards, if the retention policy asks for it.
+
+    Args:
+        job: the job.
+        snapshot: the observed state.
+        servers: the number of servers that run or start.
+    """
     if job.spec.ps.persistent_volume_claim_retention_policy.when_scaled is Retention.RETAIN:
         return
     if snapshot.child(Kind.STATEFUL_SET, names.ps_stateful_set(job.metadata.name)) is None:
         return
     for claim in snapshot.of_kind(Kind.CLAIM):
         shard = volume_claims.shard(job, claim.name)
-        if shard is not None and shard >= job.spec.ps.replicas and not claim.deleting:
+        if shard is not None and shard >= servers and not claim.deleting:
             yield Delete(Kind.CLAIM, claim.name, claim.uid, Reason.NOT_DESIRED)

@@ -1,10 +1,27 @@
 """Does the number of parameter servers change, and which step is the job in?
 
-The parameters are partitioned over the servers when training starts, so another number of servers requires a restart
-from a checkpoint: the job stops in order, its pods are deleted, and all of them are created again. Level-based: a
-StatefulSet is annotated with the number of shards that it was created for. If only its replicas were changed by hand,
-they are corrected.
+The parameters are partitioned over the servers when a chief starts, so another number of servers requires a restart of
+the programs from a checkpoint. This is a layout. The pods of workers and of servers stay:
+
+    START_SERVERS  more servers are wanted, and not all of them run: they start beside training, without any state
+    STOP_LEADER    the leader stops and may save, while the servers of the current layout serve
+    SWITCH         the leader is over: one write to the StatefulSet records the next layout
+    STEADY         the layout is the spec's: the cluster map has it, and the next attempt of the chief starts
+    REPLACE_ALL    the job stops in order, and all of its pods are created again
+
+A layout is only switched while no leader runs, and the next leader has another term. So no two layouts are trained at
+once. Every launcher follows the number of the layout in the cluster map, starts its program or server again in its
+container, and starts no program before every server has the same number. Level-based: the StatefulSet is annotated with
+the layout, and any step may be left again. A new server that is lost, or another change of the spec, only gives another
+step; training then continues with the current layout.
+
+Jobs with standbys or a gang, and jobs that run with the launcher of a former version, have no number. Their pods are
+replaced. If only the replicas of a StatefulSet were changed by hand, they are corrected.
 """
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
@@ -13,49 +30,171 @@ from pstraining.api.numbers import number
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Kind
 from pstraining.core.policies import teardown
-from pstraining.core.snapshot import Child, Snapshot
+from pstraining.core.snapshot import Child, Pod, Snapshot
+from pstraining.resources.layout import ServerLayout
 
 
-def is_due(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Whether a StatefulSet exists that was created for another number of shards."""
-    return any(_shards(c) != job.spec.ps.replicas for c in snapshot.of_kind(Kind.STATEFUL_SET))
+class ReshardingStep(Enum):
+    """What a job does about the number of its servers."""
+
+    START_SERVERS = "more servers are wanted, and not all of them run"
+    STOP_LEADER = "the leader stops and may save"
+    SWITCH = "the next layout is recorded"
+    STEADY = "the layout is the spec's"
+    REPLACE_ALL = "the job stops, and all pods are created again"
+
+
+@dataclass(frozen=True)
+class Resharding:
+    """The layout of a job, and the next step towards that of its spec."""
+
+    step: ReshardingStep
+    current: int
+    """The number of shards that training has."""
+    wanted: int
+    """The number of shards in the spec."""
+    running: int = 0
+    """How many of the servers that are only in the next layout run."""
+    number: int = 1
+    """The number of the current layout."""
+    leader_may_run: bool = False
+    """Whether the leader exists or may still write a checkpoint."""
+    servers: Child | None = None
+    """The StatefulSet that records the layout; None if all pods are replaced for another one."""
+
+    @property
+    def layout(self) -> ServerLayout:
+        """The layout to render now."""
+        return ServerLayout(self.number, max(0, self.wanted - self.current) if self.servers is not None else 0)
+
+    @property
+    def servers_wanted(self) -> int:
+        """The number of servers that run for training, or start beside it."""
+        return self.current + self.layout.starting
+
+    @property
+    def stops(self) -> bool:
+        """Whether pods are deleted for another number of shards."""
+        return self.step in (ReshardingStep.STOP_LEADER, ReshardingStep.SWITCH, ReshardingStep.REPLACE_ALL)
+
+    @property
+    def next_annotations(self) -> dict[str, str]:
+        """The annotations of the StatefulSet that record the next layout."""
+        return annotations(self.wanted, self.number + 1)
+
+
+def annotations(shards: int, layout: int) -> dict[str, str]:
+    """Return the annotations that record a layout.
+
+    Args:
+        shards: its number of shards.
+        layout: its number.
+    """
+    return {names.ANNOTATION_SHARDS: str(shards), names.ANNOTATION_LAYOUT: str(layout)}
+
+
+def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
+    """Return the layout of a job, and the next step towards that of its spec.
+
+    Args:
+        job: the job, with the number of servers in its spec.
+        snapshot: the observed state, with silent and lost pods marked.
+    """
+    wanted, leader = job.spec.ps.replicas, teardown.next_step(job, snapshot).leader_may_run
+    sets = snapshot.of_kind(Kind.STATEFUL_SET)
+    recorded = [found for c in sets if (found := _recorded(c)) is not None]
+    if len(sets) != 1 or not recorded:
+        differs = any(_shards(c) != wanted for c in sets)
+        return Resharding(
+            ReshardingStep.REPLACE_ALL if differs else ReshardingStep.STEADY, wanted, wanted, leader_may_run=leader
+        )
+    ((current, layout),) = recorded
+    running = sum(any(_runs(p) for p in snapshot.pods_of(names.PS, i)) for i in range(current, wanted))
+    step = next_step(current, wanted, running, leader_may_run=leader)
+    return Resharding(step, current, wanted, running, layout, leader, sets[0])
+
+
+def next_step(current: int, wanted: int, running: int, *, leader_may_run: bool) -> ReshardingStep:
+    """Return the next step of a job whose pods stay.
+
+    Args:
+        current: the number of servers of the current layout.
+        wanted: the number of servers in the spec.
+        running: how many of the servers run that only the next layout has.
+        leader_may_run: whether the leader exists or may still write a checkpoint.
+    """
+    if current == wanted:
+        return ReshardingStep.STEADY
+    if running < wanted - current:
+        return ReshardingStep.START_SERVERS
+    return ReshardingStep.STOP_LEADER if leader_may_run else ReshardingStep.SWITCH
+
+
+def effective(job: PSTrainingJob, resharding: Resharding) -> PSTrainingJob:
+    """Return the job as it runs: with as many servers as training has.
+
+    Args:
+        job: the job, with the number of servers in its spec.
+        resharding: its layout.
+    """
+    if resharding.current == job.spec.ps.replicas:
+        return job
+    updates: dict[str, Any] = {"ps": job.spec.ps.model_copy(update={"replicas": resharding.current})}
+    return job.model_copy(update={"spec": job.spec.model_copy(update=updates)})
 
 
 def progress(
-    job: PSTrainingJob, snapshot: Snapshot, stored: StatusCondition | None, *, runs: bool
+    job: PSTrainingJob, resharding: Resharding, stored: StatusCondition | None, *, runs: bool, trouble: str = ""
 ) -> tuple[bool, Reason, str] | None:
     """Return the condition Rescaling of a job that does not end or stop; None if it does not change.
 
     Args:
         job: the job.
-        snapshot: the observed state.
+        resharding: its layout, and the next step.
         stored: the condition as stored.
         runs: whether training runs.
+        trouble: why a server of the next layout does not run; empty if that is not known.
     """
-    count = job.spec.ps.replicas
-    if is_due(job, snapshot):
-        if teardown.next_step(job, snapshot).leader_may_run:
-            leader = "the chief" if job.spec.chief.enabled else "worker 0"
-            message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"
-            return True, Reason.CHECKPOINTING, message
+    count, step = resharding.wanted, resharding.step
+    if step is ReshardingStep.START_SERVERS:
+        new = count - resharding.current
+        message = f"{resharding.running} of {new} new parameter servers run; until all do, training continues with "
+        message += f"{resharding.current}. Set ps.replicas to {resharding.current} to withdraw the change."
+        return True, Reason.STARTING_SERVERS, f"{message} {trouble}".rstrip()
+    if step is not ReshardingStep.STEADY and resharding.leader_may_run:
+        leader = "the chief" if job.spec.chief.enabled else "worker 0"
+        message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"
+        return True, Reason.CHECKPOINTING, message
+    if step is ReshardingStep.REPLACE_ALL:
         return True, Reason.RESHARDING, f"All pods go and come back for ps.replicas {count}; {_base(job)}"
-    if stored is None or stored.status != "True":
+    if step is ReshardingStep.STEADY and (stored is None or stored.status != "True"):
         return None
-    if runs:
+    if step is ReshardingStep.STEADY and runs:
         return False, Reason.RESCALED, f"Training continues with ps.replicas {count}."
     return True, Reason.RESUMING, f"Waiting for the pods with ps.replicas {count}; {_base(job)}"
 
 
 def began(status: PSTrainingJobStatus) -> StatusCondition | None:
-    """Return the condition Rescaling while it is true: older pods are being deleted, and their ends are no failures."""
+    """Return the condition Rescaling while training stops for it: the ends of older pods are no failures."""
     true = (c for c in status.conditions if c.type == Condition.RESCALING and c.status == "True")
-    return next(true, None)
+    return next((c for c in true if c.reason != Reason.STARTING_SERVERS), None)
 
 
 def _base(job: PSTrainingJob) -> str:
     if job.spec.checkpoint is None:
         return "spec.checkpoint is not set: training restarts from the beginning."
     return "training resumes from the newest checkpoint."
+
+
+def _runs(pod: Pod) -> bool:
+    """Whether the launcher of a server runs, which then waits for its layout."""
+    return pod.container.running and not (pod.deleting or pod.over or pod.silent)
+
+
+def _recorded(child: Child) -> tuple[int, int] | None:
+    """Return the number of shards and the number of the layout that a StatefulSet records; None without them."""
+    shards, layout = (number(child.annotations.get(a)) for a in (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT))
+    return None if shards is None or layout is None or child.deleting else (shards, layout)
 
 
 def _shards(child: Child) -> int:

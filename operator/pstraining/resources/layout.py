@@ -1,0 +1,17 @@
+"""How the parameters are partitioned over the servers, as far as the rendered children depend on it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServerLayout:
+    """The layout of a job whose servers stay when their number changes."""
+
+    number: int = 1
+    """Counts the layouts since the StatefulSet of the servers was created. Two layouts never have the same number."""
+    starting: int = 0
+    """Servers that start for the next layout, besides the `spec.ps.replicas` of the current one."""
+
+
+FIRST = ServerLayout()
+"""The layout of a job that is created."""

@@ -1,0 +1,203 @@
+"""Another number of parameter servers under every event, explored breadth first: what each state must hold.
+
+Never are two layouts trained at once, no number of a layout is used twice, and every state leads back to training with
+the servers of the spec. Two mechanisms are switched off in turn, and the exploration finds a history that breaks a job.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.policies import resharding, teardown
+from pstraining.core.policies.resharding import ReshardingStep
+from tests.support.builders import job
+from tests.support.copying import copied
+from tests.support.simulation import World, phase
+from tests.support.soak_marks import ALL
+
+STATES = 20_000 if ALL else 200
+"""Different states that are visited."""
+SETTLED_EVERY = 5
+"""Of so many states, one is followed until nothing changes."""
+Layout = tuple[int, int]
+"""The number of a layout, and its number of servers."""
+
+
+@dataclass
+class History:
+    """A job, and what it has trained."""
+
+    world: World
+    events: tuple[str, ...] = ()
+    leaders: dict[str, Layout] = field(default_factory=dict)
+    """The layout that each leader's pod was started with, by the pod's name."""
+    layouts: dict[int, int] = field(default_factory=dict)
+    """The number of servers of each layout."""
+
+    def after(self, name: str, event: Callable[[World], object]) -> "History":
+        """The history with another event; this one stays as it is."""
+        world = replace(
+            self.world,
+            job=copied(self.world.job),
+            children=copied(self.world.children),
+            pods=copied(self.world.pods),
+            writes=[],
+            reported=[],
+            lingering={names.CHIEF},
+        )
+        event(world)
+        found = History(world, (*self.events, name), dict(self.leaders), dict(self.layouts))
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """What must hold after every single event."""
+        now, told = layout(self.world), f"after {self.events}"
+        leaders = [n for n, p in self.world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
+        assert len(leaders) <= 1, f"two leaders {told}"
+        for name in leaders:
+            assert self.leaders.setdefault(name, now) == now, f"two layouts are trained at once {told}"
+        assert self.layouts.setdefault(*now) == now[1], f"one number for two layouts {told}"
+        stopped = [w for w in self.world.writes if w[0] == "Delete" and w[1] in ("Deployment", "StatefulSet", "Pod")]
+        assert not stopped, f"pods of workers or servers are replaced {told}"
+        assert ("PersistentVolumeClaim", "digits-checkpoint") in self.world.children, f"the checkpoints are lost {told}"
+
+    def key(self) -> str:
+        """What tells this state from another one; terms and layouts count from the newest."""
+        world = self.world
+        assert world.job is not None
+        term, number = world.job["status"]["term"], layout(world)[0]
+        servers = world.children["StatefulSet", "digits-ps"]
+        recorded = servers["metadata"]["annotations"]
+        ahead = int(recorded[names.ANNOTATION_LAYOUT]) - number
+        jobs = sorted(term - int(name.rpartition("-")[2]) for name in world.names_of("Job"))
+        conditions = [(c["type"], c["status"], c["reason"]) for c in world.job["status"]["conditions"]]
+        pods = sorted(
+            (*task(p, term), p["status"]["phase"], "deletionTimestamp" in p["metadata"]) for p in world.pods.values()
+        )
+        spec = world.job["spec"]["ps"]["replicas"], servers["spec"]["replicas"], recorded[names.ANNOTATION_SHARDS]
+        return json.dumps([spec, ahead, layout(world)[1], jobs, conditions, pods, world.names_of("Service")])
+
+    def settle(self) -> None:
+        """Every pod gets a node, and nothing is lost any more: the job trains with the servers of its spec."""
+        world = self.after("settle", lambda _: None).world
+        world.lingering = set()
+        for _ in range(30):
+            schedule(world)
+            world.reconcile()
+            world.controllers()
+        wanted = world.job["spec"]["ps"]["replicas"] if world.job is not None else 0
+        assert (phase(world), layout(world)[1], world.plan().actions) == ("Running", wanted, ()), self.events
+
+
+def layout(world: World) -> Layout:
+    """The layout of the cluster map."""
+    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
+    return found.get("layout", 1), len(found["cluster"]["ps"])
+
+
+def task(found: dict[str, Any], term: int) -> tuple[str, str, int]:
+    """The role and index of a pod; of a chief, how many terms ago it was started."""
+    labels = found["metadata"]["labels"]
+    age = term - int(labels.get(names.LABEL_TERM, term))
+    return labels[names.LABEL_ROLE], labels.get(names.LABEL_POD_INDEX) or labels.get(names.LABEL_INDEX, ""), age
+
+
+def newest_server(world: World) -> dict[str, Any]:
+    """The pod of the server with the highest index."""
+    return max((p for n, p in world.pods.items() if "-ps-" in n), key=lambda p: str(p["metadata"]["name"]))
+
+
+def unschedule(world: World) -> None:
+    """The newest server is lost, and the pod that replaces it finds no node."""
+    newest_server(world)["status"] |= {"phase": "Pending", "containerStatuses": [], "conditions": []}
+
+
+def schedule(world: World) -> None:
+    """Every server gets its node."""
+    ready = [{"type": "Ready", "status": "True"}]
+    state = {"name": "tensorflow", "image": "img:1", "restartCount": 0, "ready": True, "state": {"running": {}}}
+    for found in world.pods.values():
+        if found["status"]["phase"] == "Pending":
+            found["status"] |= {"phase": "Running", "containerStatuses": [state], "conditions": ready}
+
+
+def edit(servers: int) -> Callable[[World], None]:
+    """The user wants so many servers."""
+
+    def apply(world: World) -> None:
+        if world.job is not None and world.job["spec"]["ps"]["replicas"] != servers:
+            world.edit({"ps": {"replicas": servers}})
+
+    return apply
+
+
+def die(writes: int) -> Callable[[World], object]:
+    """The operator dies after so many writes of a pass, before it writes the status."""
+    return lambda world: world.reconcile(stop_after=writes)
+
+
+EVENTS: dict[str, Callable[[World], object]] = {
+    "a pass": World.reconcile,
+    "the controllers act": World.controllers,
+    **{f"ps.replicas: {n}": edit(n) for n in (1, 2, 3)},
+    **{f"the operator dies after {n} writes": die(n) for n in (1, 2)},
+    "the chief has saved": lambda world: world.gone(names.CHIEF),
+    "the chief fails": lambda world: world.end(names.CHIEF, code=1),
+    "the newest server is lost": unschedule,
+    "the servers run": schedule,
+}
+
+
+def explore(states: int) -> Iterator[History]:
+    """Yield so many different states of a job, breadth first."""
+    claim = {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}
+    world = World(job(spec={"ps": {"replicas": 2}, "checkpoint": claim, "runPolicy": {"backoffLimit": 1000}}))
+    world.settle()
+    first = History(world)
+    seen, waiting = {first.key()}, deque([first])
+    while waiting and len(seen) < states:
+        before = waiting.popleft()
+        yield before
+        for name, event in EVENTS.items():
+            after = before.after(name, event)
+            if (key := after.key()) not in seen:
+                seen.add(key)
+                waiting.append(after)
+    yield from waiting
+
+
+def test_no_history_trains_two_layouts_at_once_and_every_one_leads_back_to_training() -> None:
+    visited = 0
+    for visited, history in enumerate(explore(STATES), 1):
+        if visited % SETTLED_EVERY == 0:
+            history.settle()
+    assert visited >= STATES
+
+
+def test_a_switch_beside_a_leader_that_still_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teardown, "next_step", lambda *_: teardown.Stop())
+    with pytest.raises(AssertionError, match="two layouts are trained at once"):
+        list(explore(1000))
+
+
+def test_a_number_that_is_used_for_two_layouts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = property(lambda found: resharding.annotations(found.wanted, found.number))
+    monkeypatch.setattr(resharding.Resharding, "next_annotations", same)
+    with pytest.raises(AssertionError, match="one number for two layouts"):
+        list(explore(1000))
+
+
+def test_the_step_of_every_small_job() -> None:
+    """Training stops only for servers that run, and the layout is switched only without a leader."""
+    for current, wanted, leader in ((c, w, b) for c in range(1, 6) for w in range(1, 6) for b in (False, True)):
+        for running in range(max(0, wanted - current) + 1):
+            step = resharding.next_step(current, wanted, running, leader_may_run=leader)
+            assert (step is ReshardingStep.STEADY) == (current == wanted)
+            assert (step is ReshardingStep.START_SERVERS) == (running < wanted - current)
+            assert step is not ReshardingStep.SWITCH or not leader
