@@ -1,13 +1,17 @@
 """Memory that grows, over random courses of a program: never beyond its maximum, never back, and rarely."""
 
+from datetime import timedelta
+from decimal import Decimal
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pstraining.core.policies.autoscaling import GROW_SHARE, REST, SETTLE
 from pstraining.resources.resource_requests import parse
 from tests.support.growing_world import MAXIMUM, MIB, growing, grown, kill, later, use
 from tests.support.soak_marks import ALL
 
+GROW_SHARE, REST, SETTLE = Decimal("0.85"), timedelta(minutes=10), timedelta(seconds=30)
+"""As the page for users has them, and not as the code has."""
 STEP = st.tuples(
     st.integers(1, 700),  # seconds since the step before
     st.integers(0, 5000),  # Mi that the largest pod uses
