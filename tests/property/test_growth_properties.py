@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pstraining.resources.resource_requests import parse
 from tests.support.growing_world import MAXIMUM, MIB, growing, grown, kill, later, use
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import examples
 
 GROW_SHARE, REST, SETTLE = Decimal("0.85"), timedelta(minutes=10), timedelta(seconds=30)
 """As the page for users has them, and not as the code has."""
@@ -20,7 +20,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=100 if ALL else 25, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEP, max_size=12))
 def test_growth_is_bounded_monotone_and_rare(steps: list[tuple[int, int, int, bool]]) -> None:
     world = growing()
