@@ -9,6 +9,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.state import StateMismatchError
 from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.ps.dynamic_table import RowCount
 from tests.support.servers import Rig
 from tests.support.soak_marks import ALL, in_all
 from tests.support.worker_threads import Crew
@@ -291,8 +292,12 @@ def assert_initial(rig: Rig) -> Any:
     return found
 
 
-def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(client: Any) -> None:
-    rig = rig_of(client, workers=2, mode="Async")
+@pytest.mark.parametrize("policy", [{}, {"max_rows": 60, "min_count": 2, "expire_after": 10}], ids=["grows", "moves"])
+def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(
+    client: Any, policy: dict[str, int]
+) -> None:
+    """With a policy, rows also move while workers fetch them."""
+    rig = rig_of(client, workers=2, mode="Async", build=lambda: model(**policy))
     rig.start()
     shares = [batches(60, seed=worker, universe=5000) for worker in range(2)]
     crew, numbers = Crew(rig, shares), list[int]()
@@ -301,6 +306,11 @@ def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_inser
         numbers.append(len(by_key(state)))
         assert all(np.isfinite(value).all() for slots in state.slots.values() for value in slots.values())
     crew.join(PATIENCE)
+    if policy:
+        assert 0 < max(numbers) <= policy["max_rows"]
+        counts = rig.control.row_counts()["items"][1]
+        assert all(counts[name] > 0 for name in (RowCount.EVICTED, RowCount.EXPIRED, RowCount.BELOW_MIN_COUNT))
+        return
     assert numbers == sorted(numbers)
     wanted = {key for share in shares for keys, _ in share for key in keys.numpy().ravel().tolist()}
     assert by_key(rig.control.snapshot(fence=1)).keys() == wanted
