@@ -144,9 +144,15 @@ def of_the_chief(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
-    client: Any, of_the_chief: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    client: Any,
+    of_the_chief: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also what servers wrote where they reached it."""
+    """Also what servers wrote where they reached it, and what one can no longer read in the middle of a restore."""
+    from pstraining.runtime.chief import server_files
+
     rig = trained(client, 2)
     path = save(rig, checkpoints_of(rig, of_the_chief))
     assert not list(path.glob("ps-*"))
@@ -160,6 +166,16 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     other.start(checkpoints_of(other, of_the_chief).newest())
     assert_same(other.control.snapshot(fence=1), before)
     assert ways(capsys) == [("save", "servers"), ("restore", "chief")]
+    load = server_files.ServerFiles._load
+
+    def failing(own: Any, piece: Any, *given: Any) -> None:
+        load(own, piece._replace(path=piece.path if piece.rows.target == 0 else tmp_path / "none"), *given)
+
+    monkeypatch.setattr(server_files.ServerFiles, "_load", failing)
+    other.train(batches(1, seed=2))
+    other.control.restore(checkpoints_of(other, tmp_path).newest(), fence=1, generation=9, fresh=False)
+    assert_same(other.control.snapshot(fence=1), before)
+    assert ways(capsys) == [("restore", "chief")]
 
 
 def cut(path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_save_that_dies_at_any_call_leaves_what_was_there(tmp_path: Path, monk
         saving.kill()
         new = opened(folder, 2)
         kept.add(newest(new))
-        left = {f"ckpt-{step:010d}-term-1" for step in new.steps()}
+        left = {f"ckpt-{new.load(step).step:010d}-term-1" for step in new.steps()}
         late_writer(folder, die_at)
         new.save(OnServers(30), term=2, layout=layout())
         assert set(names(folder)) == left | {"ckpt-0000000030-term-2", "term-2"}
