@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from pstraining.cli.tfjob.notes import What
+from pstraining.cli.tfjob.notes import NoteKind
 from tests.tfjob.converted import EXAMPLES, Example
 
 HEAD = f"""# TFJobs, and what becomes of them
@@ -44,5 +44,5 @@ def _row(example: Example) -> str:
 
 def _notes(example: Example) -> Iterator[str]:
     """How many notes there are of each kind."""
-    found = Counter(note.what for note in example.conversion().notes)
-    yield from (f"{found[what]} {what}" for what in What if found[what])
+    found = Counter(note.kind for note in example.conversion().notes)
+    yield from (f"{found[what]} {what}" for what in NoteKind if found[what])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.cli.tfjob.job import converted
-from pstraining.cli.tfjob.notes import Notes, What
+from pstraining.cli.tfjob.notes import NoteKind, Notes
 from pstraining.cli.tfjob.source import cleaned
 from pstraining.cli.tfjob.template import TemplatesOf, converted_template
 from pstraining.cli.validation.schema import Severity, validate
@@ -127,7 +127,7 @@ def tfjobs(draw: st.DrawFn) -> dict[str, Any]:
 def test_nothing_is_dropped_silently(job: dict[str, Any]) -> None:
     made = converted(job)
     if made.manifest is None:
-        assert {n.what for n in made.notes} == {What.NONE}
+        assert {n.kind for n in made.notes} == {NoteKind.NONE}
         return
     assert unaccounted(job, made) == []
     assert converted(copy.deepcopy(job)) == made
@@ -155,7 +155,7 @@ def test_every_field_value_is_kept_named_or_rejected(job: dict[str, Any], junk: 
         holder, key = found[place % len(found)]
         holder[key] = copy.deepcopy(value)
     made = converted(job)
-    assert any(note.what in (What.REFUSED, What.NONE) for note in made.notes) or made.manifest is not None
+    assert any(note.kind in (NoteKind.REFUSED, NoteKind.NONE) for note in made.notes) or made.manifest is not None
     assert made.manifest is None or unaccounted(job, made) == []
 
 
@@ -164,14 +164,14 @@ def test_a_converted_job_follows_the_rules_or_a_note_reports_the_violation(job: 
     made = converted(job)
     if made.manifest is not None:
         refused = [f for f in validate(made.manifest) if f.severity is Severity.ERROR]
-        reported = [n for n in made.notes if n.what is What.NONE and REFUSED in n.said]
+        reported = [n for n in made.notes if n.kind is NoteKind.NONE and REFUSED in n.message]
         assert bool(refused) is bool(reported)
 
 
 @given(tfjobs())
 def test_a_role_with_the_workers_template_gets_the_same_pods_as_with_its_own(job: dict[str, Any]) -> None:
     made = converted(job)
-    if made.manifest is None or any(REFUSED in n.said for n in made.notes):
+    if made.manifest is None or any(REFUSED in n.message for n in made.notes):
         return
     for title, replicas in cleaned(job)["spec"]["tfReplicaSpecs"].items():
         role = ROLES[title.lower()]

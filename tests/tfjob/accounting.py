@@ -10,7 +10,7 @@ from pstraining.cli.tfjob.source import cleaned, join
 
 REFUSED = "refuses the job"
 """What the API server says; such a note is found when all is done, and names no field that was dropped."""
-KEPT = re.compile(f"{REFUSED}|Kubernetes refuses it|is kept|selects none of them|leaves none of them out")
+KEPT = re.compile(f"{REFUSED}|Kubernetes refuses it|is kept|selects no pod|excludes no pod")
 """What notes say of values that are there all the same."""
 
 Leaf = tuple[str, Any]
@@ -66,8 +66,8 @@ def unaccounted(job: dict[str, Any], made: Conversion) -> list[Leaf]:
     spec = (made.manifest or {})["spec"]
     # What is told of a role or a template as a whole, or found when all is done, names none of its leaves.
     whole = re.compile(r"spec\.tfReplicaSpecs\.\w+(\.template)?")
-    gone = [n.path for n in made.notes if "replicas: 0" in n.said]
-    named = [n.path for n in made.notes if not (whole.fullmatch(n.path) or KEPT.search(n.said))] + gone
+    gone = [n.path for n in made.notes if "replicas: 0" in n.message]
+    named = [n.path for n in made.notes if not (whole.fullmatch(n.path) or KEPT.search(n.message))] + gone
     there: Counter[tuple[str, str]] = Counter((wild(p), repr(v)) for p, v in leaves(made.manifest))
     lost = []
     for path, value in leaves(cleaned(job)):

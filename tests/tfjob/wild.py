@@ -80,19 +80,19 @@ VERSIONS = (
         "v1beta1-defaults",
         job(version="kubeflow.org/v1beta1", spec="ttlSecondsAfterFinished: 60"),
         NOTES,
-        ("the default of kubeflow.org/v1beta1, Running, is written out", "in newer TFJobs it stands in runPolicy"),
+        ("the default of kubeflow.org/v1beta1, Running, is written out", "newer TFJobs have it in runPolicy"),
     ),
     Wild(
         "v1beta2-rpc-layer",
         job(version="kubeflow.org/v1beta2", spec="tfRpcLayer: grpc\ncleanPodPolicy: None\nbackoffLimit: 2"),
         INCOMPLETE,
-        ("spec.tfRpcLayer: there is no such field here",),
+        ("spec.tfRpcLayer: a PSTrainingJob has no such field",),
     ),
     Wild(
         "v1alpha2-without-restart-policy",
         job(version="kubeflow.org/v1alpha2", role="replicas: 2", spec="cleanPodDelay: 3m\ncleanPodPolicy: All"),
         INCOMPLETE,
-        ("the first releases with kubeflow.org/v1alpha2 took Always", "spec.cleanPodDelay"),
+        ("the first releases with kubeflow.org/v1alpha2 used Always", "spec.cleanPodDelay"),
     ),
     Wild(
         "v1alpha1",
@@ -192,7 +192,7 @@ SCALARS = (
 )
 
 PLACEHOLDERS = (
-    Wild("helm", job(role="replicas: {{ .Values.workers }}"), UNREADABLE, ("render it first (`helm template",)),
+    Wild("helm", job(role="replicas: {{ .Values.workers }}"), UNREADABLE, ("`helm template RELEASE CHART |",)),
     Wild(
         "helm-in-quotes",
         job(container=f'{COMMAND}\nargs: ["{{{{ .Values.rate }}}}"]', marks='labels: {x: "{{ .Release.Name }}"}'),
@@ -203,7 +203,11 @@ PLACEHOLDERS = (
         "envsubst",
         job(role="replicas: ${WORKERS}", metadata="name: ${NAME}\nnamespace: $NAMESPACE"),
         REFUSED,
-        ("${WORKERS} is a placeholder for envsubst: fill it in", "${NAME} is no name", "$NAMESPACE is a placeholder"),
+        (
+            "${WORKERS} is a placeholder for envsubst: fill it in",
+            "${NAME} is not a valid name",
+            "$NAMESPACE is a placeholder",
+        ),
     ),
     Wild(
         "katib",

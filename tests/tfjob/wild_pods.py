@@ -18,19 +18,19 @@ SELECTORS = (
         "apart-by-group",
         job(pod=affinity("preferredAnti", "{matchLabels: {group_name: kubeflow.org, tf_job_name: wild}}")),
         NOTES,
-        ("(group_name, tf_job_name): it selects none of them, and has no effect",),
+        ("(group_name, tf_job_name): it selects no pod, and has no effect",),
     ),
     Wild(
         "together-by-type",
         job(pod=affinity("required", "{matchExpressions: [{key: replica-type, operator: In, values: [ps]}]}")),
         INCOMPLETE,
-        ("(replica-type): it selects none of them, and the pod stays Pending",),
+        ("(replica-type): it selects no pod, and the pod stays Pending",),
     ),
     Wild(
         "not-beside-others",
         job(pod=affinity("requiredAnti", "{matchExpressions: [{key: tf-job-name, operator: NotIn, values: [wild]}]}")),
         NOTES,
-        ("TFJob's operator (tf-job-name): it leaves none of them out",),
+        ("TFJob's operator (tf-job-name): it excludes no pod",),
     ),
     Wild("by-own-labels", job(marks="labels: {app: w}", pod=affinity("required", "{matchLabels: {app: w}}"))),
     Wild(
@@ -44,7 +44,7 @@ SELECTORS = (
             "whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {training.kubeflow.org/job-name: wild}}}"
         ),
         NOTES,
-        ("(training.kubeflow.org/job-name): it selects none of them, and has no effect",),
+        ("(training.kubeflow.org/job-name): it selects no pod, and has no effect",),
     ),
     Wild(
         "downward",
@@ -66,7 +66,7 @@ SCHEDULERS = (
         "kube-batch",
         job(marks="annotations: {scheduling.k8s.io/group-name: g}", pod="schedulerName: kube-batch"),
         INCOMPLETE,
-        ("it asks kube-batch, Volcano or a coscheduling plugin for a gang", "kube-batch is no longer developed"),
+        ("it requests a gang or a queue from kube-batch, Volcano", "kube-batch is no longer developed"),
     ),
     Wild(
         "coscheduling",
@@ -90,7 +90,7 @@ SCHEDULERS = (
         "marks-of-the-job",
         job(metadata="name: wild\nannotations: {scheduling.volcano.sh/queue-name: q}"),
         INCOMPLETE,
-        ('metadata.annotations["scheduling.volcano.sh/queue-name"]: it asks kube-batch, Volcano',),
+        ('metadata.annotations["scheduling.volcano.sh/queue-name"]: it requests a gang or a queue from kube-batch',),
     ),
 )
 
@@ -115,7 +115,7 @@ FIELDS = (
         "misspelt-specs",
         job().replace("tfReplicaSpecs", "tfReplicasSpecs"),
         REFUSED,
-        ("it names no role that can be read", "spec.tfReplicasSpecs: there is no such field here"),
+        ("it names no role that can be read", "spec.tfReplicasSpecs: a PSTrainingJob has no such field"),
     ),
     Wild(
         "lower-case",
@@ -139,7 +139,7 @@ FIELDS = (
             "- name: tensorflow\n", "- {name: proxy, image: p}\n          - name: tf\n"
         ),
         REFUSED,
-        ("TFJob wants one named tensorflow",),
+        ("TFJob requires a container tensorflow",),
     ),
     Wild(
         "an-entrypoint-and-a-volume-that-is-none",
@@ -174,7 +174,7 @@ FIELDS = (
         "a-probe-that-reads-tf-config",
         job(container=f"{COMMAND}\nlivenessProbe: {{exec: {{command: [sh, -c, test -n $TF_CONFIG]}}}}"),
         INCOMPLETE,
-        ("only the program has TF_CONFIG here",),
+        ("here only the program has TF_CONFIG",),
     ),
     Wild("tf-config-as-an-argument", job(container=f"{COMMAND}\nargs: ['--config=$(TF_CONFIG)']")),
     Wild(
@@ -183,9 +183,9 @@ FIELDS = (
             pod="securityContext: {runAsUser: 1}\ninitContainers: [{name: w, image: b, command: [ping, wild-worker-0]}]"
         ),
         NOTES,
-        ("wild-worker-0 is a Service that TFJob makes",),
+        ("wild-worker-0 is a Service that TFJob creates",),
     ),
-    Wild("upper-case-name", job(metadata="name: Wild_Job"), REFUSED, ("Wild_Job is no name of a TFJob",)),
+    Wild("upper-case-name", job(metadata="name: Wild_Job"), REFUSED, ("Wild_Job is not a valid name",)),
     Wild("a-long-name", job(metadata=f"name: {'w' * 60}"), NOTES, ("names have at most 40 characters",)),
     Wild(
         "all-reduce",

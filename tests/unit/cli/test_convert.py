@@ -13,7 +13,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
 from pstraining.cli.manifests import Document, documents
 from pstraining.cli.tfjob.job import converted
-from pstraining.cli.tfjob.notes import Note, What, lines
+from pstraining.cli.tfjob.notes import Note, NoteKind, lines
 from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
 from tests.support.tfjobs import CONTAINER, replica, template, tfjob
 
@@ -49,8 +49,8 @@ def with_template(given: Any) -> dict[str, Any]:
         ),
         (tfjob() | {"apiVersion": "kubeflow.org/v1alpha1"}, "v1alpha1 has other fields: a list spec.replicaSpecs"),
         (tfjob() | {"spec": 3}, "spec: it must be a mapping, is 3."),
-        (tfjob() | {"metadata": {}}, "metadata.name: none is no name of a TFJob"),
-        (tfjob() | {"metadata": {"name": "1x"}}, "metadata.name: 1x is no name of a TFJob"),
+        (tfjob() | {"metadata": {}}, "metadata.name: none is not a valid name"),
+        (tfjob() | {"metadata": {"name": "1x"}}, "metadata.name: 1x is not a valid name"),
         (tfjob({"tfReplicaSpecs": {"Scheduler": replica()}}), "Scheduler: a TFJob has Chief or Master, PS, Worker and"),
         (tfjob(PS=None, Worker=None), "spec.tfReplicaSpecs: it names no role that can be read"),
         (tfjob(Chief=replica(), Master=replica()), "spec.tfReplicaSpecs.Master: spec.tfReplicaSpecs.Chief is the same"),
@@ -67,23 +67,23 @@ def with_template(given: Any) -> dict[str, Any]:
         (tfjob(Worker=replica(policy="Ever")), "it must be one of Always, OnFailure, Never, ExitCode, is Ever."),
         (tfjob(Worker={}), "spec.tfReplicaSpecs.Worker.template: it is missing."),
         (with_template({}), "template.spec: it is missing"),
-        (with_template({"spec": {"containers": []}}), "TFJob wants one named tensorflow"),
-        (with_template({"spec": {"containers": [{"name": "a"}]}}), "TFJob wants one named tensorflow"),
+        (with_template({"spec": {"containers": []}}), "TFJob requires a container tensorflow"),
+        (with_template({"spec": {"containers": [{"name": "a"}]}}), "TFJob requires a container tensorflow"),
         (with_template({"spec": {"containers": [3]}}), "containers[0]: it must be a mapping, is 3."),
         (with_template({"spec": {"containers": [{}]}}), "containers[0].name: it must be text, is null."),
         (with_template(template({"env": {"A": "b"}})), "containers[0].env: it must be a list"),
         (with_template(template({"env": ["A=b"]})), 'containers[0].env[0]: it must be a mapping, is "A=b".'),
         (with_template(template({"resources": {"limits": 1}})), "containers[0].resources.limits: it must be a mapping"),
-        (tfjob() | {"more": float("nan")}, "refused: more must be a value of JSON, is nan."),
+        (tfjob() | {"more": float("nan")}, "refused: more must be a JSON value, is nan."),
     ],
 )
-def test_a_tfjob_that_no_cluster_would_accept_is_rejected(job: dict[str, Any], said: str) -> None:
+def test_what_no_cluster_would_take_is_refused(job: dict[str, Any], said: str) -> None:
     found = converted(job)
     assert found.manifest is None
     assert any(said in line for line in lines(found.notes)), lines(found.notes)
 
 
-def test_all_obstacles_are_reported_in_one_run() -> None:
+def test_all_that_stands_in_the_way_comes_in_one_run() -> None:
     worker = {
         "replicas": "${N}",
         "restartPolicy": "Ever",
@@ -105,18 +105,22 @@ def test_all_obstacles_are_reported_in_one_run() -> None:
     ]
 
 
-def test_a_loop_of_aliases_is_rejected() -> None:
+def test_a_loop_of_aliases_is_refused() -> None:
     job = tfjob()
     job["spec"]["loop"] = job
     assert "more than 64 levels" in str(converted(job).notes)
 
 
-def test_equal_notes_are_merged_and_the_worst_come_first() -> None:
-    said = [Note("b", What.CHANGED, "it.", "Do."), Note("c", What.NONE, "gone."), Note("d", What.CHANGED, "it.", "Do.")]
+def test_notes_that_say_the_same_are_one_line_and_the_worst_come_first() -> None:
+    said = [
+        Note("b", NoteKind.CHANGED, "it.", "Do."),
+        Note("c", NoteKind.NONE, "gone."),
+        Note("d", NoteKind.CHANGED, "it.", "Do."),
+    ]
     assert lines(said) == ["no counterpart: c: gone.", "changed: b, d: it. Do."]
 
 
-def test_comments_stay_comments() -> None:
+def test_comments_stay_comments_whatever_they_name() -> None:
     strange = "x\nkind: Pod\u2028y: 1\x85z"
     job = tfjob({"tfReplicaSpecs": {"Worker": {strange: 1}}, strange: 2})
     text = as_yaml([made(job)])
@@ -127,7 +131,7 @@ def test_comments_stay_comments() -> None:
 @pytest.mark.parametrize(
     "text", ["1e-3", "0o17", "0x1F", "1_000", ".5", "y", "N", "yes", "2026-01-02", "null", "1:30", ""]
 )
-def test_strings_stay_strings_for_every_yaml_parser(text: str) -> None:
+def test_texts_stay_texts_for_every_reader_of_yaml(text: str) -> None:
     """kubectl's library takes more plain words for numbers and truth values than PyYAML."""
     written = as_yaml([made(tfjob(Worker=replica(env=[{"name": "A", "value": text}])))])
     assert f"value: '{text}'" in written
@@ -198,7 +202,7 @@ metadata: {name: data}  # shared
 """
 
 
-def test_other_objects_are_passed_through_unchanged() -> None:
+def test_other_objects_are_passed_on_as_they_stand() -> None:
     text = f"{OTHERS}---\n{yaml.safe_dump(tfjob())}---\napiVersion: v1\nkind: Service\nmetadata: {{name: board}}\n"
     done = run("-f", "-", "--no-comments", text=text)
     assert done.exit_code == 0
@@ -212,7 +216,7 @@ def test_other_objects_are_passed_through_unchanged() -> None:
     assert str(run("-f", "-", text="---\n").exception) == "The input has no TFJob."
 
 
-def test_references_to_tfjobs_in_other_objects_are_named() -> None:
+def test_what_means_a_tfjob_in_other_objects_is_named() -> None:
     experiment = {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "spec": {"trialSpec": tfjob()}}
     manifest = json.dumps(tfjob(), indent=1)
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {"steps": [{"manifest": manifest}]}}
@@ -227,7 +231,7 @@ def test_references_to_tfjobs_in_other_objects_are_named() -> None:
     assert len(list(yaml.safe_load_all(done.stdout))) == 6
 
 
-def test_nothing_is_printed_after_a_rejection_and_every_rejection_is_named(tmp_path: Path) -> None:
+def test_nothing_is_printed_if_something_is_refused_and_all_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([tfjob(), tfjob(Worker={})]))
     (tmp_path / "b.yaml").write_text("a: [")
     (tmp_path / "c.yaml").write_text("replicas: 3")
@@ -239,7 +243,7 @@ def test_nothing_is_printed_after_a_rejection_and_every_rejection_is_named(tmp_p
         f"{tmp_path}/a.yaml: document 2 (TFJob mnist):\n  refused: spec.tfReplicaSpecs.Worker.template: " in done.stderr
     )
     assert f"refused: {tmp_path}/b.yaml, line 2" in done.stderr
-    assert f"{tmp_path}/c.yaml: document 1 (no kind):\n  refused: it is no Kubernetes object" in done.stderr
+    assert f"{tmp_path}/c.yaml: document 1 (no kind):\n  refused: it is not a Kubernetes object" in done.stderr
     assert "refused: none cannot be read" in done.stderr
 
 
@@ -253,7 +257,7 @@ def test_report(tmp_path: Path) -> None:
     assert done.exit_code == 1
     rows = [line.split("  ") for line in done.stdout.splitlines()]
     assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
-        *(["FILE", "DOCUMENT", "KIND", "NAME", "RESULT"] + [str(what).upper() for what in What],),
+        *(["FILE", "DOCUMENT", "KIND", "NAME", "RESULT"] + [str(what).upper() for what in NoteKind],),
         [f"{tmp_path}/a.yaml", "1", "TFJob", "mnist", "converted, incomplete", "1", "1", "1"],
         [f"{tmp_path}/a.yaml", "2", "Service", "passed on"],
         [f"{tmp_path}/b.json", "1", "TFJob", "mnist", "refused", "1", "1", "1"],
@@ -291,9 +295,9 @@ def test_lines_of_older_versions_are_named(tmp_path: Path) -> None:
     file.write_text("# old\n---\nkind: TFJob\n\napiVersion: kubeflow.org/v1alpha1\nmetadata: {name: x}\nspec: {}\n")
     (document,) = documents([str(file)])
     (note,) = convert_document(document).notes
-    assert note.said.startswith("line 5: kubeflow.org/v1alpha1 has other fields")
+    assert note.message.startswith("line 5: kubeflow.org/v1alpha1 has other fields")
     file.write_text("kind: tfjob\napiVersion: kubeflow.org/v1alpha2\nmetadata: {name: x}\nspec: {tfReplicaSpecs: {}}\n")
-    assert [n.said.partition(":")[0] for n in convert_document(documents([str(file)])[0]).notes][:1] == ["line 1"]
+    assert [n.message.partition(":")[0] for n in convert_document(documents([str(file)])[0]).notes][:1] == ["line 1"]
 
 
 def test_the_page_shows_what_the_command_prints() -> None:

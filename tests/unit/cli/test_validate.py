@@ -108,7 +108,8 @@ AT_C = {"name": "data", "mountPath": "/c"}
             (
                 with_pod(dnsPolicy=policy),
                 f"warning {POD}.dnsPolicy: is {policy}, and no search domain of dnsConfig is a namespace's, such as "
-                "default.svc.cluster.local: tasks do not find each other, and wait (pods of worker, ps, chief)",
+                "default.svc.cluster.local: tasks wait, because they cannot resolve each other's names (pods of "
+                "worker, ps, chief)",
             )
             for policy in ("Default", "None")
         ),
@@ -198,7 +199,7 @@ def test_the_head_of_an_object(change: dict[str, Any], message: str) -> None:
 def test_nothing_to_check() -> None:
     with pytest.raises(CommandError, match="The input has no PSTrainingJob, only ConfigMap, Secret"):
         check_documents([Document("f", "1", {"kind": kind}) for kind in ("ConfigMap", "Secret", "Secret")])
-    with pytest.raises(CommandError, match=r"only TFJob\. `kubectl pstraining convert` makes jobs of TFJobs\."):
+    with pytest.raises(CommandError, match=r"only TFJob\. `kubectl pstraining convert` converts TFJobs\."):
         check_documents([Document("f", "1", {"kind": "TFJob"})])
     with pytest.raises(CommandError, match=r"The input has no PSTrainingJob\."):
         check_documents([])

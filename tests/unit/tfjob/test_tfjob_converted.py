@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pstraining.cli.tfjob.notes import What
+from pstraining.cli.tfjob.notes import NoteKind
 from pstraining.cli.validation.schema import validate
 from pstraining.cli.validation.templates import refused
 from tests.support import builders
@@ -32,7 +32,7 @@ def test_what_is_made_is_what_was_reviewed(example: Example) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
 def test_a_missing_counterpart_is_told(example: Example) -> None:
-    assert any(note.what is What.NONE for note in example.conversion().notes) is not example.complete
+    assert any(note.kind is NoteKind.NONE for note in example.conversion().notes) is not example.complete
     assert example.play or not (example.real or example.quick)
 
 

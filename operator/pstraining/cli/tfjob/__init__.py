@@ -1,1 +1,1 @@
-"""From a TFJob to a PSTrainingJob: data to data. `job.converted` is the way in; nothing of a TFJob is left unsaid."""
+"""Conversion of TFJobs to PSTrainingJobs, without I/O. `job.converted` is the entry point; every change has a note."""

@@ -1,7 +1,7 @@
-"""How a TFJob's pods are scheduled together: its schedulingPolicy as ours.
+"""Converts a TFJob's schedulingPolicy, which schedules its pods as a gang.
 
-Which scheduler places gangs is an option of TFJob's operator, here it is the job's word: its fields and the templates'
-schedulerName say which one was meant.
+The gang scheduler is an option of TFJob's operator, but a field of a PSTrainingJob. It is derived from the TFJob's
+fields and from schedulerName in the templates.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ FIELDS = ("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds")
 
 
 def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """Our schedulingPolicy.
+    """Return our schedulingPolicy.
 
     Args:
-        fields: the TFJob's.
-        roles: ours, converted.
+        fields: the TFJob's schedulingPolicy.
+        roles: our converted roles.
         notes: receives the notes on the fields.
     """
     asked = [name for name in FIELDS if fields.has(name)]
@@ -61,7 +61,7 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
         )
     elif seconds is not None and seconds < 1:
         notes.changed(
-            fields.at("scheduleTimeoutSeconds"), "it is no valid waiting time; the scheduler's own setting applies."
+            fields.at("scheduleTimeoutSeconds"), "it is not a valid waiting time; the scheduler's own setting applies."
         )
     elif seconds is not None:
         found["timeoutSeconds"] = seconds
@@ -69,7 +69,7 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
 
 
 def _least(asked: int, path: str, roles: Mapping[str, Any], notes: Notes) -> dict[str, int]:
-    """minAvailable, where it is one here."""
+    """Return minAvailable, if it differs from the gang's default."""
     always = roles[names.PS]["replicas"] + int(roles[names.CHIEF].get("enabled", True))
     worker = roles[names.WORKER]
     needed, most = always + worker.get("minReplicas", worker["replicas"]), always + worker["replicas"]
@@ -79,10 +79,10 @@ def _least(asked: int, path: str, roles: Mapping[str, Any], notes: Notes) -> dic
     if needed < asked <= most:
         return {"minAvailable": asked}
     if asked > most:
-        extra = " The evaluator is not among them." if roles.get(names.EVALUATOR, {}).get("enabled") else ""
+        extra = " The evaluator is not a member." if roles.get(names.EVALUATOR, {}).get("enabled") else ""
         notes.different(
             path,
-            f"here a gang is of parameter servers, the chief and workers, {most} at most.{extra} It is {most} now.",
+            f"here a gang has parameter servers, the chief and workers, {most} at most.{extra} It is {most} now.",
         )
         return {"minAvailable": most}
     notes.different(
@@ -95,6 +95,6 @@ def _least(asked: int, path: str, roles: Mapping[str, Any], notes: Notes) -> dic
 
 
 def _schedulers(roles: Mapping[str, Any]) -> set[str]:
-    """The names of schedulers in the templates."""
+    """Return the names of schedulers in the templates."""
     specs = ((role.get("template") or {}).get("spec") or {} for role in roles.values() if isinstance(role, dict))
     return {str(spec["schedulerName"]) for spec in specs if spec.get("schedulerName")}

@@ -1,4 +1,4 @@
-"""A TFJob as a PSTrainingJob: the job as a whole, and its metadata."""
+"""Converts a TFJob to a PSTrainingJob: the whole job and its metadata."""
 
 import hashlib
 import re
@@ -30,17 +30,17 @@ _SERVERS_OWN = (
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KUEUE = "kueue.x-k8s.io/"
 _SUFFIX = 5
-"""Characters that the API server adds to generateName."""
+"""Number of characters that the API server adds to generateName."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What has become of a TFJob."""
+    """The result of a TFJob's conversion."""
 
     name: str
-    """The TFJob's."""
+    """The TFJob's name."""
     manifest: dict[str, Any] | None
-    """The PSTrainingJob; None if there can be none."""
+    """The PSTrainingJob; None if the TFJob cannot be converted."""
     notes: tuple[Note, ...]
 
 
@@ -48,13 +48,13 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     """Convert a TFJob.
 
     Args:
-        tfjob: the object, as in a manifest or as an API server stores it.
-        lines: where its fields of the first level stand, for notes.
-        command: what runs where a container that trains has no command: the entrypoint of its image.
+        tfjob: the object, as in a manifest or as stored by an API server.
+        lines: line numbers of its top-level fields, for notes.
+        command: the command of training containers that have none: the entrypoint of their image.
 
     Returns:
-        The PSTrainingJob, and a note for every field that is not simply there: all of them, also where nothing can be
-        made. The same for the same TFJob.
+        The PSTrainingJob, and a note for every field without an identical counterpart, also if the TFJob cannot be
+        converted. The result is deterministic.
     """
     notes = Notes()
     try:
@@ -77,22 +77,22 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
 
 
 @dataclass(frozen=True)
-class _Made:
+class _ConvertedSpec:
     spec: dict[str, Any]
     paths: Mapping[str, str]
-    """Where the TFJob's roles are, by ours."""
+    """Paths of the TFJob's roles, by our names."""
     broken: frozenset[str]
-    """Those whose templates cannot be read."""
+    """Roles whose templates cannot be read."""
 
 
-def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes: Notes) -> _Made | None:
-    """Our spec; None if there can be none of such roles."""
+def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes: Notes) -> _ConvertedSpec | None:
+    """Return our spec; None if the TFJob's roles cannot be converted."""
     fill_defaults(version, spec, notes)
     policy = _run_policy(spec, notes)
     gang = any(policy.has_below("schedulingPolicy", field) for field in GANG_FIELDS)
     replicas = read_roles(spec.below("tfReplicaSpecs"), TemplatesOf(name, version, command, gang), notes)
     if missing := without_role(replicas):
-        # Of all else that there is to say, only what may be the reason is of use.
+        # Keep only notes that may explain the missing role.
         notes.found[:] = [note for note in notes.found if note.refused]
         notes.none(spec.at("tfReplicaSpecs"), *missing)
         for known in ("successPolicy", "enableDynamicWorker"):
@@ -110,7 +110,7 @@ def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes
         found["runPolicy"] = run_policy
     spec.close()
     broken = frozenset(role for role, one in replicas.items() if one.broken)
-    return _Made(found, {role: one.path for role, one in replicas.items()}, broken)
+    return _ConvertedSpec(found, {role: one.path for role, one in replicas.items()}, broken)
 
 
 def _rest(fields: Fields, notes: Notes) -> None:
@@ -127,9 +127,9 @@ def _metadata(fields: Fields, notes: Notes) -> tuple[dict[str, Any], str]:
         hint = placeholder(name or prefix)
         notes.refused(
             fields.at("name"),
-            f"{name or prefix or 'none'} is no name of a TFJob: that has lower-case letters, digits and '-', and "
-            "starts with a letter.",
-            "" if hint is None else f"{hint}: fill it in first, and pass on what comes out, with -f -.",
+            f"{name or prefix or 'none'} is not a valid name: use lower-case letters, digits and '-', and start with "
+            "a letter.",
+            "" if hint is None else f"{hint}: fill it in first, and pass the result to -f -.",
         )
     if name:
         found["name"] = _short(name, fields.at("name"), notes)
@@ -144,13 +144,13 @@ def _metadata(fields: Fields, notes: Notes) -> tuple[dict[str, Any], str]:
         "labels": fields.take("labels", dict),
         "annotations": fields.take("annotations", dict),
     }
-    found |= {what: value for what, value in given.items() if value}
+    found |= {name: value for name, value in given.items() if value}
     _marks(found, fields, notes)
     for own in _SERVERS_OWN:
         if fields.has(own):
             fields.drop(own)
             notes.changed(fields.at(own), "the API server's own, of the old object; it is left out.")
-    fields.close("it binds the old object to others; it is left out.", "Set it on the new one if it is still wanted.")
+    fields.close("it binds the old object to others; it is left out.", "Set it on the new one if it is still needed.")
     return found, name or prefix
 
 
@@ -166,7 +166,7 @@ def _short(name: str, path: str, notes: Notes) -> str:
 
 
 def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
-    """Labels and annotations that others act on."""
+    """Note the labels and annotations that other controllers act on."""
     annotations = Fields(found.get("annotations", {}), fields.at("annotations"), notes)
     if annotations.has(_LAST_APPLIED):
         del found["annotations"][_LAST_APPLIED]
@@ -185,17 +185,17 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
 
 
 def _run_policy(spec: Fields, notes: Notes) -> Fields:
-    """The fields of runPolicy, also those that stand in spec itself, as they did in old TFJobs."""
+    """Return the fields of runPolicy, those included that old TFJobs have in spec itself."""
     policy = spec.below("runPolicy")
     for name in FIELDS:
         if not spec.has(name):
             continue
         if policy.has(name):
             spec.drop(name)
-            notes.changed(spec.at(name), f"{policy.at(name)} is there, too, and counts; it is left out.")
+            notes.changed(spec.at(name), f"{policy.at(name)} is set, too, and takes precedence; it is left out.")
         else:
             policy.put(name, spec.drop(name))
-            notes.changed(spec.at(name), "in newer TFJobs it stands in runPolicy; it is there now.")
+            notes.changed(spec.at(name), "newer TFJobs have it in runPolicy; it is moved there.")
     return policy
 
 
@@ -237,8 +237,8 @@ def _dynamic_worker(spec: Fields, found: dict[str, Any], notes: Notes) -> None:
         notes.changed(path, "there is no switch: workers can always be scaled; it is left out.")
 
 
-def _findings(job: dict[str, Any], made: _Made, notes: Notes) -> None:
-    """What the API server would still refuse, and what Kubernetes would of the pods."""
+def _findings(job: dict[str, Any], made: _ConvertedSpec, notes: Notes) -> None:
+    """Note the errors that the API server would report about the job and its pods."""
     job = _with_commands(job)
     by_crd = [finding for finding in validate(job) if finding.severity is Severity.ERROR]
     for finding in by_crd:
@@ -259,7 +259,7 @@ def _findings(job: dict[str, Any], made: _Made, notes: Notes) -> None:
 
 
 def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
-    """The job as it is once commands are there, of which notes have said that they are missing."""
+    """Return the job with placeholders for missing commands, which have notes already."""
     found = copied(job)
     for role in found["spec"].values():
         if isinstance(role, dict) and "template" in role:
@@ -267,8 +267,8 @@ def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _path_of(field: str, made: _Made) -> str | None:
-    """Where in the TFJob a field of ours comes from; None if that could not be read."""
+def _path_of(field: str, made: _ConvertedSpec) -> str | None:
+    """Return the path in the TFJob of one of our fields; None if the role's template could not be read."""
     role, _, rest = field.removeprefix("spec.").partition(".")
     if role in made.broken:
         return None

@@ -1,4 +1,4 @@
-"""Labels, annotations, selectors and scheduler names that something acts on under TFJob, and nothing here."""
+"""Labels, annotations, selectors and scheduler names that have an effect on TFJobs, and none on PSTrainingJobs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,9 +18,9 @@ _LABELS = frozenset(
         *("tf-replica-type", "tf_replica_type", "tf-replica-index", "tf_replica_index"),
     ]
 )
-"""What TFJob's operator has put on its pods from release 0.1 on, besides those of its group."""
+"""Labels that TFJob's operator has set on pods since release 0.1, besides those of its group."""
 _OF_OTHERS = ("job-name", "job_name", "controller-name", "kubeflow.org")
-"""Labels of other objects' pods, too, such as those of Jobs."""
+"""Labels that pods of other objects, such as Jobs, also have."""
 _IN_TEXT = re.compile(
     r"training\.kubeflow\.org/|\btf[-_](job[-_](name|key)|replica[-_](type|index))\b"
     rf"|metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]"
@@ -34,7 +34,7 @@ _GANGS = (
     "scheduling.sigs.k8s.io/",
     "scheduling.x-k8s.io/pod-group",
 )
-"""Beginnings of the marks by which kube-batch, Volcano and the coscheduling plugins find the pods of a gang."""
+"""Prefixes of labels and annotations by which kube-batch, Volcano and the coscheduling plugins find gangs."""
 _GONE = "kube-batch"
 _KUEUE = "kueue.x-k8s.io/"
 _SELECTORS = ("selector", "labelSelector", "podSelector")
@@ -42,17 +42,17 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def refers_to_labels(text: str) -> bool:
-    """Whether a text names labels that TFJob's operator sets, as in a query or a reference to a field."""
+    """Return whether a text, such as a query or a field reference, names labels that TFJob's operator sets."""
     return _IN_TEXT.search(text) is not None
 
 
 def name_gangs(marks: Mapping[str, Any], path: str, metadata: Mapping[str, Any], notes: Notes) -> None:
-    """Note the labels and annotations that ask for a gang.
+    """Note the labels and annotations that request a gang.
 
     Args:
         marks: labels and annotations.
-        path: of the metadata.
-        metadata: where they stand.
+        path: path of the metadata.
+        metadata: the metadata that has them.
         notes: receives the notes.
     """
     for mark in marks:
@@ -61,8 +61,8 @@ def name_gangs(marks: Mapping[str, Any], path: str, metadata: Mapping[str, Any],
         if mark.startswith(_GANGS):
             notes.none(
                 at,
-                "it asks kube-batch, Volcano or a coscheduling plugin for a gang or a queue. Here the job does, and "
-                "the operator makes the gang; the mark is kept, and has no effect.",
+                "it requests a gang or a queue from kube-batch, Volcano or a coscheduling plugin. Here the operator "
+                "creates the gang that the job requests; this is kept, and has no effect.",
                 "Set spec.runPolicy.schedulingPolicy.gang to SchedulerPlugins or Volcano, and remove it.",
             )
 
@@ -71,8 +71,8 @@ def name_kueue(labels: Mapping[str, Any], path: str, notes: Notes) -> None:
     """Note labels of a template by which Kueue holds single pods.
 
     Args:
-        labels: the template's.
-        path: of the template's metadata.
+        labels: the template's labels.
+        path: path of the template's metadata.
         notes: receives the notes.
     """
     for label in labels:
@@ -82,12 +82,12 @@ def name_kueue(labels: Mapping[str, Any], path: str, notes: Notes) -> None:
 
 
 def name_scheduler(spec: Mapping[str, Any], at: str, gang: bool, notes: Notes) -> None:
-    """Note a scheduler that is gone, or that places the pods one by one.
+    """Note a scheduler that no longer exists, or that would place the pods one by one.
 
     Args:
-        spec: of the pod.
-        at: its path.
-        gang: whether the TFJob's schedulingPolicy asks for a gang.
+        spec: the pod's spec.
+        at: path of the spec.
+        gang: whether the TFJob's schedulingPolicy requests a gang.
         notes: receives the notes.
     """
     name, path = spec.get("schedulerName"), f"{at}.schedulerName"
@@ -107,12 +107,12 @@ def name_scheduler(spec: Mapping[str, Any], at: str, gang: bool, notes: Notes) -
 
 
 def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], notes: Notes) -> tuple[str, ...]:
-    """Note the selectors of a pod's affinity and spread that ask for labels of TFJob's operator.
+    """Note the selectors of a pod's affinity and spread that require labels of TFJob's operator.
 
     Args:
-        spec: of the pod.
-        at: its path.
-        labels: the template's own.
+        spec: the pod's spec.
+        at: path of the spec.
+        labels: the template's labels.
         notes: receives the notes.
 
     Returns:
@@ -123,21 +123,21 @@ def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], 
         if not (foreign := [key for key in _keys(selector) if _is_theirs(key) and key not in labels]):
             continue
         found.append(path)
-        said = f"pods here do not have the labels of TFJob's operator ({', '.join(foreign)}): it selects none of them"
-        if any(key in foreign for key in _keys_left_out(selector)):
-            notes.different(path, f"{said.partition(':')[0]}: it leaves none of them out.", OURS)
+        message = f"pods here do not have the labels of TFJob's operator ({', '.join(foreign)}): it selects no pod"
+        if any(key in foreign for key in _excluded_keys(selector)):
+            notes.different(path, f"{message.partition(':')[0]}: it excludes no pod.", OURS)
         elif _REQUIRED in path and ".podAffinity." in path:
-            notes.none(path, f"{said}, and the pod stays Pending.", OURS)
+            notes.none(path, f"{message}, and the pod stays Pending.", OURS)
         else:
-            notes.different(path, f"{said}, and has no effect.", OURS)
+            notes.different(path, f"{message}, and has no effect.", OURS)
     return tuple(found)
 
 
 def name_selectors_of(body: Mapping[str, Any], notes: Notes) -> None:
-    """Note the selectors of another object that ask for labels of TFJob's operator.
+    """Note the selectors of another object that require labels of TFJob's operator.
 
     Args:
-        body: such as a Service, a NetworkPolicy or a PodMonitor.
+        body: an object such as a Service, a NetworkPolicy or a PodMonitor.
         notes: receives the notes.
     """
     for path, selector in _selectors(body, ""):
@@ -154,7 +154,7 @@ def _is_theirs(label: str) -> bool:
 
 
 def _selectors(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The selectors of labels below a value, with their paths."""
+    """Yield the label selectors below a value, with their paths."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _selectors(item, f"{path}[{index}]")
@@ -167,13 +167,13 @@ def _selectors(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _keys(selector: Mapping[str, Any]) -> list[str]:
-    """The labels that a selector asks for; those of a Service stand in it without matchLabels."""
+    """Return the labels that a selector names. A Service's selector has them without matchLabels."""
     labels = selector.get("matchLabels", selector if "matchExpressions" not in selector else {})
     asked = [str(name) for name, value in labels.items() if isinstance(value, str)] if isinstance(labels, dict) else []
     return asked + [str(term.get("key")) for term in _terms(selector)]
 
 
-def _keys_left_out(selector: Mapping[str, Any]) -> list[str]:
+def _excluded_keys(selector: Mapping[str, Any]) -> list[str]:
     return [str(term.get("key")) for term in _terms(selector) if term.get("operator") in ("NotIn", "DoesNotExist")]
 
 

@@ -1,82 +1,82 @@
-"""Notes on fields that did not become the same field here."""
+"""Notes on a TFJob's fields without an identical counterpart."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class What(StrEnum):
-    """What has become of a field; what needs a decision most comes first."""
+class NoteKind(StrEnum):
+    """The result for a field, the most urgent first."""
 
     REFUSED = "refused"
-    """TFJob would not take it, or it cannot be read: no job is made until it is changed."""
+    """TFJob would reject the field, or it cannot be read. The TFJob is not converted until it is changed."""
     NONE = "no counterpart"
-    """It is left out, or the API server will refuse it: it needs a decision."""
+    """The field is left out, or the API server will reject it. The user must decide."""
     DIFFERENT = "behaves differently"
     CHANGED = "changed"
-    """It is written in another way, or left out since it has no effect; the job does the same."""
+    """The field is written differently, or left out because it has no effect. The job's behaviour stays the same."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """One such field."""
+    """A note on one field."""
 
     path: str
-    """Of the TFJob's field, as in spec.runPolicy.schedulingPolicy.queue; of all below it, too."""
-    what: What
-    said: str
-    """What happened, and why."""
+    """Path of the TFJob's field, such as spec.runPolicy.schedulingPolicy.queue. The note covers all fields below it."""
+    kind: NoteKind
+    message: str
+    """The result and its reason."""
     todo: str = ""
-    """What the user may or must do; empty if nothing."""
+    """The user's next action; empty without one."""
 
     @property
     def missing(self) -> bool:
         """Whether the field has no counterpart."""
-        return self.what is What.NONE
+        return self.kind is NoteKind.NONE
 
     @property
     def refused(self) -> bool:
-        """Whether no job can be made."""
-        return self.what is What.REFUSED
+        """Whether the note prevents the conversion."""
+        return self.kind is NoteKind.REFUSED
 
 
 def lines(notes: Iterable[Note]) -> list[str]:
-    """The notes for people, a line each; those that say the same of several fields, as of every role's, are one."""
-    paths: dict[tuple[What, str, str], list[str]] = {}
+    """Return the notes as lines. Equal notes on several fields, such as those of every role, share a line."""
+    paths: dict[tuple[NoteKind, str, str], list[str]] = {}
     for note in notes:
-        paths.setdefault((note.what, note.said, note.todo), []).append(note.path)
+        paths.setdefault((note.kind, note.message, note.todo), []).append(note.path)
     return [
-        " ".join(f"{what}: {', '.join(where)}{': ' if any(where) else ''}{said} {todo}".split())
-        for kind in What
-        for (what, said, todo), where in paths.items()
-        if what is kind
+        " ".join(f"{kind}: {', '.join(where)}{': ' if any(where) else ''}{message} {todo}".split())
+        for kind in NoteKind
+        for (noted, message, todo), where in paths.items()
+        if noted is kind
     ]
 
 
 def worst_first(notes: Iterable[Note]) -> list[Note]:
-    """The notes in the order of `What`."""
-    order = list(What)
-    return sorted(notes, key=lambda note: order.index(note.what))
+    """Return the notes in the order of `NoteKind`."""
+    order = list(NoteKind)
+    return sorted(notes, key=lambda note: order.index(note.kind))
 
 
 @dataclass
 class Notes:
-    """Collects them, in the order of their discovery."""
+    """Collects notes in the order of their discovery."""
 
     found: list[Note] = field(default_factory=list)
 
-    def refused(self, path: str, said: str, todo: str = "") -> None:
-        """No job can be made before it is changed."""
-        self.found.append(Note(path, What.REFUSED, said, todo))
+    def refused(self, path: str, message: str, todo: str = "") -> None:
+        """Note a field that prevents the conversion."""
+        self.found.append(Note(path, NoteKind.REFUSED, message, todo))
 
-    def changed(self, path: str, said: str, todo: str = "") -> None:
-        """It is written in another way."""
-        self.found.append(Note(path, What.CHANGED, said, todo))
+    def changed(self, path: str, message: str, todo: str = "") -> None:
+        """Note a field that is written differently."""
+        self.found.append(Note(path, NoteKind.CHANGED, message, todo))
 
-    def different(self, path: str, said: str, todo: str = "") -> None:
-        """It behaves differently."""
-        self.found.append(Note(path, What.DIFFERENT, said, todo))
+    def different(self, path: str, message: str, todo: str = "") -> None:
+        """Note a field that behaves differently."""
+        self.found.append(Note(path, NoteKind.DIFFERENT, message, todo))
 
-    def none(self, path: str, said: str, todo: str = "") -> None:
-        """It has no counterpart."""
-        self.found.append(Note(path, What.NONE, said, todo))
+    def none(self, path: str, message: str, todo: str = "") -> None:
+        """Note a field without a counterpart."""
+        self.found.append(Note(path, NoteKind.NONE, message, todo))

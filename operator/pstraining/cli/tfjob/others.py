@@ -1,4 +1,4 @@
-"""Objects beside TFJobs: they are passed on as they are, with notes on what in them means a TFJob."""
+"""Objects beside TFJobs: they are passed on unchanged, with notes on their references to TFJobs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,20 +14,20 @@ _GROUPS = ("kubeflow.org", "training.kubeflow.org")
 
 
 def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
-    """What has to be said of an object that is no TFJob.
+    """Return the notes on an object that is not a TFJob.
 
     Args:
-        body: of any kind.
+        body: an object of any kind.
     """
     notes = Notes()
     if not body.get("kind") or not body.get("apiVersion"):
-        notes.refused("", "it is no Kubernetes object: that has an apiVersion and a kind.", "Remove it.")
+        notes.refused("", "it is not a Kubernetes object, which has an apiVersion and a kind.", "Remove it.")
         return tuple(notes.found)
     for path in _tfjobs(body, ""):
         notes.none(
             path,
-            f"there is a {KIND} in it, which is passed on unchanged.",
-            "Convert it on its own, and replace it; what makes jobs of it must know PSTrainingJobs.",
+            f"it contains a {KIND}, which is passed on unchanged.",
+            "Convert and replace the {KIND}; the controller that creates it must support PSTrainingJobs.",
         )
     for path in _grants(body):
         notes.none(path, "it grants rights on tfjobs.", "Grant them on pstrainingjobs of the group pstraining.dev.")
@@ -36,7 +36,7 @@ def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
 
 
 def _tfjobs(value: Any, path: str) -> Iterator[str]:
-    """Where TFJobs are in another object: as an object, or as a text with a manifest."""
+    """Yield the paths of TFJobs in another object, as objects or as texts with a manifest."""
     if isinstance(value, str):
         if _IN_TEXT.search(value):
             yield path

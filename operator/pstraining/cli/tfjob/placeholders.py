@@ -1,4 +1,4 @@
-"""What a text is a placeholder for: templates that another tool fills in before a cluster sees them."""
+"""Placeholders in texts, which another tool fills in before a manifest is submitted."""
 
 import re
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("Argo Workflows", re.compile(r"\{\{=?-?\s*((inputs|outputs|workflow|steps|tasks|pod)\.|item\b)[^}]*\}\}")),
     ("Tekton", re.compile(r"\$\((params|tasks|context|workspaces)\.[^)]+\)")),
 )
-"""Unmistakable, wherever they stand."""
+"""Patterns that are unambiguous in every field."""
 _ANY = (
     ("OpenShift", re.compile(r"\$\{\{\w+\}\}")),
     ("a template engine", re.compile(r"\{\{[^}]*\}\}")),
     ("envsubst", re.compile(r"\$\{\w+(:?[-=?+][^}]*)?\}|^\$[A-Za-z_]\w*$")),
     ("you", re.compile(r"<[A-Za-z][\w .-]*>")),
 )
-"""Outside of what programs and shells read, where these characters mean nothing else."""
+"""Patterns for fields that no program or shell reads, because these characters may mean something else there."""
 _FREE = re.compile(r"\.(command|args|env|annotations|lifecycle|\w+Probe)\b")
 
 
 def placeholder(text: str, path: str = "") -> str | None:
-    """What the text waits for, in words; None if it is no placeholder.
+    """Describe a placeholder in a text; None without one.
 
     Args:
         text: a value, or a part of it.
-        path: where it stands; what programs read there may look like one.
+        path: the text's path. Texts for programs, such as commands, are only searched for unambiguous patterns.
     """
     for tool, pattern in (*_KINDS, *(() if _FREE.search(path) else _ANY)):
         if found := pattern.search(text):
@@ -41,7 +41,7 @@ def placeholder(text: str, path: str = "") -> str | None:
 
 
 def name_placeholders(texts: Iterator[tuple[str, str]], notes: Notes) -> None:
-    """Note each text that waits to be filled in, but for those of which there is a note already; it is kept.
+    """Note each text with a placeholder, except those with a note already. The text is kept.
 
     Args:
         texts: paths and values.
@@ -52,6 +52,6 @@ def name_placeholders(texts: Iterator[tuple[str, str]], notes: Notes) -> None:
         if path not in known and (found := placeholder(text, path)):
             notes.none(
                 path,
-                f"{found}; it is kept as it stands.",
-                "Fill it in before the job is submitted, or put the job where that is done.",
+                f"{found}; it is kept.",
+                "Fill it in before the job is submitted, or pass the job to the tool that does.",
             )

@@ -1,4 +1,4 @@
-"""What has become of documents: for people, for programs, and as manifests."""
+"""The results of conversions: tables for people, data for programs, and manifests."""
 
 import json
 import textwrap
@@ -14,16 +14,16 @@ from pstraining.api import names
 from pstraining.cli.manifests import Document
 from pstraining.cli.output import yaml_text
 from pstraining.cli.tfjob.job import Conversion, converted
-from pstraining.cli.tfjob.notes import Note, What, lines, worst_first
+from pstraining.cli.tfjob.notes import Note, NoteKind, lines, worst_first
 from pstraining.cli.tfjob.others import notes_on
 from pstraining.cli.tfjob.versions import is_tfjob
 
 _WIDTH = 118
-"""Columns of comments."""
+"""Width of comments, in columns."""
 
 
 class ConversionResult(StrEnum):
-    """What has become of a document, in a word."""
+    """The result of a document's conversion."""
 
     CONVERTED = "converted"
     NOTES = "converted, with notes"
@@ -34,27 +34,27 @@ class ConversionResult(StrEnum):
 
 @dataclass(frozen=True)
 class Converted:
-    """A document, and what has become of it."""
+    """A document and its conversion."""
 
     document: Document
     conversion: Conversion | None = None
-    """None if it is no TFJob."""
+    """The conversion; None if the document is not a TFJob."""
     others: tuple[Note, ...] = ()
-    """What is to be said of what is no TFJob."""
+    """Notes on a document that is not a TFJob."""
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is to be said."""
+        """All notes on the document."""
         return self.others if self.conversion is None else self.conversion.notes
 
     @property
     def body(self) -> dict[str, Any] | None:
-        """What is printed; None if nothing is."""
+        """The printed manifest; None if there is none."""
         return self.document.body if self.conversion is None else self.conversion.manifest
 
     @property
     def result(self) -> ConversionResult:
-        """In a word."""
+        """The document's result."""
         if self.body is None or any(note.refused for note in self.notes):
             return ConversionResult.REFUSED
         if self.conversion is None:
@@ -63,33 +63,33 @@ class Converted:
             return ConversionResult.MISSING
         return (
             ConversionResult.NOTES
-            if any(note.what is What.DIFFERENT for note in self.notes)
+            if any(note.kind is NoteKind.DIFFERENT for note in self.notes)
             else ConversionResult.CONVERTED
         )
 
 
 def as_yaml(found: Sequence[Converted], comments: bool = True) -> str:
-    """The manifests as documents of YAML, with their notes above them as comments."""
+    """Return the manifests as YAML documents, with their notes as comments above them."""
     texts = ((_comments(one) if comments else "") + _manifest(one) for one in found)
     return "---\n".join(text for text in texts if text)
 
 
 def as_json(found: Sequence[Converted]) -> str:
-    """The manifest as JSON; of several a List."""
+    """Return a manifest as JSON, or several as a List."""
     bodies = [one.body for one in found if one.body is not None]
     whole = bodies[0] if len(bodies) == 1 else {"apiVersion": "v1", "kind": "List", "items": bodies}
     return json.dumps(whole, indent=2) + "\n"
 
 
 def convert_document(document: Document, command: str = "") -> Converted:
-    """What becomes of a document; `command` as in `converted`."""
+    """Convert a document. `command` is as in `converted`."""
     if is_tfjob(document.body):
         return Converted(document, converted(document.body, document.lines, command))
     return Converted(document, None, notes_on(document.body))
 
 
 def _manifest(one: Converted) -> str:
-    """The manifest; another object as it stands in its file, with its comments."""
+    """Return the manifest's YAML. Objects that are not converted keep their source, with its comments."""
     if one.conversion is None and one.document.text:
         return one.document.text.rstrip("\n") + "\n"
     return "" if one.body is None else yaml_text(one.body)
@@ -99,10 +99,10 @@ def _comments(one: Converted) -> str:
     document = one.document
     if one.conversion is None and not one.notes:
         return ""
-    what = "passed on" if one.conversion is None else f"as a {names.KIND}"
+    action = "passed on" if one.conversion is None else f"as a {names.KIND}"
     version = document.body.get("apiVersion")
     name = document.name if one.conversion is None else one.conversion.name
-    head = " ".join(f"# {document.kind} {name} ({version}) {what}, by kubectl pstraining convert.".split()) + "\n"
+    head = " ".join(f"# {document.kind} {name} ({version}) {action}, by kubectl pstraining convert.".split()) + "\n"
     wrapped = textwrap.TextWrapper(
         _WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False, break_long_words=False
     )
@@ -110,7 +110,7 @@ def _comments(one: Converted) -> str:
 
 
 def report(found: Sequence[Converted], problems: Sequence[str]) -> dict[str, Any]:
-    """The results, for programs."""
+    """Return the results, for programs."""
     documents = [
         {
             "file": one.document.file,
@@ -119,7 +119,7 @@ def report(found: Sequence[Converted], problems: Sequence[str]) -> dict[str, Any
             "name": one.document.name,
             "result": str(one.result),
             "notes": [
-                {"field": n.path, "what": str(n.what), "message": n.said, "todo": n.todo}
+                {"field": n.path, "what": str(n.kind), "message": n.message, "todo": n.todo}
                 for n in worst_first(one.notes)
             ],
         }
@@ -129,10 +129,10 @@ def report(found: Sequence[Converted], problems: Sequence[str]) -> dict[str, Any
 
 
 def table(found: Sequence[Converted]) -> Table:
-    """The results, for people: a line for each document."""
-    rows = Table("FILE", "DOCUMENT", "KIND", "NAME", "RESULT", *(str(what).upper() for what in What), box=None)
+    """Render the results as a table with a row for each document."""
+    rows = Table("FILE", "DOCUMENT", "KIND", "NAME", "RESULT", *(str(kind).upper() for kind in NoteKind), box=None)
     for one in found:
-        counts = [sum(note.what is what for note in one.notes) for what in What]
+        counts = [sum(note.kind is kind for note in one.notes) for kind in NoteKind]
         document = one.document
         words = (document.file, document.number, document.kind, document.name, one.result)
         rows.add_row(*(Text(word) for word in words), *(str(number or "") for number in counts))

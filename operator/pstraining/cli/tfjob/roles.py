@@ -1,4 +1,4 @@
-"""The roles of a job: a TFJob's tfReplicaSpecs as ours."""
+"""Converts a TFJob's tfReplicaSpecs to our roles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 from pstraining.api import names
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import Fields
-from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, shared, silences
+from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, note_default_user, shared
 from pstraining.cli.tfjob.versions import name_restarts
 
 ALWAYS, NEVER = "Always", "Never"
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
-"""In the order of our spec."""
+"""Roles in the order of our spec."""
 _MASTER = "master"
 _NOTHING: Template = {"spec": {"containers": [{"name": names.MAIN_CONTAINER}]}}
 _POLICIES = (ALWAYS, "OnFailure", NEVER, "ExitCode")
@@ -26,17 +26,17 @@ class Replicas:
     number: int
     policy: str
     template: Template
-    """Converted."""
+    """The converted template."""
     broken: bool = False
-    """The template is refused, and one without meaning is in its place."""
+    """Whether the template was refused; `template` is then a placeholder."""
 
 
 def read_roles(specs: Fields, job: TemplatesOf, notes: Notes) -> dict[str, Replicas]:
-    """The TFJob's roles by our names.
+    """Return the TFJob's roles by our names.
 
     Args:
         specs: tfReplicaSpecs.
-        job: whose they are.
+        job: the job of the templates.
         notes: receives the notes on the fields.
     """
     found: dict[str, Replicas] = {}
@@ -55,42 +55,42 @@ def read_roles(specs: Fields, job: TemplatesOf, notes: Notes) -> dict[str, Repli
             notes.different(
                 specs.at(name),
                 "its task is called chief in TF_CONFIG, as TensorFlow 2 does, not master.",
-                "A program that looks for the task type master must look for chief.",
+                "Programs that check for the task type master must check for chief.",
             )
     return found
 
 
 def without_role(found: Mapping[str, Replicas]) -> tuple[str, str] | None:
-    """Why there can be no PSTrainingJob of these roles, and what to do; None if there can be one."""
+    """Return the reason that these roles cannot be converted, and the action to take; None if they can."""
     numbers = {role: one.number for role, one in found.items() if one.number}
     if not found:
         return "it names no role that can be read: a PSTrainingJob has at least one PS and one worker.", ""
     if names.PS not in numbers and sum(numbers.values()) <= 1:
         return (
             "the TFJob has no PS and a single task, which trains alone. A PSTrainingJob has at least one PS and one "
-            "worker, so nothing is made of it.",
+            "worker, so it cannot be converted.",
             "Run its pod template as a Job of Kubernetes (batch/v1).",
         )
     if names.PS not in numbers:
         return (
             "the TFJob has no PS: its tasks train by all-reduce (MultiWorkerMirroredStrategy), or each on its own. A "
-            "PSTrainingJob trains with at least one PS, so nothing is made of it.",
+            "PSTrainingJob trains with at least one PS, so it cannot be converted.",
             "Add a PS and convert again if the program can use ParameterServerStrategy or pstraining.runtime; else run "
-            "it by a JobSet or by Kubeflow's Trainer.",
+            "it with a JobSet or Kubeflow's Trainer.",
         )
     if names.WORKER not in numbers:
         return (
-            "the TFJob has no Worker. A PSTrainingJob has at least one PS and one worker, so nothing is made of it.",
+            "the TFJob has no Worker. A PSTrainingJob has at least one PS and one worker, so it cannot be converted.",
             "Add a Worker and convert again.",
         )
     return None
 
 
 def converted_roles(found: Mapping[str, Replicas], notes: Notes) -> dict[str, Any]:
-    """Our ps, worker, chief and evaluator.
+    """Return our ps, worker, chief and evaluator.
 
     Args:
-        found: the TFJob's, with at least one PS and one Worker.
+        found: the TFJob's roles, with at least one PS and one Worker.
         notes: receives the notes on the fields.
     """
     roles: dict[str, Any] = {}
@@ -110,11 +110,11 @@ def _replicas(fields: Fields, job: TemplatesOf, notes: Notes) -> Replicas:
     number, policy = fields.number("replicas"), fields.take("restartPolicy", str)
     path = fields.at("restartPolicy")
     name_restarts(job.version, path, policy, notes)
-    lost = "a pod that Kubernetes ends (evicted, preempted, deleted) is started again under Never, too."
+    lost = "a pod that Kubernetes ends (evicted, preempted, deleted) is replaced under Never, too."
     if policy and policy not in _POLICIES:
         notes.refused(path, f"it must be one of {', '.join(_POLICIES)}, is {policy}.")
     elif not policy:
-        notes.changed(path, f"it is not set; TFJob's default, Never, is written out, since ours is OnFailure; {lost}")
+        notes.changed(path, f"it is not set; TFJob's default, Never, is written out, because ours is OnFailure; {lost}")
     elif policy == NEVER:
         notes.different(path, lost)
     if not fields.has("template"):
@@ -135,9 +135,9 @@ def _converted(role: str, one: Replicas, worker: Replicas, notes: Notes) -> dict
     by_worker = None if role == names.WORKER or one.broken else shared(worker.template, one.template)
     if by_worker is None:
         if not one.broken:
-            silences(one.template, path, notes)
+            note_default_user(one.template, path, notes)
         return {**found, "template": one.template}
-    but = ", but for its resources" if by_worker else ""
+    but = ", except for its resources" if by_worker else ""
     notes.changed(
         path,
         f"it is the worker's{but}, so it is written once: spec.{role} runs the worker's without its devices (GPUs), "
@@ -156,13 +156,13 @@ def _single(role: str, one: Replicas, notes: Notes) -> None:
     if role == names.EVALUATOR and one.number:
         notes.different(
             one.path,
-            "TF_CONFIG's cluster does not name the evaluator, since most TensorFlow 2 programs hang if it does.",
+            "TF_CONFIG's cluster does not name the evaluator, because most TensorFlow 2 programs hang if it does.",
             "Set spec.evaluator.inCluster: true for a program that needs it, such as some with Estimators.",
         )
 
 
 def _always(found: Mapping[str, Replicas], notes: Notes) -> None:
-    """The task with the chief's duty ends the job with 0 also under Always."""
+    """Note that exit code 0 of the chief, or of worker 0 without one, ends the job also under Always."""
     chief = found.get(names.CHIEF)
     duty = chief if chief is not None and chief.number else found[names.WORKER]
     if duty.policy == ALWAYS:

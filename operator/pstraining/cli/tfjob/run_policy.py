@@ -1,4 +1,4 @@
-"""How a job is run and ended: a TFJob's runPolicy as ours."""
+"""Converts a TFJob's runPolicy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,11 +20,11 @@ _OPERATORS = ("kubeflow.org/training-operator",)
 
 
 def converted_run_policy(fields: Fields, roles: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """Our runPolicy.
+    """Return our runPolicy.
 
     Args:
-        fields: the TFJob's.
-        roles: ours, converted.
+        fields: the TFJob's runPolicy.
+        roles: our converted roles.
         notes: receives the notes on the fields.
     """
     found: dict[str, Any] = {}
@@ -54,8 +54,8 @@ def _clean_pods(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     else:
         notes.different(
             fields.at("cleanPodPolicy"),
-            "it is not set: TFJob leaves all pods, and parameter servers run on. Here what still runs is freed on "
-            "success; on failure all but the replica that failed, which is kept for a day.",
+            "it is not set: TFJob keeps all pods, and parameter servers keep running. Here running pods are deleted "
+            "on success; on failure all except the failed replica, which is kept for a day.",
             "Set spec.runPolicy.cleanPodPolicy: {onSuccess: None, onFailure: None} to keep them.",
         )
 
@@ -67,7 +67,7 @@ def _deadline(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
         notes.none(path, "with 0 TFJob ends the job at once; it is left out.", "Set the seconds that the job may run.")
     elif seconds is not None and seconds > _LONGEST:
         found["activeDeadlineSeconds"] = _LONGEST
-        notes.changed(path, f"the longest here is {_LONGEST}, 68 years.")
+        notes.changed(path, f"the maximum here is {_LONGEST}, 68 years.")
 
 
 def _retries(found: dict[str, Any], fields: Fields, restarts: bool, notes: Notes) -> None:
@@ -75,16 +75,16 @@ def _retries(found: dict[str, Any], fields: Fields, restarts: bool, notes: Notes
     if limit is None and restarts:
         notes.different(
             path,
-            "it is not set: TFJob starts failed replicas again for ever. Here the job fails with the seventh failure "
-            "of one replica.",
+            "it is not set: TFJob restarts failed replicas forever. Here the job fails with the seventh failure of "
+            "one replica.",
             f"Set spec.runPolicy.backoffLimit, up to {_RETRIES}, for more.",
         )
     elif limit is not None and restarts:
         found["backoffLimit"] = min(limit, _RETRIES)
-        most = f" The most here is {_RETRIES}." if limit > _RETRIES else ""
+        most = f" The maximum here is {_RETRIES}." if limit > _RETRIES else ""
         notes.different(
             path,
-            "TFJob counts restarts of containers, those of all pods together, and none under ExitCode. Here it bounds "
+            "TFJob counts the restarts of all pods' containers together, and none under ExitCode. Here it limits "
             f"the failures of each replica, under any restartPolicy.{most}",
         )
 
@@ -99,13 +99,13 @@ def _managed_by(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
         found["managedBy"] = manager
         notes.changed(
             fields.at("managedBy"),
-            "it is spec.managedBy here. Kueue sends the job to another cluster if its configuration names "
+            "here it is spec.managedBy. Kueue sends the job to another cluster if its configuration names "
             "PSTrainingJobs in multiKueue.externalFrameworks.",
         )
     elif manager:
         found["managedBy"] = manager
         notes.different(
             fields.at("managedBy"),
-            f"the operator leaves the job to {shown(manager)}, too, which may not know PSTrainingJobs.",
-            "Take it away unless it does.",
+            f"the operator leaves the job to {shown(manager)}, too, which may not support PSTrainingJobs.",
+            "Remove it unless it does.",
         )

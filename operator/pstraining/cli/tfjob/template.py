@@ -1,4 +1,4 @@
-"""A pod template of a TFJob as one of ours: what the operator sets itself goes, all else stays as it is."""
+"""Converts a TFJob's pod template: fields that the operator sets are removed, all others stay unchanged."""
 
 import re
 from dataclasses import dataclass
@@ -24,25 +24,25 @@ _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 
 @dataclass(frozen=True)
 class TemplatesOf:
-    """Whose templates they are, and what is known of all of them."""
+    """The TFJob of the templates, and settings for all of them."""
 
     job: str
     """The TFJob's name."""
     version: str = ""
-    """Its API version."""
+    """The TFJob's API version."""
     command: tuple[str, ...] = ()
-    """Of containers that train and have none: the images' entrypoint."""
+    """The command of training containers that have none: the images' entrypoint."""
     gang: bool = False
-    """The TFJob asks for a gang in its schedulingPolicy."""
+    """Whether the TFJob's schedulingPolicy requests a gang."""
 
 
 def converted_template(template: Template, path: str, job: TemplatesOf, notes: Notes) -> Template | None:
-    """The template as we take it; None if TFJob would not take it.
+    """Return the converted template; None if it is refused.
 
     Args:
-        template: the TFJob's.
-        path: where in the TFJob it is.
-        job: whose it is.
+        template: the TFJob's template.
+        path: the template's path in the TFJob.
+        job: the template's job.
         notes: receives the notes on the template's fields.
     """
     before = sum(note.refused for note in notes.found)
@@ -71,26 +71,26 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
     return found if sum(note.refused for note in notes.found) == before else None
 
 
-def silences(template: Template, path: str, notes: Notes) -> None:
-    """Say what the operator fills in where a template that is written out says nothing."""
+def note_default_user(template: Template, path: str, notes: Notes) -> None:
+    """Note a security context that the operator sets because the template does not."""
     spec = template["spec"]
     if not any("runAsUser" in part.get("securityContext", {}) for part in (spec, pods.main_container(spec))):
         notes.different(
             f"{path}.spec.securityContext",
-            "it names no runAsUser, and TFJob's pods run as the image's user, often root. Here they run as user 1000.",
+            "it has no runAsUser: TFJob's pods run as the image's user, often root, and pods here as user 1000.",
             "Set runAsUser if the program must write as another user.",
         )
 
 
 def shared(worker: Template, own: Template) -> dict[str, Any] | None:
-    """The role's fields that give it its own template by way of the worker's.
+    """Return the role's fields if it can share the worker's template.
 
     Args:
-        worker: the worker's template, converted.
-        own: the role's, converted.
+        worker: the worker's converted template.
+        own: the role's converted template.
 
     Returns:
-        Nothing at all, or `resources`; None if the two differ in more, or the role has devices of its own.
+        No fields, or `resources`; None if the two differ in more, or if the role requests devices.
     """
     if not _without_devices(own):
         return None
@@ -108,7 +108,7 @@ def shared(worker: Template, own: Template) -> dict[str, Any] | None:
 
 
 def _containers(spec: dict[str, Any], at: str, notes: Notes) -> list[dict[str, Any]]:
-    """The containers. All parts that are looked into are of the right type afterwards; what was not is refused."""
+    """Return the containers. Parts that are read later have the right type afterwards; wrong types are refused."""
     sound(spec, "securityContext", dict, at, notes)
     for name in ("containers", "initContainers"):
         found = sound(spec, name, list, at, notes)
@@ -120,8 +120,10 @@ def _containers(spec: dict[str, Any], at: str, notes: Notes) -> list[dict[str, A
     containers: list[dict[str, Any]] = spec.setdefault("containers", [])
     if not any(c["name"] == names.MAIN_CONTAINER for c in containers):
         main = names.MAIN_CONTAINER
-        notes.refused(f"{at}.containers", f"TFJob wants one named {main}; name the container that trains so.")
-        # The others are looked through all the same.
+        notes.refused(
+            f"{at}.containers", f"TFJob requires a container {main}; give the container that trains this name."
+        )
+        # Check the other containers nevertheless.
         containers[:1] = [{"command": ["?"], **(containers[0] if containers else {}), "name": main}]
     return containers
 
@@ -161,7 +163,7 @@ def _pod(spec: dict[str, Any], at: str, notes: Notes) -> None:
         spec["automountServiceAccountToken"] = True
         notes.changed(
             join(at, account),
-            "an account's token is mounted only where the template says so: automountServiceAccountToken is added.",
+            "here the token is mounted only if the template requests it: automountServiceAccountToken is added.",
         )
 
 
@@ -172,11 +174,11 @@ def _env(container: dict[str, Any], where: str, main: bool, notes: Notes) -> Non
         if name == _TF_CONFIG and main:
             notes.changed(path, "TFJob overwrites TF_CONFIG, and the operator sets it, too; it is left out.")
         elif name == _TF_CONFIG:
-            notes.none(path, "TF_CONFIG is the operator's in every container; it is left out.", "Choose another name.")
+            notes.none(path, "the operator sets TF_CONFIG everywhere; it is left out.", "Choose another name.")
         elif name.startswith(_RESERVED_ENV):
             notes.none(
                 path,
-                f"names that start with {_RESERVED_ENV} are the operator's; it is left out.",
+                f"names that start with {_RESERVED_ENV} are reserved for the operator; it is left out.",
                 "Choose another name.",
             )
         else:
@@ -190,7 +192,7 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
         path = f"{where}.ports[{index}]"
         number, name = port.get("containerPort"), port.get("name")
         if "hostPort" in port and (number == contract.TF_PORT or name == _TFJOB_PORT):
-            notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Use a Service of your own.")
+            notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Create a Service.")
         elif number == contract.TF_PORT:
             notes.changed(path, "the operator puts TensorFlow's port, 2222, on every pod; it is left out.")
         elif name == _TFJOB_PORT:
@@ -203,7 +205,7 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
             notes.none(
                 path,
                 f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(_PORT_NAMES)}, are the "
-                "operator's; it is left out.",
+                "reserved for the operator; it is left out.",
                 "Choose another port and name.",
             )
         else:
@@ -212,7 +214,7 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                 notes.different(
                     path,
                     "TFJob puts named ports on a Service for each replica. Here it is only on the pod.",
-                    f"If others connect to it, make a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}.",
+                    f"If clients need it, create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}.",
                 )
     _replace(container, "ports", kept)
 
@@ -230,37 +232,37 @@ def _command(container: dict[str, Any], where: str, given: tuple[str, ...], note
     path = f"{where}.command"
     if given:
         container["command"] = list(given)
-        rest = "" if container.get("args") else " Arguments that the image has by itself (CMD) belong there, too."
+        rest = "" if container.get("args") else " Add the image's own arguments (CMD), too."
         notes.changed(path, f"it is not set: --command is written there instead of the image's entrypoint.{rest}")
         return
     notes.none(
         path,
-        "it is not set: TFJob runs the image's entrypoint, which the launcher cannot read. The API server refuses the "
-        "job so.",
+        "it is not set: TFJob runs the image's entrypoint, which the launcher cannot read. The API server refuses "
+        "the job without a command.",
         "Convert with --command and the entrypoint of the image; `docker inspect` shows it as Entrypoint and Cmd.",
     )
 
 
 def _text(path: str, text: str, job: str, notes: Notes) -> None:
-    """What a text means only under TFJob: labels of its pods, addresses of its Services, TF_CONFIG outside programs."""
+    """Note references that only work in a TFJob: labels of its pods, its Services, TF_CONFIG in probes and hooks."""
     if marks.refers_to_labels(text):
         notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
     elif job and (found := re.search(rf"(?<![\w-]){re.escape(job)}-(chief|master|worker|evaluator)-\d+", text)):
         notes.different(
             path,
-            f"{found[0]} is a Service that TFJob makes.",
+            f"{found[0]} is a Service that TFJob creates.",
             "Take addresses from TF_CONFIG; with spec.worker.addressing: ClusterIP workers have such Services, too.",
         )
     elif _TF_CONFIG in text and _HOOKS.search(path):
         notes.none(
             path,
-            "only the program has TF_CONFIG here, probes and hooks do not.",
+            "here only the program has TF_CONFIG, and probes and hooks do not.",
             f"Take the task from {contract.ENV_TASK_TYPE} and {contract.ENV_TASK_INDEX}.",
         )
 
 
 def _without_devices(template: Template) -> bool:
-    """Whether the template asks for no devices, so that taking them away changes nothing."""
+    """Return whether the template requests no devices, so that their removal changes nothing."""
     left = copied(template)
     pods.drop_devices(left["spec"])
     as_is = copied(template)
@@ -272,7 +274,7 @@ def _without_devices(template: Template) -> bool:
 
 
 def _comparable(template: Template) -> Template:
-    """The template, with what a container does not ask for left out."""
+    """Return the template without empty resources and env, for comparison."""
     found = copied(template)
     for container in (*found["spec"]["containers"], *found["spec"].get("initContainers", ())):
         resources = {k: v for k, v in container.get("resources", {}).items() if v}

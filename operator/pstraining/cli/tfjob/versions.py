@@ -1,6 +1,6 @@
-"""Which objects are TFJobs, and what their API versions mean.
+"""Detection of TFJobs, and the differences between their API versions.
 
-The versions from v1alpha2 on have the spec of v1, but for fields that stand in spec itself, and for defaults
+The versions from v1alpha2 on have the spec of v1, except for some fields in spec itself and for defaults
 (pkg/apis/tensorflow/*/defaults.go of kubeflow/training-operator).
 """
 
@@ -19,7 +19,7 @@ _GROUPS = ("kubeflow.org", "tensorflow.org")
 
 
 def is_tfjob(body: Mapping[str, Any]) -> bool:
-    """Whether an object is, or was perhaps meant to be, a TFJob."""
+    """Return whether an object is, or may have been intended as, a TFJob."""
     kind, spec = str(body.get("kind") or ""), body.get("spec")
     group = str(body.get("apiVersion")).partition("/")[0]
     roles = isinstance(spec, dict) and ("tfReplicaSpecs" in spec or "replicaSpecs" in spec)
@@ -27,11 +27,11 @@ def is_tfjob(body: Mapping[str, Any]) -> bool:
 
 
 def read_version(fields: Fields, lines: Mapping[str, int], notes: Notes) -> str:
-    """The TFJob's API version; empty if its spec cannot be read, which is refused.
+    """Return the TFJob's API version; empty if its spec cannot be read, which is refused.
 
     Args:
-        fields: the TFJob's.
-        lines: where its fields of the first level stand.
+        fields: the TFJob's fields.
+        lines: line numbers of its top-level fields.
         notes: receives the notes.
     """
     kind, version = fields.take("kind", str), fields.take("apiVersion", str)
@@ -56,11 +56,11 @@ def read_version(fields: Fields, lines: Mapping[str, int], notes: Notes) -> str:
 
 
 def fill_defaults(version: str, spec: Fields, notes: Notes) -> None:
-    """Write out what an older version has where nothing is said, if v1 has something else.
+    """Write out an older version's defaults that differ from those of v1.
 
     Args:
-        version: the TFJob's.
-        spec: its spec; it is changed.
+        version: the TFJob's API version.
+        spec: the TFJob's spec, which is changed.
         notes: receives the notes.
     """
     if version == API_VERSION:
@@ -72,19 +72,19 @@ def fill_defaults(version: str, spec: Fields, notes: Notes) -> None:
 
 
 def name_restarts(version: str, path: str, policy: str | None, notes: Notes) -> None:
-    """Note a restartPolicy that is not set, where releases differ in what that means.
+    """Note a missing restartPolicy whose default differs between releases.
 
     Args:
-        version: the TFJob's.
-        path: of the role's restartPolicy.
-        policy: what is there.
+        version: the TFJob's API version.
+        path: path of the role's restartPolicy.
+        policy: its value.
         notes: receives the note.
     """
     if version == _ALPHA and not policy:
         notes.different(
             path,
-            f"it is not set: the first releases with {version} took Always, later ones Never, which is written out.",
-            "Set restartPolicy: OnFailure if failed replicas are to run again.",
+            f"it is not set: the first releases with {version} used Always, later ones Never, which is written out.",
+            "Set restartPolicy: OnFailure to restart failed replicas.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Evaluates the CEL rules of the CRD, by the library `common-expression-language`.
+"""Evaluates the CEL rules of the CRD with the library `common-expression-language`.
 
 The library has CEL's own operators, macros and functions, and none of those that Kubernetes adds: a rule that calls one
 fails with a CelError (docs/project/decisions/0015-the-cli-parses-with-libraries.md lists the differences).
@@ -18,7 +18,7 @@ class CelError(Exception):
 
 def context(variables: Mapping[str, Any]) -> "Context":
     """Convert variables to CEL values, once for all expressions that read them."""
-    import cel  # the package imports a prompt for terminals: a fifth of a second
+    import cel  # a slow import (0.2 s): the package imports a terminal prompt
 
     return cel.Context(dict(variables))
 
@@ -53,5 +53,5 @@ def evaluate(expression: str, variables: "Context") -> Any:
 
 
 def _line(error: Exception) -> str:
-    """The message in one line: the library draws the place of a syntax error below the expression."""
+    """Return the message in one line. The library marks the position of a syntax error below the expression."""
     return " ".join(str(error).split())

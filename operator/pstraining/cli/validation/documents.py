@@ -1,4 +1,4 @@
-"""The findings for each document of a file: which documents are jobs, and which of them can be submitted."""
+"""Validates the documents of files, and selects the jobs that can be submitted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,19 +21,19 @@ from pstraining.core.policies.inheritance import inherited
 
 @dataclass(frozen=True)
 class CheckedDocument:
-    """What is to be said of a document."""
+    """A document with its findings."""
 
     document: Document
     findings: Sequence[Finding] = field(default=())
 
     @property
     def skipped(self) -> bool:
-        """It is no PSTrainingJob."""
+        """Whether the document is not a PSTrainingJob."""
         return not self.document.is_job
 
     @property
     def errors(self) -> list[Finding]:
-        """What makes it wrong."""
+        """The findings that are errors."""
         return [f for f in self.findings if f.severity is Severity.ERROR]
 
     @property
@@ -43,21 +43,21 @@ class CheckedDocument:
 
 
 def check_documents(found: Sequence[Document]) -> list[CheckedDocument]:
-    """What is wrong with each document.
+    """Validate each document.
 
     Raises:
-        CommandError: none of them is a PSTrainingJob.
+        CommandError: no document is a PSTrainingJob.
     """
     if not any(document.is_job for document in found):
         kinds = list(dict.fromkeys(d.kind for d in found))
         others = f", only {', '.join(kinds)}" if kinds else ""
-        hint = " `kubectl pstraining convert` makes jobs of TFJobs." if "TFJob" in kinds else ""
+        hint = " `kubectl pstraining convert` converts TFJobs." if "TFJob" in kinds else ""
         raise CommandError(f"The input has no {names.KIND}{others}.{hint}")
     return [CheckedDocument(d, wrong_with(d.body) if d.is_job else ()) for d in found]
 
 
 def wrong_with(job: dict[str, Any]) -> list[Finding]:
-    """All that is wrong with a job, as a user writes it: errors first."""
+    """Return all findings for a job's manifest, errors first."""
     for key, right in (("apiVersion", names.API_VERSION), ("kind", names.KIND)):
         if job.get(key) != right:
             return [Finding(key, f"must be {right}, is {job.get(key)}{did_you_mean(str(job.get(key)), [right])}")]
@@ -70,7 +70,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
 
 
 def lost_with_pods(job: Mapping[str, Any]) -> list[Finding]:
-    """Warn of a job whose checkpoints do not outlive its pods, in the words of its condition CheckpointNotDurable.
+    """Warn about checkpoints that do not outlive the job's pods, as the condition CheckpointNotDurable does.
 
     Args:
         job: a job without errors.
@@ -81,7 +81,7 @@ def lost_with_pods(job: Mapping[str, Any]) -> list[Finding]:
 
 
 def inherited_settings(job: Mapping[str, Any]) -> list[Finding]:
-    """Warn of GPU workers' settings in other roles, in the words of the job's condition GPUSettingsInherited.
+    """Warn about GPU workers' settings in other roles, as the condition GPUSettingsInherited does.
 
     Args:
         job: a job without errors.
@@ -91,7 +91,7 @@ def inherited_settings(job: Mapping[str, Any]) -> list[Finding]:
 
 
 def lines(checked: CheckedDocument) -> list[Text]:
-    """What is said of one document."""
+    """Render one document's findings as lines."""
     if checked.skipped:
         return [Text(f"{checked.document}: skipped: not a {names.KIND}", style="dim")]
     if not checked.findings:
@@ -104,10 +104,10 @@ def lines(checked: CheckedDocument) -> list[Text]:
 
 
 def require_valid(found: Sequence[CheckedDocument]) -> list[Document]:
-    """The jobs among what was checked; what else is to be said goes to standard error.
+    """Return the jobs, and print findings and skipped documents to standard error.
 
     Raises:
-        CommandError: a job is wrong.
+        CommandError: a job has errors.
     """
     for checked in found:
         if checked.skipped or checked.findings:

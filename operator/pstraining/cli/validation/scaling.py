@@ -19,7 +19,7 @@ def check_workers(job: Object, workers: int) -> None:
     """
     changed = copied(job)
     changed["spec"]["worker"]["replicas"] = workers
-    # What was wrong before does not stand in the way.
+    # Errors that the job already has do not prevent the change.
     wrong = [f for f in validate(changed, job) if f not in validate(job, job)]
     if wrong:
         raise CommandError(

@@ -1,6 +1,6 @@
-"""What an API server with this CRD says to a job, said without one: its schema, its defaults, and its CEL rules.
+"""Validates jobs by the CRD, as an API server does: its schema, its defaults, and its CEL rules.
 
-It evaluates the generated CRD alone, so that every change of the models or of cel_rules.py applies here as well. Like
+It only evaluates the generated CRD, so that every change of the models or of cel_rules.py applies here as well. Like
 the API server, it evaluates the rules only for a job that is valid by the schema.
 """
 
@@ -22,52 +22,52 @@ Schema = Mapping[str, Any]
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     ERROR = "error"
-    """The API server refuses the job, or the operator does."""
+    """The API server or the operator rejects the job."""
     WARNING = "warning"
-    """It looks wrong; a newer version may know better."""
+    """Probably an error, unless a newer version accepts it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a job."""
+    """A problem of a job."""
 
     field: str
-    """The path of the field, as in spec.ps.replicas."""
+    """The path of the field, such as spec.ps.replicas."""
     message: str
     severity: Severity = Severity.ERROR
 
     def __str__(self) -> str:
-        """For people; the messages of rules begin with a field themselves."""
+        """Return path and message. Messages of CEL rules begin with a path themselves."""
         begins = self.message.startswith(("spec.", "metadata."))
         return self.message if begins or not self.field else f"{self.field}: {self.message}"
 
 
 def validate(job: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Finding]:
-    """What is wrong with a job.
+    """Validate a job.
 
     Args:
-        job: as a user writes it, defaults left out, or as it is stored.
-        old: as it is stored, for the rules about changes; None for a job that is new.
+        job: the job as in a manifest, without defaults, or as stored.
+        old: the stored job, for the rules about changes; None for a new job.
 
     Returns:
-        All that is wrong with its fields; if nothing is, all that is wrong with how they go together.
+        All findings for single fields; without errors among them, also all findings of the CEL rules.
     """
     schema, job = _schema(), _named(job)
     found = [*_checked(_checkable(schema), job, "")]
     if any(f.severity is Severity.ERROR for f in found):
         return found
     full = defaulted(schema, job)
-    found += _broken(schema, full, None if old is None else defaulted(schema, old), "")
+    found += _violated(schema, full, None if old is None else defaulted(schema, old), "")
     if not any(f.severity is Severity.ERROR for f in found):
         found += _unreadable(full["spec"])
     return found
 
 
 def defaulted(schema: Schema, value: Any) -> Any:
-    """The value as the API server stores it: with its defaults, without nulls."""
+    """Return the value as the API server stores it: with defaults, without nulls."""
     if isinstance(value, list) and "items" in schema:
         return [defaulted(schema["items"], item) for item in value]
     if not isinstance(value, Mapping):
@@ -80,12 +80,12 @@ def defaulted(schema: Schema, value: Any) -> Any:
 
 
 def with_defaults(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The job as the API server would store it, its defaults filled in; a copy."""
+    """Return a copy of the job with the defaults that the API server would set."""
     return copied(dict(defaulted(_schema(), job)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that was perhaps mistyped; empty if none comes near."""
+    """Return a hint for a mistyped word; empty if no known word is close."""
     options = {option.lower(): option for option in known}
     near = difflib.get_close_matches(word.lower(), options, n=1, cutoff=0.7)
     return f"; did you mean {options[near[0]]}?" if near else ""
@@ -98,7 +98,7 @@ def _schema() -> Schema:
 
 
 def _named(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The job with the name that it will have: what the API server adds to generateName is as long as this."""
+    """Return the job with a name. The suffix is as long as the one that the API server adds to generateName."""
     metadata = job.get("metadata")
     if isinstance(metadata, Mapping) and not metadata.get("name") and metadata.get("generateName"):
         return {**job, "metadata": {**metadata, "name": f"{metadata['generateName']}xxxxx"}}
@@ -106,7 +106,7 @@ def _named(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _checkable(schema: Schema) -> Schema:
-    """Metadata is every object's, and status is not the user's: what a manifest says of it has no effect."""
+    """Return the schema for manifests: it requires metadata.name and accepts any status, which has no effect."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     metadata = {**anything, **schema["properties"]["metadata"], "required": ["name"]}
     properties = {**schema["properties"], "metadata": metadata, "status": anything}
@@ -123,7 +123,7 @@ def _below(schema: Schema, name: str) -> Schema:
 
 
 def _checked(schema: Schema, value: Any, path: str) -> Iterator[Finding]:
-    """What the schema says of a value and of all below it."""
+    """Yield the schema's findings for a value and all values below it."""
     problem = _wrong_type(schema, value) or _out_of_bounds(schema, value)
     if problem:
         yield Finding(path, problem)
@@ -191,21 +191,21 @@ def _out_of_bounds(schema: Schema, value: Any) -> str:
     return ""
 
 
-def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Finding]:
-    """The CEL rules that a value and all below it break."""
-    yield from _broken_here(schema.get("x-kubernetes-validations") or (), value, old, path)
+def _violated(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Finding]:
+    """Yield the CEL rules that a value and all values below it violate."""
+    yield from _violated_here(schema.get("x-kubernetes-validations") or (), value, old, path)
     if isinstance(value, list) and "items" in schema:
-        # Items of lists have no counterpart in the former object that could be identified for certain.
+        # Items of lists cannot be matched with those of the old object.
         for index, item in enumerate(value):
-            yield from _broken(schema["items"], item, None, f"{path}[{index}]")
+            yield from _violated(schema["items"], item, None, f"{path}[{index}]")
     elif isinstance(value, Mapping):
         for name, item in value.items():
             before = old.get(name) if isinstance(old, Mapping) else None
-            yield from _broken(_below(schema, name), item, before, _join(path, name))
+            yield from _violated(_below(schema, name), item, before, _join(path, name))
 
 
-def _broken_here(rules: Iterable[Schema], value: Any, old: Any, path: str) -> Iterator[Finding]:
-    # As in the API server, only a change is checked by the rules that compare with the old object.
+def _violated_here(rules: Iterable[Schema], value: Any, old: Any, path: str) -> Iterator[Finding]:
+    # As in the API server, rules with oldSelf apply only to changes.
     asked = [rule for rule in rules if old is not None or "oldSelf" not in rule["rule"]]
     if not asked:
         return
@@ -220,7 +220,7 @@ def _broken_here(rules: Iterable[Schema], value: Any, old: Any, path: str) -> It
 
 
 def _unreadable(spec: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the operator cannot read although the CRD lets it pass: nothing, unless the two have come apart."""
+    """Yield fields that the CRD accepts and the operator cannot read: none, unless the two are inconsistent."""
     try:
         PSTrainingJobSpec.model_validate(spec)
     except ValidationError as error:
@@ -229,7 +229,7 @@ def _unreadable(spec: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def path_of(steps: Iterable[str | int]) -> str:
-    """A path as the API server writes it: numbers are indices of lists."""
+    """Return a path in the API server's notation: numbers are indices of lists."""
     path = ""
     for step in steps:
         path = f"{path}[{step}]" if isinstance(step, int) else _join(path, step)

@@ -1,8 +1,8 @@
-"""What the CRD leaves open, because Kubernetes' own objects are opaque to it: pod templates, volumes and claims.
+"""Validates the Kubernetes objects in a job, which are opaque to its CRD: pod templates, volumes and claims.
 
-The API server would refuse the operator's pods only: it accepts the job, whose condition then has the reason
-InvalidTemplate. Names and types of fields are those of the Kubernetes client, and some things are asked of the pods as
-the operator would make them; what only admission can know (quotas, policies, values of a field) is not seen here.
+The API server accepts such a job and would reject the operator's pods, which the condition InvalidTemplate reports.
+Names and types of fields are those of the Kubernetes client. Further checks apply to the pods that the operator would
+render. Decisions of admission (quotas, policies, values of fields) are not checked.
 """
 
 import re
@@ -25,22 +25,22 @@ from pstraining.resources.pods import PodTask
 Steps = tuple[str | int, ...]
 
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
-"""Where a number stands for a text."""
+"""Fields that accept a number instead of a text."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
-"""Fields that are copied into pods without a look at them: if one is wrong, the rest can be checked."""
+"""Fields that are copied into pods unread: if one is wrong, the rest can still be checked."""
 
 
 def refused(job: Mapping[str, Any]) -> list[Finding]:
-    """What Kubernetes would refuse of a job that keeps to its CRD.
+    """Return the findings about a job's Kubernetes objects, if the job is valid by its CRD.
 
     Args:
-        job: as a user writes it.
+        job: the job as in a manifest.
     """
     job = {**job, "metadata": without_nulls(job["metadata"]), "spec": without_nulls(job["spec"])}
     found = misfits(job)
     if any(f.severity is Severity.ERROR and not _LEAVES.search(f.field) for f in found):
         return found
-    # Several roles may use one template.
+    # Roles can share a template.
     roles: dict[Finding, list[str]] = {}
     for role, finding in _rendered(job):
         roles.setdefault(finding, []).append(role)
@@ -48,17 +48,17 @@ def refused(job: Mapping[str, Any]) -> list[Finding]:
 
 
 def misfits(job: Mapping[str, Any]) -> list[Finding]:
-    """What does not fit Kubernetes' own types: fields that they do not have, and values of another type.
+    """Return the unknown fields and wrong types in a job's Kubernetes objects.
 
     Args:
-        job: without nulls.
+        job: the job without nulls.
     """
     found = [finding for steps, value, model in _parts(job) for finding in _misfits(steps, value, model)]
     return [*found, *_operators_own(job)]
 
 
 def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
-    """Labels and annotations of templates that pods do not get, since they are the operator's."""
+    """Yield the labels and annotations of templates that the operator overrides."""
     for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
         metadata = ((job["spec"].get(role) or {}).get("template") or {}).get("metadata") or {}
         for kind in ("labels", "annotations"):
@@ -69,7 +69,7 @@ def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
-    """The parts that are Kubernetes' own, each with its path and model."""
+    """Yield the Kubernetes objects in a job, each with its path and model."""
     from kubernetes import client
 
     spec = job["spec"]
@@ -93,7 +93,7 @@ def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]
 
 
 def _misfits(steps: Steps, value: Any, model: type[BaseModel]) -> Iterator[Finding]:
-    """What does not fit the client's model: fields that it does not know, and values of another type."""
+    """Yield the unknown fields and wrong types in one object."""
     try:
         model.model_validate(value)
     except ValidationError as error:
@@ -118,7 +118,7 @@ def _model_at(model: type[BaseModel] | None, place: Sequence[str | int]) -> type
 
 
 def _inner(annotation: Any) -> type[BaseModel] | None:
-    """The model inside Optional, List and their like."""
+    """Return the model inside Optional, List and similar annotations."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in typing.get_args(annotation) if (found := _inner(part)) is not None), None)
@@ -129,7 +129,7 @@ def _fields(model: type[BaseModel] | None) -> list[str]:
 
 
 def _rendered(job: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
-    """What is wrong with the pods as the operator would make them, each with the pods' role."""
+    """Yield the findings about the pods that the operator would render, each with the pods' role."""
     typed = PSTrainingJob.model_validate({"spec": job["spec"], "metadata": {"name": "job", "namespace": "", "uid": ""}})
     spec = typed.spec
     roles = {
@@ -170,14 +170,14 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
 
 
 def _names_that_resolve(spec: Mapping[str, Any], path: str) -> Iterator[Finding]:
-    """Tasks find each other by short names of Services, which only the cluster's search domains complete."""
+    """Warn if short names of Services, which tasks use, do not resolve without the cluster's search domains."""
     policy = spec.get("dnsPolicy") or "ClusterFirst"
     searches = (spec.get("dnsConfig") or {}).get("searches") or ()
     if policy in ("Default", "None") and not any(".svc." in f"{search}." for search in searches):
         yield Finding(
             f"{path}.dnsPolicy",
             f"is {policy}, and no search domain of dnsConfig is a namespace's, such as default.svc.cluster.local: "
-            "tasks do not find each other, and wait",
+            "tasks wait, because they cannot resolve each other's names",
             Severity.WARNING,
         )
 
