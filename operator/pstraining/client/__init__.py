@@ -1,5 +1,5 @@
 """Train from Python, without YAML: `from pstraining import Client`.
 
-The package stands on the library under the kubectl plugin (`pstraining.cli`), and on `pstraining.runtime.local` for
-jobs as processes of this machine.
+The package uses the kubectl plugin's library (`pstraining.cli`) for jobs on a cluster, and `pstraining.runtime.local`
+for jobs as processes of this machine.
 """

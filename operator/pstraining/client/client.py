@@ -13,20 +13,20 @@ from pstraining.client.program import JobProgram, program_of
 from pstraining.progress import Progress
 
 STEM_MAX: Final = 35
-"""Characters of a default name before its random end: the name of a job has at most 40."""
+"""Characters of a default name before its random suffix. The name of a job has at most 40."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it was when the client asked."""
+    """A snapshot of a job."""
 
     name: str
     namespace: str
     uid: str
     phase: str = ""
-    """Such as Pending, Running, Succeeded or Failed."""
+    """The phase, such as Pending, Running, Succeeded or Failed."""
     reason: str = ""
-    """What is wrong with the job, or what it waits for; empty if all is well."""
+    """The job's most important problem or pending condition; empty without any."""
 
     def __str__(self) -> str:
         return self.name
@@ -36,7 +36,7 @@ class LogLine(NamedTuple):
     """A line of a task's log; its text is `task: text`."""
 
     task: str
-    """Such as worker-0."""
+    """The task's name, such as worker-0."""
     text: str
 
     def __str__(self) -> str:
@@ -44,25 +44,25 @@ class LogLine(NamedTuple):
 
 
 class Backend(Protocol):
-    """Where jobs run. All methods raise ClientError."""
+    """The platform that jobs run on. All methods raise ClientError."""
 
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job."""
 
     def get(self, name: str) -> Job:
-        """Return a job as it is now."""
+        """Return a job's current state."""
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
 
     def wait(self, name: str, seconds: float | None) -> Job:
-        """Return a job that has succeeded; JobFailedError if it fails, TimeoutError after some seconds."""
+        """Wait until a job has succeeded and return it. Raises JobFailedError or, after `seconds`, TimeoutError."""
 
     def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of logs."""
 
     def progress(self, name: str) -> Progress | None:
-        """Return the newest progress; None if there is none yet."""
+        """Return the newest progress; None before the first report."""
 
     def scale(self, name: str, workers: int) -> None:
         """Change the number of workers."""
@@ -78,19 +78,19 @@ class Client:
     """Trains on the cluster that kubectl would use, or on this machine.
 
     Args:
-        namespace: of the jobs; the context's own if not given.
-        context: of the kubeconfig; the current one if not given.
-        kubeconfig: the only kubeconfig to read; else KUBECONFIG, or ~/.kube/config.
+        namespace: the jobs' namespace; by default the context's.
+        context: a context of the kubeconfig; by default the current one.
+        kubeconfig: the only kubeconfig to read; by default KUBECONFIG, or ~/.kube/config.
         local: run jobs as processes of this machine. They end with this process.
 
     Raises:
-        ClientError: there is no usable kubeconfig.
+        ClientError: the kubeconfig is missing or cannot be used.
     """
 
     def __init__(
         self, namespace: str | None = None, *, context: str = "", kubeconfig: str = "", local: bool = False
     ) -> None:
-        # Each side needs packages that the other does not: those of the extra `cli`, or those of `runtime-cpu`.
+        # The imports need different extras: a cluster needs `cli`, and a local client `runtime-cpu`.
         if local:
             from pstraining.client.local import LocalBackend
 
@@ -112,19 +112,19 @@ class Client:
         """Start a job.
 
         Args:
-            program: a function, which travels as its source and may use nothing from outside itself; or the path of a
+            program: a function, which is sent as source and may not use names from outside itself; or the path of a
                 script.
-            name: of the job; by default the program's with a random end.
+            name: the job's name; by default the program's with a random suffix.
             arguments: keyword arguments of the function, or the words of the script's command line.
             files: paths of modules that the program imports, and of other text files.
             options: ps and workers, the numbers of parameter servers and workers (1); image (required on a cluster);
                 packages, requirements that pip installs before the program starts; training, as spec.training;
                 resources of each task, as {"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1}, or with requests and
-                limits; checkpoint, the size of a claim as "10Gi", or a dict as spec.checkpoint; env, variables; spec,
-                laid over the job's spec for everything else.
+                    limits; checkpoint, the size of a claim as "10Gi", or a dict as spec.checkpoint; env, environment
+                    variables; spec, other fields, merged into the job's spec.
 
         Raises:
-            ClientError: the program cannot travel, an option is wrong, or the cluster refuses the job.
+            ClientError: the program cannot be sent, an option is wrong, or the cluster rejected the job.
         """
         unknown = set(options) - set(JobOptions.__dataclass_fields__)
         if unknown:
@@ -142,9 +142,9 @@ class Client:
             timeout: seconds to wait; None for no limit.
 
         Raises:
-            JobFailedError: it has failed; with the last lines of the log of the task that failed.
-            TimeoutError: it has not ended in time.
-            ClientError: it was deleted.
+            JobFailedError: the job has failed. The error has the last lines of the failed task's log.
+            TimeoutError: the job has not ended in time.
+            ClientError: the job was deleted.
         """
         return self._backend.wait(str(job), timeout)
 
@@ -155,26 +155,26 @@ class Client:
 
         Args:
             job: the job, or its name.
-            follow: whether to wait for what is to come.
-            role: chief, worker, ps or evaluator; all if not given.
-            index: the task's; all of the role if not given.
+            follow: whether to wait for further lines.
+            role: chief, worker, ps or evaluator; by default all.
+            index: the task's index; by default all of the role.
         """
         return self._backend.logs(str(job), follow=follow, role=role, index=index)
 
     def progress(self, job: Job | str) -> Progress | None:
-        """Return a job's newest progress; None if its program has reported none yet."""
+        """Return a job's newest progress; None before its program's first report."""
         return self._backend.progress(str(job))
 
     def get(self, job: Job | str) -> Job:
-        """Return a job as it is now."""
+        """Return a job's current state."""
         return self._backend.get(str(job))
 
     def list(self) -> list[Job]:
-        """Return all jobs of the namespace; of a local client, those that it has started."""
+        """Return all jobs of the namespace. A local client returns the jobs that it has started."""
         return self._backend.jobs()
 
     def scale(self, job: Job | str, workers: int) -> None:
-        """Change the number of workers; the others keep training."""
+        """Change the number of workers. Workers that stay continue to train."""
         self._backend.scale(str(job), workers)
 
     def suspend(self, job: Job | str) -> None:
@@ -186,11 +186,11 @@ class Client:
         self._backend.suspend(str(job), False)
 
     def delete(self, job: Job | str) -> None:
-        """Delete a job and its pods; a claim for checkpoints stays, as `spec.checkpoint.retainPolicy` says."""
+        """Delete a job and its pods. `spec.checkpoint.retainPolicy` decides about its claim for checkpoints."""
         self._backend.delete(str(job))
 
 
 def default_name(program: str) -> str:
-    """Return a name for a job: the program's, as Kubernetes allows it, with a random end."""
+    """Return a name for a job: the program's, adapted to Kubernetes' rules, with a random suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:STEM_MAX].strip("-")
     return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""Jobs on a cluster, by the library under the kubectl plugin."""
+"""Jobs on a cluster, through the kubectl plugin's library."""
 
 import math
 import threading
@@ -29,18 +29,18 @@ from pstraining.client.program import JobProgram
 from pstraining.progress import Progress
 
 TAIL: Final = 60
-"""Lines of the log of a task that failed."""
+"""Number of lines of a failed task's log."""
 ROOM: Final = 1000
-"""Lines that wait for the reader."""
+"""Maximum number of lines that wait for the reader."""
 
 
 class ClusterBackend:
     """The jobs of a namespace.
 
     Args:
-        cluster: the API server.
-        namespace: of the jobs.
-        sleep: waits for some seconds.
+        cluster: the client of the API server.
+        namespace: the jobs' namespace.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(self, cluster: ClusterClient, namespace: str, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -51,24 +51,24 @@ class ClusterBackend:
         """Return the backend for the cluster that kubectl would use.
 
         Raises:
-            ClientError: there is no usable kubeconfig.
+            ClientError: the kubeconfig is missing or cannot be used.
         """
         with _translated():
             cluster = KubeconfigClient(Overrides(context=context, kubeconfig=kubeconfig))
         return cls(cluster, namespace or cluster.namespace)
 
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
-        """Start a job: the job first, then its program, which Kubernetes deletes with the job."""
+        """Create a job, and then its program's ConfigMap, which Kubernetes deletes with the job."""
         job = build_job(name, self._namespace, program, options)
         wrong = [str(finding) for finding in wrong_with(job) if finding.severity is Severity.ERROR]
         if wrong:
-            raise ClientError(f"The job {name} would be refused: {'; '.join(wrong)}")
+            raise ClientError(f"The job {name} is invalid: {'; '.join(wrong)}")
         with _translated():
             try:
                 stored = self._cluster.create(f"/apis/{names.API_VERSION}", names.PLURAL, job)
             except ConflictError as error:
                 raise ClientError(
-                    f"There is a job {name} in {self._namespace} already: delete it, or choose another name."
+                    f"The job {name} in {self._namespace} already exists: delete it, or choose another name."
                 ) from error
             try:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
@@ -79,7 +79,7 @@ class ClusterBackend:
         return _job(stored)
 
     def get(self, name: str) -> Job:
-        """Return a job as it is now."""
+        """Return a job's current state."""
         return _job(self._stored(name))
 
     def jobs(self) -> list[Job]:
@@ -88,7 +88,7 @@ class ClusterBackend:
             return [_job(job) for job in self._cluster.jobs(self._namespace)]
 
     def wait(self, name: str, seconds: float | None) -> Job:
-        """Return a job that has succeeded."""
+        """Wait until a job has succeeded, and return it."""
         job = self._stored(name)
         patience = Patience(math.inf if seconds is None else seconds, sleep=self._sleep, report=lambda line: None)
         try:
@@ -107,7 +107,7 @@ class ClusterBackend:
     def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of logs."""
         if role is not None and role not in list(TaskRole):
-            raise ClientError(f"role: {role!r} is none of {', '.join(TaskRole)}.")
+            raise ClientError(f"role: {role!r} is not one of {', '.join(TaskRole)}.")
         self._stored(name)
         selection = LogSelection(None if role is None else TaskRole(role), index)
         return self._followed(name, selection) if follow else iter(self._present(name, selection))
@@ -168,7 +168,7 @@ class ClusterBackend:
             writer.closed.set()
 
     def _log_of_the_failure(self, job: Object) -> str:
-        """Return the end of the log of the task that failed the job, with its stack trace."""
+        """Return the end of the log, with the stack trace, of the task whose failure failed the job."""
         status = job.get("status") or {}
         role = str(status.get("failedReplica") or "").partition("/")[0]
         roles = [role] if role else [r for r in TaskRole if (status.get(r) or {}).get("lastFailure")]
@@ -181,7 +181,7 @@ class ClusterBackend:
 
     def _tail(self, task: TaskPod) -> str:
         container = task.pod.container
-        # The kubelet may have started the container again since, where the launcher only says that the job has ended.
+        # The kubelet may have restarted the container. The launcher then only logs that the job has ended.
         is_later_run = container.running and container.restarts > 0
         for previous in (is_later_run, not is_later_run):
             query = LogSelection(tail=TAIL, previous=previous).query(task.container)
@@ -193,8 +193,8 @@ class ClusterBackend:
         return ""
 
 
-class _Closed(Exception):  # noqa: N818 - no error: the reader has gone
-    """The reader has gone."""
+class _Closed(Exception):  # noqa: N818 - not an error
+    """The reader has stopped."""
 
 
 class _QueueWriter(LogWriter):
@@ -206,7 +206,7 @@ class _QueueWriter(LogWriter):
         self._queue: Queue[LogLine | BaseException | None] = Queue(ROOM)
 
     def filled_by(self, follower: Follower) -> Callable[[], None]:
-        """Return a function that follows, and ends when the reader has gone."""
+        """Return a function that runs a follower until the job's end, or until the reader stops."""
 
         def run() -> None:
             try:
@@ -220,23 +220,23 @@ class _QueueWriter(LogWriter):
         return run
 
     def lines(self) -> Iterator[LogLine]:
-        """Yield what comes until the end."""
+        """Yield lines until the follower's end."""
         while (found := self._queue.get()) is not None:
             if isinstance(found, BaseException):
                 raise found
             yield found
 
     def line(self, task: str, text: str) -> None:
-        """Take a line of a task's log."""
+        """Queue a line of a task's log."""
         self._raise_if_closed()
         self._queue.put(LogLine(task, text))
 
     def flush(self) -> None:
-        """End the follower if the reader has gone."""
+        """End the follower if the reader has stopped."""
         self._raise_if_closed()
 
     def remark(self, text: str) -> None:
-        """Take what is in no log: why there are no lines yet."""
+        """Drop a remark: the reader only receives lines of logs."""
         self._raise_if_closed()
 
     def _raise_if_closed(self) -> None:
@@ -246,7 +246,7 @@ class _QueueWriter(LogWriter):
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise the plugin's errors as those of the client."""
+    """Raise the plugin's errors as ClientError."""
     try:
         yield
     except CommandError as error:

@@ -2,7 +2,7 @@
 
 
 class ClientError(Exception):
-    """Something that was asked for cannot be done; the message says what to do."""
+    """A request cannot be fulfilled. The message names the action to take."""
 
 
 class JobFailedError(ClientError):
@@ -11,4 +11,4 @@ class JobFailedError(ClientError):
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(f"{message}\n{log}" if log else message)
         self.log = log
-        """The last lines of the log of the task that failed; empty if there is none any more."""
+        """The last lines of the failed task's log; empty if it is not available."""

@@ -20,7 +20,7 @@ from pstraining.runtime.local import LocalJob
 
 PROGRESS_FILE: Final = "progress.json"
 RESTARTS: Final = 3
-"""Restarts of a failed process."""
+"""Maximum number of restarts of a failed process."""
 EVERY: Final = 0.1
 TAIL: Final = 60
 
@@ -48,7 +48,7 @@ class _Run:
 
 
 class LocalBackend:
-    """The jobs that this process has started; they end with it."""
+    """The jobs that this process has started. They end with it."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
@@ -56,7 +56,7 @@ class LocalBackend:
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job's processes."""
         if name in self._runs:
-            raise ClientError(f"There is a local job {name} already: delete it, or choose another name.")
+            raise ClientError(f"The local job {name} already exists: delete it, or choose another name.")
         if options.spec:
             raise ClientError("spec: a local job has no manifest: leave it out, or use training, ps and workers.")
         if options.packages:
@@ -80,7 +80,7 @@ class LocalBackend:
         return self.get(name)
 
     def get(self, name: str) -> Job:
-        """Return a job as it is now."""
+        """Return a job's current state."""
         run = self._run(name)
         return Job(name, "local", name, run.phase)
 
@@ -89,7 +89,7 @@ class LocalBackend:
         return [self.get(name) for name in self._runs]
 
     def wait(self, name: str, seconds: float | None) -> Job:
-        """Return a job that has succeeded."""
+        """Wait until a job has succeeded, and return it."""
         run = self._run(name)
         if not run.ended.wait(seconds):
             raise TimeoutError(f"{name} has not ended after {seconds:g} s.")
@@ -100,7 +100,7 @@ class LocalBackend:
         return self.get(name)
 
     def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
-        """Yield lines of the processes' output, of each in order."""
+        """Yield lines of the processes' output. The lines of each process are in order."""
         return _lines(self._run(name), follow, role, index)
 
     def progress(self, name: str) -> Progress | None:
@@ -127,7 +127,7 @@ class LocalBackend:
             return self._runs[name]
         except KeyError:
             known = ", ".join(self._runs) or "none"
-            raise ClientError(f"There is no local job {name}; this process has started: {known}.") from None
+            raise ClientError(f"There is no local job {name}. Jobs of this process: {known}.") from None
 
 
 def _supervise(run: _Run) -> None:
@@ -166,7 +166,7 @@ def _log_of_the_failure(run: _Run) -> str:
 
 
 def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
-    """Return spec.checkpoint for processes: a folder of this machine in the place of a volume."""
+    """Return spec.checkpoint for processes, with a local folder instead of a volume."""
     if not wanted:
         return None
     kept = {} if isinstance(wanted, str) else {k: v for k, v in wanted.items() if not k.startswith("volume")}
@@ -174,13 +174,13 @@ def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
 
 
 def _require_installed(packages: Sequence[str]) -> None:
-    """Refuse packages that are not installed: nothing is installed on this machine.
+    """Check that packages are installed, because a local job does not install them.
 
     Raises:
-        ClientError: one is missing, or has another version.
+        ClientError: a package is missing, or has another version.
     """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-index", *packages]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        words = done.stderr.strip().splitlines() or ["pip has failed"]
-        raise ClientError(f"packages: a local job installs nothing. Install them yourself: {words[-1]}")
+        errors = done.stderr.strip().splitlines() or ["pip has failed"]
+        raise ClientError(f"packages: a local job does not install packages. Install them yourself: {errors[-1]}")

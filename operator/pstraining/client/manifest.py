@@ -1,4 +1,4 @@
-"""The objects of a job that Python describes: the PSTrainingJob, and the ConfigMap with its program. Pure."""
+"""Builds the objects of a job: the PSTrainingJob, and the ConfigMap with its program. Pure."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from pstraining.client.program import JobProgram
 
 Object = dict[str, Any]
 PROGRAM_DIR: Final = "/opt/program"
-"""Where the program's files are mounted."""
+"""Folder in which the program's files are mounted."""
 PACKAGES_DIR: Final = "/opt/packages"
-"""Where packages are installed."""
+"""Folder in which packages are installed."""
 _PROGRAM, _PACKAGES = "program", "packages"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What `Client.train` is asked for, besides the program."""
+    """The options of `Client.train`, besides the program."""
 
     ps: int = 1
     workers: int = 1
@@ -42,7 +42,7 @@ def build_job(name: str, namespace: str, program: JobProgram, options: JobOption
     """Return the PSTrainingJob.
 
     Raises:
-        ClientError: the options lack something.
+        ClientError: the image is missing.
     """
     if not options.image:
         raise ClientError(
@@ -102,7 +102,7 @@ def build_config_map(job: Object, program: JobProgram) -> Object:
 
 
 def _resources(wanted: Mapping[str, Any]) -> Object:
-    """Return a container's resources; a flat dict requests all of it, and limits all but the CPU."""
+    """Return a container's resources. The entries of a flat dict are requests and, except for the CPU, limits."""
     if set(wanted) <= {"requests", "limits", "claims"}:
         return copy.deepcopy(dict(wanted))
     flat = {name: value if isinstance(value, int) else str(value) for name, value in wanted.items()}
@@ -110,7 +110,7 @@ def _resources(wanted: Mapping[str, Any]) -> Object:
 
 
 def _checkpoint(wanted: str | Mapping[str, Any]) -> Object:
-    """Return spec.checkpoint; a text is the size of a claim."""
+    """Return spec.checkpoint. A text is the size of a claim."""
     if not isinstance(wanted, str):
         return copy.deepcopy(dict(wanted))
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": wanted}}}
@@ -118,7 +118,7 @@ def _checkpoint(wanted: str | Mapping[str, Any]) -> Object:
 
 
 def _add_packages(pod: Object, container: Object, options: JobOptions) -> None:
-    """Install packages before the program starts; a failure is the pod's, with pip's words."""
+    """Add an init container that installs packages. If it fails, the pod fails with pip's message."""
     mount = {"name": _PACKAGES, "mountPath": PACKAGES_DIR}
     install = [
         "python",

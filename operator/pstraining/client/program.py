@@ -1,6 +1,6 @@
-"""What a job runs: a function or a script of the caller, as files and a command. Pure, but for reading the files.
+"""The program of a job: the caller's function or script, as files and a command. It only reads files.
 
-A function travels as its source, so it may use nothing from outside itself: what it captures is refused by name.
+A function is sent as its source, so it may not use names from outside itself. An error lists such names.
 """
 
 import ast
@@ -16,22 +16,22 @@ from typing import Any, Final
 from pstraining.client.errors import ClientError
 
 SIZE_MAX: Final = 900 * 1024
-"""Bytes of all files together: Kubernetes limits a ConfigMap to 1 MiB."""
+"""Maximum total bytes of the files. Kubernetes limits a ConfigMap to 1 MiB."""
 _NO_ANNOTATIONS: Final = "from __future__ import annotations\n\n"
-"""Annotations are not evaluated, so they may name what does not travel."""
+"""Unevaluated annotations may contain names from outside the function."""
 _MODULE_NAMES: Final = {"__name__", "__file__", "__doc__"}
 
 
 @dataclass(frozen=True)
 class JobProgram:
-    """The files of a job, and what it runs."""
+    """The files of a job, and the one that it runs."""
 
     name: str
-    """Of the function or the script: part of the job's default name."""
+    """Name of the function or the script, part of the job's default name."""
     main: str
-    """The file that is run."""
+    """Name of the file that runs."""
     files: Mapping[str, str]
-    """Contents by name; all are in one folder."""
+    """Contents by name. All files are in one folder."""
     arguments: tuple[str, ...] = ()
 
 
@@ -40,7 +40,7 @@ def program_of(
     arguments: Mapping[str, Any] | Sequence[str],
     files: Iterable[str | Path],
 ) -> JobProgram:
-    """Return what a job runs.
+    """Return the program of a job.
 
     Args:
         program: a function, or the path of a script.
@@ -48,7 +48,7 @@ def program_of(
         files: paths of modules that the program imports, and of other text files beside it.
 
     Raises:
-        ClientError: the program cannot travel; the message names what stands in the way.
+        ClientError: the program cannot be sent; the message names the reason.
     """
     if callable(program):
         if not isinstance(arguments, Mapping):
@@ -67,7 +67,7 @@ def program_of(
     every = {**found.files, **others}
     if (size := sum(len(text.encode()) for text in every.values())) > SIZE_MAX:
         raise ClientError(
-            f"The program's files have {size} bytes, and a job's may have {SIZE_MAX}: put large files into the image "
+            f"The program's files have {size} bytes, more than the limit of {SIZE_MAX}: put large files into the image "
             "or onto a volume."
         )
     return JobProgram(found.name, found.main, every, found.arguments)
@@ -85,7 +85,7 @@ def _read(path: Path) -> str:
 def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) -> JobProgram:
     name = getattr(function, "__name__", "")
     if not inspect.isfunction(function) or name == "<lambda>":
-        raise ClientError("Only a function that is defined with `def` can travel: no lambda, method, class or object.")
+        raise ClientError("Only a function that is defined with `def` can be sent: no lambda, method, class or object.")
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except OSError:
@@ -94,10 +94,10 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     if not isinstance(node, ast.FunctionDef):
         raise ClientError(f"{name} is not a plain function: write it with `def`.")
     if node.decorator_list:
-        raise ClientError(f"{name} has decorators, which do not travel with it: remove them.")
+        raise ClientError(f"{name} has decorators, which are not sent with it: remove them.")
     if captured := sorted(_captured(source, name)):
         raise ClientError(
-            f"{name} uses {', '.join(captured)} from outside itself, which does not travel with it. Import or define "
+            f"{name} uses {', '.join(captured)} from outside itself, which is not sent with it. Import or define "
             "it inside the function, or pass it by `arguments`."
         )
     call = ", ".join(f"{key}={_literal(key, value)}" for key, value in arguments.items())
@@ -110,7 +110,7 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
 
 
 def _captured(source: str, name: str) -> Iterator[str]:
-    """Return the names that the source of a function uses and does not define."""
+    """Yield the names that a function's source uses and does not define."""
     known = {*vars(builtins), *_MODULE_NAMES, name}
     pending = [symtable.symtable(_NO_ANNOTATIONS + source, name, "exec")]
     while pending:
@@ -131,5 +131,5 @@ def _literal(name: str, value: Any) -> str:
         pass
     raise ClientError(
         f"arguments: the value of {name} is a {type(value).__name__}; only numbers, texts, None, booleans, and lists, "
-        "tuples, dicts and sets of them travel."
+        "tuples, dicts and sets of them can be sent."
     )

@@ -174,7 +174,7 @@ def test_a_job_that_the_cluster_would_reject_is_rejected_first(options: Object, 
 def test_an_existing_name_is_rejected() -> None:
     rig = Rig()
     rig.train()
-    with pytest.raises(ClientError, match="There is a job digits in team already"):
+    with pytest.raises(ClientError, match="The job digits in team already exists"):
         rig.train()
 
 
@@ -268,7 +268,7 @@ def test_logs_are_lines_with_their_task() -> None:
     assert str(lines[0]) == "chief-0: step 1"
     rig.status(**ended("Succeeded"))
     assert sorted(rig.client.logs(job, role="worker")) == lines[1:]
-    with pytest.raises(ClientError, match="role: 'master' is none of chief, ps, worker, evaluator"):
+    with pytest.raises(ClientError, match="role: 'master' is not one of chief, ps, worker, evaluator"):
         rig.client.logs(job, role="master")
 
 

@@ -61,7 +61,7 @@ def test_a_function_travels_as_its_source_with_its_arguments() -> None:
         (uses_a_global, "uses_a_global uses OUTSIDE, Path from outside itself"),
         (has_a_default, "has_a_default uses OUTSIDE from outside itself"),
         (capturing(), "inner uses captured from outside itself"),
-        (lambda: 1, "Only a function that is defined with `def` can travel"),
+        (lambda: 1, "Only a function that is defined with `def` can be sent"),
         (Path.exists, "exists uses .* from outside itself"),
         (Path("x").exists, "Only a function"),
         (Path, "Only a function"),
