@@ -88,7 +88,7 @@ SKEWS = (
         "A job keeps the launcher that its pods started with; suspended and resumed, it gets the operator's. Renamed "
         "[names](../concepts/job-contract.md#versions) are written in both forms.",
         "tests/unit/launcher/test_launcher_terms.py"
-        "::test_a_server_whose_state_the_runtime_owns_goes_on_whichever_version_it_is",
+        "::test_a_server_with_runtime_owned_state_keeps_running_in_every_version",
     ),
     Skew(
         "operator, runtime in the job's image",

@@ -62,7 +62,7 @@ def island_log(namespace: str, pod: Object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith('{"event"') and line.endswith("}")]
 
 
-@in_all("tests/unit/core/test_node_loss.py::test_what_may_go_on_by_itself_is_not_replaced")
+@in_all("tests/unit/core/test_node_loss.py::test_a_partition_that_may_continue_is_not_replaced")
 @pytest.mark.parametrize("number", range(20 if THOROUGH else 1))
 def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     kube: Kube,

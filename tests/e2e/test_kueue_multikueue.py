@@ -25,7 +25,7 @@ from tests.support.soak_marks import in_all
 
 pytestmark = [
     pytest.mark.cluster,
-    in_all("tests/unit/core/test_multikueue.py::test_the_second_cluster_takes_the_workload_that_was_sent"),
+    in_all("tests/unit/core/test_multikueue.py::test_the_worker_cluster_uses_the_dispatched_workload"),
 ]
 
 INSTANCES = 64

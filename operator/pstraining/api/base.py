@@ -1,10 +1,10 @@
-"""What all models of the API share."""
+"""The base class of the API's models."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
 class ApiModel(BaseModel):
-    """Camel case outside, snake case inside; immutable; lenient to fields of a newer CRD."""
+    """An immutable model with camel-case aliases. Unknown fields, such as those of a newer CRD, are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")

@@ -1,7 +1,7 @@
-"""Rules across fields, as CEL inside the CRD: the API server itself refuses nonsense, in words that name the field.
+"""Rules across fields, in Kubernetes' CEL (KEP-2876): the API server itself rejects contradictory fields.
 
-Each rule is (expression, message); the generator attaches them at the place given by the function's name. Written in
-Kubernetes' CEL (KEP-2876).
+Each rule has an expression and a message that names the field. The generator attaches a function's rules to the schema
+that its name refers to.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ _FREE_ENV: Final = " || ".join(f"e.name == '{name}'" for name in contract.ENV_OF
 
 
 def _main(containers: str) -> str:
-    """The wrapped container of a template, as a CEL list of one."""
+    """Return a CEL expression for a list of one: the training container of a template."""
     return f"{containers}.filter(c, c.name == '{names.MAIN_CONTAINER}' || {containers}.size() == 1)"
 
 
@@ -28,14 +28,14 @@ FIXED_WHILE_RUNNING: Final = (
     *("checkpoint?", "training", "network.topologyKey", "network.packTopologyKey?"),
     *("runPolicy.nodeLossSeconds", "runPolicy.schedulingPolicy"),
 )
-"""What feeds pod templates, with a question mark where it may be absent: pods are rendered when they are created and
-never while they live. Sizes are no part of it: running pods are resized (core/policies/resizing.py)."""
+"""Fields that are rendered into pods, with a question mark if they may be absent. Running pods are not rendered again.
+Sizes are not among them, because running pods are resized (core/policies/resizing.py)."""
 CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "volume?", "volumeClaimTemplate?")
-"""The fields of spec.checkpoint that feed pod templates."""
+"""The fields of spec.checkpoint that are rendered into pods."""
 
 
-MADE_ANEW: Final = ("ps.template?",)
-"""What may change while hot standbys run: each parameter server is replaced beside the others."""
+FREE_WITH_HOT_STANDBYS: Final = ("ps.template?",)
+"""Fields that may change while hot standbys run, because parameter servers are then replaced one at a time."""
 
 
 def _fixed(free: str, field: str, why: str) -> Rule:
@@ -56,11 +56,11 @@ def _same(field: str) -> str:
     return same
 
 
-def _fixed_seats(free: str) -> Rule:
-    """Workers vote on lost members: majorities share a worker only while the voters stay the same."""
+def _fixed_voters(free: str) -> Rule:
+    """Return the rule that fixes the voters: two majorities share a worker only if the voters stay the same."""
     has = "has({}.spec.worker.minReplicas)"
     number = "({0} ? {1}.spec.worker.minReplicas : {1}.spec.worker.replicas)"
-    before, after = (number.format(has.format(which), which) for which in ("oldSelf", "self"))
+    before, after = (number.format(has.format(version), version) for version in ("oldSelf", "self"))
     return {
         "rule": f"{free} || self.spec.ps.standby.mode != 'Hot' || {before} == {after}",
         "message": "spec.worker: with hot standbys the first minReplicas workers, or all, vote on lost members: set "
@@ -70,7 +70,7 @@ def _fixed_seats(free: str) -> Rule:
 
 
 def root() -> list[Rule]:
-    """On the object as a whole: its name, and what may change while it runs."""
+    """Return the rules on the whole object: its name, and the fields that may change while it runs."""
     free = (
         "oldSelf.spec.runPolicy.suspend || self.spec.runPolicy.suspend || "
         "(has(self.status) && has(self.status.phase) && self.status.phase == 'Invalid')"
@@ -89,8 +89,8 @@ def root() -> list[Rule]:
             "Services are made from it",
         },
         *(_fixed(free, path, fixed) for path in FIXED_WHILE_RUNNING),
-        *(_fixed(f"{free} || self.spec.ps.standby.mode == 'Hot'", path, unless_hot) for path in MADE_ANEW),
-        _fixed_seats(free),
+        *(_fixed(f"{free} || self.spec.ps.standby.mode == 'Hot'", path, unless_hot) for path in FREE_WITH_HOT_STANDBYS),
+        _fixed_voters(free),
         {
             "rule": "self.spec.runPolicy.managedBy == oldSelf.spec.runPolicy.managedBy",
             "message": "spec.runPolicy.managedBy is immutable: delete the job and create it again",
@@ -111,7 +111,7 @@ def root() -> list[Rule]:
 
 
 def training() -> list[Rule]:
-    """On spec.training."""
+    """Return the rules on spec.training."""
     sync = "has(self.mode) && self.mode == 'Sync'"
     hybrid = "has(self.mode) && self.mode == 'Hybrid'"
     pull = "!has(self.compression) || !has(self.compression.pull) || self.compression.pull in ['None', 'Bf16', 'Auto']"
@@ -183,7 +183,7 @@ def training() -> list[Rule]:
 
 
 def pod_spec(path: str) -> list[Rule]:
-    """On a template's pod spec."""
+    """Return the rules on a template's pod spec."""
     containers = "self.containers"
     return [
         {
@@ -213,7 +213,7 @@ def pod_spec(path: str) -> list[Rule]:
 
 
 def command(path: str) -> list[Rule]:
-    """On a template's pod spec whose command is needed: the launcher runs it, and cannot know an image's entrypoint."""
+    """Return the rule that requires a command: the launcher runs it, and cannot read an image's entrypoint."""
     main = _main("self.containers")
     return [
         {
@@ -225,7 +225,7 @@ def command(path: str) -> list[Rule]:
 
 
 def spec() -> list[Rule]:
-    """On spec."""
+    """Return the rules on spec."""
     least = "self.runPolicy.schedulingPolicy.minAvailable"
     always = "self.ps.replicas + (self.chief.enabled ? 1 : 0)"
     needed = "(has(self.worker.minReplicas) ? self.worker.minReplicas : self.worker.replicas)"
@@ -263,7 +263,7 @@ def autoscaling() -> list[Rule]:
 
 
 def scheduling_policy() -> list[Rule]:
-    """On spec.runPolicy.schedulingPolicy."""
+    """Return the rules on spec.runPolicy.schedulingPolicy."""
     return [
         {
             "rule": "!has(self.queue) || self.gang == 'Volcano'",
@@ -287,7 +287,7 @@ def scheduling_policy() -> list[Rule]:
 
 
 def worker() -> list[Rule]:
-    """On spec.worker."""
+    """Return the rules on spec.worker."""
     return [
         {
             "rule": "!has(self.minReplicas) || self.minReplicas <= self.replicas",
@@ -298,7 +298,7 @@ def worker() -> list[Rule]:
 
 
 def ps() -> list[Rule]:
-    """On spec.ps."""
+    """Return the rules on spec.ps."""
     hot = "self.standby.mode == 'Hot'"
     main = _main("self.template.spec.containers")
     claims, claim = "self.volumeClaimTemplates", "c.metadata.name"
@@ -341,7 +341,7 @@ def ps() -> list[Rule]:
 
 
 def checkpoint() -> list[Rule]:
-    """On spec.checkpoint."""
+    """Return the rules on spec.checkpoint."""
     return [
         {
             "rule": "has(self.volume) != has(self.volumeClaimTemplate)",

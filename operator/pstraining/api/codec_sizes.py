@@ -1,4 +1,4 @@
-"""How many bytes a vector of float32 becomes on the network, by codec: what the runtime sends, and plans go by."""
+"""Encoded sizes of float32 vectors on the network, by codec. The runtime and `plan` share them."""
 
 import math
 from typing import Final
@@ -6,25 +6,25 @@ from typing import Final
 from pstraining.api.training import Codec
 
 SMALLEST: Final = 1024
-"""Elements from which a vector is worth a codec."""
+"""Minimum number of elements of an encoded vector. Smaller ones are sent unchanged."""
 INT8_BLOCK: Final = 256
 ONE_BIT_BLOCK: Final = 4096
 TOP_K_BLOCK: Final = 65536
-"""Elements that share a scale, or a counter."""
+"""Number of elements that share a scale or a counter, as the two above."""
 MIN_SHARD_BYTES: Final = 256 * 1024
-"""What a parameter server is worth using for by default; TensorFlow's `MinSizePartitioner` takes as much. A call costs
-a server as much time as 80 KB at 1 Gbit/s."""
+"""Default of minShardBytes, as in TensorFlow's `MinSizePartitioner`. A call costs a server as much time as 80 KB at
+1 Gbit/s."""
 SCALE: Final = 4
-"""Bytes of one of those, and of a float32."""
+"""Bytes of a scale, a counter or a float32."""
 
 
 def encoded(codec: Codec, size: int, *, permille: int = 10) -> int:
-    """Bytes of a vector.
+    """Return the encoded bytes of a vector.
 
     Args:
-        codec: how it is written; Auto counts as None.
-        size: its elements.
-        permille: TopK: how many of a thousand are kept.
+        codec: the codec; Auto counts as None.
+        size: number of elements.
+        permille: number of elements, of every thousand, that TopK sends.
     """
 
     def blocks(length: int) -> int:

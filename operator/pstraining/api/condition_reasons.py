@@ -1,7 +1,7 @@
-"""Which reasons each condition may have, and which ones actions have.
+"""The possible reasons of each condition, and of actions.
 
-docs/reference/conditions.md and docs/reference/events.md are made of it; the simulation in tests/support holds every
-status and every action of the unit tests to it.
+docs/reference/conditions.md and docs/reference/events.md are generated from it. The simulation in tests/support checks
+every status and every action of the unit tests against it.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ PODS_WAIT: Final = (
     Reason.VOLUME_NOT_MOUNTED,
     Reason.STILL_WAITING,
 )
-"""What keeps a pod from running; training may continue without that pod."""
+"""Reasons that a pod does not run. Training may continue without that pod."""
 _OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.JOB_FINISHED)
 _ENDS: Final = (Reason.NOT_FINISHED, Reason.JOB_FINISHED)
 
@@ -97,7 +97,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.STATUS_INCOMPLETE: Reasons((Reason.STATUS_TOO_LARGE, Reason.STATUS_REFUSED), (Reason.STATUS_ACCEPTED,)),
     Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, *_OVER)),
 }
-"""In the order in which the page has them."""
+"""Reasons by condition, in the order of the page."""
 OF_EVENTS_ALONE: Final = (Reason.TOOK_OVER, Reason.MEMORY_GROWN, Reason.MEMORY_DOUBLED, Reason.GROWTH_REFUSED)
 """The reasons of events that no condition has."""
 
@@ -127,4 +127,4 @@ OF_ACTIONS: Final = (
     Reason.JOB_FINISHED,
     Reason.TTL_EXPIRED,
 )
-"""Why the operator writes an object: in its log, behind each write."""
+"""Reasons for writes of objects, as in the operator's log."""

@@ -1,6 +1,6 @@
 """Condition types and reasons: the constants that status, events and tests share.
 
-The text below each is what docs/reference/conditions.md says of it.
+The text below each constant is its description in docs/reference/conditions.md.
 """
 
 from enum import StrEnum
@@ -57,11 +57,11 @@ ALWAYS_TOLD = (
     Condition.SUCCEEDED,
     Condition.FAILED,
 )
-"""Written on the first visit, and ever after."""
+"""Conditions that are in the status from the first write on."""
 
 
 class Reason(StrEnum):
-    """Why: the reason of a condition, an event or an action."""
+    """Reasons of conditions, events and actions."""
 
     # The life of a job
     CHILDREN_MISSING = "ChildrenMissing"
@@ -280,7 +280,7 @@ class Reason(StrEnum):
 
 
 class Phase(StrEnum):
-    """One word for people, derived from the conditions; never decided on."""
+    """A summary in one word, derived from the conditions for display. No decision depends on it."""
 
     PENDING = "Pending"
     """The job does not run yet; the reason of `Running` says why."""

@@ -1,38 +1,38 @@
-"""The contract between the operator, the launcher and the runtime: what a training pod finds around its program.
+"""The contract between the operator, the launcher and the runtime: the environment of a training program.
 
-The operator renders it, the launcher reads it (with the same literals, since it stands on the standard library:
-tests/contract holds the two together), and the runtime and user programs may rely on it. A change here is a change of
+The operator renders it, the launcher reads it, and the runtime and user programs may depend on it. The launcher has its
+own copy of the literals, because it only uses the standard library; tests/contract compares both. A change here changes
 a public interface.
 """
 
 from typing import Final
 
 TF_PORT: Final = 2222
-"""TensorFlow's server on every task."""
+"""Port of TensorFlow's server on every task."""
 TF_PORT_NAME: Final = "tf"
 STATUS_PORT: Final = 2223
-"""The launcher's read-only HTTP server."""
+"""Port of the launcher's read-only HTTP server."""
 STATUS_PORT_NAME: Final = "status"
 RING_PORTS: Final = range(2224, 2239)
-"""Kept for all-reduce among workers."""
+"""Ports reserved for all-reduce among workers."""
 WITNESS_PORT: Final = 2239
-"""The witness of a worker, which votes on the members in sync of parameter servers with hot standbys. The ports so far
-are those of training, one range, which only the job's own pods reach."""
+"""Port of a worker's witness, which votes on the members in sync of parameter servers with hot standbys. The ports up
+to this one are the training ports, a range that only the job's own pods reach."""
 WITNESS_PORT_NAME: Final = "pst-witness"
 METRICS_PORT: Final = 2240
-"""Where the runtime serves metrics on a chief and on workers: no port of training, which are closed to others."""
+"""Port of the runtime's metrics on a chief and on workers. It is not a training port, so other pods may reach it."""
 METRICS_PORT_NAME: Final = "pst-metrics"
 
 MOUNT_DIR: Final = "/pstraining"
-"""Where the launcher and the cluster map are mounted together, read-only, as one projected volume."""
+"""Folder in which the launcher and the cluster map are mounted, read-only, as one projected volume."""
 LAUNCHER_FILE: Final = "launch.py"
 CLUSTER_FILE: Final = "cluster.json"
 """The cluster map: job, namespace, cluster (task type to addresses), training and checkpoint settings, as JSON. With
-hot standbys also `members`, how many servers each shard has (of n shards, task i + m n is member m of shard i), and
+hot standbys also `members`, the number of servers per shard (with n shards, task i + m n is member m of shard i), and
 `witnesses`, the addresses of the workers that vote."""
 WITNESSES_KEYS: Final = ("witnesses", "seats")
-"""Keys of the witnesses in the cluster map. The operator writes both, and the runtime reads the first that is there:
-a task's image may hold a runtime that is older or newer than the operator, and knows only one of them."""
+"""Keys of the witnesses in the cluster map. The operator writes both, and the runtime reads the first that exists: the
+runtime in a task's image may be older or newer than the operator, and may know only one of them."""
 RUN_DIR: Final = "/run/pstraining"
 """A writable emptyDir that lives as long as the pod: markers, the state of the task."""
 SUCCESS_MARKER: Final = "succeeded"
@@ -41,18 +41,18 @@ FAILED_MARKER: Final = "failed"
 """File in RUN_DIR: the program has failed for good and must not run again in this pod; it holds the exit code."""
 OWNED_MARKERS: Final = ("runtime-owned", "owned")
 """Files in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device: it owns the server's
-state, fences it by its term, and wants it kept when a new attempt of the chief starts. The second is the name of former
-versions. The launcher comes with the operator and the runtime with the job's image, so their versions differ: the chief
-writes both files, and the launcher looks for either."""
+state, fences it by its term, and wants it kept when a new attempt of the chief starts. The second name is that of
+former versions. The launcher comes with the operator and the runtime with the job's image, so their versions may
+differ: the chief writes both files, and the launcher accepts either."""
 NODE_FILE: Final = "node"
-"""File in RUN_DIR of a PS with hot standbys, or that is one: the name of its node. Workers read it through the PS's own
-device: members on one node may be lost together."""
+"""File in RUN_DIR of a PS with hot standbys, and of such a standby: the name of its node. Workers read it through the
+PS's own device: members on one node may be lost together."""
 IN_SYNC_MARKER: Final = "in-sync"
-"""File in RUN_DIR of a PS with hot standbys, or that is one. The chief writes it through the PS's own device: the term
-and epoch since which the server has its shard's state and makes every step; empty, it has not. The launcher serves it,
-and such a PS is ready only while it is in sync, or no member is."""
+"""File in RUN_DIR of a PS with hot standbys, and of such a standby. The chief writes it through the PS's own device:
+the term and epoch since which the server is in sync; empty if it is not. The launcher serves it. Such a PS is ready
+only while it is in sync, or while no member is."""
 DRAINING_MARKERS: Final = ("draining", "leaving")
-"""Files in RUN_DIR of such a PS: its pod is being terminated. The launcher writes both, and the chief looks for either,
+"""Files in RUN_DIR of such a PS: its pod is being terminated. The launcher writes both, and the chief accepts either,
 as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties
 IN_SYNC_MARKER; the launcher waits for that, some seconds at most."""
 
@@ -63,31 +63,31 @@ ENV_JOB_UID: Final = "PSTRAINING_JOB_UID"
 """On the chief: the job's uid. A job that is created again has another one, and terms of its own."""
 ENV_NAMESPACE: Final = "PSTRAINING_NAMESPACE"
 ENV_TASK_TYPE: Final = "PSTRAINING_TASK_TYPE"
-"""chief, worker, ps or evaluator: TensorFlow's own words."""
+"""TensorFlow's task type: chief, worker, ps or evaluator."""
 ENV_TASK_INDEX: Final = "PSTRAINING_TASK_INDEX"
 ENV_TERM: Final = "PSTRAINING_TERM"
-"""On the chief: the attempt's number, from 1, never used twice in a job: its fencing token."""
+"""On the chief: the attempt's number, from 1 and unique in a job, which is its fencing token."""
 ENV_POD_NAME: Final = "PSTRAINING_POD_NAME"
 ENV_POD_UID: Final = "PSTRAINING_POD_UID"
 ENV_POD_IP: Final = "PSTRAINING_POD_IP"
 ENV_NODE: Final = "PSTRAINING_NODE"
-"""Of parameter servers with hot standbys: the node that the pod is on."""
+"""On parameter servers with hot standbys: the pod's node."""
 ENV_SERVER: Final = "PSTRAINING_SERVER"
 """On a PS: Program (the user's command is the server) or Builtin (the launcher runs TensorFlow's)."""
 ENV_STATUS_PORT: Final = "PSTRAINING_STATUS_PORT"
-"""On every task but a PS: where the launcher serves its status. A PS's is the port behind its server's."""
+"""On every task except a PS: the port of the launcher's status. On a PS, it is the port after its server's."""
 ENV_MEMBER: Final = "PSTRAINING_MEMBER"
-"""On a PS whose shards have standbys: which member of its shard. With warm ones a dead server ends its container, so
-that Kubernetes sees it at once."""
+"""On a PS whose shards have standbys: the number of the member in its shard. With warm standbys, a dead server ends its
+container, so that Kubernetes detects it at once."""
 ENV_RESTART_POLICY: Final = "PSTRAINING_RESTART_POLICY"
 """On every task: its role's restartPolicy: Always, OnFailure, Never or ExitCode."""
 ENV_CHECKPOINT_DIR: Final = "PSTRAINING_CHECKPOINT_DIR"
-"""Where checkpoints belong; set on every task when the job has a checkpoint volume, mounted on the chief alone."""
+"""Folder of checkpoints, set on every task if the job has a checkpoint volume. Only the chief may write to it."""
 ENV_GPUS: Final = "PSTRAINING_GPUS"
-"""On a task whose container's limits ask for GPUs: their number. The runtime compares it with what TensorFlow sees."""
+"""On a task whose container has GPUs: their number. The runtime compares it with the GPUs that TensorFlow finds."""
 ENV_PROGRESS_URL: Final = "PSTRAINING_PROGRESS_URL"
-"""On the task with the chief's duty: where its program reports progress. The launcher passes it on to the program in
-the variables of Kubeflow's KEP-2779, with the paths of the two files that a client needs."""
+"""On the task with the chief's duties: the URL for its program's progress reports. The launcher passes it to the
+program in the variables of Kubeflow's KEP-2779, with the paths of the two files that a client needs."""
 ENV_PROGRESS_AUTHORITY: Final = "PSTRAINING_PROGRESS_AUTHORITY"
 """On the same task: the certificate of the authority that signs the endpoint's certificate, in PEM."""
 PROGRESS_AUTHORITY_FILE: Final = "progress-authority.crt"
@@ -99,19 +99,19 @@ ENV_SERVER_CERTIFICATE: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 ENV_SERVER_TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - a variable's name
 """The variables of KEP-2779, which the launcher sets for the program."""
 ENV_START_TIMEOUT: Final = "PSTRAINING_START_TIMEOUT_SECONDS"
-"""How long the launcher waits for the PSs before the program starts."""
+"""Seconds that the launcher waits for the PSs before the program starts."""
 ENV_METRICS_PORT: Final = "PSTRAINING_METRICS_PORT"
-"""For a template to set: another port for the runtime's metrics, 0 for any."""
+"""Set by templates: another port for the runtime's metrics, or 0 for any."""
 ENV_OF_TEMPLATES: Final = (ENV_METRICS_PORT, ENV_START_TIMEOUT)
-"""Of the operator's prefix, those that a template may set."""
+"""Variables with the operator's prefix that a template may set."""
 
 EXIT_START_TIMEOUT: Final = 75
-"""The launcher's exit code when the PSs did not answer in time (EX_TEMPFAIL)."""
+"""The launcher's exit code if the PSs do not respond in time (EX_TEMPFAIL)."""
 EXIT_BAD_CONTRACT: Final = 72
-"""The launcher's exit code when the pod lacks what this module promises (EX_OSFILE)."""
+"""The launcher's exit code if the pod violates this contract (EX_OSFILE)."""
 EXIT_BAD_SETTINGS: Final = 78
-"""A program's exit code when another run cannot mend its failure: its code or its settings are wrong (EX_CONFIG)."""
+"""A program's exit code for errors in its code or settings, which another run would repeat (EX_CONFIG)."""
 TERMINATION_MESSAGE_FILE: Final = "/dev/termination-log"
-"""Kubernetes' default for a container's message, in which the runtime writes why it refused the program."""
+"""Kubernetes' default file of a container's message. The runtime writes the reason that it refused the program."""
 PS_LOSS_GRACE_SECONDS: Final = 10
-"""A PS that stays away for so long after the program failed explains the failure."""
+"""Seconds after a program's failure. A PS that is unreachable for this time is taken as its cause."""

@@ -1,8 +1,8 @@
-"""The API's objects: what a user writes in spec. The operator's reports are in status.py.
+"""The API's objects and their spec. The operator's reports are in status.py.
 
 These models are the one source of the CRD (api/crd.py generates it) and of the typed spec that planning works on.
-Defaults and bounds live here and so in the schema; rules across fields are CEL (api/cel_rules.py). A field is added
-together with its behaviour, never before.
+Defaults and bounds are here, and therefore in the schema. Rules across fields are CEL (api/cel_rules.py). A field is
+added together with its behaviour, never before.
 """
 
 from enum import StrEnum
@@ -29,14 +29,14 @@ class Server(StrEnum):
 
 
 class Addressing(StrEnum):
-    """How the others reach a worker."""
+    """Network address of a worker."""
 
     HEADLESS = "Headless"
     CLUSTER_IP = "ClusterIP"
 
 
 class OnChiefRestart(StrEnum):
-    """What becomes of the parameter servers' memory when a new attempt of the chief starts."""
+    """Handling of the parameter servers' memory when a new attempt of the chief starts."""
 
     RESTART = "Restart"
     KEEP = "Keep"
@@ -51,14 +51,14 @@ class Isolation(StrEnum):
 
 
 class Retention(StrEnum):
-    """What becomes of a claim."""
+    """Handling of a claim."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
 
 
 class Role(ApiModel):
-    """What every role has."""
+    """Fields of every role."""
 
     restart_policy: RestartPolicy = Field(
         default=RestartPolicy.ON_FAILURE,
@@ -92,7 +92,7 @@ class VolumeClaimTemplate(ApiModel):
 
 
 class ClaimRetention(ApiModel):
-    """What becomes of the parameter servers' claims."""
+    """Handling of the parameter servers' claims."""
 
     when_deleted: Retention = Field(
         default=Retention.RETAIN,
@@ -221,7 +221,7 @@ class EvaluatorSpec(Role):
 
 
 class CheckpointSpec(ApiModel):
-    """Where the chief keeps checkpoints."""
+    """Storage of the chief's checkpoints."""
 
     path: str = Field(
         default="/checkpoints",

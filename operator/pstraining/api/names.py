@@ -1,4 +1,4 @@
-"""Every name, label and annotation of the API and of a job's children, in one place.
+"""All names, labels and annotations of the API and of a job's children.
 
 The length budget: a job's name has at most 40 characters, so that the longest child, "<job>-worker-<index>", stays a
 legal label value, hostname and Service name (63 characters) with a nine-digit index and a Deployment's pod suffix.
@@ -24,15 +24,15 @@ PS: Final = "ps"
 EVALUATOR: Final = "evaluator"
 ROLES: Final = (CHIEF, WORKER, PS, EVALUATOR)
 MANAGED_BY: Final = f"{GROUP}/operator"
-"""runPolicy.managedBy of the jobs that this operator looks after."""
+"""runPolicy.managedBy of the jobs that this operator manages."""
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 """spec.managedBy of the jobs that Kueue sends to another cluster."""
 
 MAIN_CONTAINER: Final = "tensorflow"
-"""The container that is wrapped; a pod with a single container may call it anything."""
+"""Name of the training container. In a pod with a single container, it may have any name."""
 
 VOLUMES: Final = ("pstraining", "pstraining-run", "pstraining-checkpoint")
-"""The volumes that are put into pods: what the launcher needs, what lives as long as the pod, the job's checkpoints."""
+"""The operator's volumes in pods: the launcher's files, the pod's own state, and the job's checkpoints."""
 
 # Labels
 LABEL_JOB: Final = f"{GROUP}/job-name"
@@ -41,7 +41,7 @@ LABEL_ROLE: Final = f"{GROUP}/role"
 LABEL_INDEX: Final = f"{GROUP}/index"
 LABEL_TERM: Final = f"{GROUP}/term"
 LABEL_MEMBER: Final = f"{GROUP}/member"
-"""On a PS's pods: which member of its shard; 0 for those of <job>-ps, k for the k-th StatefulSet of standbys."""
+"""On a PS's pods: the number of the member in its shard; 0 in <job>-ps, k in the k-th StatefulSet of standbys."""
 LABEL_RESTART_ATTEMPT: Final = f"{GROUP}/round"
 """On pods and the objects that hold them, once the whole job was restarted: the number of those restarts. Live objects
 of earlier versions carry this label, so its text stays `round`."""
@@ -59,30 +59,30 @@ MANAGER: Final = "pstraining"
 ANNOTATION_SUCCEEDED: Final = f"{GROUP}/succeeded"
 """On a worker's Deployment: its program has ended with 0, so that it stays at 0 replicas."""
 ANNOTATION_CLUSTER_HASH: Final = f"{GROUP}/cluster-hash"
-"""On pods: the cluster map that they were given; changing it makes the kubelet refresh the file at once."""
+"""On pods: a hash of their cluster map. A change of it makes the kubelet refresh the file at once."""
 ANNOTATION_CONTAINER: Final = f"{GROUP}/container"
-"""On pods: the name of the training container; admission may put others beside it, and in front of it."""
+"""On pods: the name of the training container. Admission may add containers before and after it."""
 ANNOTATION_SHARDS: Final = f"{GROUP}/shards"
 """On a StatefulSet of PSs: the number of shards that training has."""
 ANNOTATION_LAYOUT: Final = f"{GROUP}/layout"
 """On a StatefulSet of PSs: the number of the layout that its shards are; written together with ANNOTATION_SHARDS.
 Without it, all pods are replaced for another number of shards."""
 ANNOTATION_FIXED: Final = f"{GROUP}/fixed-fields"
-"""On what holds pods: a hash of the fields that are fixed while the job runs."""
+"""On objects that own pods: a hash of the fields that are fixed while the job runs."""
 ANNOTATION_SERVER_TEMPLATE: Final = f"{GROUP}/server-template"
-"""On the pods of parameter servers with hot standbys: what of the spec their template was made from, as a hash."""
+"""On the pods of parameter servers with hot standbys: a hash of the spec's fields in their template."""
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
-"""On pods: the resources of the training container that the operator has asked for last, as JSON."""
+"""On pods: the last resources that the operator requested for the training container, as JSON."""
 ANNOTATION_GIVEN_UP: Final = f"{GROUP}/given-up"
 """On a worker's Deployment: its budget is spent and the job continues without it, so that it stays at 0 replicas."""
 ANNOTATION_EPOCH: Final = f"{GROUP}/epoch"
-"""On a shard's Service: how many take-overs there were; written together with the selector."""
+"""On a shard's Service: the number of failovers and switchovers, written together with the selector."""
 ANNOTATION_CAUSE: Final = f"{GROUP}/takeover-cause"
-"""On a shard's Service: why the last one happened."""
+"""On a shard's Service: the cause of the last failover or switchover."""
 ANNOTATION_DEMOTED: Final = f"{GROUP}/demoted"
-"""On a shard's Service: the uid of the pod that the last take-over left alive, and that has to go."""
+"""On a shard's Service: the uid of the former primary's pod, which must be deleted."""
 ANNOTATION_POD_SETS: Final = f"{GROUP}/pod-sets"
-"""On a Workload of Kueue: a hash of the fields from which its pod sets were made."""
+"""On a Workload of Kueue: a hash of the fields in its pod sets."""
 ANNOTATION_SPEC: Final = f"{GROUP}/spec"
 """On a Workload that Kueue sends to another cluster: a hash of the spec of its job."""
 ANNOTATION_TAKEOVER: Final = f"{GROUP}/takeover"
@@ -97,87 +97,87 @@ _CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+)?|-(worker|chief|eval
 
 
 def cluster_config_map(job: str) -> str:
-    """The ConfigMap that holds the job's cluster map."""
+    """Return the name of the ConfigMap with the job's cluster map."""
     return job
 
 
 def launcher_config_map(job: str, version: str) -> str:
-    """The immutable ConfigMap that holds the launcher; a running job keeps the version that it started with."""
+    """Return the name of the immutable ConfigMap with the launcher. A running job keeps its launcher's version."""
     return f"{job}-launcher-{version}"
 
 
 def headless_service(job: str) -> str:
-    """The governing Service: DNS names for chief and workers."""
+    """Return the name of the governing Service, which gives chief and workers DNS names."""
     return f"{job}-hs"
 
 
 def ps_stateful_set(job: str) -> str:
-    """The StatefulSet of all parameter servers."""
+    """Return the name of the StatefulSet of all shards' first members."""
     return f"{job}-ps"
 
 
 def standby_stateful_set(job: str, member: int) -> str:
-    """The StatefulSet of every shard's standby of that number, from 1."""
+    """Return the name of the StatefulSet of every shard's standby with this number, from 1."""
     return f"{job}-standby" if member == 1 else f"{job}-standby-{member}"
 
 
 def shard_budget(job: str, index: int) -> str:
-    """The PodDisruptionBudget across a shard's members."""
+    """Return the name of the PodDisruptionBudget of a shard's members."""
     return f"{job}-ps-{index}"
 
 
 def network_policy(job: str) -> str:
-    """The NetworkPolicy of the job's pods."""
+    """Return the name of the NetworkPolicy of the job's pods."""
     return job
 
 
 def pod_group(job: str) -> str:
-    """The PodGroup of a job whose pods are scheduled as a gang."""
+    """Return the name of the PodGroup of a job whose pods are scheduled as a gang."""
     return job
 
 
 def evaluator_host(job: str) -> str:
-    """The evaluator's hostname, the same in every attempt."""
+    """Return the evaluator's hostname, the same in every attempt."""
     return f"{job}-evaluator"
 
 
 def evaluator_job(job: str, attempt: int) -> str:
-    """The Job of one attempt of the evaluator."""
+    """Return the name of the Job of one attempt of the evaluator."""
     return f"{job}-evaluator-{attempt}"
 
 
 def ps_service(job: str, index: int) -> str:
-    """The Service that carries one PS task's address."""
+    """Return the name of the Service that has one PS task's address."""
     return f"{job}-ps-{index}"
 
 
 def worker_name(job: str, index: int) -> str:
-    """One worker's Deployment, its hostname and, if it has one, its Service."""
+    """Return the name of a worker's Deployment and Service, which is also its hostname."""
     return f"{job}-worker-{index}"
 
 
 def chief_host(job: str) -> str:
-    """The chief's hostname, the same in every term."""
+    """Return the chief's hostname, the same in every term."""
     return f"{job}-chief"
 
 
 def chief_job(job: str, term: int) -> str:
-    """The Job of one attempt of the chief."""
+    """Return the name of the Job of one attempt of the chief."""
     return f"{job}-chief-{term}"
 
 
 def is_child(job: str, name: str) -> bool:
-    """Whether the operator gives a child of the job this name; claims aside."""
+    """Return whether a name is that of a child of the job, claims excluded."""
     return name.startswith(job) and _CHILD.fullmatch(name[len(job) :]) is not None
 
 
 def task_name(role: str, index: int, member: int = 0) -> str:
-    """What people call a task: its pod's name without the job's, and without what Kubernetes adds."""
+    """Return the name of a task for display: its pod's name without the job's name and Kubernetes' suffix."""
     if member == 0:
         return f"{role}-{index}"
     return f"standby-{index}" if member == 1 else f"standby-{member}-{index}"
 
 
 def checkpoint_claim(job: str) -> str:
-    """The PersistentVolumeClaim made from checkpoint.volumeClaimTemplate."""
+    """Return the name of the PersistentVolumeClaim of checkpoint.volumeClaimTemplate."""
     return f"{job}-checkpoint"

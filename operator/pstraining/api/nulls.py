@@ -1,7 +1,7 @@
-"""What null means in the parts of a job that are Kubernetes' own: absent, as in the Kubernetes API.
+"""Removes nulls from the Kubernetes objects in a job. As in the Kubernetes API, null means absent.
 
-The API server drops nulls from fields that the CRD's schema names. Below them it keeps what a chart has left empty, and
-a reader of templates would have to expect a null everywhere.
+The API server drops nulls only from fields that the CRD's schema names. In the opaque fields below, such as templates,
+it keeps the nulls of fields that a chart has left empty.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ _TEXTS = (
     *("nameservers", "searches", "hostnames", "accessModes", "mountOptions"),
 )
 _EMPTY: Final[Mapping[str, Any]] = dict.fromkeys(_TEXTS, "") | {"supplementalGroups": 0}
-"""What null is in a list that holds nothing else, by the list's name: of texts and numbers; else an empty object."""
+"""Replacements of nulls in lists that only have nulls, by the list's name. The default is an empty object."""
 
 
 def without_nulls(value: Any, name: str = "") -> Any:
-    """Return a copy without nulls. An item of a list keeps its place: Kubernetes reads null there as an empty value.
+    """Return a copy without nulls. Null items of lists become empty values, as in Kubernetes.
 
     Args:
-        value: any value of JSON.
-        name: the field's.
+        value: any JSON value.
+        name: the name of the value's field.
     """
     if isinstance(value, Mapping):
         return {key: without_nulls(item, key) for key, item in value.items() if item is not None}

@@ -17,7 +17,7 @@ _SECOND = timedelta(seconds=1)
 
 
 def packed(status: PSTrainingJobStatus) -> PSTrainingJobStatus:
-    """Return a status as it is stored."""
+    """Return a status in its stored form, with packed records beyond FULL_RECORDS_MAX."""
     if len(status.replica_records) <= FULL_RECORDS_MAX:
         return status
     full, rest = _split(status.replica_records)
@@ -46,14 +46,14 @@ def numbers(ranges: str) -> Iterator[int]:
 
 
 def _split(records: Iterable[ReplicaRecord]) -> tuple[list[ReplicaRecord], list[ReplicaRecord]]:
-    """Return the records to store in full, those that users look for first, and the records to pack."""
+    """Return the most relevant records, to store in full, and the records to pack."""
     ranked = sorted(records, key=lambda r: (_is_packable(r), not r.given_up, -r.failures, r.role, r.index, r.member))
     count = max(FULL_RECORDS_MAX, sum(not _is_packable(r) for r in ranked))
     return sorted(ranked[:count], key=lambda r: (r.role, r.index, r.member)), ranked[count:]
 
 
 def _is_packable(record: ReplicaRecord) -> bool:
-    """Whether the columns can hold a record: Kubernetes' times are whole seconds, and its UIDs are UUIDs."""
+    """Return whether the columns can hold a record: Kubernetes' times are whole seconds, and its UIDs are UUIDs."""
     times = [record.pod_created, *record.failure_times]
     return all(t is not None and not t.microsecond for t in times) and _long(_short(record.pod_uid)) == record.pod_uid
 

@@ -1,6 +1,6 @@
-"""How a job is run and ended: restarts, budgets, deadlines, clean-up, success and failure.
+"""The run policy of a job: restarts, budgets, deadlines, clean-up, success and failure.
 
-TFJob's words where TFJob has them, so that its users feel at home.
+Fields that TFJob has, too, have TFJob's names.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from pstraining.api.base import ApiModel
 
 
 class RestartPolicy(StrEnum):
-    """What follows a failed replica."""
+    """Action after a replica fails."""
 
     ALWAYS = "Always"
     ON_FAILURE = "OnFailure"
@@ -21,7 +21,7 @@ class RestartPolicy(StrEnum):
 
 
 class Backoff(ApiModel):
-    """How many failures a replica may have."""
+    """Failure budget of a replica."""
 
     limit: int | None = Field(
         default=None,
@@ -40,7 +40,7 @@ class Backoff(ApiModel):
 
 
 class CleanUp(StrEnum):
-    """Which pods of a role go when the job has ended."""
+    """Pods of a role that are deleted when the job has ended."""
 
     ALL = "All"
     RUNNING = "Running"
@@ -49,7 +49,7 @@ class CleanUp(StrEnum):
 
 
 class CleanPodPolicy(ApiModel):
-    """What is freed when the job has ended, by outcome."""
+    """Pods that are deleted when the job has ended, by outcome."""
 
     on_success: CleanUp | None = Field(
         default=None,
@@ -66,7 +66,7 @@ class CleanPodPolicy(ApiModel):
 
 
 class JobCleanPodPolicy(ApiModel):
-    """What is freed when the job has ended, by outcome, unless a role says otherwise."""
+    """Pods that are deleted when the job has ended, by outcome, unless a role overrides it."""
 
     on_success: CleanUp = Field(
         default=CleanUp.RUNNING,
@@ -90,7 +90,7 @@ class JobCleanPodPolicy(ApiModel):
 
 
 class Gang(StrEnum):
-    """The scheduler that places the pods that the job cannot do without, all at once or none."""
+    """Scheduler that starts the required pods together."""
 
     NONE = "None"
     SCHEDULER_PLUGINS = "SchedulerPlugins"
@@ -98,7 +98,7 @@ class Gang(StrEnum):
 
 
 class SchedulingPolicy(ApiModel):
-    """How the job's pods are scheduled."""
+    """Scheduling of the job's pods."""
 
     gang: Gang = Field(
         default=Gang.NONE,
@@ -196,7 +196,7 @@ class RunPolicy(ApiModel):
 
 
 class SuccessPolicy(StrEnum):
-    """Whose success is the job's."""
+    """Replicas whose success makes the job succeed."""
 
     CHIEF = "Chief"
     ALL_WORKERS = "AllWorkers"
@@ -226,7 +226,7 @@ class FailureReason(StrEnum):
 
 
 class FailureAction(StrEnum):
-    """What a failure rule does."""
+    """Action of a failure rule."""
 
     FAIL_JOB = "FailJob"
     RESTART_REPLICA = "RestartReplica"

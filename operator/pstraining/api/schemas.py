@@ -1,7 +1,7 @@
-"""Hand-written pieces of the CRD's schema that no model can say: opaque objects, the skeleton of a pod template.
+"""Hand-written parts of the CRD's schema that models cannot express: opaque objects and the skeleton of pod templates.
 
-Pod templates are opaque, so that every field of every Kubernetes version passes; the skeleton names just the fields
-that the CEL rules look into, each list with a bound, because CEL's cost estimate multiplies them.
+Pod templates are opaque, so that every field of every Kubernetes version passes. The skeleton has only the fields that
+the CEL rules read. Each list has a bound, because CEL's cost estimate multiplies them.
 """
 
 from typing import Any, Final
@@ -26,12 +26,12 @@ def _replace(schema: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def opaque(schema: dict[str, Any]) -> None:
-    """Any object."""
+    """Replace a schema by that of any object."""
     _replace(schema, {"type": "object", **_PRESERVE})
 
 
 def resources(schema: dict[str, Any]) -> None:
-    """A container's resources."""
+    """Replace a schema by that of a container's resources."""
     properties = {
         "limits": {**_QUANTITIES, "description": "Upper bounds for the container, such as memory: 8Gi."},
         "requests": {**_QUANTITIES, "description": "Resources reserved for the container on its node, such as cpu: 2."},
@@ -45,7 +45,7 @@ def quantity(schema: dict[str, Any]) -> None:
 
 
 def claim_template(schema: dict[str, Any]) -> None:
-    """The spec of a PersistentVolumeClaim; the two fields without which none can be made are asked for."""
+    """Replace a schema by that of a PersistentVolumeClaim's spec with its two required fields."""
     properties: dict[str, Any] = {
         "accessModes": {
             "type": "array",
@@ -66,13 +66,13 @@ def claim_template(schema: dict[str, Any]) -> None:
 
 
 def exit_codes(schema: dict[str, Any]) -> None:
-    """A set of exit codes."""
+    """Extend a schema to that of a set of exit codes."""
     schema["items"] = {"type": "integer", "minimum": 1, "maximum": 255}
     schema["x-kubernetes-list-type"] = "set"
 
 
 def pod_template(schema: dict[str, Any]) -> None:
-    """A pod template: opaque, but for what the rules need."""
+    """Replace a schema by that of a pod template: opaque, except for the fields that the CEL rules read."""
     variable = {
         "type": "object",
         "required": ["name"],
@@ -134,7 +134,7 @@ def pod_template(schema: dict[str, Any]) -> None:
 
 
 def map_list(*keys: str) -> Any:
-    """A list whose items these fields identify."""
+    """Return an extension for a list whose items are identified by these fields."""
 
     def extend(schema: dict[str, Any]) -> None:
         schema["x-kubernetes-list-type"] = "map"
@@ -144,7 +144,7 @@ def map_list(*keys: str) -> Any:
 
 
 def atomic_list(most: int) -> Any:
-    """A bounded list that one writer replaces as a whole: managedFields has one entry for it, not one for each item."""
+    """Return an extension for a bounded list that one writer replaces: managedFields then has no entry per item."""
 
     def extend(schema: dict[str, Any]) -> None:
         schema["x-kubernetes-list-type"] = "atomic"

@@ -12,7 +12,7 @@ NodeLabel = Annotated[str, Field(max_length=63)]
 
 
 class StandbyMode(StrEnum):
-    """What stands by for a parameter server that is lost."""
+    """Kind of standbys."""
 
     NONE = "None"
     WARM = "Warm"
@@ -20,7 +20,7 @@ class StandbyMode(StrEnum):
 
 
 class StandbyPlacement(ApiModel):
-    """The nodes of the standbys, where they differ from those of the primaries."""
+    """The nodes of the standbys, if they differ from those of the primaries."""
 
     node_selector: dict[str, NodeLabel] | None = Field(
         default=None,
@@ -40,7 +40,7 @@ class StandbyPlacement(ApiModel):
 
 
 class Standby(ApiModel):
-    """Members of a shard that stand by."""
+    """The standbys of each shard."""
 
     mode: StandbyMode = Field(
         default=StandbyMode.NONE,

@@ -1,7 +1,7 @@
 """The history of a job: `summary.json` and a folder of logs beside its checkpoints. The chief writes it, the CLI reads.
 
-The file outlives the job, the operator and their versions: fields are added, and `schema` changes when one gets another
-meaning.
+The file outlives the job, the operator and their versions. Fields may be added, and `schema` changes if a field changes
+its meaning.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from pstraining.api.base import ApiModel
 SCHEMA: Final = "pstraining.dev/summary/v1"
 SUMMARY_FILE: Final = "summary.json"
 LOGS_FOLDER: Final = "history"
-"""Beside the file: the logs, one file for each run of a container."""
+"""Folder of the logs beside the summary, with one file per run of a container."""
 LOG_BYTES: Final = 1 << 20
-"""The end of a log that the operator gives out, and that is kept, at most."""
+"""Maximum bytes, from the end of a log, that the operator returns and the history keeps."""
 LOG_LINES: Final = 10_000
-"""Lines that the operator reads from the end of a log at most."""
+"""Maximum number of lines that the operator reads from the end of a log."""
 HEADER_WHOLE: Final = "Pstraining-Log-Whole"
-"""Header of the operator's answer with a log: `true` if the answer has the whole log, `false` if it has the end."""
+"""Header of the operator's response with a log: `true` for the whole log, `false` for its end."""
 
 
 class HistoryPolicy(StrEnum):
@@ -33,7 +33,7 @@ class HistoryPolicy(StrEnum):
 
 
 class JobOutcome(StrEnum):
-    """How a job has ended, as far as its chief knows."""
+    """The outcome of a job, as its chief reported it."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -50,7 +50,7 @@ class LogEnd:
 
 
 class KeptLog(ApiModel):
-    """The log of one run of a task's container, or why there is none."""
+    """The log of one run of a task's container, or the reason that it is missing."""
 
     task: str = Field(description="Name of the task, such as worker-0.")
     pod: str = Field(description="Name of its pod.")

@@ -1,4 +1,4 @@
-"""Makes text from pods and other clients safe to show: it may hold terminal escape codes (CVE-2021-25743)."""
+"""Escapes text from pods and other clients, which may contain terminal escape codes (CVE-2021-25743)."""
 
 import re
 

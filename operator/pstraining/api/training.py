@@ -1,7 +1,7 @@
 """Settings of training for programs that use pstraining.runtime: `spec.training`.
 
-None has a default here: what the job leaves out is the program's choice. `pstraining.runtime.config.settings` has a
-field for each, held to the same bounds by a test.
+No field has a default here, because the program sets those that the job does not set.
+`pstraining.runtime.config.settings` has the same fields, and a test compares their bounds.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from pstraining.api.base import ApiModel
 
 
 class Mode(StrEnum):
-    """How updates reach the parameters."""
+    """Way in which updates reach the parameters."""
 
     ASYNC = "Async"
     SYNC = "Sync"
@@ -20,7 +20,7 @@ class Mode(StrEnum):
 
 
 class Codec(StrEnum):
-    """How numbers are written for the network."""
+    """Encoding of numbers on the network."""
 
     NONE = "None"
     BF16 = "Bf16"
@@ -31,7 +31,7 @@ class Codec(StrEnum):
 
 
 class CompressionSpec(ApiModel):
-    """How gradients and parameters travel."""
+    """Encoding of gradients and parameters on the network."""
 
     push: Codec | None = Field(
         default=None,
@@ -61,14 +61,14 @@ class CompressionSpec(ApiModel):
 
 
 class NonFinite(StrEnum):
-    """What becomes of a gradient with NaN or infinity in it."""
+    """Reaction to a gradient with NaN or infinity."""
 
     FAIL = "Fail"
     SKIP = "Skip"
 
 
 class TrainingSpec(ApiModel):
-    """Settings that override those of a program on pstraining.runtime; other programs ignore them."""
+    """Settings that override those of a program that uses pstraining.runtime. Other programs ignore them."""
 
     mode: Mode | None = Field(
         default=None,

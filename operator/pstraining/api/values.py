@@ -1,4 +1,4 @@
-"""Values of JSON: copies and merges of dicts, lists and scalars."""
+"""Copies and merges of JSON values: dicts, lists and scalars."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
@@ -7,10 +7,10 @@ _T = TypeVar("_T")
 
 
 def copied(value: _T) -> _T:
-    """Return a copy of a value of JSON, faster than `copy.deepcopy`, which allows for any objects and for cycles.
+    """Return a copy of a JSON value, faster than `copy.deepcopy`, which supports any objects and cycles.
 
     Args:
-        value: any value of JSON.
+        value: any JSON value.
     """
     found: Any = value
     if isinstance(found, dict):
@@ -21,11 +21,11 @@ def copied(value: _T) -> _T:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, field by field; the second one's value counts where both have one.
+    """Merge two JSON values, field by field. The second one's values take precedence.
 
     Args:
-        under: a value of JSON.
-        over: a value of JSON; its lists replace those of `under`.
+        under: a JSON value.
+        over: a JSON value. Its lists replace those of `under`.
     """
     found = dict(under)
     for name, value in over.items():

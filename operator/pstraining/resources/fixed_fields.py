@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pstraining.api.cel_rules import CHECKPOINT_FIXED, FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.cel_rules import CHECKPOINT_FIXED, FIXED_WHILE_RUNNING, FREE_WITH_HOT_STANDBYS
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources import standbys
 
@@ -44,7 +44,7 @@ def digest(job: PSTrainingJob) -> str:
 def _digest(job: PSTrainingJob) -> str:
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     # Hot standbys are replaced one at a time when these change (policies/rolling_update.py).
-    paths = FIXED_WHILE_RUNNING if standbys.is_hot(job) else (*FIXED_WHILE_RUNNING, *MADE_ANEW)
+    paths = FIXED_WHILE_RUNNING if standbys.is_hot(job) else (*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS)
     if "checkpoint" in spec:
         # The rest of it feeds no pod, and changes while the job runs.
         fixed = {field.rstrip("?") for field in CHECKPOINT_FIXED}

@@ -9,7 +9,7 @@ from kubernetes.client import V1CustomResourceDefinition
 from pydantic import BaseModel
 
 from hack.docs.reference import fields
-from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, FREE_WITH_HOT_STANDBYS
 from pstraining.api.crd import custom_resource_definition, structural
 from pstraining.api.models import PSTrainingJobSpec
 
@@ -69,7 +69,7 @@ def test_every_level_of_the_smallest_job_is_defaulted() -> None:
     assert "default" not in properties["checkpoint"]
 
 
-@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS])
 def test_a_rule_that_reads_a_field_knows_whether_it_may_be_absent(path: str) -> None:
     """A rule that fails refuses every update of the object, the operator's own status among them."""
     node, always_there = SCHEMA["properties"]["spec"], True

@@ -77,13 +77,13 @@ def with_template(given: Any) -> dict[str, Any]:
         (tfjob() | {"more": float("nan")}, "refused: more must be a JSON value, is nan."),
     ],
 )
-def test_what_no_cluster_would_take_is_refused(job: dict[str, Any], said: str) -> None:
+def test_a_tfjob_that_no_cluster_would_accept_is_rejected(job: dict[str, Any], said: str) -> None:
     found = converted(job)
     assert found.manifest is None
     assert any(said in line for line in lines(found.notes)), lines(found.notes)
 
 
-def test_all_that_stands_in_the_way_comes_in_one_run() -> None:
+def test_all_obstacles_are_reported_in_one_run() -> None:
     worker = {
         "replicas": "${N}",
         "restartPolicy": "Ever",
@@ -105,13 +105,13 @@ def test_all_that_stands_in_the_way_comes_in_one_run() -> None:
     ]
 
 
-def test_a_loop_of_aliases_is_refused() -> None:
+def test_a_loop_of_aliases_is_rejected() -> None:
     job = tfjob()
     job["spec"]["loop"] = job
     assert "more than 64 levels" in str(converted(job).notes)
 
 
-def test_notes_that_say_the_same_are_one_line_and_the_worst_come_first() -> None:
+def test_equal_notes_are_merged_and_the_worst_come_first() -> None:
     said = [
         Note("b", NoteKind.CHANGED, "it.", "Do."),
         Note("c", NoteKind.NONE, "gone."),
@@ -120,7 +120,7 @@ def test_notes_that_say_the_same_are_one_line_and_the_worst_come_first() -> None
     assert lines(said) == ["no counterpart: c: gone.", "changed: b, d: it. Do."]
 
 
-def test_comments_stay_comments_whatever_they_name() -> None:
+def test_comments_stay_comments() -> None:
     strange = "x\nkind: Pod\u2028y: 1\x85z"
     job = tfjob({"tfReplicaSpecs": {"Worker": {strange: 1}}, strange: 2})
     text = as_yaml([made(job)])
@@ -131,7 +131,7 @@ def test_comments_stay_comments_whatever_they_name() -> None:
 @pytest.mark.parametrize(
     "text", ["1e-3", "0o17", "0x1F", "1_000", ".5", "y", "N", "yes", "2026-01-02", "null", "1:30", ""]
 )
-def test_texts_stay_texts_for_every_reader_of_yaml(text: str) -> None:
+def test_strings_stay_strings_for_every_yaml_parser(text: str) -> None:
     """kubectl's library takes more plain words for numbers and truth values than PyYAML."""
     written = as_yaml([made(tfjob(Worker=replica(env=[{"name": "A", "value": text}])))])
     assert f"value: '{text}'" in written
@@ -202,7 +202,7 @@ metadata: {name: data}  # shared
 """
 
 
-def test_other_objects_are_passed_on_as_they_stand() -> None:
+def test_other_objects_are_passed_through_unchanged() -> None:
     text = f"{OTHERS}---\n{yaml.safe_dump(tfjob())}---\napiVersion: v1\nkind: Service\nmetadata: {{name: board}}\n"
     done = run("-f", "-", "--no-comments", text=text)
     assert done.exit_code == 0
@@ -216,7 +216,7 @@ def test_other_objects_are_passed_on_as_they_stand() -> None:
     assert str(run("-f", "-", text="---\n").exception) == "The input has no TFJob."
 
 
-def test_what_means_a_tfjob_in_other_objects_is_named() -> None:
+def test_references_to_tfjobs_in_other_objects_are_named() -> None:
     experiment = {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "spec": {"trialSpec": tfjob()}}
     manifest = json.dumps(tfjob(), indent=1)
     workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {"steps": [{"manifest": manifest}]}}
@@ -231,7 +231,7 @@ def test_what_means_a_tfjob_in_other_objects_is_named() -> None:
     assert len(list(yaml.safe_load_all(done.stdout))) == 6
 
 
-def test_nothing_is_printed_if_something_is_refused_and_all_is_named(tmp_path: Path) -> None:
+def test_nothing_is_printed_after_a_rejection_and_every_rejection_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([tfjob(), tfjob(Worker={})]))
     (tmp_path / "b.yaml").write_text("a: [")
     (tmp_path / "c.yaml").write_text("replicas: 3")

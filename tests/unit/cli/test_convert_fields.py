@@ -48,7 +48,7 @@ def test_a_job() -> None:
     ]
 
 
-def test_it_leaves_the_tfjob_alone_and_gives_the_same_again() -> None:
+def test_a_conversion_is_repeatable_and_does_not_change_the_tfjob() -> None:
     job = tfjob(Worker=replica(2, ports=[{"name": "tfjob-port", "containerPort": 2222}]))
     before = copy.deepcopy(job)
     assert converted(job) == converted(copy.deepcopy(job))
@@ -123,7 +123,7 @@ def test_multikueue_reads_its_field_below_spec() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "gang"), [("volcano", "Volcano"), ("scheduler-plugins-scheduler", "SchedulerPlugins")]
 )
-def test_the_templates_scheduler_tells_who_places_the_gang(scheduler: str, gang: str) -> None:
+def test_the_templates_scheduler_selects_the_gang_provider(scheduler: str, gang: str) -> None:
     one = replica(2)
     one["template"]["spec"]["schedulerName"] = scheduler
     job = tfjob({"runPolicy": {"backoffLimit": 3, "cleanPodPolicy": "All", "schedulingPolicy": {LEAST: 3}}}, Worker=one)
@@ -131,7 +131,7 @@ def test_the_templates_scheduler_tells_who_places_the_gang(scheduler: str, gang:
     assert spec(job)["worker"]["template"]["spec"]["schedulerName"] == scheduler
 
 
-def test_a_gang_of_a_job_that_may_lose_workers() -> None:
+def test_a_gang_whose_job_may_lose_workers() -> None:
     policy = {"backoffLimit": 3, "cleanPodPolicy": "All", "schedulingPolicy": {"queue": "q", LEAST: 3}}
     job = tfjob({"runPolicy": policy, "enableDynamicWorker": True}, Worker=replica(4))
     assert spec(job)["worker"]["minReplicas"] == 1
@@ -158,13 +158,13 @@ def test_no_restart_policy_is_tfjobs_never() -> None:
     assert ("spec.tfReplicaSpecs.Worker.restartPolicy", CHANGED) in notes(tfjob(Worker=worker))
 
 
-def test_without_restarts_a_limit_is_not_talked_about() -> None:
+def test_without_restarts_no_note_mentions_the_limit() -> None:
     job = tfjob(PS=replica(policy="Never"), Worker=replica(policy="Never"))
     assert [path for path, _ in notes(job) if "backoff" in path] == []
 
 
 @pytest.mark.parametrize(("chief", "who"), [(None, "worker 0"), (replica(policy="Always"), "the chief")])
-def test_always_of_whoever_decides(chief: dict[str, Any] | None, who: str) -> None:
+def test_always_for_the_task_that_decides(chief: dict[str, Any] | None, who: str) -> None:
     found = converted(tfjob(Chief=chief, Worker=replica(policy="Always"))).notes
     assert [n.message for n in found if "exit code 0" in n.message] == [
         f"exit code 0 of {who} is the job's success also under Always."
@@ -203,7 +203,7 @@ def test_replicas() -> None:
         ({"Worker": replica(0), "Chief": replica(1)}, "no Worker"),
     ],
 )
-def test_nothing_is_made_without_a_ps_and_a_worker(roles: dict[str, Any], said: str) -> None:
+def test_a_job_needs_a_ps_and_a_worker(roles: dict[str, Any], said: str) -> None:
     found = converted(tfjob(**roles))
     assert found.manifest is None
     (note,) = found.notes
@@ -251,7 +251,7 @@ GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 4}}
         ({}, {"command": ["python", "-m", "server"]}, None),
     ],
 )
-def test_a_template_is_written_once_where_the_role_gets_the_same(
+def test_a_template_shared_by_roles_is_written_once(
     worker: dict[str, Any], own: dict[str, Any], made: dict[str, Any] | None
 ) -> None:
     found = spec(tfjob(PS=replica(**own), Worker=replica(**worker)))["ps"]
@@ -291,7 +291,7 @@ TEMPLATE = "spec.tfReplicaSpecs.Worker.template.spec"
         ),
     ],
 )
-def test_what_the_operator_sees_to_itself(
+def test_fields_that_the_operator_manages(
     container: dict[str, Any], pod: dict[str, Any], kept: str, path: str, what: NoteKind
 ) -> None:
     job = tfjob(PS=replica(command=["server"]), Worker={**replica(), "template": template(container, **pod)})
@@ -312,14 +312,14 @@ def test_what_the_operator_sees_to_itself(
         ({}, {"nodeSelector": {"pool": "gpu"}, "tolerations": [], "volumes": [{"name": "v", "emptyDir": {}}]}),
     ],
 )
-def test_what_stays_as_it_is(container: dict[str, Any], pod: dict[str, Any]) -> None:
+def test_unchanged_fields(container: dict[str, Any], pod: dict[str, Any]) -> None:
     own = template(container, **pod)
     job = tfjob(PS=replica(command=["server"]), Worker={**replica(), "template": own})
     assert spec(job)["worker"]["template"] == own
     assert notes(job) == []
 
 
-def test_other_containers_are_left_alone_but_for_the_operators_names() -> None:
+def test_other_containers_are_kept_except_reserved_names() -> None:
     sidecar = {"name": "proxy", "image": "p", "ports": [{"name": "tf", "containerPort": 2222}], "args": ["x"]}
     of_operator = {"env": [{"name": "TF_CONFIG", "value": "{}"}, {"name": "A", "value": "1"}]}
     job = tfjob(Worker={**replica(), "template": template(containers=[sidecar | of_operator, CONTAINER])})
@@ -374,21 +374,21 @@ def test_names_that_are_too_long() -> None:
     assert manifest["metadata"] == {"generateName": "a" * 35}
 
 
-def test_fields_that_nobody_knows_are_named() -> None:
+def test_unknown_fields_are_named() -> None:
     worker = replica() | {"priority": 3}
     job = tfjob({"scheduler": {"a": 1}}, Worker=worker) | {"more": [1]}
     said = {("spec.tfReplicaSpecs.Worker.priority", NONE), ("spec.scheduler", NONE), ("more", NONE)}
     assert said <= set(notes(job))
 
 
-def test_what_the_api_server_would_refuse_all_the_same_is_told() -> None:
+def test_objects_that_the_api_server_would_still_reject_are_reported() -> None:
     job = tfjob(PS=replica(command=["server"]), Worker=replica(args=["x"] * 300))
     (said,) = [n for n in converted(job).notes if n.kind is NONE]
     assert said.path == "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
     assert "must have at most 256 items" in said.message
 
 
-def test_a_command_that_is_missing_is_told_once() -> None:
+def test_a_missing_command_is_reported_once() -> None:
     job = tfjob(PS=None, Worker=None, ps=replica(command=["server"]), worker=replica(command=None))
     (said,) = [n for n in converted(job).notes if n.kind is NONE]
     assert said.path == "spec.tfReplicaSpecs.worker.template.spec.containers[0].command"

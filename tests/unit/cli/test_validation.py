@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pstraining.api import contract
-from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, FREE_WITH_HOT_STANDBYS
 from pstraining.api.models import CheckpointSpec
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import Finding, Severity, defaulted, did_you_mean, path_of, validate
@@ -150,14 +150,14 @@ def test_a_generated_name_is_checked_with_its_full_length() -> None:
     assert "at most 40 characters" in said(validate(made))[0]
 
 
-@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS])
 def test_immutable_fields_are_mutable_while_suspended(path: str) -> None:
     old = job(spec={"checkpoint": {"volume": {"emptyDir": {}}}} if path.startswith("checkpoint") else {})
     path = f"spec.{path.rstrip('?')}"
     new = copy.deepcopy(old)
     edit(path, OTHER[path])(new)
     (finding,) = [f for f in validate(new, old) if "immutable" in f.message]
-    while_ = "runs without hot standbys" if f"{path.removeprefix('spec.')}?" in MADE_ANEW else "runs"
+    while_ = "runs without hot standbys" if f"{path.removeprefix('spec.')}?" in FREE_WITH_HOT_STANDBYS else "runs"
     assert finding == Finding(
         path, f"{path} is immutable while the job {while_}: set spec.runPolicy.suspend to true, change it, and resume"
     )
@@ -190,7 +190,7 @@ def test_checkpoint_fields_except_retain_policy_are_immutable(field: str) -> Non
     assert (fixed_fields.digest(typed(old)) == fixed_fields.digest(typed(new))) is (name == "retainPolicy")
 
 
-@pytest.mark.parametrize("path", MADE_ANEW)
+@pytest.mark.parametrize("path", FREE_WITH_HOT_STANDBYS)
 def test_the_spec_of_servers_with_hot_standbys_is_mutable(path: str) -> None:
     old = job(spec={"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
     path = f"spec.{path.rstrip('?')}"

@@ -67,7 +67,7 @@ def start(spec: dict[str, Any], policy: dict[str, Any] = PLUGINS) -> World:
 
 
 @pytest.mark.parametrize(("policy", "kind"), [(PLUGINS, GROUP), (VOLCANO, OF_VOLCANO)])
-def test_the_group_is_made_before_everything_else(policy: dict[str, Any], kind: str) -> None:
+def test_the_group_is_created_first(policy: dict[str, Any], kind: str) -> None:
     world = World(job(spec=policy))
     world.reconcile()
     assert world.writes[0] == ("Create", kind, "digits")
@@ -80,7 +80,7 @@ def test_without_a_gang_there_is_no_group() -> None:
     assert not [w for w in world.writes if w[1] in (GROUP, OF_VOLCANO)]
 
 
-def test_only_the_gang_is_made_until_it_has_its_places() -> None:
+def test_only_the_gang_is_created_until_it_is_scheduled() -> None:
     extra = {"evaluator": {"enabled": True}, "ps": {"standby": {"mode": "Warm"}}}
     world = waiting(deep_merge(ELASTIC, extra))
     assert group(world)["minMember"] == 5
@@ -98,7 +98,7 @@ def test_only_the_gang_is_made_until_it_has_its_places() -> None:
     assert phase(world) == "Running"
 
 
-def test_all_but_one_have_a_place() -> None:
+def test_all_pods_but_one_are_scheduled() -> None:
     world = waiting(ELASTIC)
     place(world)
     unplace(next(p for name, p in world.pods.items() if "worker-1" in name))
@@ -106,7 +106,7 @@ def test_all_but_one_have_a_place() -> None:
     assert len(world.names_of("Deployment")) == 2
 
 
-def test_a_scaled_job_gets_a_larger_group_once_all_have_places() -> None:
+def test_a_scaled_job_gets_a_larger_group_once_all_are_scheduled() -> None:
     """Until then a lost parameter server would wait for the room of workers that are not there yet."""
     world = Cluster(job(spec=PLUGINS))
     world.room = lambda name: "worker-2" not in name
@@ -123,14 +123,14 @@ def test_a_scaled_job_gets_a_larger_group_once_all_have_places() -> None:
     assert group(world)["minMember"] == 3
 
 
-def test_a_job_that_has_no_place_yet_is_resized_at_once() -> None:
+def test_an_unscheduled_gang_is_resized_at_once() -> None:
     world = waiting({})
     world.edit({"worker": {"replicas": 3}})
     world.settle()
     assert group(world)["minMember"] == 5
 
 
-def test_who_has_ended_is_not_waited_for() -> None:
+def test_finished_members_are_not_waited_for() -> None:
     """Else a parameter server that is lost late could never be replaced: the group would lack members for ever."""
     spec = {"successPolicy": "AllWorkers", "worker": {"replicas": 3}}
     asks = {"ps": {"resources": {"requests": {"cpu": "1"}}}, "chief": {"resources": {"requests": {"cpu": "10"}}}}
@@ -142,7 +142,7 @@ def test_who_has_ended_is_not_waited_for() -> None:
     assert group(world, OF_VOLCANO) == {"minMember": 3, "minResources": {"cpu": "1"}}
 
 
-def test_a_lost_member_changes_nothing_about_the_group() -> None:
+def test_a_lost_member_does_not_change_the_group() -> None:
     world = start(ELASTIC)
     world.delete_pod("ps", 1)
     world.delete_pod("chief")
@@ -151,7 +151,7 @@ def test_a_lost_member_changes_nothing_about_the_group() -> None:
     assert phase(world) == "Running"
 
 
-def test_somebody_elses_change_is_undone() -> None:
+def test_a_foreign_change_is_reverted() -> None:
     world = start(ELASTIC)
     group(world)["minMember"] = 17
     world.settle()
@@ -161,7 +161,7 @@ def test_somebody_elses_change_is_undone() -> None:
     assert group(world)["minMember"] == 5
 
 
-def test_a_suspended_job_leaves_the_line() -> None:
+def test_a_suspended_job_has_no_group() -> None:
     world = start(ELASTIC)
     world.edit({"runPolicy": {"suspend": True}})
     world.settle()
@@ -193,7 +193,7 @@ def test_an_ended_job_has_no_group() -> None:
     assert world.condition("Created")["status"] == "True", "as of any job that has ended"
 
 
-def test_a_gang_without_room_says_so_and_costs_no_writes() -> None:
+def test_a_gang_without_room_is_reported_and_costs_no_writes() -> None:
     world = waiting(ELASTIC)
     world.now += timedelta(seconds=31)
     world.settle()
@@ -211,7 +211,7 @@ def test_a_gang_without_room_says_so_and_costs_no_writes() -> None:
     assert world.status_writes == before
 
 
-def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
+def test_pods_without_a_scheduler_are_reported() -> None:
     world = waiting(ELASTIC)
     for pod in world.pods.values():
         pod["status"]["conditions"] = []
@@ -221,7 +221,7 @@ def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
     assert (reported["reason"], "does scheduler-plugins run" in reported["message"]) == (Reason.WAITING_FOR_GANG, True)
 
 
-def test_a_running_gangs_lost_pod_is_told_of_as_any_other() -> None:
+def test_a_running_gangs_lost_pod_is_reported_like_any_other() -> None:
     world = start(ELASTIC)
     unplace(next(p for name, p in world.pods.items() if "worker-3" in name))
     world.now += timedelta(seconds=31)
@@ -230,7 +230,7 @@ def test_a_running_gangs_lost_pod_is_told_of_as_any_other() -> None:
 
 
 @pytest.mark.parametrize(("policy", "product"), [(PLUGINS, "install scheduler-plugins"), (VOLCANO, "install Volcano")])
-def test_a_scheduler_that_is_not_installed_is_told_of_once(policy: dict[str, Any], product: str) -> None:
+def test_a_missing_scheduler_is_reported_once(policy: dict[str, Any], product: str) -> None:
     world = World(job(spec=policy))
     snapshot, made = world.snapshot(), world.plan()
     first, *rest = made.actions

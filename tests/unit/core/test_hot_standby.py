@@ -38,7 +38,7 @@ def document(world: World) -> dict[str, Any]:
     return found
 
 
-def test_every_member_is_a_task_with_an_address_of_its_own() -> None:
+def test_every_member_is_a_task_with_its_own_address() -> None:
     world = hot(standbys=2)
     expected = ["digits-ps-0", "digits-ps-1", "digits-standby-0", "digits-standby-1"]
     expected += ["digits-standby-2-0", "digits-standby-2-1"]
@@ -58,7 +58,7 @@ def test_every_member_is_a_task_with_an_address_of_its_own() -> None:
     assert not world.plan().actions
 
 
-def test_workers_vote_at_an_address_that_does_not_change_with_their_number() -> None:
+def test_workers_vote_at_an_address_independent_of_their_number() -> None:
     worker = {"replicas": 3, "minReplicas": 2, "addressing": "ClusterIP"}
     world = hot(worker=worker)
     assert document(world)["witnesses"] == ["digits-worker-0:2239", "digits-worker-1:2239"]
@@ -72,7 +72,7 @@ def test_workers_vote_at_an_address_that_does_not_change_with_their_number() -> 
 
 
 @pytest.mark.parametrize("mode", ["None", "Warm"])
-def test_others_know_nothing_of_it(mode: str) -> None:
+def test_jobs_without_hot_standbys_have_no_such_fields(mode: str) -> None:
     world = running(ps={"replicas": 2, "standby": {"mode": mode}}, training=TRAINING)
     assert document(world)["cluster"]["ps"] == ["digits-ps-0:2222", "digits-ps-1:2222"]
     assert not {"members", "witnesses", "seats"} & document(world).keys()
@@ -96,7 +96,7 @@ def test_the_next_member_in_sync_is_primary_and_nothing_is_written_for_it() -> N
     assert reported(world) == ("digits-standby-0", 1, "not ready"), "it is counted once"
 
 
-def test_one_that_is_in_sync_again_is_primary_again_without_a_take_over() -> None:
+def test_a_primary_that_is_in_sync_again_stays_primary_without_a_failover() -> None:
     world = hot()
     world.reconcile()
     turn(world, "digits-ps-0", ready=False)
@@ -108,7 +108,7 @@ def test_one_that_is_in_sync_again_is_primary_again_without_a_take_over() -> Non
     assert degraded_seconds(before, world.job["status"]) is not None  # type: ignore[index]
 
 
-def test_a_lost_standby_is_no_take_over() -> None:
+def test_a_lost_standby_is_not_a_failover() -> None:
     world = hot()
     world.reconcile()
     turn(world, "digits-standby-1", ready=False)
@@ -117,7 +117,7 @@ def test_a_lost_standby_is_no_take_over() -> None:
     assert world.job["status"]["standbySummary"] == "1/2"  # type: ignore[index]
 
 
-def test_a_shard_without_a_member_in_sync_keeps_its_last_primary_in_mind() -> None:
+def test_a_shard_without_a_member_in_sync_remembers_its_last_primary() -> None:
     """What takes over then was restored; the operator cannot tell, and tells what it sees."""
     world = hot()
     world.reconcile()
@@ -130,7 +130,7 @@ def test_a_shard_without_a_member_in_sync_keeps_its_last_primary_in_mind() -> No
     assert reported(world) == ("digits-standby-0", 1, "not ready")
 
 
-def test_a_primary_whose_pod_was_replaced_between_two_looks_was_lost() -> None:
+def test_a_primary_whose_pod_was_replaced_between_two_passes_was_lost() -> None:
     world = hot()
     world.reconcile()
     turn(world, "digits-ps-0", ready=False, state={"waiting": {"reason": "ContainerCreating"}})
@@ -150,7 +150,7 @@ def test_a_job_that_starts_has_no_primary_before_one_is_ready() -> None:
     assert reported(world) == ("digits-ps-0", 0, "")
 
 
-def test_a_container_that_ended_says_so() -> None:
+def test_an_ended_container_is_reported() -> None:
     world = hot()
     world.reconcile()
     turn(world, "digits-ps-1", ready=False)

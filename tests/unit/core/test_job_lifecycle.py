@@ -36,7 +36,7 @@ def test_a_new_job_gets_all_children_in_one_pass_and_runs() -> None:
     assert world.job["status"]["term"] == 1
 
 
-def test_success_is_recorded_before_anything_is_freed() -> None:
+def test_success_is_recorded_before_any_deletion() -> None:
     world = running()
     world.end("chief")
     writes = len(world.writes)
@@ -149,7 +149,7 @@ def test_the_budget_of_one_replica_ends_the_job(role: str) -> None:
     assert kept in world.children, "the replica that failed is kept to be looked at"
 
 
-def test_failures_are_counted_once_however_often_they_are_seen() -> None:
+def test_failures_are_counted_once() -> None:
     world = running()
     world.end("worker", 0, code=1)
     for _ in range(5):
@@ -181,7 +181,7 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
         ({"ps": {"replicas": 1, "standby": {"mode": "Warm"}}}, {"ps": {"replicas": 2}}, {}),
     ],
 )
-def test_pods_that_are_stopped_before_it_is_told_are_nobodys_failure(
+def test_pods_stopped_before_the_suspension_is_reported_have_not_failed(
     spec: dict[str, Any], stop: dict[str, Any], resume: dict[str, Any]
 ) -> None:
     """The status that tells why they stop was refused, or an operator died before it."""
@@ -209,7 +209,7 @@ def test_a_job_that_is_created_suspended_creates_nothing() -> None:
     assert phase(world) == "Running"
 
 
-def test_scaling_workers_touches_no_other_child_and_refreshes_the_map() -> None:
+def test_scaling_workers_changes_no_other_child_but_the_map() -> None:
     world = running()
     before = copy.deepcopy(world.children)
     world.edit({"worker": {"replicas": 3}})
@@ -258,7 +258,7 @@ def test_time_to_live() -> None:
     assert world.job is None
 
 
-def test_a_changed_cluster_map_is_brought_to_every_pod_once() -> None:
+def test_a_changed_cluster_map_reaches_every_pod_once() -> None:
     world = running()
     world.edit({"worker": {"replicas": 3}})
     world.settle()

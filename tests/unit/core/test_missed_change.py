@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, MADE_ANEW
+from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, FREE_WITH_HOT_STANDBYS
 from pstraining.api.models import PSTrainingJob
 from pstraining.cli.validation.schema import with_defaults
 from pstraining.core.actions import Delete
@@ -31,7 +31,7 @@ def cluster(world: World) -> dict[str, Any]:
     return found
 
 
-def test_the_job_stops_in_order_and_begins_with_the_new_values() -> None:
+def test_the_job_stops_in_order_and_restarts_with_the_new_values() -> None:
     world = running(**HOT)
     world.lingering = {"chief"}
     unseen(world, {"worker": {"minReplicas": 5}, "training": {"mode": "Async"}})
@@ -53,7 +53,7 @@ def test_the_job_stops_in_order_and_begins_with_the_new_values() -> None:
     assert world.plan().actions == ()
 
 
-def test_what_may_change_while_it_runs_stops_nothing() -> None:
+def test_mutable_fields_stop_nothing() -> None:
     world = running(**HOT)
     unseen(world, {"runPolicy": {"backoffLimit": 99}, "worker": {"replicas": 6}})
     assert not [a for a in world.plan().actions if isinstance(a, Delete)]
@@ -68,7 +68,7 @@ def test_pods_of_an_older_version_are_left_alone() -> None:
     assert not fixed_fields.differ(typed(job()), "0-abc"), "so are those whose hash was made in another way"
 
 
-@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *MADE_ANEW])
+@pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS])
 def test_every_fixed_field_counts(path: str) -> None:
     old = job(spec={"checkpoint": {"volume": {"emptyDir": {}}}} if path.startswith("checkpoint") else {})
     new = copy.deepcopy(old)
@@ -77,7 +77,7 @@ def test_every_fixed_field_counts(path: str) -> None:
     assert fixed_fields.digest(typed(old)) != fixed_fields.digest(typed(new))
 
 
-@pytest.mark.parametrize("path", MADE_ANEW)
+@pytest.mark.parametrize("path", FREE_WITH_HOT_STANDBYS)
 def test_servers_with_hot_standbys_are_replaced_one_at_a_time(path: str) -> None:
     old = job(spec=HOT)
     new = copy.deepcopy(old)
@@ -86,7 +86,7 @@ def test_servers_with_hot_standbys_are_replaced_one_at_a_time(path: str) -> None
     assert fixed_fields.digest(typed(old)) == fixed_fields.digest(typed(new))
 
 
-def test_defaults_count_no_more_than_absent_fields() -> None:
+def test_defaults_equal_absent_fields() -> None:
     """A CRD that adds a field with a default, or fills defaults in, restarts nothing."""
     written = job(spec=HOT)
     assert fixed_fields.digest(typed(written)) == fixed_fields.digest(typed(with_defaults(written)))

@@ -44,7 +44,7 @@ def sent(**spec: Any) -> QueuedWorld:
     return world
 
 
-def test_the_first_cluster_asks_for_quota_and_runs_nothing() -> None:
+def test_the_manager_cluster_requests_quota_and_runs_nothing() -> None:
     world = dispatched()
     assert list(world.children) == [("Workload", world.workload["metadata"]["name"])]
     assert not world.pods
@@ -54,14 +54,14 @@ def test_the_first_cluster_asks_for_quota_and_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize("support", [KueueSupport.OFF, KueueSupport.MISSING])
-def test_without_kueue_nothing_is_done(support: KueueSupport) -> None:
+def test_without_kueue_nothing_happens(support: KueueSupport) -> None:
     world = queued(managedBy=names.MULTIKUEUE)
     world.installation = Installation(kueue=support)
     world.reconcile()
     assert not world.writes
 
 
-def test_a_suspended_job_leaves_the_other_cluster() -> None:
+def test_a_suspended_job_is_removed_from_the_worker_cluster() -> None:
     world = dispatched()
     world.edit({"runPolicy": {"suspend": True}})
     world.run()
@@ -71,7 +71,7 @@ def test_a_suspended_job_leaves_the_other_cluster() -> None:
     assert world.with_quota()
 
 
-def test_a_changed_job_is_sent_again() -> None:
+def test_a_changed_job_is_dispatched_again() -> None:
     world = dispatched()
     before = world.workload["metadata"]["uid"]
     world.edit({"training": {"mode": "Sync"}})
@@ -93,7 +93,7 @@ def test_a_job_that_waits_is_corrected() -> None:
     assert len(world.writes) == count
 
 
-def test_an_evicted_job_returns_its_quota_when_it_has_stopped_over_there() -> None:
+def test_an_evicted_job_returns_its_quota_once_stopped_in_the_worker_cluster() -> None:
     world = dispatched()
     reports(world, "Running")
     world.evict()
@@ -108,7 +108,7 @@ def test_an_evicted_job_returns_its_quota_when_it_has_stopped_over_there() -> No
     assert (conditions["Requeued"]["status"], conditions["Requeued"]["reason"]) == ("True", "Preempted")
 
 
-def test_a_cluster_that_is_lost_does_not_hold_the_quota() -> None:
+def test_a_lost_cluster_does_not_hold_the_quota() -> None:
     world = dispatched()
     reports(world, "Running")
     world.evict()
@@ -132,7 +132,7 @@ def test_the_end_is_left_to_kueue_and_the_ttl_is_not() -> None:
     assert world.job is None
 
 
-def test_a_workload_that_kueue_has_finished_is_not_made_again() -> None:
+def test_a_workload_finished_by_kueue_is_not_recreated() -> None:
     """The news of the end may come after the end of the Workload."""
     world = dispatched()
     world._set(world.workload, "Finished", True, "Succeeded", "")
@@ -141,7 +141,7 @@ def test_a_workload_that_kueue_has_finished_is_not_made_again() -> None:
     assert len(world.writes) == count
 
 
-def test_the_second_cluster_takes_the_workload_that_was_sent() -> None:
+def test_the_worker_cluster_uses_the_dispatched_workload() -> None:
     world = sent()
     world.quota = 0
     world.run()
@@ -161,7 +161,7 @@ def test_the_second_cluster_takes_the_workload_that_was_sent() -> None:
     assert phase(world) == "Succeeded"
 
 
-def test_the_second_cluster_makes_no_workload_of_its_own() -> None:
+def test_the_worker_cluster_creates_no_workload() -> None:
     world = sent()
     world.children.clear()
     world.run()
@@ -170,7 +170,7 @@ def test_the_second_cluster_makes_no_workload_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("change", [{"worker": {"replicas": 3}}, {"ps": {"resources": {"requests": {"cpu": "2"}}}}])
-def test_a_job_that_differs_from_what_was_sent_is_sent_again(change: dict[str, Any]) -> None:
+def test_a_job_that_differs_from_the_dispatched_one_is_dispatched_again(change: dict[str, Any]) -> None:
     world = sent()
     world.run()
     world.edit(change)

@@ -54,13 +54,13 @@ def test_which_pods_are_lost(nodes: list[dict[str, Any]] | None, disruption: str
     assert (found.lost, found.over) == (lost, lost)
 
 
-def test_a_pod_that_has_ended_or_is_wanted_is_not_lost() -> None:
+def test_an_ended_or_expected_pod_is_not_lost() -> None:
     nodes = [node("node-1", "Unknown")]
     assert not seen(going(BY_TAINT, phase="Failed"), NOW, nodes).lost
     assert not seen(pod("ps"), NOW, nodes).lost
 
 
-def test_when_a_pod_is_overdue_is_known_beforehand() -> None:
+def test_the_time_when_a_pod_is_overdue_is_known_in_advance() -> None:
     snapshot = observe(job(), (), [going(BY_TAINT)], None)
     assert node_loss.requeue_at(typed(job()), snapshot, NOW) == NOW + OVERDUE
     assert node_loss.requeue_at(typed(job()), snapshot, NOW + OVERDUE) is None
@@ -101,7 +101,7 @@ HELD: list[tuple[str, dict[str, Any], list[dict[str, Any]] | None, bool]] = [
 
 
 @pytest.mark.parametrize(("role", "spec", "nodes", "held"), HELD)
-def test_what_a_volume_holds(role: str, spec: dict[str, Any], nodes: list[dict[str, Any]] | None, held: bool) -> None:
+def test_pods_that_a_volume_holds(role: str, spec: dict[str, Any], nodes: list[dict[str, Any]] | None, held: bool) -> None:
     made = job(spec=spec)
     snapshot = observe(made, (), [going(BY_TAINT, role)], nodes)
     assert node_loss.is_held(typed(made), snapshot, snapshot.pods[0]) is held
@@ -122,7 +122,7 @@ def forced(actions: tuple[Action, ...]) -> list[str]:
     return [a.name for a in actions if isinstance(a, Delete) and a.grace_seconds == 0]
 
 
-def test_a_parameter_server_comes_back_on_another_node() -> None:
+def test_a_parameter_server_is_recreated_on_another_node() -> None:
     world = two_nodes()
     lost = node_of(world, "ps")
     world.cut(lost)
@@ -133,7 +133,7 @@ def test_a_parameter_server_comes_back_on_another_node() -> None:
     assert world.job["status"]["ps"]["restarts"] == 1
 
 
-def test_what_happened_is_told_before_the_pod_goes() -> None:
+def test_a_node_loss_is_reported_before_the_pods_deletion() -> None:
     world = two_nodes()
     world.cut(node_of(world, "ps"))
     assert forced(world.plan().actions) == []
@@ -141,7 +141,7 @@ def test_what_happened_is_told_before_the_pod_goes() -> None:
     assert "digits-ps-0" in forced(world.plan().actions)
 
 
-def test_one_with_a_volume_waits_for_its_node() -> None:
+def test_a_pod_with_a_volume_waits_for_its_node() -> None:
     world = two_nodes(**VOLUME)
     lost = node_of(world, "ps")
     world.cut(lost)
@@ -157,7 +157,7 @@ def test_one_with_a_volume_waits_for_its_node() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [{}, CHECKPOINT], ids=["", "with a claim"])
-def test_a_lost_chief_does_not_hold_up_the_next_term(checkpoint: dict[str, Any]) -> None:
+def test_a_lost_chief_does_not_delay_the_next_term(checkpoint: dict[str, Any]) -> None:
     world = two_nodes(**checkpoint)
     lost = node_of(world, "chief")
     world.cut(lost)
@@ -167,7 +167,7 @@ def test_a_lost_chief_does_not_hold_up_the_next_term(checkpoint: dict[str, Any])
     assert world.names_of("Job") == ["digits-chief-2"]
 
 
-def test_an_old_attempt_that_ends_well_on_its_lost_node_counts_no_more() -> None:
+def test_an_old_attempt_that_succeeds_on_its_lost_node_does_not_count() -> None:
     world = two_nodes(**CHECKPOINT)
     world.cut(node_of(world, "chief"))
     world.settle()
@@ -190,7 +190,7 @@ def test_suspending_does_not_wait_for_a_lost_node() -> None:
     assert phase(world) == "Running"
 
 
-def test_a_forced_pod_is_not_forced_again() -> None:
+def test_a_force_deleted_pod_is_not_deleted_again() -> None:
     """A chief's pod stays until the Job controller lets it go."""
     world = two_nodes()
     world.cut(node_of(world, "chief"))
@@ -213,7 +213,7 @@ def test_a_standby_takes_over_from_a_lost_node() -> None:
     assert node_of(world, "ps") != primary, "the new standby is on a node that is well"
 
 
-def test_a_primary_that_is_not_ready_on_a_silent_node_is_lost_with_it() -> None:
+def test_an_unready_primary_on_an_unreachable_node_is_lost() -> None:
     """Kubernetes calls it not ready at once, and deletes it later."""
     world = two_nodes(ps={"standby": {"mode": "Warm"}})
     found = world.pods["digits-ps-0"]
@@ -230,7 +230,7 @@ def test_a_primary_that_is_not_ready_on_a_silent_node_is_lost_with_it() -> None:
 
 
 @pytest.mark.parametrize(("role", "runs"), [("ps", "False"), ("chief", "False"), ("worker", "True")])
-def test_a_silent_node_is_told_before_its_pods_are_deleted(role: str, runs: str) -> None:
+def test_an_unreachable_node_is_reported_before_its_pods_are_deleted(role: str, runs: str) -> None:
     world = World(job(workers=2), nodes={"node-0": "True", "node-1": "True"})
     world.settle()
     for found in world.pods.values():
@@ -254,7 +254,7 @@ def test_a_silent_node_is_told_before_its_pods_are_deleted(role: str, runs: str)
     assert world.condition("Running")["reason"] == "Training"
 
 
-def test_what_is_replaced_is_told_no_more() -> None:
+def test_a_replaced_pod_is_no_longer_reported() -> None:
     world = two_nodes()
     world.cut("node-1")
     world.settle()
@@ -263,7 +263,7 @@ def test_what_is_replaced_is_told_no_more() -> None:
 
 
 @pytest.mark.parametrize("end", ["scaled away", "succeeded"])
-def test_a_lost_worker_that_nobody_wants_is_not_waited_for(end: str) -> None:
+def test_a_lost_surplus_worker_is_not_waited_for(end: str) -> None:
     world = World(job(workers=2), nodes={"node-0": "True", "node-1": "True"})
     world.settle()
     for found in world.pods.values():
@@ -322,7 +322,7 @@ def later(world: World, nodes: list[dict[str, Any]] | None = None) -> list[str]:
         pytest.param({"chief", "ps-0"}, False, id="a chief votes not"),
     ],
 )
-def test_what_may_go_on_by_itself_is_not_replaced(on_lost: set[str], held: bool) -> None:
+def test_a_partition_that_may_continue_is_not_replaced(on_lost: set[str], held: bool) -> None:
     world = spread(on_lost)
     deleted = later(world)
     assert ("digits-ps-0" in deleted) is not held
@@ -335,7 +335,7 @@ def test_what_may_go_on_by_itself_is_not_replaced(on_lost: set[str], held: bool)
             assert "digits-ps-0" in later(world, nodes), "nothing runs on a node that is gone or vouched for"
 
 
-def test_without_the_right_to_watch_nodes_it_is_held_too() -> None:
+def test_without_the_right_to_watch_nodes_such_a_pod_is_held() -> None:
     world = spread({"ps-0", "worker-0", "worker-1"})
     world.nodes = None
     assert later(world) == []

@@ -75,7 +75,7 @@ def test_the_leader_stops_first_and_the_servers_last(when: str) -> None:
     assert teardown.next_step(typed(manifest), snapshot_of(manifest, *seen)) == expected
 
 
-def test_a_stop_is_over_when_nothing_runs_or_can_run_again() -> None:
+def test_a_stop_is_complete_when_nothing_runs_or_can_restart() -> None:
     assert teardown.workloads(snapshot_of(job(), *ALL)) == IN_ORDER
     assert teardown.is_over(snapshot_of(job(), *GROUPS, runs("ps", container=OVER, phase="Failed")))
     assert not teardown.is_over(snapshot_of(job(), *WORKERS))
@@ -226,7 +226,7 @@ PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child | Pod, ...], str | None, b
 
 
 @pytest.mark.parametrize("step", PROGRESS)
-def test_each_step_of_a_change_is_told(step: str) -> None:
+def test_each_step_of_a_change_is_reported(step: str) -> None:
     spec, seen, stored, runs, expected = PROGRESS[step]
     manifest = job(ps=2, spec=spec)
     condition = None if stored is None else rescaling(stored)
@@ -250,7 +250,7 @@ RESTARTED = {"failurePolicy": {"rules": [{"action": "RestartJob"}]}, "runPolicy"
 
 
 @pytest.mark.parametrize(("recorded", "fails", "count"), [(0, False, 0), (0, True, 1), (1, False, 1), (1, True, 2)])
-def test_restarts_of_the_job_are_those_on_record_and_the_one_decided_now(
+def test_restarts_of_the_job_include_the_one_decided_now(
     recorded: int, fails: bool, count: int
 ) -> None:
     seen = pod("worker", restarts=int(fails), last=terminated(1) if fails else None)
@@ -275,13 +275,13 @@ def made_in(attempt: str | None, kind: Kind = Kind.DEPLOYMENT) -> Child:
         (1, (made_in(None, Kind.SERVICE),), False),
     ],
 )
-def test_a_restart_is_due_while_a_workload_from_before_is_left(
+def test_a_restart_is_due_while_an_older_workload_exists(
     restarts: int, seen: tuple[Child, ...], due: bool
 ) -> None:
     assert job_restart.is_due(facts_of({}, *seen, jobRestarts=restarts)) is due
 
 
-def test_only_what_holds_pods_is_labelled_with_the_number_of_restarts() -> None:
+def test_only_workloads_are_labelled_with_the_number_of_restarts() -> None:
     def made(**spec: Any) -> dict[str, Any]:
         return {"metadata": {"labels": {"a": "b"}}, **spec}
 

@@ -70,7 +70,7 @@ def test_an_expired_job_is_deleted_by_its_name_and_uid() -> None:
     assert world.plan() == Plan((Delete(Kind.PS_TRAINING_JOB, "digits", UID, Reason.TTL_EXPIRED),))
 
 
-def test_what_a_finished_job_frees_is_deleted_because_the_job_has_finished() -> None:
+def test_deletions_after_the_end_have_the_end_as_reason() -> None:
     world = running()
     world.end("chief")
     assert world.plan() == Plan(), "status records the end first"
@@ -80,7 +80,7 @@ def test_what_a_finished_job_frees_is_deleted_because_the_job_has_finished() -> 
     assert set(found.values()) == {Reason.JOB_FINISHED}
 
 
-def test_a_pod_that_goes_with_its_job_gets_no_other_write() -> None:
+def test_a_pod_deleted_with_its_job_gets_no_other_write() -> None:
     world = World(job(spec=ALL_GO), beside=True)
     world.settle()
     world.end("chief")
@@ -90,7 +90,7 @@ def test_a_pod_that_goes_with_its_job_gets_no_other_write() -> None:
     assert reasons(actions, Apply) == {}
 
 
-def test_the_evidence_of_a_failure_stays_until_status_has_it() -> None:
+def test_the_evidence_of_a_failure_is_kept_until_it_is_recorded() -> None:
     world = World(job(), beside=True)
     world.settle()
     world.end("chief", code=3)
@@ -103,7 +103,7 @@ def test_the_evidence_of_a_failure_stays_until_status_has_it() -> None:
 
 
 @pytest.mark.parametrize(("role", "reason"), [(names.CHIEF, Reason.NEXT_TERM), (names.EVALUATOR, Reason.NEXT_ATTEMPT)])
-def test_only_a_later_attempt_gives_another_reason_than_the_spec(role: str, reason: Reason) -> None:
+def test_only_a_later_attempt_has_another_reason_than_the_spec(role: str, reason: Reason) -> None:
     world = World(job(spec=EVALUATED))
     assert reasons(world.plan().actions, Create)[f"digits-{role}-1"] is Reason.DESIRED
     world.settle()
@@ -111,7 +111,7 @@ def test_only_a_later_attempt_gives_another_reason_than_the_spec(role: str, reas
     assert reasons(world.plan().actions, Create) == {f"digits-{role}-2": reason}
 
 
-def test_what_a_refused_spec_has_created_is_deleted_when_the_spec_changes() -> None:
+def test_children_of_a_rejected_spec_are_deleted_when_the_spec_changes() -> None:
     world = World(job(), refuse=lambda c: "bad" if c.kind == "StatefulSet" else "")
     world.settle()
     assert world.names_of("Deployment") == ["digits-worker-0"]

@@ -76,7 +76,7 @@ def test_step_and_loss_of_other_clients_are_metrics(metrics: dict[str, str], ste
         ({"trainerStatus": {"stalled": "x" * 2000}}, r"trainerStatus\.stalled: "),
     ],
 )
-def test_what_is_no_report_is_refused_by_its_field(body: object, words: str) -> None:
+def test_an_invalid_report_is_rejected_by_field(body: object, words: str) -> None:
     import re
 
     refused = read_report(body)

@@ -99,7 +99,7 @@ def test_a_minimum_that_is_lowered_reaches_kueue() -> None:
     assert workers(world) == {"count": 4, "minCount": 1}
 
 
-def test_a_job_that_was_admitted_in_part_is_not_elastic_before_it_queues_again() -> None:
+def test_a_partially_admitted_job_is_not_elastic_before_it_queues_again() -> None:
     world = running(quota=6, worker={"replicas": 8, "minReplicas": 2})
     before = len(world.writes)
     world.edit({"worker": {"minReplicas": None}})
@@ -149,7 +149,7 @@ def test_a_job_that_waits_gets_its_new_priority_and_keeps_its_place(before: str 
     assert len(world.writes) == writes
 
 
-def test_classes_of_two_kinds_may_have_one_name() -> None:
+def test_classes_of_two_kinds_may_share_a_name() -> None:
     world = labelled(0, priority_class="high")
     world.run()
     world.edit({"runPolicy": {"schedulingPolicy": {"priorityClass": "high"}}})
@@ -159,7 +159,7 @@ def test_classes_of_two_kinds_may_have_one_name() -> None:
     assert (world.workload["spec"]["priorityClassRef"], world.workload["spec"]["priority"]) == (ref, 7)
 
 
-def test_a_job_that_runs_gets_another_priority_without_a_stop() -> None:
+def test_a_running_job_changes_its_priority_without_a_stop() -> None:
     world = labelled(priority_class="low")
     world.run()
     pods = dict(world.pods)
@@ -173,7 +173,7 @@ def test_a_job_that_runs_gets_another_priority_without_a_stop() -> None:
     assert len(world.writes) == writes
 
 
-def test_both_workloads_of_a_job_that_grows_get_its_priority() -> None:
+def test_both_workloads_of_a_growing_job_get_its_priority() -> None:
     world = labelled(priority_class="low")
     world.run()
     world.quota = 0
@@ -185,7 +185,7 @@ def test_both_workloads_of_a_job_that_grows_get_its_priority() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("high", None), (None, "high")])
-def test_a_class_that_kueue_does_not_let_change_waits_for_the_next_time(before: str | None, after: str | None) -> None:
+def test_an_immutable_class_waits_for_the_next_workload(before: str | None, after: str | None) -> None:
     world = labelled(100, **({"priority_class": before} if before else {}))
     world.run()
     writes = len(world.writes)
@@ -198,7 +198,7 @@ def test_a_class_that_kueue_does_not_let_change_waits_for_the_next_time(before: 
     assert (world.workload["spec"].get("priorityClassRef") or {}).get("name") == after
 
 
-def test_a_class_that_cannot_be_read_changes_nothing() -> None:
+def test_an_unreadable_class_changes_nothing() -> None:
     world = labelled(priority_class="low")
     world.run()
     writes = len(world.writes)
@@ -208,7 +208,7 @@ def test_a_class_that_cannot_be_read_changes_nothing() -> None:
     assert phase(world) == "Running"
 
 
-def test_a_job_runs_on_while_admission_checks_hold_its_next_slice_back() -> None:
+def test_a_job_keeps_running_while_admission_checks_hold_its_next_slice() -> None:
     """Its quota is that of the slice by then, as Kueue has finished the former Workload."""
     world = running(worker={"replicas": 2})
     before = dict(world.pods)
@@ -227,7 +227,7 @@ def test_a_job_runs_on_while_admission_checks_hold_its_next_slice_back() -> None
     assert len(world.workloads) == 1
 
 
-def test_a_slice_that_admission_checks_hold_back_is_not_waited_for_any_more() -> None:
+def test_an_obsolete_slice_held_by_admission_checks_is_not_waited_for() -> None:
     world = running(worker={"replicas": 2})
     world.checks = True
     world.edit({"worker": {"replicas": 4}})
@@ -271,7 +271,7 @@ def test_a_running_job_reports_which_changes_wait(change: dict[str, Any], words:
     assert phase(world) == "Running"
 
 
-def test_a_class_that_does_not_exist_yet_is_looked_for_again() -> None:
+def test_a_missing_class_is_read_again() -> None:
     world = labelled(priority_class="missing")
     world.run()
     assert world.plan().requeue_at == world.now + LOOK_AGAIN
@@ -281,7 +281,7 @@ def test_a_class_that_does_not_exist_yet_is_looked_for_again() -> None:
     assert world.plan().requeue_at is None
 
 
-def test_a_running_job_looks_for_its_new_class_again_and_reports_it() -> None:
+def test_a_running_job_reads_its_new_class_again_and_reports_it() -> None:
     world = labelled(priority_class="low")
     world.run()
     relabel(world, kueue.LABEL_PRIORITY_CLASS, "missing")
@@ -317,7 +317,7 @@ def test_the_time_limit_of_a_job_that_waits_is_corrected(before: str | None, aft
     assert world.workload["metadata"]["uid"] == uid
 
 
-def test_the_time_limit_of_a_job_that_runs_counts_the_next_time() -> None:
+def test_the_time_limit_of_a_running_job_applies_to_the_next_admission() -> None:
     world = labelled(max_exec_time_seconds="60")
     world.run()
     writes = len(world.writes)
@@ -329,7 +329,7 @@ def test_the_time_limit_of_a_job_that_runs_counts_the_next_time() -> None:
     assert world.workload["spec"]["maximumExecutionTimeSeconds"] == 90
 
 
-def test_a_correction_keeps_what_others_write() -> None:
+def test_a_correction_keeps_fields_of_other_writers() -> None:
     world = waiting()
     world.workload["spec"]["active"] = False
     world.workload["metadata"]["annotations"]["example.com/note"] = "kept"
@@ -341,7 +341,7 @@ def test_a_correction_keeps_what_others_write() -> None:
     assert workers(world)["count"] == 3
 
 
-def test_a_correction_names_the_version_that_it_was_made_from() -> None:
+def test_a_correction_requires_the_version_that_it_was_computed_from() -> None:
     world = waiting()
     world.edit({"worker": {"replicas": 3}})
     (action,) = [a for a in world.plan().actions if isinstance(a, Replace)]

@@ -26,7 +26,7 @@ def workers(workload: dict[str, Any]) -> int:
     return next(int(s["count"]) for s in workload["spec"]["podSets"] if s["name"] == names.WORKER)
 
 
-def test_pods_that_stay_after_the_end_do_not_keep_the_quota() -> None:
+def test_pods_kept_after_the_end_do_not_keep_the_quota() -> None:
     kept = {"cleanPodPolicy": {"onSuccess": "None"}}
     world = running(runPolicy=kept, ps={"replicas": 1, "standby": {"mode": "Warm"}}, evaluator={"enabled": True})
     world.end(names.CHIEF)
@@ -36,7 +36,7 @@ def test_pods_that_stay_after_the_end_do_not_keep_the_quota() -> None:
     assert condition(world, "Finished")["message"] == "The PSTrainingJob has succeeded."
 
 
-def test_a_chief_that_stays_after_the_end_does_not_keep_the_quota() -> None:
+def test_a_chief_kept_after_the_end_does_not_keep_the_quota() -> None:
     world = running(runPolicy={"cleanPodPolicy": {"onFailure": "None"}})
     world.end(names.WORKER, code=78)
     world.run()
@@ -45,7 +45,7 @@ def test_a_chief_that_stays_after_the_end_does_not_keep_the_quota() -> None:
     assert condition(world, "Finished")["status"] == "True"
 
 
-def test_a_standby_whose_owner_is_gone_keeps_the_quota_until_it_is_gone() -> None:
+def test_an_orphaned_standby_keeps_the_quota_until_its_deletion() -> None:
     kept = {"cleanPodPolicy": {"onSuccess": "None"}}
     world = running(runPolicy=kept, ps={"replicas": 1, "standby": {"mode": "Warm"}})
     world.end(names.CHIEF)
@@ -58,7 +58,7 @@ def test_a_standby_whose_owner_is_gone_keeps_the_quota_until_it_is_gone() -> Non
     assert world.is_true(world.workload, "Finished")
 
 
-def test_the_quota_is_returned_in_kueues_words() -> None:
+def test_the_returned_quota_has_kueues_message() -> None:
     world = running()
     world.evict("Preempted", "Preempted to accommodate a workload")
     world.quota = 0
@@ -108,7 +108,7 @@ def test_an_evicted_job_asks_for_one_workload() -> None:
     assert world.workload["metadata"]["uid"] == uid, "it keeps its place in the queue"
 
 
-def test_a_worker_that_has_returned_its_quota_is_counted_no_second_time() -> None:
+def test_a_worker_that_has_returned_its_quota_is_not_counted_twice() -> None:
     world = running(successPolicy="AllWorkers")
     world.end(names.WORKER, 1)
     world.run()
@@ -171,7 +171,7 @@ def test_the_end_waits_for_pods_that_the_garbage_collector_has_not_reached_yet()
     assert condition(world, "Finished")["status"] == "True"
 
 
-def test_a_slice_that_is_not_needed_any_more_is_deleted() -> None:
+def test_a_slice_that_is_no_longer_needed_is_deleted() -> None:
     world = running(quota=4, ps={"replicas": 1})
     world.edit({"worker": {"replicas": 4}})
     world.run()
@@ -184,7 +184,7 @@ def test_a_slice_that_is_not_needed_any_more_is_deleted() -> None:
     assert world.workload["metadata"]["uid"] == uid, "the running pods keep theirs"
 
 
-def test_a_worker_returns_its_quota_when_its_pod_is_gone() -> None:
+def test_a_worker_returns_its_quota_when_its_pod_is_deleted() -> None:
     world = running(successPolicy="AllWorkers")
     world.lingering.add(names.WORKER)
     world.end(names.WORKER, 1)
@@ -209,7 +209,7 @@ def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
 
 
 @pytest.mark.parametrize("minimum", [2, None], ids=["partial admission", "elastic"])
-def test_a_job_that_is_resumed_at_once_does_not_run_with_the_quota_that_its_former_workers_left(
+def test_a_job_resumed_at_once_does_not_reuse_its_former_workers_quota(
     minimum: int | None,
 ) -> None:
     """A worker ended and gave its quota back; the next run needs it again, and Kueue does not return it."""

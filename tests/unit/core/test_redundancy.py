@@ -66,14 +66,14 @@ LOSSES: dict[str, tuple[Pod | None, LossCause | None, bool]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_a_primary_is_lost_by(name: str) -> None:
+def test_losses_of_a_primary(name: str) -> None:
     found, cause, alive = LOSSES[name]
     loss = lost(found, NOW + timedelta(seconds=10))
     assert (loss and loss.cause) == cause
     assert (loss is not None and loss.alive) is alive
 
 
-def test_a_primary_may_take_its_time_to_start_but_not_for_ever() -> None:
+def test_a_primary_has_a_limited_time_to_start() -> None:
     slow = seen(ready=False, state={"waiting": {"reason": "ContainerCreating"}})
     assert lost(slow, slow.created + START_GRACE - timedelta(seconds=1)) is None
     loss = lost(slow, slow.created + START_GRACE)
@@ -81,7 +81,7 @@ def test_a_primary_may_take_its_time_to_start_but_not_for_ever() -> None:
     assert loss.cause is LossCause.NOT_STARTED
 
 
-def test_servers_that_start_anew_for_a_new_chief_are_waited_for() -> None:
+def test_servers_that_restart_for_a_new_chief_are_waited_for() -> None:
     """The launcher starts them in place; whichever is ready first, nothing has been lost by then."""
     term = NOW + timedelta(seconds=60)
     changed = term + timedelta(seconds=5)
@@ -100,7 +100,7 @@ def test_the_time_of_a_deletion_is_that_of_the_request() -> None:
     assert loss.since == NOW - timedelta(seconds=30)
 
 
-def test_a_job_without_standbys_has_no_trace_of_them() -> None:
+def test_a_job_without_standbys_has_no_fields_of_them() -> None:
     world = running()
     assert world.names_of("StatefulSet") == ["digits-ps"]
     assert world.names_of("PodDisruptionBudget") == []
@@ -112,7 +112,7 @@ def test_a_job_without_standbys_has_no_trace_of_them() -> None:
     assert not world.plan().actions
 
 
-def test_what_standbys_bring_along() -> None:
+def test_objects_created_for_standbys() -> None:
     world = warm(ps={"replicas": 2, "standby": {"mode": "Warm", "replicasPerShard": 2}})
     assert world.names_of("StatefulSet") == ["digits-ps", "digits-standby", "digits-standby-2"]
     assert world.names_of("PodDisruptionBudget") == ["digits-ps-0", "digits-ps-1"]
@@ -134,7 +134,7 @@ def test_what_standbys_bring_along() -> None:
     assert primary(world, 1) == ("digits-ps-1", "0")
 
 
-def test_a_standby_takes_over_before_anything_else_is_done() -> None:
+def test_a_failover_comes_before_any_other_action() -> None:
     world = warm()
     service(world)["metadata"]["resourceVersion"] = "77"
     world.children["Service", "digits-hs"]["spec"]["selector"] = {}
@@ -153,7 +153,7 @@ def test_a_standby_takes_over_before_anything_else_is_done() -> None:
     assert phase(world) == "Running"
 
 
-def test_one_write_takes_over_and_corrects_the_rest() -> None:
+def test_a_failover_and_corrections_are_one_write() -> None:
     world = warm()
     service(world)["spec"]["ports"] = []
     fail(world, state=terminated(1))
@@ -164,7 +164,7 @@ def test_one_write_takes_over_and_corrects_the_rest() -> None:
     assert service(world)["spec"]["ports"]
 
 
-def test_a_correction_keeps_the_primary_and_means_what_was_seen() -> None:
+def test_a_correction_keeps_the_primary_and_requires_the_observed_version() -> None:
     world = warm()
     fail(world, state=terminated(1))
     world.settle()
@@ -177,7 +177,7 @@ def test_a_correction_keeps_the_primary_and_means_what_was_seen() -> None:
     assert primary(world) == ("digits-standby-0", "1")
 
 
-def test_nobody_takes_over_who_is_not_ready() -> None:
+def test_a_standby_that_is_not_ready_is_never_promoted() -> None:
     world = warm()
     fail(world, 1, state=terminated(1))
     fail(world, state=terminated(1))
@@ -187,7 +187,7 @@ def test_nobody_takes_over_who_is_not_ready() -> None:
     assert primary(world) == ("digits-standby-0", "1")
 
 
-def test_it_goes_back_when_the_standby_is_lost_in_turn() -> None:
+def test_the_former_primary_is_promoted_when_the_standby_is_lost() -> None:
     world = warm()
     world.delete_pod("ps")
     world.settle()
@@ -197,7 +197,7 @@ def test_it_goes_back_when_the_standby_is_lost_in_turn() -> None:
     assert primary(world) == ("digits-ps-0", "2")
 
 
-def test_a_former_primary_that_lives_is_ended() -> None:
+def test_a_running_former_primary_is_deleted() -> None:
     world = warm()
     fail(world, state=STARTED)
     world.pods["digits-ps-0"]["status"]["conditions"][0]["lastTransitionTime"] = "2030-01-01T12:01:00Z"
@@ -218,7 +218,7 @@ def test_a_former_primary_that_lives_is_ended() -> None:
     assert hung not in {p["metadata"]["uid"] for p in world.pods.values()}
 
 
-def test_a_planned_take_over_happens_once() -> None:
+def test_a_switchover_happens_once() -> None:
     world = warm()
     assert world.job is not None
     world.job["metadata"]["annotations"] = {names.ANNOTATION_TAKEOVER: "0@0"}
@@ -233,7 +233,7 @@ def test_a_planned_take_over_happens_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["0@1", "1@0", "x", "0@", "@0", ""])
-def test_a_planned_take_over_names_the_shard_and_the_epoch(text: str) -> None:
+def test_a_switchover_names_the_shard_and_the_epoch(text: str) -> None:
     world = warm()
     assert world.job is not None
     world.job["metadata"]["annotations"] = {names.ANNOTATION_TAKEOVER: text}
@@ -268,7 +268,7 @@ def test_a_finished_job_frees_standbys_and_budgets() -> None:
     assert {k for k, _ in world.children} == {"Job"}
 
 
-def test_a_lost_service_is_made_for_who_was_primary() -> None:
+def test_a_lost_service_is_recreated_for_the_last_primary() -> None:
     world = warm()
     world.delete_pod("ps")
     world.settle()
@@ -296,7 +296,7 @@ def test_members_of_a_shard_are_counted_apart_and_share_a_budget() -> None:
     assert "ps 0 failed 4 times" in world.condition("Failed")["message"]
 
 
-def test_how_the_shards_stand_is_told() -> None:
+def test_the_state_of_the_shards_is_reported() -> None:
     world = warm(ps={"replicas": 2, "standby": {"mode": "Warm"}})
     assert world.job is not None
     status = world.job["status"]
@@ -332,7 +332,7 @@ def test_how_the_shards_stand_is_told() -> None:
     assert [e.reason for e in world.reported].count("Degraded") == 1
 
 
-def test_a_standby_that_finds_no_node_is_told_and_the_job_runs() -> None:
+def test_an_unschedulable_standby_is_reported_and_the_job_runs() -> None:
     world = World(job(spec=WARM))
     world.reconcile()
     world.controllers()
@@ -355,7 +355,7 @@ def test_a_standby_that_finds_no_node_is_told_and_the_job_runs() -> None:
     assert world.condition("Running")["reason"] == "Training"
 
 
-def test_a_standby_whose_pod_is_not_made_yet_is_missed_after_its_time_only() -> None:
+def test_a_standby_without_a_pod_is_missing_only_after_a_delay() -> None:
     world = World(job(spec=WARM))
     world.reconcile()
     world.controllers()
@@ -372,7 +372,7 @@ def test_a_standby_whose_pod_is_not_made_yet_is_missed_after_its_time_only() -> 
     assert world.condition("Degraded")["message"] == f"Shard 0: there is no pod {late['metadata']['name']} yet"
 
 
-def test_a_pod_that_is_ended_gets_no_other_write() -> None:
+def test_a_deleted_pod_gets_no_other_write() -> None:
     world = warm()
     assert world.job is not None
     world.job["metadata"]["annotations"] = {names.ANNOTATION_TAKEOVER: "0@0"}

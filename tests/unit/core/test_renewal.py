@@ -71,7 +71,7 @@ def test_servers_are_replaced_one_at_a_time_standbys_first() -> None:
     assert phase(world) == "Running"
 
 
-def test_the_primary_of_the_moment_goes_last() -> None:
+def test_the_current_primary_is_replaced_last() -> None:
     world = hot(replicas=1)
     world.reconcile()
     turn(world, "digits-ps-0", ready=False)
@@ -84,7 +84,7 @@ def test_the_primary_of_the_moment_goes_last() -> None:
 
 
 @pytest.mark.parametrize("lost", ["digits-ps-0", "digits-standby-1"])
-def test_nobody_goes_while_a_member_is_not_in_sync(lost: str) -> None:
+def test_no_server_is_replaced_while_a_member_is_not_in_sync(lost: str) -> None:
     world = enlarged()
     turn(world, lost, ready=False)
     assert not gone(world)
@@ -96,7 +96,7 @@ def test_nobody_goes_while_a_member_is_not_in_sync(lost: str) -> None:
     assert len(gone(world)) == 1
 
 
-def test_one_that_does_not_run_is_replaced_at_once() -> None:
+def test_a_server_that_does_not_run_is_replaced_at_once() -> None:
     """It was asked for too much memory: another wish puts that right."""
     world = enlarged()
     (name,) = gone(world)
@@ -113,7 +113,7 @@ def test_one_that_does_not_run_is_replaced_at_once() -> None:
     assert world.condition("Updating")["status"] == "False"
 
 
-def test_a_template_that_is_refused_leaves_everything_as_it_is() -> None:
+def test_a_rejected_template_changes_nothing() -> None:
     world = hot()
     world.reconcile()
     before = dict(world.pods)
@@ -135,7 +135,7 @@ def test_a_template_that_is_refused_leaves_everything_as_it_is() -> None:
     assert {str(resources(world.children["StatefulSet", n])) for n in world.names_of("StatefulSet")} == {str(SMALL)}
 
 
-def test_another_wish_meanwhile_is_followed() -> None:
+def test_a_further_change_during_the_update_is_followed() -> None:
     world = enlarged()
     replace_next(world)
     world.edit({"ps": {"resources": SMALL}})
@@ -148,7 +148,7 @@ def servers(world: World) -> list[dict[str, Any]]:
     return [p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == names.PS]
 
 
-def test_what_does_not_say_what_it_was_made_from_is_left_alone() -> None:
+def test_servers_without_a_recorded_template_are_left_alone() -> None:
     """A job of an operator that did not write it."""
     world = enlarged()
     for child in (world.children["StatefulSet", n] for n in world.names_of("StatefulSet")):
@@ -158,7 +158,7 @@ def test_what_does_not_say_what_it_was_made_from_is_left_alone() -> None:
     assert not world.plan().actions
 
 
-def test_it_is_over_with_the_job() -> None:
+def test_a_rolling_update_ends_with_the_job() -> None:
     world = enlarged()
     assert world.condition("Updating")["status"] == "True"
     world.edit({"runPolicy": {"suspend": True}})

@@ -34,7 +34,7 @@ def change(world: World, policy: str) -> None:
 
 
 @pytest.mark.parametrize(("policy", "owned"), [(None, []), ("Retain", []), ("Delete", [UID])])
-def test_whose_the_claim_is_from_the_start(policy: str | None, owned: list[str]) -> None:
+def test_a_claims_owner_at_creation(policy: str | None, owned: list[str]) -> None:
     claim = workloads.build_checkpoint_claim(typed(job(spec=checkpoint(policy))))
     assert claim is not None
     V1PersistentVolumeClaim.model_validate(claim)
@@ -46,7 +46,7 @@ def test_whose_the_claim_is_from_the_start(policy: str | None, owned: list[str])
 
 @pytest.mark.parametrize(("policy", "left"), [("Retain", True), ("Delete", False)])
 @pytest.mark.parametrize("expires", [True, False])
-def test_what_is_left_when_the_job_is_deleted(policy: str, left: bool, expires: bool) -> None:
+def test_claims_that_outlive_the_job(policy: str, left: bool, expires: bool) -> None:
     world = running(**checkpoint(policy), runPolicy={"ttlSecondsAfterFinished": 60})
     world.end("chief")
     world.settle()
@@ -81,7 +81,7 @@ def test_a_change_reaches_the_claim_in_every_state(state: str) -> None:
 
 
 @pytest.mark.parametrize("pass_is_cut", [False, True])
-def test_a_job_that_expires_lets_its_claim_go_first(pass_is_cut: bool) -> None:
+def test_an_expiring_job_releases_its_claim_first(pass_is_cut: bool) -> None:
     """Changed while no operator ran, and noticed only when the job is to be deleted."""
     world = running(**checkpoint("Delete"), runPolicy={"ttlSecondsAfterFinished": 60})
     world.end("chief")
@@ -97,7 +97,7 @@ def test_a_job_that_expires_lets_its_claim_go_first(pass_is_cut: bool) -> None:
     assert NAME in world.children
 
 
-def test_a_claim_that_was_written_since_is_not_let_go_blindly() -> None:
+def test_a_claim_changed_since_is_not_released_blindly() -> None:
     """Somebody else may have added an owner."""
     world = running(**checkpoint("Delete"))
     change(world, "Retain")
@@ -123,7 +123,7 @@ OURS = owner(typed(job()))
 OTHER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}
 
 
-def test_a_claim_of_an_older_operator_is_let_go_by_default() -> None:
+def test_a_claim_of_an_older_operator_is_released_by_default() -> None:
     (action,) = changes(None, claim(OURS, OTHER))
     assert isinstance(action, Replace)
     assert action.parts["/metadata/ownerReferences"] == [OTHER], "another owner stays"
@@ -151,11 +151,11 @@ def test_the_owner_is_added_beside_others() -> None:
     ],
     ids=["owned already", "another controller", "a user's", "an earlier job's", "going", "another name"],
 )
-def test_what_never_gets_an_owner(found: dict[str, Any]) -> None:
+def test_claims_that_never_get_an_owner(found: dict[str, Any]) -> None:
     assert changes("Delete", found) == []
 
 
-def test_what_is_never_let_go() -> None:
+def test_claims_that_are_never_released() -> None:
     assert changes("Retain", claim(OTHER)) == []
     assert changes("Retain", claim({**OURS, "uid": "an earlier job"})) == []
 
@@ -167,7 +167,7 @@ def test_without_a_template_the_earlier_claim_is_kept(spec: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
-def test_a_claim_that_was_there_is_used_and_stays_as_it_is(policy: str) -> None:
+def test_an_existing_claim_is_used_unchanged(policy: str) -> None:
     world = World(job(spec=checkpoint(policy)))
     world.foreign.add(NAME)
     theirs = claim(labels={names.LABEL_JOB: "digits", names.LABEL_JOB_UID: "an earlier job of this name"})
@@ -204,7 +204,7 @@ def test_a_change_restarts_nothing() -> None:
     assert kept == deleted
 
 
-def test_a_refused_change_is_no_update_of_servers() -> None:
+def test_a_rejected_change_is_not_an_update_of_servers() -> None:
     spec = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}, "worker": {"replicas": 3}}
     world = running(**checkpoint("Delete"), **spec)
     change(world, "Retain")

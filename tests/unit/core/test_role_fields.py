@@ -33,7 +33,7 @@ def test_window(role: str) -> None:
     assert {r: budgets.window(made, r) for r in ROLES} == {r: minute if r == role else None for r in ROLES}
 
 
-def test_a_rule_with_reasons_is_for_no_other() -> None:
+def test_a_rule_with_reasons_matches_only_them() -> None:
     made = typed(job(spec={"failurePolicy": {"rules": [{"reasons": ["OOMKilled"], "action": "FailJob"}]}}))
     assert decide(made, "worker", FailureReason.OOM_KILLED, 137).rule == 0
     assert decide(made, "worker", FailureReason.ERROR, 1).rule is None

@@ -81,14 +81,14 @@ def test_one_server_at_a_time_standbys_first(who: str) -> None:
     assert due(*CURRENT, *all_but(*others)) == expected
 
 
-def test_the_higher_member_and_the_lower_shard_go_first() -> None:
+def test_the_higher_member_and_the_lower_shard_are_replaced_first() -> None:
     spec = {**SPEC, "ps": {"replicas": 2, "standby": {"mode": "Hot", "replicasPerShard": 2}}}
     third = [server(2, i, name=f"digits-standby-2-{i}", uid=f"digits-standby-2-{i}") for i in (0, 1)]
     assert due(*CURRENT, *all_but(), *third, spec=spec) == ["digits-standby-2-0"]
     assert due(*CURRENT, *all_but(), spec=spec) == [], "a member has no pod"
 
 
-def test_nobody_goes_before_what_comes_back_is_made_from_the_new_spec() -> None:
+def test_no_server_is_replaced_before_the_template_is_updated() -> None:
     for first in (servers("old"), servers(NEW), servers(""), servers(None), servers("none")):
         assert bool(due(first, CURRENT[1], *all_but())) is (first != servers("old"))
 
@@ -125,7 +125,7 @@ REFUSED = condition(Reason.UPDATE_REFUSED)
         ("old", NEW, (condition(Reason.SERVERS_UPDATED, kind=Condition.RUNNING), REFUSED), False),
     ],
 )
-def test_a_template_is_replaced_unless_it_was_refused(
+def test_a_template_is_replaced_unless_it_was_rejected(
     current: Any, wanted: Any, stored: tuple[StatusCondition, ...], replaced: bool
 ) -> None:
     child, made = servers(current, uid="7"), servers(wanted).manifest
@@ -166,13 +166,13 @@ STEPS: dict[str, tuple[tuple[Pod | Child, ...], StatusCondition | None, tuple[bo
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_each_step_of_the_renewal_is_told(step: str) -> None:
+def test_each_step_of_the_update_is_reported(step: str) -> None:
     seen, stored, expected = STEPS[step]
     assert progress(facts_of(SPEC, *seen), stored, None) == expected
     assert progress(facts_of(NONE, *seen), stored, None) is None
 
 
-def test_a_refusal_is_told_in_the_words_of_the_api_server() -> None:
+def test_a_rejection_is_reported_with_the_api_servers_message() -> None:
     action = Replace(Kind.STATEFUL_SET, "digits-ps", "u", {}, Reason.SPEC_CHANGED)
     found = progress(facts_of(SPEC, *CURRENT, *DONE), None, Outcome(action, Verdict.INVALID, "memory: too much"))
     message = "StatefulSet digits-ps was refused, and all servers stay as they are: memory: too much"

@@ -63,7 +63,7 @@ def test_why_a_lost_pod_is_held() -> None:
     assert node_loss.why_held(HOT, seen(elsewhere, a_pod(names.PS, 0, "cut", member=1), *WORKERS), elsewhere) == ""
 
 
-def test_the_first_pod_that_is_held_is_named_else_the_first_that_is_silent() -> None:
+def test_the_first_held_pod_is_named_or_else_the_first_unreachable_one() -> None:
     silent = a_pod(names.PS, 0, "cut")
     assert node_loss.diagnose(CLAIMED, seen(LOST)) == Diagnosis(Reason.NODE_LOST, HELD, LOST)
     assert node_loss.diagnose(PLAIN, seen(silent)) == Diagnosis(Reason.NODE_LOST, WAITS, silent)
@@ -72,7 +72,7 @@ def test_the_first_pod_that_is_held_is_named_else_the_first_that_is_silent() -> 
     assert node_loss.diagnose(PLAIN, seen(STANDBY)) is None
 
 
-def test_a_pod_that_is_replaced_already_is_not_named() -> None:
+def test_a_replaced_pod_is_not_named() -> None:
     successor = a_pod(names.PS, 0, "other")
     assert node_loss.diagnose(CLAIMED, seen(LOST, successor)) is None
     for none in (replace(successor, deleting=True), replace(successor, phase="Failed")):
@@ -86,14 +86,14 @@ def test_a_pod_that_is_replaced_already_is_not_named() -> None:
     assert node_loss.diagnose(CLAIMED, seen(replace(LOST, phase="Succeeded", silent=False))) is None
 
 
-def test_training_stands_still_here_while_a_lost_member_may_continue_there() -> None:
+def test_training_pauses_while_a_lost_member_may_continue_elsewhere() -> None:
     assert node_loss.stands_still(HOT, seen(LOST, STANDBY, *WORKERS)) == Diagnosis(Reason.NODE_LOST, GOES_ON, LOST)
     assert node_loss.stands_still(HOT, seen(LOST, STANDBY)) is None
     assert node_loss.stands_still(HOT, seen(replace(LOST, lost=False), STANDBY, *WORKERS)) is None
     assert node_loss.stands_still(HOT, seen(STANDBY)) is None
 
 
-def test_when_the_job_is_looked_at_again() -> None:
+def test_the_time_of_the_next_pass() -> None:
     ends, second = NOW + timedelta(seconds=30), timedelta(seconds=1)
     ending = replace(LOST, ends_at=ends, node="gone")
     overdue = ends + node_loss.OVERDUE

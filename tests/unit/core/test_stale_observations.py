@@ -42,7 +42,7 @@ def ended(found: dict[str, Any], code: int, after: int) -> None:
 
 
 @pytest.mark.parametrize(("after", "counts"), [(-1, True), (1, False)])
-def test_a_worker_that_ends_well_after_it_was_given_up_has_not_succeeded(after: int, counts: bool) -> None:
+def test_a_worker_that_exits_with_0_after_it_was_given_up_has_not_succeeded(after: int, counts: bool) -> None:
     world = two_nodes()
     old = pod_of(world, "worker", 1)
     world.cut(old["spec"]["nodeName"])
@@ -53,7 +53,7 @@ def test_a_worker_that_ends_well_after_it_was_given_up_has_not_succeeded(after: 
     assert world.children["Deployment", "digits-worker-1"]["spec"]["replicas"] == (0 if counts else 1)
 
 
-def test_a_leader_that_ends_well_after_it_was_given_up_does_not_end_the_job() -> None:
+def test_a_leader_that_exits_with_0_after_it_was_given_up_does_not_end_the_job() -> None:
     world = two_nodes(chief={"enabled": False})
     old = pod_of(world, "worker", 0)
     world.cut(old["spec"]["nodeName"])
@@ -63,7 +63,7 @@ def test_a_leader_that_ends_well_after_it_was_given_up_does_not_end_the_job() ->
     assert phase(world) == "Running"
 
 
-def test_failures_on_a_lost_node_are_nobodys() -> None:
+def test_failures_on_a_lost_node_do_not_count() -> None:
     world = two_nodes(runPolicy={"backoffLimit": 0})
     old = pod_of(world, "worker", 1)
     world.cut(old["spec"]["nodeName"])
@@ -91,7 +91,7 @@ def restarted() -> World:
     return world
 
 
-def test_a_success_of_an_older_round_is_history() -> None:
+def test_a_success_before_a_restart_of_the_job_does_not_count() -> None:
     world = restarted()
     old = pod_of(world, "worker", 1)
     # Even one that came before its node was lost.
@@ -101,7 +101,7 @@ def test_a_success_of_an_older_round_is_history() -> None:
     assert world.children["Deployment", "digits-worker-1"]["spec"]["replicas"] == 1
 
 
-def test_an_annotation_of_an_older_round_is_history() -> None:
+def test_an_annotation_from_before_a_restart_of_the_job_does_not_count() -> None:
     """A Deployment that remembers its worker's success goes with its round."""
     rules = [{"role": "ps", "exitCodes": {"values": [7]}, "action": "RestartJob"}]
     world = World(job(spec={"failurePolicy": {"rules": rules}}))
@@ -120,7 +120,7 @@ def test_an_annotation_of_an_older_round_is_history() -> None:
 
 
 @pytest.mark.parametrize("seen", ["pod", "Job"])
-def test_a_chief_that_succeeded_in_an_older_round_is_history(seen: str) -> None:
+def test_a_chief_that_succeeded_before_a_restart_of_the_job_does_not_count(seen: str) -> None:
     rules = [{"role": "worker", "exitCodes": {"values": [7]}, "action": "RestartJob"}]
     world = World(job(spec={"successPolicy": "AllWorkers", "failurePolicy": {"rules": rules}}))
     world.settle()

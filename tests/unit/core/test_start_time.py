@@ -25,7 +25,7 @@ def status(world: World) -> dict[str, Any]:
     return found
 
 
-def test_it_started_when_its_workloads_were_made() -> None:
+def test_a_job_starts_when_its_workloads_are_created() -> None:
     world = half_made()
     world.settle()
     assert parse_time(status(world)["startTime"]) == NOW
@@ -39,7 +39,7 @@ def test_a_failure_of_a_pod_that_is_older_than_the_first_status_counts() -> None
     assert status(world)["phase"] == "Failed"
 
 
-def test_after_a_suspension_it_starts_anew() -> None:
+def test_a_resumed_job_has_a_new_start_time() -> None:
     world = half_made()
     world.settle()
     world.edit({"runPolicy": {"suspend": True}})

@@ -94,7 +94,7 @@ def test_the_status_of_10_000_replaced_workers_is_far_below_etcds_limit(cause: s
     )
 
 
-def test_questions_about_single_replicas_do_not_go_through_all_records() -> None:
+def test_lookups_of_single_replicas_do_not_scan_all_records() -> None:
     rounds = 0
 
     class Records(tuple[ReplicaRecord, ...]):

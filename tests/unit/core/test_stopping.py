@@ -26,7 +26,7 @@ def test_the_chief_stops_while_the_parameter_servers_still_serve() -> None:
     assert not world.pods
 
 
-def test_a_chief_that_is_terminal_holds_nobody_up() -> None:
+def test_a_terminal_chief_delays_no_other_task() -> None:
     world = running()
     world.lingering = {"chief"}
     world.edit({"runPolicy": {"suspend": True}})
@@ -70,7 +70,7 @@ def test_suspended_is_true_only_when_nothing_runs() -> None:
 
 
 @pytest.mark.parametrize("late", ["chief", "worker", "ps"])
-def test_what_is_once_suspended_does_not_flap(late: str) -> None:
+def test_a_suspended_condition_does_not_flap(late: str) -> None:
     world = running()
     pods = {n: p for n, p in world.pods.items() if p["metadata"]["labels"][names.LABEL_ROLE] == late}
     world.edit({"runPolicy": {"suspend": True}})
@@ -80,7 +80,7 @@ def test_what_is_once_suspended_does_not_flap(late: str) -> None:
     assert world.condition("Suspended")["status"] == "True"
 
 
-def test_a_stop_is_resumed_before_it_is_over() -> None:
+def test_a_stop_can_be_resumed_before_it_is_complete() -> None:
     world = running()
     world.lingering = {"chief"}
     world.edit({"runPolicy": {"suspend": True}})
@@ -96,7 +96,7 @@ def test_a_stop_is_resumed_before_it_is_over() -> None:
     assert [e.reason for e in world.reported][-2:] == ["Resumed", "Running"]
 
 
-def test_an_operator_that_dies_between_two_deletions_goes_on_in_order() -> None:
+def test_an_operator_crash_between_two_deletions_keeps_the_order() -> None:
     world = running()
     world.edit({"runPolicy": {"suspend": True}})
     world.reconcile(stop_after=1)

@@ -103,7 +103,7 @@ WORKERS: dict[str, tuple[tuple[Pod | Child, ...], int, set[int]]] = {
 
 
 @pytest.mark.parametrize("which", WORKERS)
-def test_workers_have_succeeded_by_pod_or_by_memory(which: str) -> None:
+def test_workers_have_succeeded_by_pod_or_by_record(which: str) -> None:
     seen, restarts, expected = WORKERS[which]
     manifest = {**job(), "status": {"jobRestarts": restarts}}
     assert workers(typed(manifest), snapshot_of(manifest, *seen)) == expected

@@ -35,7 +35,7 @@ DURABLE: list[tuple[dict[str, Any] | None, NotDurable | None]] = [
 
 
 @pytest.mark.parametrize(("checkpoint", "expected"), DURABLE)
-def test_a_volume_that_goes_with_its_pod_keeps_no_checkpoint(
+def test_a_volume_deleted_with_its_pod_keeps_no_checkpoint(
     checkpoint: dict[str, Any] | None, expected: NotDurable | None
 ) -> None:
     spec = {} if checkpoint is None else {"checkpoint": checkpoint}
@@ -59,7 +59,7 @@ def workload(kind: Kind, carried: str | None) -> Child:
         ((workload(Kind.SERVICE, OTHER),), False),
     ],
 )
-def test_pods_of_other_values_are_made_again(seen: tuple[Child, ...], due: bool) -> None:
+def test_pods_with_outdated_values_are_recreated(seen: tuple[Child, ...], due: bool) -> None:
     assert missed_change.is_due(typed(job()), snapshot_of(job(), *seen)) is due
 
 
@@ -79,7 +79,7 @@ CHANGED = condition(Condition.RESTARTING, "True", Reason.SPEC_CHANGED)
         (condition(Condition.RUNNING, "True", Reason.SPEC_CHANGED), False),
     ],
 )
-def test_a_stop_for_other_values_is_told_by_its_condition(condition: StatusCondition, has_begun: bool) -> None:
+def test_a_stop_for_changed_values_is_reported_by_its_condition(condition: StatusCondition, has_begun: bool) -> None:
     found = missed_change.began(PSTrainingJobStatus(conditions=[condition]))
     assert found == (condition if has_begun else None)
     assert missed_change.began(PSTrainingJobStatus(conditions=[condition, CHANGED])) == CHANGED
@@ -97,7 +97,7 @@ def left(*seen: Child, when: str = "Delete") -> list[Delete]:
     return list(left_over(typed(manifest), snapshot_of(manifest, *seen), typed(manifest).spec.ps.replicas))
 
 
-def test_the_claims_of_removed_servers_are_deleted_where_the_policy_asks_for_it() -> None:
+def test_the_claims_of_removed_servers_are_deleted_if_the_policy_says_so() -> None:
     kept, second, third = (a_child(Kind.CLAIM, f"data-digits-ps-{i}", uid=f"{i}") for i in range(3))
     others = a_child(Kind.CLAIM, "digits-checkpoint"), a_child(Kind.SERVICE, "data-digits-ps-3")
     going = a_child(Kind.CLAIM, "data-digits-ps-4", deleting=True)

@@ -55,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], Pod, Reason | None]] = {
 
 
 @pytest.mark.parametrize("which", CASES)
-def test_a_pod_that_waits_is_replaced_once_its_failures_are_on_record(which: str) -> None:
+def test_a_waiting_pod_is_replaced_once_its_failures_are_recorded(which: str) -> None:
     spec, pod, reason = CASES[which]
     assert list(deletions(facts_of(spec, pod))) == [], "not before"
     counted = facts_of(spec, pod).failures.records
@@ -65,7 +65,7 @@ def test_a_pod_that_waits_is_replaced_once_its_failures_are_on_record(which: str
 
 
 @pytest.mark.parametrize("changed", [{"podUID": "6"}, {"member": 1}])
-def test_a_record_of_something_else_is_none_of_this_pods(changed: dict[str, Any]) -> None:
+def test_a_record_of_another_pod_does_not_count(changed: dict[str, Any]) -> None:
     pod = seen("ps", container=CRASHING)
     (counted,) = facts_of({}, pod).failures.records
     record = counted.model_dump(by_alias=True, mode="json") | changed

@@ -32,7 +32,7 @@ def test_a_section_says_what_it_means_and_what_to_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS.values(), ids=list(ALERTS))
-def test_an_alert_asks_for_what_is_exported(rule: dict[str, Any]) -> None:
+def test_an_alert_uses_only_exported_metrics(rule: dict[str, Any]) -> None:
     asked = named_metrics(rule["expr"])
     assert asked
     assert asked <= EXPORTED.keys()
@@ -41,7 +41,7 @@ def test_an_alert_asks_for_what_is_exported(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS.values(), ids=list(ALERTS))
-def test_an_alert_says_what_there_is_to_say(rule: dict[str, Any]) -> None:
+def test_an_alert_has_all_annotations(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description"}
     used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))

@@ -186,7 +186,7 @@ COMMANDS = list(found_commands())
 
 
 @pytest.mark.parametrize(("place", "command"), COMMANDS, ids=[f"{p}-{i}" for i, (p, _) in enumerate(COMMANDS)])
-def test_commands_are_there(place: str, command: str) -> None:
+def test_documented_commands_exist(place: str, command: str) -> None:
     assert command in EXCEPTIONS or not problem(command), f"{place}: {command}"
 
 
@@ -265,7 +265,7 @@ def test_continued_lines_are_one() -> None:
         ("make 'test", "No closing quotation"),
     ],
 )
-def test_what_is_wrong_is_said(command: str, wrong: str) -> None:
+def test_problems_are_reported(command: str, wrong: str) -> None:
     assert problem(command).partition(" (")[0].partition(" Did you")[0] == wrong
 
 

@@ -47,7 +47,7 @@ def unknown_values(known: Any, given: Any) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("place", "first", "document"), DOCUMENTS, ids=[f"{d[0]}-{i}" for i, d in enumerate(DOCUMENTS)]
 )
-def test_manifests_and_fragments_are_right(place: str, first: str, document: Any) -> None:
+def test_manifests_and_fragments_are_valid(place: str, first: str, document: Any) -> None:
     if (place.partition(":")[0], first) not in REFUSED:
         assert not problems(document), place
 
@@ -65,13 +65,13 @@ def test_a_job_that_is_shown_whole_keeps_its_model() -> None:
 
 
 @pytest.mark.parametrize(("path", "first"), REFUSED)
-def test_what_is_wrong_on_purpose_is_still_wrong(path: str, first: str) -> None:
+def test_deliberately_invalid_examples_are_still_invalid(path: str, first: str) -> None:
     if (ROOT / path).exists():
         found = [d for place, begins, d in DOCUMENTS if (place.partition(":")[0], begins) == (path, first)]
         assert any(problems(document) for document in found)
 
 
-def test_there_are_some_of_every_kind() -> None:
+def test_every_kind_of_example_exists() -> None:
     shapes = [set(document) for _, _, document in DOCUMENTS]
     assert sum("kind" in shape for shape in shapes) >= 2
     assert sum(shape == {"spec"} for shape in shapes) >= 6
@@ -95,7 +95,7 @@ def test_there_are_some_of_every_kind() -> None:
         ("spec: {}\nother: 1", "spec is no value of the chart"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, words: str) -> None:
+def test_problems_are_reported(text: str, words: str) -> None:
     found = problems(yaml.safe_load(text))
     assert any(words in line for line in found) if words else not found
 
@@ -132,7 +132,7 @@ def _opaque(schema: Mapping[str, Any]) -> bool:
     return bool(schema.get("x-kubernetes-preserve-unknown-fields")) or "additionalProperties" in schema
 
 
-def test_fields_that_are_named_are_there() -> None:
+def test_named_fields_exist() -> None:
     found = list(fields())
     assert len(found) > 40
     assert not [f"{place}: {span.text}: {wrong}" for place, span in found if (wrong := wrong_field(span.text))]
@@ -149,5 +149,5 @@ def test_fields_that_are_named_are_there() -> None:
         ("ps.standby.mode: Cold", "Cold is none of None, Warm, Hot"),
     ],
 )
-def test_a_field_that_is_not_there_is_told(text: str, wrong: str) -> None:
+def test_a_missing_field_is_reported(text: str, wrong: str) -> None:
     assert wrong_field(text) == wrong

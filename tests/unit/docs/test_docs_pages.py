@@ -58,7 +58,7 @@ def test_an_identity_reaches_the_pods_without_a_token_for_the_api_server() -> No
     assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
 
 
-def test_roles_without_gpus_are_where_the_page_puts_them() -> None:
+def test_roles_without_gpus_are_placed_as_the_page_shows() -> None:
     (pools,) = jobs("operators/gpu-pools.md")
     selected = {role: template["spec"]["nodeSelector"] for role, template in pools.items()}
     assert selected == {"worker": {"pool": "gpu"}, "ps": {"pool": "cpu"}, "chief": {"pool": "cpu"}}

@@ -15,7 +15,7 @@ SHOWN = re.compile(r"<!-- (plan [^\n]*) -->\n```text\n(.*?)```\n", re.DOTALL)
 WRITES = bool(os.environ.get("PSTRAINING_WRITE_PAGE"))
 
 
-def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_printed_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = (b.text for b in pages()[PAGE].blocks if b.language == "yaml")
     name = block.splitlines()[0].removeprefix("# ")
     (tmp_path / name).write_text(block)

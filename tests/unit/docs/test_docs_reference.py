@@ -36,13 +36,13 @@ class Whole(StrEnum):
     """What it means."""
 
 
-def test_a_member_without_a_text_is_refused() -> None:
+def test_a_member_without_a_text_is_rejected() -> None:
     assert members.texts(Whole) == {Whole.SAID: "What it means."}
     with pytest.raises(UndocumentedError, match="UNSAID of Half"):
         members.texts(Half)
 
 
-def test_a_reason_or_condition_of_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reason_or_condition_in_no_table_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     conditions_page.checked()
     without = {c: own for c, own in OF_CONDITIONS.items() if c is not Condition.STALLED}
     monkeypatch.setattr(conditions_page, "OF_CONDITIONS", without)
@@ -50,7 +50,7 @@ def test_a_reason_or_condition_of_no_table_is_refused(monkeypatch: pytest.Monkey
         conditions_page.checked()
 
 
-def test_an_event_of_the_runtime_without_a_text_is_refused(tmp_path: Path) -> None:
+def test_an_event_of_the_runtime_without_a_text_is_rejected(tmp_path: Path) -> None:
     events_page.checked()
     names = (f"event('{name}', step=1)" for name in EVENTS if name != "stuck")
     (tmp_path / "all.py").write_text("\n".join([*names, "event('new_one' if odd else 'stuck')"]))
@@ -97,7 +97,7 @@ def test_the_glossary_has_the_words_of_the_package_and_each_once() -> None:
         glossary_page.of_replication("Nothing.")
 
 
-def test_a_rule_on_versions_names_a_test_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_on_versions_names_an_existing_test(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| standbys | Kubernetes | >=1.31 |" in versions_page.versions_page()
     gone = versions_page.Skew("plugin, CRD", "yes", "", "tests/unit/cli/test_doctor.py::test_that_is_gone")
     monkeypatch.setattr(versions_page, "SKEWS", (gone,))
@@ -113,7 +113,7 @@ def test_upgrades_are_from_one_version_of_the_changelog_to_the_next() -> None:
     ]
 
 
-def test_a_tfjob_that_does_not_say_what_it_shows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tfjob_without_a_description_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = EXAMPLES[0]
     assert gallery._row(example).startswith("| [dist-mnist](")
     (tmp_path / "tfjobs").mkdir()

@@ -38,13 +38,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def test_links_that_lead_somewhere_are_taken(root: Path) -> None:
+def test_valid_links_are_accepted(root: Path) -> None:
     assert "links.md" not in build(root, **{"users__links": WHOLE})
     assert (root / "out" / "index.html").exists()
     assert "docs/users/links.html" in (root / "out" / "index.html").read_text()
 
 
-def test_links_that_lead_nowhere_and_pages_that_no_part_lists_are_told(root: Path) -> None:
+def test_dead_links_and_unlisted_pages_are_reported(root: Path) -> None:
     said = build(root, **{"users__links": BROKEN, "odd__page": "# Odd\n"})
     assert said.count("docs/users/links.md:1: WARNING") == 6, said
     assert "docs/odd/page.md: WARNING: document isn't included in any toctree" in said

@@ -66,7 +66,7 @@ QUIET_REASONS = {reason for reasons in QUIET.values() for reason in reasons}
 
 
 @pytest.mark.parametrize("reason", sorted({*Reason} - QUIET_REASONS))
-def test_every_reason_that_tells_of_a_trouble_is_on_the_page(reason: str) -> None:
+def test_every_reason_of_a_problem_is_on_the_page(reason: str) -> None:
     assert reason in SPANS
 
 
@@ -79,17 +79,17 @@ def test_quiet_reasons_are_reasons() -> None:
     assert {*Reason} >= QUIET_REASONS
 
 
-def test_words_on_the_page_are_said_by_somebody() -> None:
+def test_quoted_messages_exist_in_the_source() -> None:
     assert not {text for text in SPANS if re.fullmatch(r"[A-Z]+[a-z][A-Za-z]*", text)} - KNOWN
 
 
 @pytest.mark.parametrize(("words", "file"), QUOTED.items())
-def test_what_is_quoted_is_said(words: str, file: str) -> None:
+def test_quoted_output_is_printed(words: str, file: str) -> None:
     assert words in re.sub(r"\s+", " ", TEXT)
     assert words in (OPERATOR / file).read_text(encoding="utf-8")
 
 
-def test_events_of_the_runtime_are_told() -> None:
+def test_events_of_the_runtime_are_documented() -> None:
     events = set(re.findall(r"^\| `([a-z_]+)` \|", TEXT, re.MULTILINE)) | {"state_transfer"}
     source = "".join(path.read_text(encoding="utf-8") for path in sorted((OPERATOR / "runtime").rglob("*.py")))
     reported = set(re.findall(r"\bevent\(\s*\"([a-z_]+)\"", source))

@@ -11,7 +11,7 @@ from pstraining.cli.main import app
 PAGE = ROOT / "docs" / "users" / "submit-and-change-a-job.md"
 
 
-def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_printed_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, *_ = (block.text for block in pages()[PAGE].blocks if block.language == "yaml")
     shown = next(block.text for block in pages()[PAGE].blocks if "$ kubectl pstraining validate" in block.text)
     command, _, output = shown.partition("\n")

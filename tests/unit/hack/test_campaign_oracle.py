@@ -28,7 +28,7 @@ def _late(*more: Point, pods: int, fault: OnWrite = OnWrite.LATE) -> list[str]:
     return oracle.compare(run, [undisturbed])
 
 
-def test_a_creation_that_arrives_late_brings_its_object_back_once() -> None:
+def test_a_late_creation_restores_its_object_once() -> None:
     assert not _late(pods=1)
     assert not _late(CREATE, DELETE, pods=1)
     assert not _late(CREATE, TELL, DELETE, pods=2)
@@ -43,21 +43,21 @@ def test_a_creation_that_arrives_late_brings_its_object_back_once() -> None:
         ((CREATE, TELL, TELL, DELETE), 2, "apply pods/job-worker-1: 3 times"),
     ],
 )
-def test_it_comes_back_no_more_than_once(more: tuple[Point, ...], pods: int, what: str) -> None:
+def test_an_object_is_restored_at_most_once(more: tuple[Point, ...], pods: int, what: str) -> None:
     assert any(what in line for line in _late(*more, pods=pods))
 
 
-def test_other_faults_bring_nothing_back() -> None:
+def test_other_faults_restore_nothing() -> None:
     assert any("pods" in line for line in _late(CREATE, DELETE, pods=2, fault=OnWrite.LOST))
 
 
-def test_what_should_be_there_has_no_second_pod() -> None:
+def test_an_expected_object_has_no_second_pod() -> None:
     undisturbed = _run(Plan("create"), CREATE, TELL, pods=1, left=True)
     run = replace(undisturbed, plan=Plan("create", OnWrite.LATE, CREATE), born=Counter({WORKER: 2}))
     assert any("pods" in line for line in oracle.compare(run, [undisturbed]))
 
 
-def test_what_comes_back_must_go_again() -> None:
+def test_a_restored_object_must_be_deleted_again() -> None:
     undisturbed = _run(Plan("scale"), CREATE, TELL, DELETE, pods=1)
     run = _run(Plan("scale", OnWrite.LATE, CREATE), CREATE, TELL, DELETE, CREATE, pods=2, left=True)
     assert any("deployments/job-worker-1" in line for line in oracle.compare(run, [undisturbed]))

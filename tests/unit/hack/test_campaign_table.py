@@ -27,7 +27,7 @@ def test_parts_add_up(tmp_path: Path) -> None:
     assert "2 plans, 1 diverge, 1 objects left behind" in page
 
 
-def test_a_workload_that_is_played_again_counts_anew(tmp_path: Path) -> None:
+def test_a_repeated_workload_is_counted_again(tmp_path: Path) -> None:
     kept = tmp_path / "parts.json"
     _part("fail", leaked=1).save(kept)
     again = _part("fail")

@@ -38,19 +38,19 @@ def planned(*changes: str) -> Plan:
     return changed.plan(changes, Repository(frozenset(FILES), users))
 
 
-def test_nothing_is_run_for_nothing() -> None:
+def test_no_change_selects_no_test() -> None:
     assert planned().layers() == []
     assert "nothing to run" in planned().text()
 
 
-def test_a_module_is_followed_to_the_files_that_use_it() -> None:
+def test_a_module_selects_the_files_that_import_it() -> None:
     plan = planned(RING)
     assert [layer.name for layer in plan.layers()] == ["lint", "drift", "unit", "training"]
     assert plan.files["training"] == {"tests/training/test_rig.py"}
     assert "only inside a pod" in plan.text()
 
 
-def test_a_file_touches_what_reads_it() -> None:
+def test_a_file_selects_its_readers() -> None:
     assert planned("operator/pstraining/launcher/serve.py").files == {"training": {"tests/training/test_other.py"}}
     assert planned("hack/site.toml").files == {"e2e": {"tests/e2e/test_jobs.py"}}
     assert planned("tests/training/data/x.csv").files["training"] == {
@@ -59,7 +59,7 @@ def test_a_file_touches_what_reads_it() -> None:
     }
 
 
-def test_a_conftest_touches_all_tests_of_its_folder() -> None:
+def test_a_conftest_selects_all_tests_of_its_folder() -> None:
     plan = planned("tests/training/conftest.py")
     assert plan.files["training"] == {"tests/training/test_rig.py", "tests/training/test_other.py"}
 
@@ -82,7 +82,7 @@ def test_layers_of_a_change(change: str, layers: list[str]) -> None:
     assert [layer.name for layer in planned(change).layers()] == layers
 
 
-def test_what_is_not_understood_is_said() -> None:
+def test_an_unknown_file_is_reported() -> None:
     assert (
         "every layer is run because of something/else.bin, of which it is not known what uses it"
         in planned("something/else.bin").text()

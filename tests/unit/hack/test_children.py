@@ -17,7 +17,7 @@ def test_a_command_has_its_exit_status_and_its_output_goes_where_it_should(tmp_p
 
 
 @pytest.mark.parametrize("how", ["endless", "terminated"])
-def test_a_command_that_is_ended_cleans_up(tmp_path: Path, how: str) -> None:
+def test_a_terminated_command_cleans_up(tmp_path: Path, how: str) -> None:
     script = tmp_path / "cleans.sh"
     script.write_text(f"trap 'echo clean > {tmp_path}/done; exit 3' INT\necho up\nwhile true; do sleep 0.05; done\n")
     out = tmp_path / "out"

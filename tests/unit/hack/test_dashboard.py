@@ -21,7 +21,7 @@ VARIABLES = {f"${variable['name']}" for variable in BODY["templating"]["list"]} 
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
+def test_a_panel_uses_only_exported_metrics(panel: dict[str, Any]) -> None:
     assert panel["targets"]
     for target in panel["targets"]:
         asked = named_metrics(target["expr"])
@@ -33,7 +33,7 @@ def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
         assert set(re.findall(r"\$\w+", target["expr"])) <= VARIABLES
 
 
-def test_variables_are_asked_for_what_is_exported() -> None:
+def test_variables_use_only_exported_metrics() -> None:
     for variable in BODY["templating"]["list"][1:]:
         assert re.match(r"label_values\((\w+)", variable["definition"])[1] in EXPORTED  # type: ignore[index]
 

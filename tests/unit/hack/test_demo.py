@@ -23,7 +23,7 @@ def test_a_condition_counts_only_if_it_is_true() -> None:
     assert demo.condition({}, "Failed") is None
 
 
-def test_the_summary_says_what_kubectl_says() -> None:
+def test_the_summary_agrees_with_kubectl() -> None:
     assert demo.summary({}) == "Pending, Restarts 0"
     status = {"phase": "Running", "ps": {"summary": "1/1"}, "worker": {"summary": "1/2"}, "restarts": 3}
     assert demo.summary({"status": status}) == "Running, PS 1/1, Workers 1/2, Restarts 3"
@@ -61,7 +61,7 @@ def test_worker_0_stands_in_for_a_chief() -> None:
     assert demo.newest_chief([pod("ps")]) is None
 
 
-def test_a_cluster_of_ones_own_must_be_named_whole() -> None:
+def test_a_custom_cluster_must_be_named_completely() -> None:
     assert given_context({}) is None
     # KUBECONFIG alone may point anywhere: it is never used by accident.
     assert given_context({"KUBECONFIG": "somewhere"}) is None

@@ -20,7 +20,7 @@ def entry(path: str, by: str = CODE, test: str = TEST) -> dict[str, fields.Entry
     return {path: fields.Entry(path, by, test)}
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_is_complete() -> None:
     fields.check(fields.entries(fields.TABLE.read_text()), fields.leaves(SPEC))
 
 
@@ -44,13 +44,13 @@ def test_one_path_may_stand_for_several() -> None:
         (entry("spec.x", test=""), "there is no"),
     ],
 )
-def test_what_does_not_agree_is_said(table: dict[str, fields.Entry], words: str) -> None:
+def test_disagreements_are_reported(table: dict[str, fields.Entry], words: str) -> None:
     with pytest.raises(FieldError, match=re.escape(words)):
         fields.check(table, {"spec.x": None})
     fields.check(entry("spec.x"), {"spec.x": None})
 
 
-def test_no_field_is_there_twice() -> None:
+def test_no_field_is_listed_twice() -> None:
     with pytest.raises(FieldError, match="twice"):
         fields.entries('[[field]]\npath = "spec.{a,a}"\ntodo = true')
 
@@ -66,15 +66,15 @@ def test_fields_that_hold_values() -> None:
     some(
         ["spec.network.topologyKey", "spec.ps.replicas", "spec.runPolicy.ttlSecondsAfterFinished"],
         lambda path: path == "spec.ps.replicas",
-        in_all("tests/unit/hack/test_fields.py::test_a_field_that_is_switched_off_is_missed"),  # one field
+        in_all("tests/unit/hack/test_fields.py::test_a_disabled_field_fails_its_tests"),  # one field
     ),
 )
-def test_a_field_that_is_switched_off_is_missed(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disabled_field_fails_its_tests(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert switch_off.main([path]) == 0
     assert f"red  {path}" in capsys.readouterr().out
 
 
-def test_a_field_that_nobody_misses_is_said(
+def test_a_field_without_a_failing_test_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = {"spec.network.topologyKey": fields.Entry("spec.network.topologyKey", CODE, TEST)}
@@ -84,8 +84,8 @@ def test_a_field_that_nobody_misses_is_said(
     assert switch_off.main(["spec.other"]) == 1
 
 
-@in_all("tests/unit/hack/test_fields.py::test_a_field_that_nobody_misses_is_said")  # because nothing could be read
-def test_a_job_that_cannot_be_read_without_the_field_shows_nothing(
+@in_all("tests/unit/hack/test_fields.py::test_a_field_without_a_failing_test_is_reported")  # because nothing could be read
+def test_a_job_that_is_unreadable_without_the_field_proves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fields, "entries", lambda text: entry("spec.ps.replicas"))

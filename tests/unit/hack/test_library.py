@@ -57,12 +57,12 @@ def test_a_class(tmp_path: Path) -> None:
     assert "_inner" not in found
 
 
-def test_an_argument_without_a_word_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_undocumented_argument_is_rejected_by_name(tmp_path: Path) -> None:
     with pytest.raises(UndocumentedError, match="Trainer: no description of steps"):
         page(tmp_path, more="")
 
 
-def test_a_setting_that_a_job_has_not_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_setting_that_jobs_lack_is_rejected_by_name(tmp_path: Path) -> None:
     definition = copy.deepcopy(custom_resource_definition())  # it is cached for all
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del spec["training"]["properties"]["compression"]["properties"]["topKPermille"]

@@ -19,7 +19,7 @@ def tree(root: Path, **files: str) -> Path:
     return root
 
 
-def test_what_is_read_of_a_page_has_its_line() -> None:
+def test_parsed_parts_of_a_page_have_their_line() -> None:
     page = read(Path("x.md"), "one\n`two`\n\n| a |\n|---|\n| `b` |\n\n```sh -x\nthree\n```\n\n    four\n    five\n")
     assert [(p.line, p.text) for p in page.spans] == [(2, "two"), (6, "b")]
     assert [(b.line, b.language, b.text) for b in page.blocks] == [(9, "sh", "three\n"), (12, "", "four\nfive\n")]
@@ -49,7 +49,7 @@ def test_bad_pages(tmp_path: Path, text: str, problem: str) -> None:
     assert list(links.problems(tree(tmp_path, docs__a=text))) == [problem]
 
 
-def test_a_page_that_nothing_leads_to_is_told(tmp_path: Path) -> None:
+def test_an_unlinked_page_is_reported(tmp_path: Path) -> None:
     """A link from outside docs/, from another lonely page or from itself does not count; one by way of a page does."""
     root = tree(tmp_path, README="[e](docs/e.md)", docs__b="[d](x/d.md#d)", docs__x__d="# D", docs__e="[f](f.md)")
     (root / "docs" / "f.md").write_text("[f](f.md) [e](e.md)", encoding="utf-8")
@@ -70,7 +70,7 @@ def test_the_documentation_is_found() -> None:
     } <= found
 
 
-def test_the_exit_status_is_what_was_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_status_reflects_the_findings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "problems", lambda root: iter(["a.md:1: wrong"]))
     assert links.main() == 1
     assert capsys.readouterr().out == "a.md:1: wrong\n"

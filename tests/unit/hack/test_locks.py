@@ -28,7 +28,7 @@ def wanted(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*LOCKED, BUILD, DEVELOPMENT])
-def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
+def test_a_lock_satisfies_pyproject(name: str) -> None:
     text = (LOCKS / f"{name}.txt").read_text(encoding="utf-8")
     pinned = {canonicalize_name(found["name"]): found for found in PINNED.finditer(text)}
     for requirement in map(Requirement, wanted(name)):
@@ -39,7 +39,7 @@ def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
         assert ("--hash=sha256:" in found["rest"]) == (name != DEVELOPMENT), found["name"]
 
 
-def test_an_image_has_what_the_dockerfile_says() -> None:
+def test_an_image_has_the_packages_of_the_dockerfile() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert set(re.findall(r"hack/locks/([\w-]+)\.txt", dockerfile)) == {*IMAGES, BUILD}
     installs = re.findall(r"pip install .*-r .*", dockerfile)
@@ -47,7 +47,7 @@ def test_an_image_has_what_the_dockerfile_says() -> None:
     assert all("--require-hashes" in command for command in installs)
 
 
-def test_the_image_for_gpus_has_the_libraries_that_its_tensorflow_asks_for() -> None:
+def test_the_image_for_gpus_has_the_libraries_of_its_tensorflow() -> None:
     """And differs from the other one in nothing else."""
     gpu, cpu = (
         set(PINNED.findall((LOCKS / f"runtime-{kind}.txt").read_text(encoding="utf-8"))) for kind in ("gpu", "cpu")

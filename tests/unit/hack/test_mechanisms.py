@@ -44,7 +44,7 @@ def codec(**more: object) -> Entry:
     return Entry("codec", **({"name": "push None", "tests": {"training": (QUICK,)}} | more))  # type: ignore[arg-type]
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_is_complete() -> None:
     mechanisms.check([*mechanisms.entries(mechanisms.TABLE.read_text()), *mechanisms.causes()], mechanisms.wanted())
 
 
@@ -70,7 +70,7 @@ def test_rows_and_paragraphs() -> None:
         mechanisms.limits(f"{limits}z\n")
 
 
-def test_nothing_is_wrong_with_what_is_right(root: Path) -> None:
+def test_a_valid_table_has_no_problems(root: Path) -> None:
     mechanisms.check([codec()], {"codec": ["push None"]}, root)
     mechanisms.check([codec(tests={}, untested="why")], {"codec": ["push None"]}, root)
     mechanisms.check([codec(tests={}, reason="why")], {"codec": ["push None"]}, root)
@@ -94,7 +94,7 @@ def test_nothing_is_wrong_with_what_is_right(root: Path) -> None:
         ([codec(tests={"training": ("tests/training/test_a.py::test_in_part",)})], "name one that shows it"),
     ],
 )
-def test_what_is_wrong_is_said(root: Path, table: list[Entry], words: str) -> None:
+def test_problems_are_reported(root: Path, table: list[Entry], words: str) -> None:
     with pytest.raises(MechanismError, match=re.escape(words)):
         mechanisms.check(table, {"codec": ["push None"]}, root)
 
@@ -119,12 +119,12 @@ def test_rows_are_found_by_their_first_words_and_features_by_what_they_cover(roo
         ("[[codec]]\nname = 'x'\ne3e = []", "e3e: neither a key nor a layer"),
     ],
 )
-def test_words_without_a_meaning_are_refused(text: str, words: str) -> None:
+def test_unknown_keys_are_rejected(text: str, words: str) -> None:
     with pytest.raises(MechanismError, match=words):
         mechanisms.entries(text)
 
 
-def test_a_parameter_that_make_test_leaves_out_is_told() -> None:
+def test_a_parameter_outside_make_test_is_reported() -> None:
     runs = {"tests/e2e/test_a.py::test_x[Sync]": True, "tests/e2e/test_a.py::test_x[Async]": False}
     names = ("test_x", "test_x[Sync]", "test_x[Async]", "test_x[Gone]", "test_gone")
     table = [Entry("feature", name, tests={"e2e": (f"tests/e2e/test_a.py::{name}",)}) for name in names]
@@ -134,7 +134,7 @@ def test_a_parameter_that_make_test_leaves_out_is_told() -> None:
     assert "is not among the tests that run" in found[1]
 
 
-def test_the_page_has_a_table_for_each_group_and_says_what_nothing_holds() -> None:
+def test_the_page_has_a_table_for_each_group_and_lists_untested_entries() -> None:
     page = mechanisms.page()
     assert all(f"## {title}\n" in page for title in [*mechanisms.GROUPS.values(), mechanisms.CAUSES])
     assert "| a worker's program ends with 0 | `tests/processes/" in page

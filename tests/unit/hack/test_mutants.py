@@ -21,14 +21,14 @@ DIFF = """--- a.py
 """
 
 
-def test_the_most_important_lines_are_noticed_by_their_tests() -> None:
+def test_mutants_of_the_most_important_lines_are_killed() -> None:
     command = [sys.executable, "-m", "hack.mutants.named"]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("killed: ") == len(named()) >= 5
 
 
-def test_a_named_mutant_that_does_not_fit_any_more_is_refused() -> None:
+def test_a_named_mutant_that_no_longer_applies_is_rejected() -> None:
     with pytest.raises(ValueError, match="0 times"):
         mutated(Named("", "", "if a:", "if b:", ()), "if c:")
     with pytest.raises(ValueError, match="2 times"):
@@ -62,7 +62,7 @@ def test_a_survivor_is_known_by_its_change(name: str, function: str) -> None:
     )
 
 
-def test_an_entry_that_is_noticed_now_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_of_a_killed_mutant_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     found = survivor(MODULE, "pstraining.a.x_on_admit__mutmut_1", DIFF)
     monkeypatch.setattr("hack.mutants.__main__.survivors", lambda: [found])
     assert stale([Result(MODULE, 1, (found,), ())]) == []

@@ -54,12 +54,12 @@ def test_a_monitor_selects_pods_by_labels_and_port_and_keeps_the_labels_it_names
         ({"namespaceSelector": {"matchNames": ["a", "b"]}}, {"names": ["a", "b"]}),
     ],
 )
-def test_a_monitor_looks_in_its_own_namespace_or_where_it_says(given: Any, expected: Any) -> None:
+def test_a_monitor_selects_its_own_namespace_or_the_named_ones(given: Any, expected: Any) -> None:
     (discovery,) = scraped(monitor(selector={}, **given))["kubernetes_sd_configs"]
     assert discovery.get("namespaces") == expected
 
 
-def test_what_is_not_known_is_refused() -> None:
+def test_unknown_fields_are_rejected() -> None:
     odd = {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}
     with pytest.raises(ValueError, match="not In"):
         scraped(monitor(selector=odd))

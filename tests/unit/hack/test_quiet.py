@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_a_line_now_and_then_where_it_cannot_be_redrawn() -> None:
+def test_without_a_terminal_progress_is_an_occasional_line() -> None:
     now = [0.0]
     out = io.StringIO()
     line = quiet.Line(out, lambda: now[0])
@@ -25,7 +25,7 @@ def test_progress_is_a_line_now_and_then_where_it_cannot_be_redrawn() -> None:
     assert out.getvalue().split("\n") == ["at 31", "at 62", ""]
 
 
-def test_on_a_terminal_one_line_is_redrawn_and_makes_room() -> None:
+def test_on_a_terminal_one_line_is_redrawn_and_cleared() -> None:
     out = Terminal()
     line = quiet.Line(out)
     line.show("at 1")
@@ -43,17 +43,17 @@ def test_on_a_terminal_one_line_is_redrawn_and_makes_room() -> None:
         ("ruff", Count(), "a  ruff  7 s"),
     ],
 )
-def test_the_line_says_how_far_a_layer_is(what: str, count: Count, text: str) -> None:
+def test_the_line_shows_the_progress_of_a_layer(what: str, count: Count, text: str) -> None:
     assert quiet.progress("a", what, count, 7.2).split() == text.split()
 
 
 @pytest.mark.parametrize("headline", ["=== FAILURES ===", "=== ERRORS ==="])
-def test_of_a_log_the_failures_are_shown(headline: str) -> None:
+def test_the_failures_of_a_log_are_shown(headline: str) -> None:
     output = f"noise\n= FAILURES in prose\n{headline}\nwhy\n=== 1 failed ===\n"
     assert quiet.failures(output) == [headline, "why", "=== 1 failed ==="]
 
 
-def test_of_many_failures_the_first_and_the_list_at_the_end_are_shown() -> None:
+def test_the_first_of_many_failures_and_the_final_list_are_shown() -> None:
     output = "\n".join(["=== FAILURES ===", *(f"line {number}" for number in range(1000)), "the end"])
     shown = quiet.failures(output)
     assert len(shown) == quiet.LONGEST_FAILURES
@@ -62,13 +62,13 @@ def test_of_many_failures_the_first_and_the_list_at_the_end_are_shown() -> None:
     assert gap == f"... {1002 - (len(shown) - 1)} lines are in the log only"
 
 
-def test_of_a_run_that_broke_off_the_last_lines_are_shown() -> None:
+def test_the_last_lines_of_an_aborted_run_are_shown() -> None:
     output = "".join(f"line {number}\n" for number in range(1000))
     assert quiet.failures(output) == [f"line {number}" for number in range(900, 1000)]
 
 
 @pytest.mark.parametrize("headline", ["Fatal Python error: Segmentation fault", "[gw0] PASSED Timeout (0:04:00)!"])
-def test_the_stacks_of_a_process_that_died_stand_before_its_failure(headline: str) -> None:
+def test_the_stacks_of_a_crashed_process_precede_its_failure(headline: str) -> None:
     output = f"noise\n{headline}\nthe stack\n=== FAILURES ===\nworker 'gw1' crashed\n"
     assert quiet.failures(output) == [headline, "the stack", "=== FAILURES ===", "worker 'gw1' crashed"]
     endless = f"{headline}\n" + "more\n" * 1000 + "=== FAILURES ===\nworker 'gw1' crashed"
@@ -97,7 +97,7 @@ def report() -> Callable[[str, str, str], pytest.TestReport]:
     return made
 
 
-def test_tests_are_counted_once_and_by_the_worst_that_happened(
+def test_tests_are_counted_once_by_their_worst_outcome(
     tmp_path: Path, report: Callable[[str, str, str], pytest.TestReport]
 ) -> None:
     path = tmp_path / "progress"

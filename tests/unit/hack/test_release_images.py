@@ -28,7 +28,7 @@ def test_an_archive_holds_the_image_of_its_digest(tmp_path: Path) -> None:
         assert hashlib.sha256(files[f"blobs/sha256/{name}"]).hexdigest() == name
 
 
-def test_a_machine_that_cannot_build_images_is_told_the_way_out(
+def test_a_machine_that_cannot_build_images_gets_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)

@@ -12,7 +12,7 @@ from hack.processor import Cores
 from hack.reports import Outcome, Summary, Test, read_report
 
 
-def test_a_report_is_added_up(tmp_path: Path) -> None:
+def test_a_report_is_summed(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     case = '<testcase classname="tests.unit.hack.test_reports" name="test_x[1]" time="2.5">'
     used = '<properties><property name="processor_s" value="1.25"/></properties></testcase>'
@@ -34,7 +34,7 @@ def test_a_report_is_added_up(tmp_path: Path) -> None:
         ("", "test_x"),
     ],
 )
-def test_a_test_has_the_name_that_pytest_takes(classname: str, place: str) -> None:
+def test_a_test_has_its_pytest_id(classname: str, place: str) -> None:
     assert reports.place(classname, "test_x") == place
 
 
@@ -82,7 +82,7 @@ def test_a_soak_has_no_budget() -> None:
         (Outcome("a", skipped=3, narrowed=True), True),
     ],
 )
-def test_a_layer_is_good_where_something_ran_and_nothing_failed(outcome: Outcome, good: bool) -> None:
+def test_a_layer_passes_if_tests_ran_and_none_failed(outcome: Outcome, good: bool) -> None:
     assert outcome.good is good
     assert Summary(Level.QUICK, [outcome]).status == (0 if good else 1)
 

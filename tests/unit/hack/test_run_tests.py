@@ -74,7 +74,7 @@ def part(name: str, folder: Path, *options: str) -> Part:
     return Part(name, (str(folder),), ("-p", "no:cacheprovider", "-c", str(folder.parent / "pytest.ini"), *options))
 
 
-def test_all_is_well(run: Run) -> None:
+def test_a_green_run_succeeds(run: Run) -> None:
     summary = run(Layer("a", checks=(GOOD, GOOD), cheap=True), Layer("b", checks=(GOOD,)))
     assert [o.good for o in summary.outcomes] == [True, True]
     assert (summary.why_not, summary.status) == ("", 0)
@@ -88,7 +88,7 @@ def test_a_cheap_failure_ends_the_run(run: Run) -> None:
     assert "not run b" in summary.text()
 
 
-def test_a_later_failure_does_not_keep_others_from_running(run: Run) -> None:
+def test_a_later_failure_does_not_stop_other_layers(run: Run) -> None:
     summary = run(Layer("a", checks=(BAD,)), Layer("b", checks=(GOOD,)))
     assert [o.good for o in summary.outcomes] == [False, True]
     assert summary.status == 1
@@ -102,7 +102,7 @@ def test_a_layer_that_cannot_be_set_up_fails(run: Run, capsys: pytest.CaptureFix
     assert "no cluster today" in capsys.readouterr().err
 
 
-def test_a_layer_that_hangs_is_ended_and_the_next_one_is_run(run: Run) -> None:
+def test_a_hung_layer_is_terminated_and_the_next_one_runs(run: Run) -> None:
     summary = run(Layer("a", checks=(("sleep", "600"), GOOD)), Layer("b", checks=(GOOD,)), longest_s=0.1)
     assert [o.good for o in summary.outcomes] == [False, True]
     assert summary.status == 1
@@ -116,7 +116,7 @@ def test_a_layer_without_tests_fails(run: Run, folder: Path) -> None:
     assert "FAILED" in summary.text()
 
 
-def test_every_part_has_a_report_and_one_may_select_nothing(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_every_part_has_a_report_and_may_be_empty(run: Run, folder: Path, tmp_path: Path) -> None:
     (folder / "test_one.py").write_text(PASSES)
     some, none = part("some", folder), part("none", folder, "-k", "nothing_has_this_name")
     summary = run(Layer("a", parts=(some, none)))
@@ -125,7 +125,7 @@ def test_every_part_has_a_report_and_one_may_select_nothing(run: Run, folder: Pa
     assert run(Layer("a", parts=(none,))).outcomes[0].problem == "no tests were selected"
 
 
-def test_of_a_red_layer_the_failures_are_shown_and_the_rest_is_in_its_log(
+def test_the_failures_of_a_red_layer_are_shown_and_its_log_has_the_rest(
     run: Run, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "test_one.py").write_text(PASSES + "\n\n" + FAILS)
@@ -142,20 +142,20 @@ def test_of_a_red_layer_the_failures_are_shown_and_the_rest_is_in_its_log(
     assert "test_it_passes" in log.read_text()
 
 
-def test_of_a_red_check_the_end_is_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_end_of_a_red_checks_output_is_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(Layer("a", checks=(("sh", "-c", "seq 1000; exit 1"),)))
     shown = capsys.readouterr().out.strip().splitlines()
     assert shown[0] == "$ sh -c seq 1000; exit 1"
     assert shown[1:101] == [str(number) for number in range(901, 1001)]
 
 
-def test_of_a_green_layer_one_line_is_shown(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_green_layer_is_one_line(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "test_one.py").write_text(PASSES)
     run(Layer("a", parts=(part("a", folder),), checks=(("echo", "chatter"),)))
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["ok", "a"]]
 
 
-def test_a_layer_prints_on_the_terminal_where_that_is_asked_for(
+def test_a_layer_prints_on_the_terminal_on_request(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(Layer("a", checks=(("echo", "chatter"),)), verbose=True)
@@ -180,7 +180,7 @@ def test_that_never_runs() -> None:
 """
 
 
-def test_a_process_that_dies_shows_its_stack_and_how_many_tests_it_kept_from_running(
+def test_a_crashed_process_shows_its_stack_and_the_number_of_skipped_tests(
     run: Run, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "test_it.py").write_text(DIES)
@@ -194,7 +194,7 @@ def test_a_process_that_dies_shows_its_stack_and_how_many_tests_it_kept_from_run
     assert "in test_it_dies" in shown
 
 
-def test_the_parts_of_a_layer_are_added_up(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_the_parts_of_a_layer_are_summed(run: Run, folder: Path, tmp_path: Path) -> None:
     (folder / "test_one.py").write_text(PASSES + "\n\n" + FAILS)
     one, other = part("one", folder, "-k", "passes"), part("other", folder, "-k", "fails")
     outcome = run(Layer("a", parts=(one, other))).outcomes[0]
@@ -203,7 +203,7 @@ def test_the_parts_of_a_layer_are_added_up(run: Run, folder: Path, tmp_path: Pat
     assert {p.name for p in (tmp_path / "reports").iterdir()} == {"a-one.xml", "a-other.xml", "a.log"}
 
 
-def test_what_a_test_costs_is_in_its_report(run: Run, folder: Path) -> None:
+def test_the_cost_of_a_test_is_in_its_report(run: Run, folder: Path) -> None:
     (folder / "test_one.py").write_text(COSTS)
     (test,) = run(Layer("a", parts=(part("a", folder, "-p", "tests.conftest"),))).outcomes[0].tests
     assert test.processor_s is not None
@@ -224,7 +224,7 @@ def test_over_budget_is_marked_and_fails_nothing(run: Run) -> None:
     assert summary.text().count("over budget") == 1
 
 
-def test_an_interrupted_run_says_what_was_not_run(run: Run) -> None:
+def test_an_interrupted_run_lists_the_skipped_layers(run: Run) -> None:
     def interrupt(signum: int) -> tuple[str, ...]:
         code = f"import os, signal; os.kill(os.getppid(), {signum})"
         return (sys.executable, "-c", f"{code}; import time; time.sleep(60)")
@@ -238,7 +238,7 @@ def test_an_interrupted_run_says_what_was_not_run(run: Run) -> None:
     assert summary.not_run == ("a", "b")
 
 
-def test_a_level_that_is_not_known_is_refused() -> None:
+def test_an_unknown_level_is_rejected() -> None:
     assert [read_level({"PSTRAINING_TESTS": word}) for word in ("quick", "all", "soak")] == list(Level)
     assert read_level({}) is Level.QUICK
     with pytest.raises(LevelError, match="PSTRAINING_TESTS must be one of quick, all, soak, not 'some'"):
@@ -274,7 +274,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, *words: str, there: tuple[Laye
         (["--changed", "--base", "no-such-revision"], "all", "no-such-revision"),
     ],
 )
-def test_what_the_command_line_does_not_know_is_refused(
+def test_unknown_arguments_are_rejected(
     words: list[str],
     level: str,
     error: str,
@@ -289,7 +289,7 @@ def test_what_the_command_line_does_not_know_is_refused(
     assert not surroundings.closed
 
 
-def test_the_layers_that_are_named_are_run_and_the_machine_is_left_as_it_was(
+def test_only_the_named_layers_run_and_leave_nothing_behind(
     surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PSTRAINING_TESTS", "all")
@@ -347,7 +347,7 @@ def test_processes_of_a_layer_share_compiled_modules(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("user", "there", "installed"), [(0, False, 1), (0, True, 0), (1000, False, 0)])
-def test_packages_of_a_layers_programs_are_installed_before_it(
+def test_a_layers_packages_are_installed_first(
     monkeypatch: pytest.MonkeyPatch, user: int, there: bool, installed: int
 ) -> None:
     calls: list[object] = []
@@ -374,6 +374,6 @@ def test_a_browser_is_installed_for_the_tests_that_need_one(
     assert {layer.name for layer in layers.LAYERS if layer.browser} == {"unit"}
 
 
-def test_what_cuts_networks_in_tests_is_named() -> None:
+def test_the_missing_program_for_network_faults_is_named() -> None:
     (training,) = (layer for layer in layers.LAYERS if layer.name == "training")
     assert set(training.programs) == {"ip", "iptables"}

@@ -30,7 +30,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSession:
     ("brings_up", "fails", "expected"), [(True, False, 1), (True, True, 1), (False, False, 0)],
     ids=["its own", "the half that came up", "another run's, which came up meanwhile"],
 )  # fmt: skip
-def test_only_what_a_run_brought_up_is_taken_down(
+def test_only_clusters_that_a_run_started_are_stopped(
     session: ClusterSession, monkeypatch: pytest.MonkeyPatch, brings_up: bool, fails: bool, expected: int
 ) -> None:
     down: list[Any] = []

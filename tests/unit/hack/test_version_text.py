@@ -27,7 +27,7 @@ def test_the_package_has_the_projects_version() -> None:
         "plugin      {} (pstraining.dev/v1alpha1)",
     ],
 )
-def test_what_names_the_version_follows(text: str) -> None:
+def test_files_that_name_the_version_are_updated(text: str) -> None:
     assert version_text.rewritten(text.replace("{}", "0.1.0"), "3.4.5") == text.replace("{}", "3.4.5")
 
 
@@ -35,11 +35,11 @@ def test_what_names_the_version_follows(text: str) -> None:
     "text",
     ["namex==0.1.0", "python:3.11.2", "operator sys/op has version 0.0.9", "pstraining/operator:0.0.9", "Helm 3.22.0"],
 )
-def test_other_versions_stay(text: str) -> None:
+def test_other_versions_are_kept(text: str) -> None:
     assert version_text.rewritten(text, "3.4.5") == text
 
 
-def test_only_files_of_the_present_are_written(tmp_path: Path) -> None:
+def test_only_current_files_are_written(tmp_path: Path) -> None:
     text = "pstraining/runtime:0.1.0\n"
     for name in ("README.md", "docs/a.md", "docs/project/benchmarks/b.md", "CHANGELOG.md", "examples/x/job.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,6 @@ async def test_only_a_few_services_with_an_address_are_created_at_a_time() -> No
     assert await sent(Kind.SERVICE, {"ports": []}) == ADDRESSES
 
 
-async def test_whatever_needs_no_address_does_not_wait() -> None:
+async def test_objects_without_an_address_do_not_wait() -> None:
     assert await sent(Kind.SERVICE, {"clusterIP": "None"}) == ADDRESSES + 3
     assert await sent(Kind.DEPLOYMENT, {}) == ADDRESSES + 3

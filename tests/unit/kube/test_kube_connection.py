@@ -36,7 +36,7 @@ async def test_the_named_context_is_used_and_not_the_current_one(kubeconfig: str
         ({"KUBECONFIG": "/nowhere", "PSTRAINING_CONTEXT": "mine"}, "context mine of /nowhere"),
     ],
 )
-async def test_no_way_to_an_api_server(
+async def test_without_a_configuration_there_is_no_connection(
     kubeconfig: str, environ: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

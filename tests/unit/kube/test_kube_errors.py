@@ -58,7 +58,7 @@ def test_class_by_status(code: int, message: str, expected: type[ApiError]) -> N
 
 
 @pytest.mark.parametrize(("code", "invalid"), [(400, True), (403, False), (422, True), (500, True)])
-def test_a_refusal_is_of_the_object_or_of_the_act(code: int, invalid: bool) -> None:
+def test_a_rejection_concerns_the_object_or_the_action(code: int, invalid: bool) -> None:
     error = from_response(code, status(TYPED_PATCH))
     assert isinstance(error, Refused)
     assert error.invalid is invalid
@@ -80,7 +80,7 @@ def test_a_limit_of_size_is_recognized(code: int, message: str, too_large: bool)
     assert error.too_large is too_large
 
 
-def test_a_taken_name_is_told_from_an_outdated_view() -> None:
+def test_an_occupied_name_is_distinguished_from_an_outdated_view() -> None:
     taken = from_response(409, status('configmaps "digits" already exists', "AlreadyExists"))
     outdated = from_response(409, status("the object has been modified", "Conflict"))
     assert isinstance(taken, Conflict)
@@ -102,7 +102,7 @@ def test_another_object_of_the_name(message: str, expected: bool) -> None:
     assert error.precondition_failed is expected
 
 
-def test_an_apply_that_means_another_object() -> None:
+def test_an_apply_for_another_object() -> None:
     causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
     error = from_response(422, status('ConfigMap "x" is invalid: metadata.uid', "Invalid", causes=causes))
     assert isinstance(error, Conflict)
@@ -131,12 +131,12 @@ def test_a_terminating_namespace() -> None:
         ({}, {}, None),
     ],
 )
-def test_how_long_to_leave_it_alone(headers: dict[str, str], details: dict[str, Any], expected: float | None) -> None:
+def test_the_delay_that_the_api_server_requests(headers: dict[str, str], details: dict[str, Any], expected: float | None) -> None:
     assert from_response(429, status("slow down", **details), headers).retry_after == expected
 
 
 @pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"[]", b"", "\ud83e".encode(errors="surrogatepass")])
-def test_words_of_a_proxy(body: bytes) -> None:
+def test_the_message_of_a_proxy(body: bytes) -> None:
     error = from_response(502, body)
     assert isinstance(error, Transient)
     assert error.message

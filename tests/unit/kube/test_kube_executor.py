@@ -65,7 +65,7 @@ async def test_actions_are_executed_in_order_and_remembered(bench: Bench) -> Non
     assert bench.counted == [("Service", "create"), ("Service", "create")]
 
 
-async def test_our_own_object_of_the_name_will_do(bench: Bench) -> None:
+async def test_an_own_object_of_the_name_is_accepted(bench: Bench) -> None:
     await bench.run(create("a", x="1"))
     fresh = Bench()
     fresh.kube = bench.kube
@@ -75,7 +75,7 @@ async def test_our_own_object_of_the_name_will_do(bench: Bench) -> None:
     assert fresh.counted == []
 
 
-async def test_a_taken_name_stops_everything_after_it(bench: Bench) -> None:
+async def test_an_occupied_name_stops_all_later_actions(bench: Bench) -> None:
     bench.kube.put({**body("b"), "metadata": {"name": "b", "namespace": "default"}})
     outcomes = await bench.run(create("a"), create("b"), create("c"))
     assert verdicts(outcomes) == [Verdict.DONE, Verdict.NAME_TAKEN, Verdict.NOT_TRIED]
@@ -84,7 +84,7 @@ async def test_a_taken_name_stops_everything_after_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("running", [False, True])
-async def test_what_an_earlier_job_left_without_an_owner_is_replaced(bench: Bench, running: bool) -> None:
+async def test_an_orphan_of_an_earlier_job_is_replaced(bench: Bench, running: bool) -> None:
     """As after `kubectl delete pstj digits --cascade=orphan`, or a restore that removed the owners."""
     theirs = body("b", x="old")
     theirs["metadata"] |= {"ownerReferences": [], "labels": EARLIER, "finalizers": ["x"] if running else []}
@@ -100,7 +100,7 @@ async def test_what_an_earlier_job_left_without_an_owner_is_replaced(bench: Benc
 
 
 @pytest.mark.parametrize("labels", [{}, {names.LABEL_JOB: "digits"}, {**EARLIER, names.LABEL_JOB: "mnist"}])
-async def test_what_no_label_proves_to_be_left_behind_is_a_conflict(bench: Bench, labels: dict[str, str]) -> None:
+async def test_an_unproven_orphan_is_a_conflict(bench: Bench, labels: dict[str, str]) -> None:
     theirs = body("b")
     theirs["metadata"] |= {"ownerReferences": [], "labels": labels}
     bench.kube.put(theirs)
@@ -131,7 +131,7 @@ def claim(**metadata: Any) -> Create:
 
 
 @pytest.mark.parametrize("labels", [{}, EARLIER], ids=["a user's", "an earlier job's"])
-async def test_a_claim_that_is_nobodys_is_used(bench: Bench, labels: dict[str, str]) -> None:
+async def test_a_claim_without_an_owner_is_used(bench: Bench, labels: dict[str, str]) -> None:
     theirs = bench.kube.put(claim(labels=labels, ownerReferences=[]).body)
     outcomes = await bench.run(create("a"), claim(ownerReferences=[]), create("b"))
     assert verdicts(outcomes) == [Verdict.DONE, Verdict.EXISTS, Verdict.DONE]
@@ -151,7 +151,7 @@ async def test_a_claim_of_another_controller_is_a_conflict(bench: Bench) -> None
     assert verdicts(await bench.run(claim(), create("b"))) == [Verdict.NAME_TAKEN, Verdict.NOT_TRIED]
 
 
-async def test_a_claim_that_is_going_is_waited_for(bench: Bench) -> None:
+async def test_a_claim_in_deletion_is_waited_for(bench: Bench) -> None:
     going = claim(labels={}, ownerReferences=[], deletionTimestamp="2030-01-01T12:00:00Z")
     bench.kube.put(going.body)
     outcomes = await bench.run(claim(), create("b"))
@@ -159,7 +159,7 @@ async def test_a_claim_that_is_going_is_waited_for(bench: Bench) -> None:
     assert outcomes.outcomes[0].message == CLAIM_DELETED
 
 
-async def test_what_the_api_server_never_takes(bench: Bench) -> None:
+async def test_objects_that_the_api_server_never_accepts(bench: Bench) -> None:
     bad = create("b")
     bad = Create(bad.kind, bad.name, {**bad.body, UNKNOWN_FIELD: 1}, bad.reason)
     outcomes = await bench.run(create("a"), bad, create("c"))
@@ -167,14 +167,14 @@ async def test_what_the_api_server_never_takes(bench: Bench) -> None:
     assert UNKNOWN_FIELD in outcomes.outcomes[1].message
 
 
-async def test_what_is_not_allowed(bench: Bench) -> None:
+async def test_forbidden_actions(bench: Bench) -> None:
     bench.fail("create", Refused("exceeded quota: q", status=403, reason="Forbidden"))
     outcomes = await bench.run(create("a"), create("b"))
     assert verdicts(outcomes) == [Verdict.REFUSED, Verdict.NOT_TRIED]
     assert outcomes.outcomes[0].message == "exceeded quota: q"
 
 
-async def test_a_terminating_namespace_is_no_news(bench: Bench) -> None:
+async def test_a_terminating_namespace_is_not_reported(bench: Bench) -> None:
     cause = StatusCause("NamespaceTerminating", "namespace is being terminated", "metadata.namespace")
     bench.fail("create", Refused("forbidden", status=403, causes=(cause,)))
     outcomes = await bench.run(create("a"), create("b"))
@@ -182,7 +182,7 @@ async def test_a_terminating_namespace_is_no_news(bench: Bench) -> None:
     assert outcomes.outcomes[0].message == NAMESPACE_TERMINATING
 
 
-async def test_an_apply_says_which_object_it_means(bench: Bench) -> None:
+async def test_an_apply_names_the_uid_of_its_object(bench: Bench) -> None:
     await bench.run(create("a", x="1"))
     uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
     new = Apply(Kind.SERVICE, "a", uid, body("a", y="2"), Reason.DRIFTED)
@@ -192,7 +192,7 @@ async def test_an_apply_says_which_object_it_means(bench: Bench) -> None:
         await bench.run(Apply(Kind.SERVICE, "a", "other", body("a"), Reason.DRIFTED))
 
 
-async def test_a_delete_of_what_is_gone_or_replaced_is_done(bench: Bench) -> None:
+async def test_a_delete_of_a_missing_or_replaced_object_is_complete(bench: Bench) -> None:
     await bench.run(create("a"), create("b"))
     uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
     deletions = [
@@ -206,7 +206,7 @@ async def test_a_delete_of_what_is_gone_or_replaced_is_done(bench: Bench) -> Non
     assert bench.counted[2:] == [("Service", "delete")]
 
 
-async def test_a_deleted_object_that_is_still_held_is_seen_going(bench: Bench) -> None:
+async def test_a_deleted_object_with_a_finalizer_is_seen_as_terminating(bench: Bench) -> None:
     held = create("a")
     held.body["metadata"]["finalizers"] = ["example.com/hold"]
     await bench.run(held)
@@ -228,7 +228,7 @@ async def test_a_deleted_object_that_is_still_held_is_seen_going(bench: Bench) -
         ("delete", Conflict("modified", status=409)),
     ],
 )
-async def test_what_is_raised_to_the_queue(bench: Bench, verb: str, error: Exception) -> None:
+async def test_errors_that_reach_the_queue(bench: Bench, verb: str, error: Exception) -> None:
     await bench.run(create("a"))
     uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
     actions: dict[str, Action] = {

@@ -30,7 +30,7 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_first_one_takes_it_at_once() -> None:
+def test_the_first_operator_acquires_the_lease_at_once() -> None:
     async def story() -> None:
         kube = FakeKube()
         a = candidate(kube, "a")
@@ -43,7 +43,7 @@ def test_the_first_one_takes_it_at_once() -> None:
     virtually(story())
 
 
-def test_the_second_one_waits_while_the_first_renews() -> None:
+def test_the_second_operator_waits_while_the_first_renews() -> None:
     async def story() -> None:
         kube = FakeKube()
         a, b = candidate(kube, "a"), candidate(kube, "b")
@@ -60,7 +60,7 @@ def test_the_second_one_waits_while_the_first_renews() -> None:
     virtually(story())
 
 
-def test_a_dead_holder_is_followed_after_its_duration_and_never_before_it_stops() -> None:
+def test_a_dead_holders_lease_is_acquired_only_after_its_duration() -> None:
     async def story() -> None:
         kube = FakeKube()
         a, b = candidate(kube, "a"), candidate(kube, "b")
@@ -76,7 +76,7 @@ def test_a_dead_holder_is_followed_after_its_duration_and_never_before_it_stops(
     virtually(story())
 
 
-def test_a_clean_end_hands_it_over_at_once() -> None:
+def test_a_clean_exit_releases_the_lease_at_once() -> None:
     async def story() -> None:
         kube = FakeKube()
         a, b = candidate(kube, "a"), candidate(kube, "b")
@@ -92,7 +92,7 @@ def test_a_clean_end_hands_it_over_at_once() -> None:
     virtually(story())
 
 
-def test_an_operator_that_was_stopped_for_long_releases_no_lease_of_another() -> None:
+def test_an_operator_paused_for_long_does_not_release_anothers_lease() -> None:
     async def story() -> None:
         kube = FakeKube()
         a, b = candidate(kube, "a"), candidate(kube, "b")
@@ -106,7 +106,7 @@ def test_an_operator_that_was_stopped_for_long_releases_no_lease_of_another() ->
     virtually(story())
 
 
-def test_a_restarted_container_of_the_same_pod_goes_on_at_once() -> None:
+def test_a_restarted_container_of_the_same_pod_resumes_at_once() -> None:
     async def story() -> None:
         kube = FakeKube()
         await candidate(kube, "a").acquire()
@@ -118,7 +118,7 @@ def test_a_restarted_container_of_the_same_pod_goes_on_at_once() -> None:
     virtually(story())
 
 
-def test_losing_it_is_final() -> None:
+def test_losing_the_lease_is_final() -> None:
     async def story() -> None:
         kube = FakeKube()
         a = candidate(kube, "a")
@@ -135,7 +135,7 @@ def test_losing_it_is_final() -> None:
     virtually(story())
 
 
-def test_an_outage_pauses_and_does_not_end_it() -> None:
+def test_an_outage_pauses_the_operator_without_ending_it() -> None:
     async def story() -> None:
         kube = FakeKube()
         a = candidate(kube, "a")
@@ -192,7 +192,7 @@ def test_an_outage_at_the_start_is_waited_for() -> None:
     virtually(story())
 
 
-def test_one_of_many_gets_it() -> None:
+def test_one_of_many_operators_acquires_the_lease() -> None:
     async def story() -> None:
         kube = FakeKube()
         all_of_them = [candidate(kube, name) for name in "abcde"]

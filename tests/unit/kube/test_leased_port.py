@@ -63,7 +63,7 @@ READS = ("get", "warnings")
 @pytest.mark.parametrize(
     "call", sorted(name for name in vars(ApiPort) if not name.startswith("_") and name not in READS)
 )
-async def test_every_write_asks_for_the_lease(call: str) -> None:
+async def test_every_write_checks_the_lease(call: str) -> None:
     port = Port()
     leased: Any = LeasedPort(port, lambda: port.held)  # type: ignore[arg-type]
     counts = {"create": 3, "apply": 4, "replace": 5, "resize": 5, "delete": 4, "patch_status": 3, "patch_progress": 4}

@@ -13,7 +13,7 @@ async def hold(slots: AdaptiveLimiter, seconds: float, log: list[float]) -> None
     release()
 
 
-def test_so_many_at_a_time() -> None:
+def test_concurrency_is_limited() -> None:
     async def story() -> None:
         slots, log = AdaptiveLimiter(2), list[float]()
         await asyncio.gather(*(hold(slots, 0.5, log) for _ in range(5)))
@@ -22,7 +22,7 @@ def test_so_many_at_a_time() -> None:
     virtually(story())
 
 
-def test_who_is_overtaken_often_gives_way_and_its_place_does_not_come_back_twice() -> None:
+def test_an_often_overtaken_request_releases_its_slot_exactly_once() -> None:
     async def story() -> None:
         slots = AdaptiveLimiter(2)
         hung = asyncio.create_task(hold(slots, 100, []))
@@ -42,7 +42,7 @@ def test_who_is_overtaken_often_gives_way_and_its_place_does_not_come_back_twice
     virtually(story())
 
 
-def test_who_hung_begins_without_a_place_until_it_comes_at_once_again() -> None:
+def test_a_key_that_hung_starts_without_a_slot_until_it_is_fast_again() -> None:
     async def story() -> None:
         slots = AdaptiveLimiter(2)
 
@@ -70,7 +70,7 @@ def test_who_hung_begins_without_a_place_until_it_comes_at_once_again() -> None:
     virtually(story())
 
 
-def test_no_more_are_known_to_hang_than_may_go_without() -> None:
+def test_the_number_of_known_hung_keys_is_bounded() -> None:
     async def story() -> None:
         slots = AdaptiveLimiter(1, uncounted_max=2)
         for name in range(5):
@@ -84,7 +84,7 @@ def test_no_more_are_known_to_hang_than_may_go_without() -> None:
     virtually(story())
 
 
-def test_a_server_that_is_slow_for_all_keeps_the_bound() -> None:
+def test_a_generally_slow_server_keeps_the_limit() -> None:
     async def story() -> None:
         slots, log = AdaptiveLimiter(2), list[float]()
         await asyncio.gather(*(hold(slots, 3, log) for _ in range(6)))
@@ -93,7 +93,7 @@ def test_a_server_that_is_slow_for_all_keeps_the_bound() -> None:
     virtually(story())
 
 
-def test_where_everything_hangs_places_are_given_away_in_the_end_but_not_without_limit() -> None:
+def test_with_everything_hung_a_limited_number_of_slots_is_released() -> None:
     async def story() -> None:
         slots, log = AdaptiveLimiter(1, uncounted_max=2), list[float]()
         tasks = [asyncio.create_task(hold(slots, 100, log)) for _ in range(5)]

@@ -40,7 +40,7 @@ def names_of(*actions: Action) -> list[list[str]]:
     return [[actions[position].name for position in stage] for stage in stages(actions)]
 
 
-def test_the_first_of_every_role_goes_alone_and_ahead_then_what_containers_wait_for_and_what_is_slow() -> None:
+def test_canaries_come_first_then_objects_that_containers_need_then_slow_ones() -> None:
     ps = create("ps", Kind.STATEFUL_SET, names.PS)
     chief = create("chief", Kind.JOB, names.CHIEF)
     service, launcher = create("service", Kind.SERVICE), create("launcher")
@@ -52,12 +52,12 @@ def test_the_first_of_every_role_goes_alone_and_ahead_then_what_containers_wait_
     ]
 
 
-def test_a_claim_holds_up_what_comes_after_it() -> None:
+def test_a_claim_precedes_later_actions() -> None:
     claim, ps = create("claim", Kind.CLAIM), create("ps", Kind.STATEFUL_SET, names.PS)
     assert names_of(create("a"), create("b"), claim, ps, create("c")) == [["a", "b"], ["claim"], ["ps"], ["c"]]
 
 
-def test_what_is_not_a_creation_keeps_its_place() -> None:
+def test_other_actions_keep_their_place() -> None:
     planned = (create("a"), create("b"), apply("c"), delete("d"), create("e"), create("f"), delete("g"))
     assert names_of(*planned) == [["a", "b"], ["c"], ["d"], ["e", "f"], ["g"]]
 
@@ -127,7 +127,7 @@ async def test_creations_are_in_flight_together_and_bounded() -> None:
 
 
 @pytest.mark.asyncio
-async def test_outcomes_stand_in_the_order_of_the_plan() -> None:
+async def test_outcomes_are_in_the_order_of_the_plan() -> None:
     run = Run(create("a"), worker(0), create("b"), worker(1))
     await run.until_idle()
     assert run.kube.arrived == ["worker-0"]
@@ -139,7 +139,7 @@ async def test_outcomes_stand_in_the_order_of_the_plan() -> None:
 
 
 @pytest.mark.asyncio
-async def test_nothing_follows_a_refused_canary() -> None:
+async def test_nothing_follows_a_rejected_canary() -> None:
     run = Run(worker(0), worker(1), create("a"))
     await run.until_idle()
     run.kube.answer("worker-0", Refused("spec: bad", status=422))
@@ -149,7 +149,7 @@ async def test_nothing_follows_a_refused_canary() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_refusal_stops_what_has_not_been_sent() -> None:
+async def test_a_rejection_stops_unsent_actions() -> None:
     run = Run(*(create(f"m-{i:02}") for i in range(IN_FLIGHT + 3)), delete("x"))
     await run.until_idle()
     run.kube.answer("m-03", Refused("exceeded quota", status=403))
@@ -189,7 +189,7 @@ async def test_of_several_errors_the_first_of_the_plan_is_raised() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_refusal_is_told_even_if_another_request_hangs() -> None:
+async def test_a_rejection_is_reported_even_if_another_request_hangs() -> None:
     run = Run(create("a"), create("b"))
     await run.until_idle()
     run.kube.answer("a", Transient("no answer"))
@@ -198,7 +198,7 @@ async def test_a_refusal_is_told_even_if_another_request_hangs() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_pass_that_is_cancelled_takes_its_requests_along() -> None:
+async def test_a_cancelled_pass_cancels_its_requests() -> None:
     run = Run(create("a"), create("b"))
     await run.until_idle()
     run.task.cancel()

@@ -49,11 +49,11 @@ def test_two_ps(after: dict[str, PsProbe], verdict: LossVerdict) -> None:
     assert probe.judge({"x": BEFORE, "y": BEFORE}, after, 0, 10) is verdict
 
 
-def test_without_a_ps_every_failure_is_the_programs_own() -> None:
+def test_without_a_ps_every_failure_is_that_of_the_program() -> None:
     assert probe.judge({}, {}, 0, 10) is OWN_FAILURE
 
 
-def test_back_off_only_for_what_dies_at_once() -> None:
+def test_only_immediate_failures_back_off() -> None:
     delays, delay = [], 0.0
     for _ in range(8):
         delay = supervisor.next_delay(delay, lived=1.9)
@@ -172,7 +172,7 @@ def test_addresses(address: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_stands_on_the_standard_library_of_python_3_8(name: str) -> None:
+def test_the_launcher_needs_only_python_3_8(name: str) -> None:
     tree = ast.parse(launcher_files()[name], feature_version=(3, 8))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
@@ -186,7 +186,7 @@ def test_it_stands_on_the_standard_library_of_python_3_8(name: str) -> None:
     assert max(lengths) <= 60
 
 
-def test_the_version_names_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_identifies_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     version = launcher_version()
     assert len(version) == 10
     assert launcher_files()["launch.py"] == Path(launch.__file__).read_text(encoding="utf-8")

@@ -47,7 +47,7 @@ def test_a_program_waits_for_one_member_of_each_shard(away: list[str], awaited: 
     assert sorted(members().required(away)) == sorted(awaited)
 
 
-def test_without_standbys_it_waits_for_everybody() -> None:
+def test_without_standbys_a_program_waits_for_all_members() -> None:
     assert members(1, ["a", "b"]).required(["b"]) == ["b"]
     assert members(1, []).required([]) == []
 
@@ -59,7 +59,7 @@ def test_the_nodes_name_is_left_where_it_is_known(tmp_path: Path) -> None:
     assert (tmp_path / NODE_FILE).read_text() == "node-7"
 
 
-def test_the_chiefs_word(tmp_path: Path) -> None:
+def test_the_chiefs_view_is_read(tmp_path: Path) -> None:
     marker = tmp_path / "in-sync"
     assert not is_in_sync(str(marker))
     marker.write_text("1.2")
@@ -78,5 +78,5 @@ def test_the_chiefs_word(tmp_path: Path) -> None:
         ([PsProbe(boot_id="a"), PsProbe()], False),
     ],
 )
-def test_nobody_in_sync_and_nobody_silent(others: list[PsProbe], may: bool) -> None:
+def test_no_member_in_sync_and_none_unresponsive(others: list[PsProbe], may: bool) -> None:
     assert may_start_first(others) is may

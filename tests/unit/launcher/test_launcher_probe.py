@@ -23,12 +23,12 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def test_nobody_is_waited_for_when_enough_have_answered(answered: threading.Event) -> None:
+def test_no_member_is_waited_for_when_enough_have_answered(answered: threading.Event) -> None:
     seen = probe.probe_all(["mute", "there"], lambda seen: "there" in seen)
     assert seen == {"mute": PsProbe(), "there": PsProbe(OPEN, boot_id="there")}
 
 
-def test_who_answers_a_little_later_is_seen_too(answered: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slightly_late_answer_is_seen(answered: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LATE_SECONDS", 60)
 
     def is_enough(seen: probe.Probes) -> bool:
@@ -39,6 +39,6 @@ def test_who_answers_a_little_later_is_seen_too(answered: threading.Event, monke
 
 
 @pytest.mark.parametrize("servers", [[], ["there"], ["there", "a", "b"]])
-def test_otherwise_all_are_waited_for(answered: threading.Event, servers: list[str]) -> None:
+def test_otherwise_all_members_are_waited_for(answered: threading.Event, servers: list[str]) -> None:
     answered.set()
     assert [result.boot_id for result in probe.probe_all(servers).values()] == servers

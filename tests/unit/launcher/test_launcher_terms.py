@@ -8,7 +8,7 @@ from pstraining.launcher.terms import Terms
 
 
 @pytest.mark.parametrize("name", ["runtime-owned", "owned"])
-def test_a_server_whose_state_the_runtime_owns_goes_on_whichever_version_it_is(tmp_path: Path, name: str) -> None:
+def test_a_server_with_runtime_owned_state_keeps_running_in_every_version(tmp_path: Path, name: str) -> None:
     file, markers = tmp_path / "cluster.json", [tmp_path / "runtime-owned", tmp_path / "owned"]
     file.write_text('{"term": 1}')
     for marker in markers:
@@ -40,7 +40,7 @@ def test_a_map_that_cannot_be_read_changes_nothing(tmp_path: Path, text: str | N
     assert terms.is_over()
 
 
-def test_a_map_without_terms_asks_for_nothing(tmp_path: Path) -> None:
+def test_a_map_without_terms_requires_nothing(tmp_path: Path) -> None:
     file = tmp_path / "cluster.json"
     file.write_text('{"cluster": {}}')
     terms = Terms(str(file), str(tmp_path / "owned"))

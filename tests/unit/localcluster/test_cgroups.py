@@ -60,7 +60,7 @@ def test_capabilities_are_read_from_the_effective_set() -> None:
     assert not cgroups.has_capability(cgroups.CAP_SYS_RESOURCE, "CapEff:\t000001fffeffffff\n")
 
 
-def test_groups_that_vanish_meanwhile_have_no_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_deleted_meanwhile_has_no_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Tree:
         path = tmp_path
 

@@ -32,7 +32,7 @@ def test_the_only_container_needs_no_name() -> None:
         ({"metadata": {"name": "p"}}, None, "none yet"),
     ],
 )
-def test_an_unclear_choice_is_refused(body: dict[str, Any], container: str | None, message: str) -> None:
+def test_an_ambiguous_choice_is_rejected(body: dict[str, Any], container: str | None, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         choose_container(body, container)
 

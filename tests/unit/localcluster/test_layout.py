@@ -33,18 +33,18 @@ def test_another_instance_has_other_folders_and_another_context() -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "64", "one", "1.5"])
-def test_a_wrong_instance_is_refused(value: str) -> None:
+def test_an_invalid_instance_is_rejected(value: str) -> None:
     with pytest.raises(ClusterError, match="PSTRAINING_INSTANCE"):
         read_layout({"HOME": "/h", "PSTRAINING_INSTANCE": value})
 
 
-def test_a_run_folder_too_long_for_sockets_is_refused() -> None:
+def test_a_run_folder_too_long_for_sockets_is_rejected() -> None:
     with pytest.raises(ClusterError, match="too long"):
         read_layout({"HOME": "/h", "PSTRAINING_RUN": "/run/" + "x" * 60})
 
 
 @pytest.mark.parametrize("count", [0, MAX_NODES + 1])
-def test_a_wrong_number_of_nodes_is_refused(count: int) -> None:
+def test_an_invalid_number_of_nodes_is_rejected(count: int) -> None:
     with pytest.raises(ClusterError, match="number of nodes"):
         plan_cluster(0, count)
 

@@ -11,7 +11,7 @@ from localcluster.layout import read_layout
 from localcluster.progress import Progress
 
 
-def test_a_folder_with_a_mount_that_stays_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_a_remaining_mount_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     monkeypatch.setattr(lifecycle, "mount_points", lambda: ["/", str(tmp_path / "data")])
     monkeypatch.setattr(lifecycle, "run", lambda *_, **__: "")

@@ -71,7 +71,7 @@ def test_a_reused_id_is_never_signalled() -> None:
         assert stranger.wait(timeout=10) == -signal.SIGKILL
 
 
-def test_records_survive_and_spoilt_ones_do_not_count(tmp_path: Path) -> None:
+def test_records_survive_and_corrupted_ones_are_ignored(tmp_path: Path) -> None:
     kept = record(1, 2)
     procs.write_record(tmp_path, kept)
     (tmp_path / "y.json").write_text("{broken")
@@ -133,7 +133,7 @@ def test_a_changed_command_replaces_the_daemon(supervisor: Supervisor) -> None:
     assert not is_alive(first)
 
 
-def test_stopping_forgets(supervisor: Supervisor) -> None:
+def test_stopping_deletes_the_record(supervisor: Supervisor) -> None:
     supervisor.ensure(sleeper())
     first = remembered(supervisor)
     supervisor.stop(["sleeper", "never-was"])

@@ -12,12 +12,12 @@ def test_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def test_a_heartbeat_names_everything_that_goes_on() -> None:
+def test_a_heartbeat_names_every_running_step() -> None:
     steps = [Step("building helm (2 of 4)", 10.0, "512 packages compiled"), Step("apt", 20.0)]
     assert format_heartbeat(steps, 40.0) == "... building helm (2 of 4) (30 s, 512 packages compiled); apt (20 s)"
 
 
-def test_steps_are_told_timed_and_kept() -> None:
+def test_steps_are_printed_timed_and_recorded() -> None:
     now = [100.0]
     out = io.StringIO()
     progress = Progress(out=out, clock=lambda: now[0])
@@ -27,7 +27,7 @@ def test_steps_are_told_timed_and_kept() -> None:
     assert progress.timings == [("building etcd", 12.0)]
 
 
-def test_a_failure_is_told_and_not_swallowed() -> None:
+def test_a_failure_is_printed_and_raised() -> None:
     out = io.StringIO()
     progress = Progress(out=out, clock=lambda: 0.0)
     with pytest.raises(ValueError, match="boom"), progress.step("work"):

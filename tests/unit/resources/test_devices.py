@@ -67,7 +67,7 @@ def test_a_copy_leaves_the_nodes_that_only_gpus_select(given: dict[str, Any], le
         {"affinity": required([has("pool")]), "tolerations": [TOLERATES]},
     ],
 )
-def test_a_copy_that_other_labels_keep_there_keeps_all(given: dict[str, Any]) -> None:
+def test_a_copy_that_other_labels_bind_to_the_nodes_keeps_all(given: dict[str, Any]) -> None:
     spec = pod(**given)
     devices.drop(spec)
     del spec["containers"]
@@ -96,7 +96,7 @@ def test_a_template_without_devices_is_left_alone() -> None:
         {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": ["a", {"preference": 1}]}}},
     ],
 )
-def test_what_the_api_server_will_refuse_is_left_to_it(given: dict[str, Any]) -> None:
+def test_invalid_templates_are_left_to_the_api_server(given: dict[str, Any]) -> None:
     spec = pod(**given)
     devices.drop(spec)
     del spec["containers"]
@@ -115,7 +115,7 @@ def messages(spec: dict[str, Any], **roles: Any) -> list[str]:
     return [f"{item.field} {item.message}" for item in inherited(typed(made).spec)]
 
 
-def test_what_stays_is_reported_by_field() -> None:
+def test_remaining_settings_are_reported_by_field() -> None:
     ps, ps_size, chief, chief_size = messages(pod(nodeSelector={"pool": "gpu"}))
     assert ps.startswith("spec.ps.template is not set: ")
     assert "only on nodes with the label pool" in ps
@@ -129,7 +129,7 @@ def test_what_stays_is_reported_by_field() -> None:
     assert "runtimeClassName gvisor" in told
 
 
-def test_nothing_is_reported_of_what_is_set_or_has_no_gpu() -> None:
+def test_roles_with_explicit_settings_or_no_gpu_are_not_reported() -> None:
     own = {"resources": {"requests": {"cpu": 1}}}
     gpu = pod(nodeSelector={GKE: "nvidia-l4"}, tolerations=[TOLERATES])
     assert not messages(gpu, ps={"replicas": 1, **own}, chief=own)

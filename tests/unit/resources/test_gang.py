@@ -38,7 +38,7 @@ def group(spec: dict[str, Any], members: GangMembers | None = None, *, ps: int =
 
 @pytest.mark.parametrize("gang", MARKS)
 @pytest.mark.parametrize("task", TASKS)
-def test_who_places_the_pods_is_in_every_template(gang: Gang, task: PodTask) -> None:
+def test_the_scheduler_is_in_every_template(gang: Gang, task: PodTask) -> None:
     field, mark, name = MARKS[gang]
     made = pods.build(typed(job(spec=policy(gang))), task, LauncherMap("l"))
     assert made["metadata"][field][mark] == "digits"
@@ -47,7 +47,7 @@ def test_who_places_the_pods_is_in_every_template(gang: Gang, task: PodTask) -> 
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_without_a_gang_nothing_says_so(task: PodTask) -> None:
+def test_without_a_gang_no_template_names_a_group(task: PodTask) -> None:
     made = pods.build(typed(job()), task, LauncherMap("l"))
     assert "schedulerName" not in made["spec"]
     marks = {mark for _, mark, _ in MARKS.values()}
@@ -86,7 +86,7 @@ def test_members(spec: dict[str, Any], members: GangMembers) -> None:
     assert group(deep_merge(policy("Volcano"), spec), ps=2, workers=5)["spec"]["minMember"] == members.count
 
 
-def test_what_the_members_ask_for_is_added_up() -> None:
+def test_the_members_requests_are_summed() -> None:
     def template(**resources: Any) -> dict[str, Any]:
         container = deep_merge(TEMPLATE["spec"]["containers"][0], {"resources": {"requests": resources}})
         return {"spec": {"containers": [container]}}
@@ -104,13 +104,13 @@ def test_what_the_members_ask_for_is_added_up() -> None:
     assert (some["minMember"], some["minResources"]["cpu"]) == (3, "3")
 
 
-def test_scheduler_plugins_are_not_told_what_the_members_ask_for() -> None:
+def test_scheduler_plugins_get_no_resource_totals() -> None:
     """With it a gang that waits does not notice for minutes that room has become free (tests/e2e/test_gang.py)."""
     spec = policy("SchedulerPlugins") | {"ps": {"resources": {"requests": {"cpu": "1"}}}}
     assert group(spec)["spec"] == {"minMember": 4}
 
 
-def test_pods_that_ask_for_nothing_have_a_group_that_does_not() -> None:
+def test_pods_without_requests_have_a_group_without_requests() -> None:
     assert group(policy("Volcano"))["spec"] == {"minMember": 4}
 
 
@@ -130,7 +130,7 @@ def test_volcano_gets_queue_and_priority() -> None:
     assert found["spec"] == {"minMember": 4, "queue": "research", "priorityClassName": "high"}
 
 
-def test_it_is_the_jobs_child() -> None:
+def test_the_group_is_the_jobs_child() -> None:
     metadata = group(policy("Volcano"))["metadata"]
     assert metadata["ownerReferences"][0]["controller"] is True
     assert metadata["labels"]["pstraining.dev/job-uid"] == metadata["ownerReferences"][0]["uid"]

@@ -58,7 +58,7 @@ GITOPS = {
 }
 
 
-def test_nothing_without_an_owner_is_taken_for_an_applications() -> None:
+def test_no_object_without_an_owner_is_labelled_as_an_applications() -> None:
     """Argo CD and Flux delete what carries their mark, has no owner, and is not in Git."""
     metadata = {"name": "shard", "labels": {**GITOPS, "team": "a"}, "annotations": {**GITOPS, "note": "b"}}
     spec = {

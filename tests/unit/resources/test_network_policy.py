@@ -79,7 +79,7 @@ def policy(world: World) -> dict[str, Any]:
     return world.children["NetworkPolicy", "digits"]
 
 
-def test_it_follows_the_spec_while_the_job_runs() -> None:
+def test_the_policy_follows_the_spec_while_the_job_runs() -> None:
     world = running()
     assert len(policy(world)["spec"]["ingress"]) == 2
     world.edit({"network": {"isolation": "Full"}})
@@ -94,7 +94,7 @@ def test_it_follows_the_spec_while_the_job_runs() -> None:
     assert [w for w in world.writes if w[1] == "Pod" or w[0] == "Delete"] == [("Delete", "NetworkPolicy", "digits")]
 
 
-def test_what_somebody_deletes_or_changes_comes_back() -> None:
+def test_a_deleted_or_changed_policy_is_restored() -> None:
     world = running()
     before = policy(world)["spec"]
     del world.children["NetworkPolicy", "digits"]
@@ -106,7 +106,7 @@ def test_what_somebody_deletes_or_changes_comes_back() -> None:
     assert policy(world)["spec"] == before
 
 
-def test_it_stays_through_a_suspension() -> None:
+def test_the_policy_survives_a_suspension() -> None:
     world = running()
     uid = policy(world)["metadata"]["uid"]
     for suspend in (True, False):
@@ -115,7 +115,7 @@ def test_it_stays_through_a_suspension() -> None:
         assert policy(world)["metadata"]["uid"] == uid
 
 
-def test_at_the_end_it_goes_after_the_last_pod() -> None:
+def test_at_the_end_the_policy_is_deleted_after_the_last_pod() -> None:
     world = running()
     world.lingering.add("ps")
     world.end("chief")
@@ -127,7 +127,7 @@ def test_at_the_end_it_goes_after_the_last_pod() -> None:
     assert world.names_of("NetworkPolicy") == []
 
 
-def test_it_is_there_before_any_container_can_start() -> None:
+def test_the_policy_exists_before_any_container_can_start() -> None:
     """No container starts without the cluster map, and whatever is sent with the policy may overtake it."""
     actions = World(job()).plan().actions
     sent = [

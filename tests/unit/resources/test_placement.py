@@ -93,7 +93,7 @@ def test_standbys_are_placed_apart_from_primaries() -> None:
 
 
 @pytest.mark.parametrize("placement", [None, {}, {"affinity": {}}])
-def test_what_a_placement_leaves_out_is_that_of_the_template(placement: dict[str, Any] | None) -> None:
+def test_fields_absent_from_a_placement_come_from_the_template(placement: dict[str, Any] | None) -> None:
     standby = placed(1, placement)
     assert (standby["nodeSelector"], keys(standby)) == ({"pool": "spot"}, {"spot"})
 
@@ -123,7 +123,7 @@ def test_a_template_without_a_podaffinity_is_packed(own: dict[str, Any] | None) 
     assert spec_of(PodTask("worker", 0), PACKED | {"worker": {"template": template}})["affinity"]["podAffinity"]
 
 
-def test_a_template_that_says_where_it_goes_is_left_alone() -> None:
+def test_a_template_with_its_own_placement_is_left_alone() -> None:
     own: dict[str, Any] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     template = deep_merge(TEMPLATE, {"spec": {"affinity": own}})
     assert spec_of(PodTask("worker", 0), PACKED | {"worker": {"template": template}})["affinity"] == own
@@ -134,13 +134,13 @@ def test_the_chief_is_alone() -> None:
 
 
 @pytest.mark.parametrize("own", [[], [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]])
-def test_a_template_that_says_how_it_is_spread_is_left_alone(own: list[dict[str, Any]]) -> None:
+def test_a_template_with_its_own_spread_is_left_alone(own: list[dict[str, Any]]) -> None:
     template = deep_merge(TEMPLATE, {"spec": {"topologySpreadConstraints": own}})
     assert spec_of(PodTask("worker", 0), {"worker": {"template": template}})["topologySpreadConstraints"] == own
 
 
 @pytest.mark.parametrize(("_role", "task"), ALL)
-def test_the_priority_class_is_every_pods(_role: str, task: PodTask) -> None:
+def test_every_pod_has_the_priority_class(_role: str, task: PodTask) -> None:
     policy = {"runPolicy": {"schedulingPolicy": {"priorityClass": "batch-low"}}}
     assert spec_of(task, policy)["priorityClassName"] == "batch-low"
     assert "priorityClassName" not in spec_of(task)

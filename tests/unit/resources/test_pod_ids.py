@@ -29,7 +29,7 @@ SPEC = {"ps": {"standby": {"mode": "Warm"}}, "evaluator": {"enabled": True}}
         (PodIds.PLATFORM, True, False),
     ],
 )
-def test_who_assigns_the_ids(setting: PodIds, platform_assigns_ids: bool, expected: bool) -> None:
+def test_the_assigner_of_ids_is_detected(setting: PodIds, platform_assigns_ids: bool, expected: bool) -> None:
     assert sets_ids(setting, platform_assigns_ids=platform_assigns_ids) is expected
 
 

@@ -124,7 +124,7 @@ def test_the_worker_keeps_its_gpu() -> None:
     assert env(built)["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_a_template_of_ones_own_is_left_alone() -> None:
+def test_a_custom_template_is_left_alone() -> None:
     built = template("ps", {"ps": {"replicas": 1, "template": GPU}})
     assert main(built)["resources"]["limits"]["nvidia.com/gpu"] == 1
 
@@ -192,7 +192,7 @@ def test_checkpoints_are_mounted_where_the_chiefs_duty_is() -> None:
     assert "/ckpt" not in mounts(template("worker", alone, index=1))
 
 
-def test_who_trains_and_who_leads_declare_the_port_of_their_metrics() -> None:
+def test_workers_and_chiefs_declare_the_port_of_their_metrics() -> None:
     def ports(built: dict[str, Any]) -> dict[str, int]:
         return {port["name"]: port["containerPort"] for port in main(built)["ports"]}
 

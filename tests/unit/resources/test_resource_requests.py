@@ -50,11 +50,11 @@ SIDECAR: dict[str, Any] = {"restartPolicy": "Always"}
         ({"containers": [container({"cpu": "0"})]}, {}),
     ],
 )  # fmt: skip
-def test_what_a_pod_asks_for(spec: dict[str, Any], asked: dict[str, str]) -> None:
+def test_the_requests_of_a_pod(spec: dict[str, Any], asked: dict[str, str]) -> None:
     assert resource_requests.total([(1, resource_requests.of_pod(spec))]) == asked
 
 
-def test_pods_add_up() -> None:
+def test_requests_of_pods_are_summed() -> None:
     one, other = {"cpu": Decimal("0.3")}, {"cpu": Decimal(1), "memory": Decimal(5)}
     assert resource_requests.total([(2, one), (3, other), (0, {"nvidia.com/gpu": Decimal(1)})]) == {
         "cpu": "3600m",
@@ -77,6 +77,6 @@ def test_a_quantity_is_the_amount_rounded_up(amount: Decimal) -> None:
     assert amount <= back < amount + Decimal("0.001")
 
 
-def test_what_is_no_quantity_is_refused() -> None:
+def test_an_invalid_quantity_is_rejected() -> None:
     with pytest.raises(ValueError, match="'1 Gi' is no quantity"):
         resource_requests.parse("1 Gi")

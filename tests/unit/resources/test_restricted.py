@@ -57,7 +57,7 @@ def test_every_role_in_every_mode(
         ({"securityContext": {"runAsUser": 0}}, "tensorflow: root"),
     ],
 )
-def test_what_the_user_asks_for_is_not_hidden(spec: dict[str, Any], word: str) -> None:
+def test_the_users_violations_are_not_hidden(spec: dict[str, Any], word: str) -> None:
     """The cluster's admission has the last word, not we."""
     template = deep_merge(TEMPLATE, {"spec": spec})
     assert word in [v for s in pod_specs({"worker": {"template": template}}) for v in violations(s)]

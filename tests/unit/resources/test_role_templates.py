@@ -38,13 +38,13 @@ def test_resources_of_a_role(role: str) -> None:
         assert container(task, {role: {"resources": own}}).get("resources") == (own if other == role else None)
 
 
-def test_who_runs_the_server() -> None:
+def test_the_container_that_runs_the_server() -> None:
     assert env(TASKS["ps"], {})["PSTRAINING_SERVER"] == "Program"
     assert env(TASKS["ps"], {"ps": {"server": "Builtin"}})["PSTRAINING_SERVER"] == "Builtin"
     assert "PSTRAINING_SERVER" not in env(WORKER, {"ps": {"server": "Builtin"}})
 
 
-def test_a_container_knows_how_many_gpus_it_asked_for() -> None:
+def test_a_container_knows_the_number_of_its_gpus() -> None:
     own = copy.deepcopy(TEMPLATE)
     own["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 2, "amd.com/gpu": "1", "cpu": "4"}}
     assert env(WORKER, {"worker": {"template": own}})["PSTRAINING_GPUS"] == "3"
@@ -52,7 +52,7 @@ def test_a_container_knows_how_many_gpus_it_asked_for() -> None:
     assert "PSTRAINING_GPUS" not in env(WORKER, {})
 
 
-def test_what_the_runtime_is_told() -> None:
+def test_the_runtimes_environment() -> None:
     spec = {"checkpoint": {"keep": 7, "intervalSeconds": 11, "history": "None", "volume": {"emptyDir": {}}}}
     reported = json.loads(cluster_map.document(typed(job(spec=spec))))["checkpoint"]
     assert reported == {"path": "/checkpoints", "keep": 7, "intervalSeconds": 11, "history": "None"}

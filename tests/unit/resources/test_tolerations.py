@@ -33,12 +33,12 @@ def test_every_pod_waits_two_seconds(task: PodTask) -> None:
 
 @pytest.mark.parametrize("task", ALL)
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_the_job_says_for_how_long(task: PodTask, seconds: int) -> None:
+def test_the_job_sets_the_toleration_time(task: PodTask, seconds: int) -> None:
     policy = {"runPolicy": {"nodeLossSeconds": seconds}}
     assert tolerations(task, policy) == [bound(NOT_READY, seconds), bound(UNREACHABLE, seconds)]
 
 
-def test_what_the_template_says_of_one_taint_leaves_the_other() -> None:
+def test_a_templates_toleration_of_one_taint_keeps_the_other() -> None:
     own = bound(UNREACHABLE, 600)
     assert tolerations(PodTask("worker", 0), with_own(own)) == [own, bound(NOT_READY, 2)]
 
@@ -56,6 +56,6 @@ def test_a_template_that_tolerates_everything_is_left_alone(own: dict[str, Any])
         {"operator": "Exists", "effect": "NoSchedule"},
     ],
 )
-def test_tolerations_of_something_else_are_kept(own: dict[str, Any]) -> None:
+def test_tolerations_of_other_taints_are_kept(own: dict[str, Any]) -> None:
     found = tolerations(PodTask("worker", 0), with_own(own))
     assert found == [own, bound(NOT_READY, 2), bound(UNREACHABLE, 2)]

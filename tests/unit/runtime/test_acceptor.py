@@ -30,7 +30,7 @@ def changed(own: ProcessStatus, then: ProcessStatus, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("own", [FOLLOWING, READY, PROMISED])
-def test_a_promise_is_made_for_a_higher_ballot_alone(own: ProcessStatus) -> None:
+def test_a_promise_is_made_only_for_a_higher_ballot(own: ProcessStatus) -> None:
     changed(own, acceptor.on_prepare(own, HIGH), promised=HIGH, active=False)
     assert acceptor.on_prepare(own, OWN) is own
     assert acceptor.on_prepare(own, LOW) is own
@@ -52,13 +52,13 @@ def test_no_other_view_is_accepted(founding: bool) -> None:
     assert acceptor.on_accept(FOLLOWING, VIEW, founding=founding) is FOLLOWING, "it has it"
 
 
-def test_a_founding_view_gives_a_vote_to_those_who_have_it_already() -> None:
+def test_a_founding_view_gives_votes_only_to_existing_voters() -> None:
     own = replace(FOLLOWING, is_voter=False)
     assert acceptor.on_accept(own, VIEW) is own
     changed(own, acceptor.on_accept(own, VIEW, founding=True), is_voter=True)
 
 
-def test_a_vote_is_given_to_those_who_have_none_under_no_lower_ballot() -> None:
+def test_a_vote_is_given_to_non_voters_under_no_lower_ballot() -> None:
     changed(FRESH, acceptor.on_admit(FRESH, VIEW), is_voter=True, promised=OWN, view=VIEW)
     own = replace(FOLLOWING, is_voter=False)
     changed(own, acceptor.on_admit(own, VIEW), is_voter=True)
@@ -69,13 +69,13 @@ def test_a_vote_is_given_to_those_who_have_none_under_no_lower_ballot() -> None:
     changed(early, acceptor.on_admit(early, VIEW), is_voter=True, promised=OWN, view=VIEW, chunks=0)
 
 
-def test_steps_are_applied_under_the_accepted_and_promised_view_alone() -> None:
+def test_steps_are_applied_only_under_the_accepted_and_promised_view() -> None:
     changed(READY, acceptor.on_activate(READY, VIEW), active=True)
     for own in (PROMISED, replace(READY, view=OTHER), replace(READY, promised=HIGH), replace(READY, promised=LOW)):
         assert acceptor.on_activate(own, VIEW) is own
 
 
-def test_whole_state_is_taken_once_under_a_ballot_before_steps() -> None:
+def test_whole_state_is_accepted_once_per_ballot_before_steps() -> None:
     own = replace(PROMISED, step=None, generation=Ballot(0, 0), transferred_in=LOW)
     then = acceptor.on_transfer(own, OWN, **AT)
     changed(own, then, step=7, generation=GENERATION, transferred_in=OWN)
@@ -91,7 +91,7 @@ def test_a_learner_begins_under_its_view_before_steps() -> None:
         assert acceptor.on_transfer_begin(other, VIEW, **AT) is other
 
 
-def test_a_chunk_is_taken_in_its_turn_at_its_own_step() -> None:
+def test_a_chunk_is_accepted_in_order_at_its_own_step() -> None:
     changed(FOLLOWING, acceptor.on_chunk(FOLLOWING, OWN, 2, **AT), chunks=3)
     for other in (replace(FOLLOWING, promised=HIGH), READY, replace(FOLLOWING, step=8)):
         assert acceptor.on_chunk(other, OWN, 2, **AT) is other

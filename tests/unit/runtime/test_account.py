@@ -24,7 +24,7 @@ def test_losses_and_the_time_without_redundancy(monkeypatch: pytest.MonkeyPatch)
     assert (account.takeovers, account.unreplicated_seconds) == (2, 3.0)
 
 
-def test_one_that_begins_with_a_member_short_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chief_that_starts_without_a_member_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 5.0)
     account = ChiefCounters()
     account.on_new_view(lost=False, whole=False)

@@ -73,7 +73,7 @@ def noisy(plain: float, coded: float, seed: int, noise: float) -> Callable[[int,
 
 
 @given(plain=st.floats(1e-3, 1e3), ratio=st.floats(0.05, 20), seed=st.integers(0, 2**32), noise=st.floats(0, 0.08))
-def test_the_faster_form_is_found_and_equal_ones_cost_little(
+def test_the_faster_format_is_found_and_equal_ones_cost_little(
     plain: float, ratio: float, seed: int, noise: float
 ) -> None:
     worker = Played(noisy(plain, plain * ratio, seed, noise))
@@ -89,7 +89,7 @@ def test_the_faster_form_is_found_and_equal_ones_cost_little(
 
 
 @given(seed=st.integers(0, 2**32))
-def test_forms_take_turns_while_looking_and_what_drifts_does_not_decide(seed: int) -> None:
+def test_formats_alternate_while_exploring_and_drift_does_not_decide(seed: int) -> None:
     drawn = random.Random(seed)
     worker = Played(lambda made, form: (1.0, 0.8)[form] * (1 + made / 30) * drawn.uniform(1, 1.05))
     forms = []
@@ -107,7 +107,7 @@ def test_a_clear_case_is_settled_early() -> None:
     assert len(forms) == 4 * BLOCK
 
 
-def test_it_looks_again_ever_more_seldom() -> None:
+def test_exploration_becomes_rarer() -> None:
     worker = Played(constant(1.0, 2.0))
     looked = [step for step, form in enumerate(worker.steps(10_000)) if form == CODED]
     begins = [step for step in looked if step - 1 not in looked and step - BLOCK - 1 not in looked]
@@ -121,7 +121,7 @@ def test_it_looks_again_ever_more_seldom() -> None:
 
 
 @pytest.mark.parametrize("chosen", [PLAIN, CODED])
-def test_it_looks_earlier_when_the_speed_changes(chosen: int) -> None:
+def test_exploration_is_earlier_when_the_speed_changes(chosen: int) -> None:
     """A link that becomes slow, or fast again, at step 400."""
     fast, slow = (1.0, 1.2), (10.0, 3.0)
     before, then = (fast, slow) if chosen == PLAIN else (slow, fast)
@@ -153,7 +153,7 @@ def test_workers_that_follow_each_others_proposals_agree(seed: int, share: float
 
 
 @pytest.mark.parametrize("first", [PLAIN, CODED])
-def test_a_worker_that_decides_a_step_ahead_settles_whatever_form_it_finds(first: int) -> None:
+def test_a_worker_that_decides_a_step_ahead_settles_on_either_format(first: int) -> None:
     worker, form = Played(noisy(1.0, 0.6, 1, 0.05)), first
     for _ in range(100):
         wish = auto_select.propose(worker.known, form)

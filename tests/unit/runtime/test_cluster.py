@@ -92,6 +92,6 @@ def test_addresses_by_index_are_put_in_order() -> None:
         (environment(PSTRAINING_TERM="first"), "PSTRAINING_TERM"),
     ],
 )
-def test_what_is_missing_is_said(env: dict[str, str], message: str) -> None:
+def test_missing_settings_are_named(env: dict[str, str], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         read(env)

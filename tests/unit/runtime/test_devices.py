@@ -32,17 +32,17 @@ def test_accelerators_compute_unless_the_program_chooses(
     ("wanted", "words"),
     [(["GPU:0", "GPU:2"], "GPU:2 not visible"), ([], "none"), (["GPU:0", "gpu:0"], "twice")],
 )
-def test_a_choice_that_cannot_be_is_refused_with_what_there_is(wanted: Sequence[str], words: str) -> None:
+def test_an_impossible_choice_is_rejected_with_the_available_devices(wanted: Sequence[str], words: str) -> None:
     with pytest.raises(SettingsError, match=f"devices: .*{words}.*CPU:0, GPU:0, GPU:1"):
         choose(TWO, wanted, strict=True)
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(("CPU:0",), ("CPU:0",)), (("CPU:0", "GPU:0"), ("GPU:0",))])
-def test_a_chief_has_those_that_it_sees(visible: Sequence[str], expected: tuple[str, ...]) -> None:
+def test_a_chief_has_its_visible_devices(visible: Sequence[str], expected: tuple[str, ...]) -> None:
     assert choose(visible, ["GPU:0", "GPU:1"], strict=False) == expected
 
 
-def test_gpus_that_were_asked_for_and_are_not_there_are_an_error() -> None:
+def test_missing_requested_gpus_are_an_error() -> None:
     check_gpus(requested=0, visible=0, is_built_for_gpus=False)
     check_gpus(requested=1, visible=2, is_built_for_gpus=True)
     with pytest.raises(SettingsError, match="ask for 2 GPUs, and TensorFlow sees 0, because the image's TensorFlow"):

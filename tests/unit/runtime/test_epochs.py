@@ -18,7 +18,7 @@ from pstraining.runtime.data.epochs import Ends, Epochs, by_splits, by_steps
         ((None, None, 20), (None, Epochs(20, None))),
     ],
 )
-def test_steps_and_epochs_say_one_budget(
+def test_steps_and_epochs_set_one_budget(
     given: tuple[int | None, int | None, int | None], expected: tuple[int | None, Epochs]
 ) -> None:
     assert by_steps(*given) == expected
@@ -36,7 +36,7 @@ def test_steps_and_epochs_say_one_budget(
         (by_splits(None, 4), 9, 2, 2, 3),
     ],
 )
-def test_an_epoch_is_under_way_until_all_of_it_is_trained(
+def test_an_epoch_runs_until_all_of_it_is_trained(
     epochs: Epochs, done: int, under_way: int, ended: int, ended_when_over: int
 ) -> None:
     assert epochs.under_way(done) == under_way
@@ -45,7 +45,7 @@ def test_an_epoch_is_under_way_until_all_of_it_is_trained(
 
 
 @given(st.integers(1, 9), st.integers(0, 40), st.lists(st.integers(0, 60), max_size=20))
-def test_every_epoch_is_told_once_however_training_is_set_back(size: int, begin: int, looks: list[int]) -> None:
+def test_every_epoch_is_reported_once_despite_rollbacks(size: int, begin: int, looks: list[int]) -> None:
     ends = Ends(Epochs(size), begin)
     reported = []
     for done in looks:
@@ -55,7 +55,7 @@ def test_every_epoch_is_told_once_however_training_is_set_back(size: int, begin:
     assert reported == list(range(begin // size, max([begin, *looks]) // size))
 
 
-def test_what_was_begun_has_ended_when_training_is_over() -> None:
+def test_every_started_epoch_has_ended_after_training() -> None:
     ends = Ends(Epochs(10, 3), 12)
     assert ends.waiting(25) == 1
     assert ends.report(1) == 1

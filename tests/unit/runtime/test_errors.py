@@ -24,7 +24,7 @@ def test_the_launcher_knows_the_exit_code() -> None:
     assert contract.EXIT_BAD_SETTINGS == launcher_contract.EXIT_BAD_SETTINGS
 
 
-def test_wrong_settings_have_an_exit_code_and_a_last_line() -> None:
+def test_invalid_settings_have_an_exit_code_and_a_last_line() -> None:
     ended = run(WRONG)
     assert ended.returncode == contract.EXIT_BAD_SETTINGS
     assert "Traceback" in ended.stderr
@@ -37,7 +37,7 @@ def test_other_errors_keep_theirs(error: str) -> None:
     assert run(program).returncode == run(f"raise {error}").returncode != contract.EXIT_BAD_SETTINGS
 
 
-def test_what_led_to_an_error_counts() -> None:
+def test_the_cause_of_an_error_counts() -> None:
     program = (
         "from pstraining.runtime.errors import FinalError, install_exit_code\n"
         "install_exit_code()\n"

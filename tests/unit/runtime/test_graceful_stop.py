@@ -68,7 +68,7 @@ def test_an_error_of_the_last_save_is_raised(stop: GracefulStop) -> None:
         save()
 
 
-def test_a_renewal_that_is_due_gives_way_to_the_exit(stop: GracefulStop) -> None:
+def test_a_due_renewal_yields_to_the_exit(stop: GracefulStop) -> None:
     with pytest.raises(RenewalDueError), stop.deferred():
         raise RenewalDueError
     with exits(), stop.deferred():

@@ -121,7 +121,7 @@ def test_a_chief_that_is_stopped_writes_the_end_of_a_failed_job_alone(
 @pytest.mark.parametrize(
     ("error", "outcome"), [(SettingsError("steps"), JobOutcome.FAILED), (OSError("reset"), JobOutcome.UNFINISHED)]
 )
-def test_a_chief_that_fails_writes_why_and_whether_it_is_final(
+def test_a_failed_chief_writes_the_reason_and_whether_it_is_final(
     error: Exception, outcome: JobOutcome, tmp_path: Path
 ) -> None:
     with pytest.raises(type(error)):
@@ -131,7 +131,7 @@ def test_a_chief_that_fails_writes_why_and_whether_it_is_final(
     assert f"{type(error).__name__}: {error}" in kept.message
 
 
-def test_at_its_start_a_chief_writes_what_is_known_so_far(tmp_path: Path) -> None:
+def test_at_its_start_a_chief_writes_the_known_state(tmp_path: Path) -> None:
     operator = StubOperator(job(), {"worker-0": b"step 1\n"})
     found = recorder(tmp_path, operator)
     checkpoints = Checkpoints(tmp_path, keep=1, writer=Writer(UID, 1))
@@ -146,7 +146,7 @@ def test_at_its_start_a_chief_writes_what_is_known_so_far(tmp_path: Path) -> Non
     assert kept.job is not None
 
 
-def test_it_can_be_turned_off_and_needs_a_folder(tmp_path: Path) -> None:
+def test_the_history_can_be_turned_off_and_needs_a_folder(tmp_path: Path) -> None:
     operator = StubOperator(job())
     for settings in (CheckpointSettings(path=str(tmp_path), history=HistoryPolicy.NONE), CheckpointSettings()):
         found = HistoryRecorder(cluster(), settings, operator)
@@ -158,7 +158,7 @@ def test_it_can_be_turned_off_and_needs_a_folder(tmp_path: Path) -> None:
     assert (list(tmp_path.iterdir()), operator.asked) == ([], [])
 
 
-def test_what_cannot_be_written_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_history_fails_no_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").write_text("a file")
     assert recorder(tmp_path / "folder", StubOperator(job())).recorded(lambda: 1) == 1
     (reported,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -178,7 +178,7 @@ def test_a_chief_that_is_superseded_writes_nothing(tmp_path: Path, capsys: pytes
     assert not (tmp_path / LOGS_FOLDER).exists()
 
 
-def test_without_an_operator_the_file_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_an_operator_the_file_lists_the_missing_parts(tmp_path: Path) -> None:
     operator = StubOperator()
     recorder(tmp_path, operator).recorded(lambda: 1)
     assert "the operator is busy" in summary(tmp_path).notes[0]
@@ -205,7 +205,7 @@ def test_logs_that_take_too_long_are_named() -> None:
     assert {log.missing for log in found.logs} == {"", "there was no time left to read it"}
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1, writer=Writer(UID, 1))
     checkpoints.open()
     checkpoints.write_folder_whole("history", {"a.log": b"1", "b.log": b"2"})

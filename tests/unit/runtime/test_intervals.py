@@ -18,7 +18,7 @@ from pstraining.runtime.checkpoint.interval import (
 HOUR = 3600.0
 
 
-def test_the_prior_is_of_the_figures_that_it_names() -> None:
+def test_the_prior_uses_its_documented_figures() -> None:
     assert pytest.approx(1000 / -math.log(1 - 0.137), rel=0.01) == PRIOR_HOURS
 
 

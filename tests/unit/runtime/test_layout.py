@@ -39,7 +39,7 @@ def test_every_element_lies_in_exactly_one_place(elements: list[int], ps: int) -
 
 
 @given(sizes, st.integers(1, 5))
-def test_what_is_packed_comes_back(elements: list[int], ps: int) -> None:
+def test_packed_tensors_are_unpacked_unchanged(elements: list[int], ps: int) -> None:
     layout = partition(tensors(elements), ps)
     values = {t.path: np.arange(t.size, dtype=np.float32) + i for i, t in enumerate(layout.tensors)}
     back = unpack(layout, [(segment, pack(layout, segment, values)) for segment in layout.segments])

@@ -23,7 +23,7 @@ def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         gc.freeze()
 
 
-def test_what_was_loaded_is_not_looked_through() -> None:
+def test_loaded_objects_are_not_scanned_by_the_collector() -> None:
     with loading():
         assert not gc.isenabled()
         loaded: list[list[object]] = [[]]
@@ -39,7 +39,7 @@ def test_a_failure_is_not_kept() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_who_has_switched_it_off_goes_on_without() -> None:
+def test_disabled_garbage_collection_stays_disabled() -> None:
     gc.disable()
     with loading():
         pass
@@ -47,7 +47,7 @@ def test_who_has_switched_it_off_goes_on_without() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_who_has_loaded_it_has_objects_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_not_frozen_if_tensorflow_is_already_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     with loading():
         assert gc.isenabled()

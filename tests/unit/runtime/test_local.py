@@ -19,7 +19,7 @@ def port() -> Iterator[int]:
         yield int(address.rpartition(":")[2])
 
 
-def test_nobody_else_is_given_a_jobs_port_before_its_process_has_come_up(port: int) -> None:
+def test_a_jobs_port_is_reserved_until_its_process_listens(port: int) -> None:
     """Else a server finds its port taken, by another job or an outgoing connection, and the job waits for nothing."""
     with pytest.raises(OSError, match="in use"), socket.socket() as other:
         other.bind(("127.0.0.1", port))
@@ -43,7 +43,7 @@ def test_a_tasks_process_has_not_what_this_one_has_set_for_itself(monkeypatch: p
 
 
 @pytest.mark.parametrize(("code", "starts"), [(78, 1), (1, 3)])
-def test_a_program_with_wrong_settings_is_not_started_again(code: int, starts: int) -> None:
+def test_a_program_with_invalid_settings_is_not_restarted(code: int, starts: int) -> None:
     with LocalJob(["-c", f"raise SystemExit({code})"], ps=0, workers=0, restarts=2) as job:
         assert job.wait() == code
         assert job.leader.starts == starts

@@ -82,7 +82,7 @@ def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert ("pstraining_checkpoint_timestamp_seconds", "") not in found, "there was none yet"
 
 
-def test_a_taken_port_is_told_and_nothing_more(
+def test_an_occupied_port_is_only_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
@@ -103,7 +103,7 @@ def test_a_taken_port_is_told_and_nothing_more(
         ("x", True, None),
     ],
 )
-def test_the_port_is_the_pods_own_or_what_the_template_says(
+def test_the_port_is_the_pods_default_or_the_templates(
     text: str | None, in_pod: bool, expected: int | None
 ) -> None:
     environ = {} if text is None else {contract.ENV_METRICS_PORT: text}

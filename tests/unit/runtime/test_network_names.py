@@ -52,7 +52,7 @@ def test_a_name_is_looked_up_once(names: Names, port: int) -> None:
     sockets.dial(("name", port), 1.0).close()
 
 
-def test_one_that_is_gone_is_looked_up_again_beside_all_else(names: Names, port: int) -> None:
+def test_a_vanished_name_is_resolved_again_concurrently(names: Names, port: int) -> None:
     sockets.dial(("name", port), 1.0).close()
     sockets._reached["name"] = "127.0.0.2"  # another pod by now, where nobody listens
     names.answered.clear()

@@ -77,7 +77,7 @@ def test_only_a_server_that_speaks_answers(
     assert time.monotonic() - began < PATIENCE + 0.5
 
 
-def test_nobody_listens_and_no_such_name() -> None:
+def test_no_listener_and_an_unknown_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = sockets.joined(server.getsockname())
     assert http2_probe.unresponsive([gone, "no-such-host.invalid:1"], PATIENCE) == [gone, "no-such-host.invalid:1"]
@@ -91,7 +91,7 @@ def test_all_are_asked_at_once(serve: Serve) -> None:
     assert time.monotonic() - began < 3 * PATIENCE
 
 
-def test_who_was_silent_a_moment_ago_is_not_waited_for_again(serve: Serve) -> None:
+def test_a_recently_unresponsive_server_is_not_waited_for_again(serve: Serve) -> None:
     """Others get all the patience there is, also beside it."""
 
     def slow(connection: socket.socket) -> None:
@@ -136,7 +136,7 @@ def is_cut(connection: socket.socket) -> bool:
         return False
 
 
-def test_what_waits_on_a_silent_server_is_cut(
+def test_calls_to_an_unresponsive_server_are_cut(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve(None)
@@ -146,7 +146,7 @@ def test_what_waits_on_a_silent_server_is_cut(
     assert (reported[0]["event"], reported[0]["servers"]) == ("silent", [sockets.joined(server.getsockname())])
 
 
-def test_what_waits_on_a_server_that_answers_is_let_alone(
+def test_calls_to_a_responsive_server_are_not_cut(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -168,7 +168,7 @@ def test_what_waits_on_a_server_that_answers_is_let_alone(
         connection.shutdown(socket.SHUT_WR)
 
 
-def test_a_call_that_lasts_is_cut_in_the_end_and_the_next_one_gets_more_time(
+def test_a_lasting_call_is_cut_in_the_end_and_the_next_one_gets_more_time(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "CALL_TIMEOUT_SECONDS", 0.3)

@@ -37,7 +37,7 @@ def test_a_worker_reports_its_longest_gap_once_a_second(capsys: pytest.CaptureFi
     assert lines[-1]["longest_gap_seconds"] == 0.9
 
 
-def test_the_chief_tells_rate_and_time_left() -> None:
+def test_the_chief_reports_rate_and_remaining_time() -> None:
     clock = Clock()
     rate = Rate(1000, 1, 1000, clock)
     assert rate.line(Seen(0)) == "step 0/1000"
@@ -48,7 +48,7 @@ def test_the_chief_tells_rate_and_time_left() -> None:
     assert set_back.endswith("50.0 steps/s  ETA 19 s"), "set back by a restore: the former rate stands"
 
 
-def test_the_chief_tells_epochs_samples_and_bytes() -> None:
+def test_the_chief_reports_epochs_samples_and_bytes() -> None:
     clock = Clock()
     rate = Rate(None, 5, 50, clock)  # pieces of data, and no limit of steps
     rate.line(Seen(10, done=5, samples=320, sent=1e3, received=2e6))
@@ -92,7 +92,7 @@ def test_an_event_is_json_also_for_a_loss_that_is_none(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["loss"] is None
 
 
-def test_training_stands_still_after_ten_times_the_usual_time() -> None:
+def test_training_is_stalled_after_ten_times_the_usual_time() -> None:
     clock = Clock()
     stall = StallDetector(clock)
     for step in range(0, 50, 10):
@@ -110,7 +110,7 @@ def test_training_stands_still_after_ten_times_the_usual_time() -> None:
     assert stall.observe(51, range(4), 4) == "", "training continues"
 
 
-def test_fast_steps_and_a_first_step_are_no_stall() -> None:
+def test_fast_steps_and_a_first_step_are_not_a_stall() -> None:
     clock = Clock()
     stall = StallDetector(clock)
     assert stall.observe(0, (), 4) == ""

@@ -108,7 +108,7 @@ def test_a_record_is_read_from_the_servers_vector(done: int, expected: tuple[boo
     assert found == ShardRecord(3, -9, expected[0], 7, 5, expected[1])
 
 
-def test_a_worker_with_another_model_is_told_so() -> None:
+def test_a_worker_with_another_model_gets_an_error() -> None:
     words = "^this task's model or optimizer differs from the chief's: all tasks must run the same program$"
     with pytest.raises(LayoutMismatchError, match=words):
         session([WHOLE, replace(WHOLE, layout=6)], layout=5)

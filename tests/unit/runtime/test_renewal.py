@@ -74,7 +74,7 @@ def test_quiet_is_since_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> 
     assert own.is_due(4, whole=True)
 
 
-def test_what_is_handed_on_is_for_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handed_over_state_is_only_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     reported = {"times": 2, "left": 1.5, "epoch": 7, "witness": {"life": 4}}
     monkeypatch.setenv(ENV_KEPT, json.dumps({"process": os.getpid(), **reported}))
     assert taken() == Kept(2, 1.5, 7, {"life": 4})
@@ -106,7 +106,7 @@ def test_the_next_run_is_as_the_first_was_in_the_same_process(tmp_path: Path) ->
         (["-c", "import os; os.fork() or os._exit(({}) or 0); os.wait()"], "", "forked"),
     ],
 )
-def test_what_cannot_be_run_again_says_why(arguments: list[str], text: str, reason: str) -> None:
+def test_a_program_that_cannot_be_rerun_reports_the_reason(arguments: list[str], text: str, reason: str) -> None:
     asked = "print('{\"why\": ' + repr(renewal.PROGRAM.why_not_again()).replace(chr(39), chr(34)) + '}', flush=True)"
     imported = "from pstraining.runtime.replication import renewal; "
     program = [imported + argument.format(asked) if "{}" in argument else argument for argument in arguments]

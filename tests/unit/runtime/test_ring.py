@@ -82,13 +82,13 @@ def test_arrays_are_passed_on_as_far_as_they_are_wanted(seed: int, members: int,
         assert all((array == (source if reached else place)).all() for array in arrays)
 
 
-def test_who_is_about_something_else_is_told_apart() -> None:
+def test_a_peer_in_another_operation_is_detected() -> None:
     with pytest.raises(HeaderMismatchError) as raised:
         carry([Sum([np.zeros(4)], members=2, place=k, header=b"step %d" % k) for k in range(2)], 0)
     assert raised.value.found.startswith(b"step")
 
 
-def test_the_turns_of_three() -> None:
+def test_the_steps_of_a_ring_of_three() -> None:
     found = [(step.send, step.take, step.adds) for step in ring_steps(3, 0)]
     assert found == [(0, 2, True), (2, 1, True), (1, 0, False), (0, 2, False)]
 
@@ -185,7 +185,7 @@ def test_a_silent_member_is_suspected_within_a_second(crowd: Any, monkeypatch: p
     assert noticed - silenced[0] < 3.0, "on a busy machine it may take longer than a second"
 
 
-def test_a_member_that_is_not_there_is_suspected(crowd: Any) -> None:
+def test_a_missing_member_is_suspected(crowd: Any) -> None:
     (links,) = crowd(1)
     gone = RingTransport("job", "127.0.0.1")
     peers = (links.peer(0, 1), gone.peer(1, 1))

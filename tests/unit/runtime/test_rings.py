@@ -72,7 +72,7 @@ def me(
         (observation((0, 0, 0), members=0, ready=0b11), me(None, ring=None), HybridAction.FORM),
     ],
 )
-def test_the_next_move(found: HybridObservation, standing: WorkerState, expected: HybridAction) -> None:
+def test_the_next_action(found: HybridObservation, standing: WorkerState, expected: HybridAction) -> None:
     assert next_action(found, standing) is expected
 
 
@@ -88,11 +88,11 @@ def test_the_next_move(found: HybridObservation, standing: WorkerState, expected
         ([5, 5, None], BroadcastPlan(0, 2)),
     ],
 )
-def test_who_passes_parameters_on(steps: list[int | None], expected: BroadcastPlan | None) -> None:
+def test_the_members_that_relay_parameters(steps: list[int | None], expected: BroadcastPlan | None) -> None:
     assert broadcast_plan(steps, 5) == expected
 
 
-def test_a_worker_without_parameters_or_without_a_sum_has_made_no_step() -> None:
+def test_a_worker_without_parameters_or_a_sum_has_applied_no_step() -> None:
     found = observation((6, 2, 0), made_in=2)
     assert is_made(found, me(5, held=2))
     assert not is_made(found, me(None, held=2))

@@ -51,7 +51,7 @@ def observation(
     ],
     ids=lambda value: value.name if isinstance(value, RoundAction) else "",
 )
-def test_the_next_move(found: RoundObservation, expected: RoundAction) -> None:
+def test_the_next_action(found: RoundObservation, expected: RoundAction) -> None:
     assert next_action(found, worker=0, step=5) is expected
 
 
@@ -71,7 +71,7 @@ def test_a_closed_round_without_this_worker_is_waited_for() -> None:
         (PushObservation((False, False), (0, 0), admitted=0, closed=False, void=True), PushStatus.VOID),
     ],
 )
-def test_what_handing_in_comes_to(observation: PushObservation, expected: PushStatus) -> None:
+def test_the_result_of_a_push(observation: PushObservation, expected: PushStatus) -> None:
     assert push_status(observation) is expected
 
 
@@ -102,7 +102,7 @@ def test_the_quorum(alive: int, expected: int, backups: int, waits: bool, wanted
         (30.0, 0.010, 0.1),
     ],
 )
-def test_others_are_asked_after_most_of_what_they_usually_take(waited: float, usual: float, expected: float) -> None:
+def test_others_are_polled_after_most_of_their_usual_time(waited: float, usual: float, expected: float) -> None:
     assert pause(waited, usual=usual) == pytest.approx(expected)
 
 
@@ -110,7 +110,7 @@ def test_a_mask_has_the_first_worker_lowest() -> None:
     assert mask(bytes([0b101, 0b1])) == 0b1_0000_0101
 
 
-def test_each_worker_pushes_what_is_missing_of_its_own() -> None:
+def test_each_worker_pushes_its_missing_gradients() -> None:
     found = observation((5, 0, 0b001), (5, 0, 0b001), admitted=0b011)
     assert next_action(found, worker=1, step=5) is RoundAction.PUSH
     assert next_action(found, worker=0, step=5) is RoundAction.WAIT

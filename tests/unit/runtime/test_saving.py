@@ -63,7 +63,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("leave", [0, 4096, 100_000])
-def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
+def test_a_full_disk_is_reported_and_leaves_no_partial_checkpoint(
     disk: Path, capsys: pytest.CaptureFixture[str], leave: int
 ) -> None:
     clock, account = Clock(), ChiefCounters()
@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost_or_left_half(
     np.testing.assert_array_equal(keeper.checkpoints.load(1).variables["kernel"], state(1).variables["kernel"])
 
 
-def test_at_the_end_a_full_disk_is_an_error_that_says_what_there_is(disk: Path) -> None:
+def test_at_the_end_a_full_disk_is_an_error_that_names_the_last_checkpoint(disk: Path) -> None:
     keeper = saver(disk)
     with filled(disk), pytest.raises(NotSavedError, match=r"step 5 could not be saved .*No space.*nothing was saved"):
         keeper.save_last(state(5))
@@ -102,7 +102,7 @@ def test_at_the_end_a_full_disk_is_an_error_that_says_what_there_is(disk: Path) 
         (disk / "result.json").write_text("result" * 1000)
 
 
-def test_a_disk_that_is_full_at_the_start_is_no_reason_not_to_train(disk: Path) -> None:
+def test_training_starts_with_a_full_disk(disk: Path) -> None:
     with filled(disk):
         saver(disk)
 
@@ -128,7 +128,7 @@ def test_a_state_that_is_saved_is_not_written_again(tmp_path: Path) -> None:
     assert (keeper.checkpoints.path(5) / "state.npz").stat().st_mtime_ns == written
 
 
-def test_a_chief_whose_folder_is_a_later_one_s_ends_and_tries_no_more(tmp_path: Path) -> None:
+def test_a_chief_whose_folder_belongs_to_a_successor_exits_for_good(tmp_path: Path) -> None:
     keeper = saver(tmp_path)
     saver(tmp_path)
     for save in (keeper.try_to_save, keeper.save_last):
@@ -140,7 +140,7 @@ def test_a_chief_whose_folder_is_a_later_one_s_ends_and_tries_no_more(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
-def test_what_was_saved_last_and_cannot_be_read_is_saved_again(
+def test_an_unreadable_last_checkpoint_is_saved_again(
     tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     keeper = saver(tmp_path)
@@ -151,7 +151,7 @@ def test_what_was_saved_last_and_cannot_be_read_is_saved_again(
     assert [event["event"] for event in reported(capsys)] == ["checkpoint", "checkpoint_unreadable", "checkpoint"]
 
 
-def test_a_disk_that_gives_back_nonsense_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_returns_corrupted_data_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = saver(tmp_path)
     keeper.save_last(state(5))
 
@@ -163,7 +163,7 @@ def test_a_disk_that_gives_back_nonsense_is_an_error(tmp_path: Path, monkeypatch
         keeper.read_back(state(5))
 
 
-def test_the_interval_follows_from_what_a_save_costs_and_is_told_when_it_changes(
+def test_the_interval_follows_the_cost_of_a_save_and_its_changes_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()

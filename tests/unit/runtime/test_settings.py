@@ -98,7 +98,7 @@ def test_a_python_name_in_the_jobs_fields_is_unknown() -> None:
         resolve("checkpoint", CheckpointSettings, {}, {"interval_seconds": 3})
 
 
-def test_what_is_inside_a_field_is_merged_too() -> None:
+def test_nested_fields_are_merged() -> None:
     script = {"steps": 1, "mode": "Sync", "compression": {"push": "Int8", "top_k_permille": 3}}
     found = resolve("training", TrainingSettings, script, {"compression": {"pull": "OneBit", "push": "TopK"}})
     assert found.compression == CompressionSettings(push=Codec.TOP_K, pull=Codec.ONE_BIT, top_k_permille=3)
@@ -110,7 +110,7 @@ def test_settings_do_not_change() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"training": {"steps": 7}, "checkpoint": {}}])
-def test_what_the_operator_writes_is_what_the_runtime_reads(spec: dict[str, Any]) -> None:
+def test_the_runtime_reads_what_the_operator_writes(spec: dict[str, Any]) -> None:
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["c"]}]}}
     job = PSTrainingJob.model_validate(
         {

@@ -27,17 +27,17 @@ def test_the_heaviest_is_measured_by_the_mean(moved: list[float], expected: Load
     assert heaviest(moved) == expected
 
 
-def test_it_is_told_once_after_some_looks_in_a_row() -> None:
+def test_a_skew_is_reported_once_after_consecutive_observations() -> None:
     heavy = [MUCH, 5 * MUCH]
     assert reported(*[heavy] * (LOOKS + 3)) == [None] * (LOOKS - 1) + [Load(1, 5 / 3)] + [None] * 3
 
 
 @pytest.mark.parametrize("between", [[2 * MUCH, 2 * MUCH], [5 * MUCH, MUCH]], ids=["even", "the other one"])
-def test_a_row_begins_anew(between: list[float]) -> None:
+def test_the_count_of_observations_restarts(between: list[float]) -> None:
     heavy = [MUCH, 5 * MUCH]
     assert reported(*[heavy] * (LOOKS - 1), between, *[heavy] * (LOOKS - 1)) == [None] * (2 * LOOKS - 1)
     assert reported(*[heavy] * LOOKS, between, *[heavy] * LOOKS)[-1] == Load(1, 5 / 3), "it is told again"
 
 
-def test_what_is_next_to_nothing_is_not_told() -> None:
+def test_negligible_traffic_is_not_reported() -> None:
     assert reported(*[[0.0, 1.9 * MUCH]] * 9) == [None] * 9

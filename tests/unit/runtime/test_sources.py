@@ -29,12 +29,12 @@ def test_the_order_differs_between_epochs_and_not_between_processes() -> None:
     assert [place(position, 50, None) for position in range(50, 100)] == list(range(50))
 
 
-def test_files_are_read_one_a_position() -> None:
+def test_each_position_is_one_file() -> None:
     files = Files(["a", "b", "c"], lambda path: path.upper(), seed=None)
     assert [files.open(position) for position in range(4)] == ["A", "B", "C", "A"]
 
 
 @pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])
-def test_nothing_cannot_be_handed_out(make: Any) -> None:
+def test_an_empty_source_is_rejected(make: Any) -> None:
     with pytest.raises(ValueError, match=r"Files|Ranges"):
         make()

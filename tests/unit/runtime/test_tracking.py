@@ -69,7 +69,7 @@ def test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run(capsys: 
     assert [(told["event"], told["reason"]) for told in events(capsys)] == [("tracker_failed", "ConnectionError: away")]
 
 
-def test_a_tracker_that_never_answers_delays_nothing_and_what_is_dropped_is_counted(
+def test_a_hung_tracker_delays_nothing_and_dropped_points_are_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tracker_module, "WAITING", 3)
@@ -112,7 +112,7 @@ def test_without_the_variable_nothing_is_tracked() -> None:
         tracking.write(1, {"loss": 1.0})
 
 
-def test_of_a_step_that_comes_again_nothing_is_new() -> None:
+def test_a_repeated_step_is_not_logged_again() -> None:
     assert newer(TrackedPoint(5, 0.0, {"loss": 1.0, "epoch/loss": 2.0}), {"loss": 5}) == {"epoch/loss": 2.0}
 
 

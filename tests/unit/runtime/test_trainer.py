@@ -22,12 +22,12 @@ def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer
         ({"data": Ranges(10, 5, lambda begin, end: []), "steps_per_epoch": 5}, "an epoch of Ranges or Files is all"),
     ],
 )
-def test_an_epoch_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
+def test_an_impossible_epoch_is_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         trainer(**options)
 
 
-def test_epochs_need_something_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_need_a_finite_source(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(SettingsError, match="give steps, or steps_per_epoch"):

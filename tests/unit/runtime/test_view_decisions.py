@@ -101,7 +101,7 @@ def test_the_members_at_the_newest_step_are_in_sync_in_lockstep_alone() -> None:
     assert decided(PAIR, empty) == Accept(view("s", ballot=NEXT), processes("p", "s"))
 
 
-def test_state_is_given_to_those_who_may_be_in_sync_and_have_none() -> None:
+def test_state_is_transferred_to_promotable_members_without_state() -> None:
     returned = {**everyone(RANKED, view("p")), "s": status(view("p"), step=None)}
     asked = decided(RANKED, returned, promotable=processes("s"))
     assert asked == TransferState(NEXT, ((Process("p", 1), Process("s", 1)),), FIRST)
@@ -163,7 +163,7 @@ def test_the_first_view_restores_and_waits_for_members_that_have_yet_to_start() 
         ),
     ],
 )
-def test_a_chief_that_must_wait_says_why(voters: Voters, observation: Observation, reason: str) -> None:
+def test_a_waiting_chief_reports_the_reason(voters: Voters, observation: Observation, reason: str) -> None:
     assert decided(voters, observation) == Wait(reason)
 
 
@@ -182,7 +182,7 @@ def test_a_vote_is_given_after_a_second_poll_under_an_active_view_with_a_quorum(
     assert decided(voters, no_quorum, 1, voteless_before=new) == activate
 
 
-def test_the_view_is_sent_to_those_who_promised_and_lack_it_first() -> None:
+def test_the_view_is_sent_first_to_promisers_that_lack_it() -> None:
     known = view("ps", ballot=NEXT)
     seen = {**everyone(RANKED, known), "w": status(view("ps"), step=None)}
     assert decided(Voters((("p", "s"),), ("w",)), seen) == Accept(known, processes("w"))
@@ -190,7 +190,7 @@ def test_the_view_is_sent_to_those_who_promised_and_lack_it_first() -> None:
     assert decided(Voters((("p", "s"),), ("w",)), elsewhere) == Prepare(Ballot(1, 3), processes("s", "p", "w"))
 
 
-def test_promises_are_asked_of_everyone_until_a_quorum_and_every_member_has_made_them() -> None:
+def test_promises_are_requested_until_a_quorum_and_every_member_made_them() -> None:
     voters = Voters((("p", "s"),), ("v", "w"))
     seen = everyone(voters, view("ps"))
     again = Prepare(Ballot(1, 3), processes("p", "s", "v", "w"))

@@ -60,7 +60,7 @@ def member(incarnation: int, view: View, *, active: bool = True) -> ProcessStatu
         "nobody has one",
     ],
 )
-def test_the_newest_roster_counts_once_it_is_open_on_all_its_members(
+def test_the_newest_view_counts_once_active_on_all_its_members(
     observation: Observation, expected: View | None
 ) -> None:
     assert active_view(observation) == expected
@@ -72,7 +72,7 @@ VOTERS = Voters((("p", "s"),), ("w",))
 
 
 @pytest.mark.parametrize(("active", "expected"), [(True, TAUGHT), (False, None)])
-def test_a_roster_is_open_once_it_is_on_those_who_learn(active: bool, expected: View | None) -> None:
+def test_a_view_is_active_once_it_is_on_its_learners(active: bool, expected: View | None) -> None:
     assert active_view({"p": member(3, TAUGHT, active=active), "s": member(2, TAUGHT)}) == expected
 
 
@@ -114,7 +114,7 @@ P = Process("p", 3)
         "it is silent",
     ],
 )
-def test_when_a_roster_changes_for_those_who_learn(
+def test_changes_of_a_view_for_learners(
     observation: Observation, wanted: dict[str, Any], kind: type
 ) -> None:
     assert isinstance(next_action(Ballot(1, 2), VOTERS, observation, **wanted), kind)
@@ -141,7 +141,7 @@ def test_when_a_roster_changes_for_those_who_learn(
         "not by an old copy",
     ],
 )
-def test_who_learns_under_the_next_roster(learner: dict[str, Any], wanted: dict[str, Any], expected: Any) -> None:
+def test_the_learners_of_the_next_view(learner: dict[str, Any], wanted: dict[str, Any], expected: Any) -> None:
     """Whoever has a step by learning does not count as having the state."""
     former = learner.get("view", SINGLE)
     observation = {task: replace(a, promised=Ballot(1, 3)) for task, a in reported(former, **learner).items()}
@@ -154,7 +154,7 @@ def test_who_learns_under_the_next_roster(learner: dict[str, Any], wanted: dict[
     assert action.view.learners == (() if expected == "ps" else expected)
 
 
-def test_a_shard_of_which_only_a_learner_is_left_is_restored() -> None:
+def test_a_shard_with_only_a_learner_is_restored() -> None:
     observation = {**reported(TAUGHT, step=3, promised=Ballot(1, 3)), "s": Unreachable.CRASHED}
     observation["w"] = replace(observation["w"], promised=Ballot(1, 3))
     assert isinstance(next_action(Ballot(1, 3), VOTERS, observation), RestoreCheckpoint)
@@ -182,7 +182,7 @@ def test_one_member_may_be_lost_or_all_on_a_node(assignment: Assignment, nodes: 
 
 @pytest.mark.parametrize("wait_for_absent", [True, False])
 @pytest.mark.parametrize("other", [*Unreachable, ProcessStatus(0)])
-def test_the_first_roster_waits_for_who_has_yet_to_come_up_and_not_for_ever(
+def test_the_first_view_waits_for_starting_members_for_a_limited_time(
     wait_for_absent: bool, other: Unreachable | ProcessStatus
 ) -> None:
     """One that is silent may have the state of an earlier chief; one whose port refuses has none."""
@@ -202,7 +202,7 @@ def test_the_first_roster_waits_for_who_has_yet_to_come_up_and_not_for_ever(
         (False, {"step": None}, "p"),
     ],
 )
-def test_who_is_in_sync_has_the_newest_step_or_where_there_is_none_the_same_set(
+def test_members_in_sync_have_the_newest_step_or_the_same_set(
     lockstep: bool, other: dict[str, Any], left: str
 ) -> None:
     """Asynchronous members have all that workers were told of, whatever their steps are."""
@@ -230,7 +230,7 @@ def test_who_is_in_sync_has_the_newest_step_or_where_there_is_none_the_same_set(
     ],
     ids=["nobody", "a standby", "a primary", "both", "the only one that has the state"],
 )
-def test_who_is_leaving_is_left_out_where_others_have_the_state(
+def test_a_draining_member_is_excluded_where_others_have_the_state(
     draining: str, other: dict[str, Any], left: str | None
 ) -> None:
     """None: the view stays as it is."""
@@ -273,7 +273,7 @@ def test_who_is_leaving_is_left_out_where_others_have_the_state(
     ],
     ids=["left", "its next life", "stays all the same", "was lost", "was not in sync", "nobody was"],
 )
-def test_who_has_handed_over(former: View | None, draining: list[Process], found: list[str]) -> None:
+def test_a_switchover_is_recognized(former: View | None, draining: list[Process], found: list[str]) -> None:
     assert [process.task for process in switched_over(former, NEW, draining)] == found
 
 

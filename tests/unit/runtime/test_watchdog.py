@@ -14,13 +14,13 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_nothing_is_done_before_its_time(exits: list[int]) -> None:
+def test_no_action_is_taken_early(exits: list[int]) -> None:
     assert not Watched("connect", 100.0, fatal=True, cuts=2).look([])
     assert not exits
 
 
 @pytest.mark.parametrize(("fatal", "cuts", "ends"), [(False, 0, 0), (False, 5, 0), (True, 1, 0), (True, 2, 1)])
-def test_what_cannot_be_given_up_and_was_cut_before_ends_the_process(
+def test_a_call_that_cannot_be_abandoned_ends_the_process_on_its_second_cut(
     exits: list[int], fatal: bool, cuts: int, ends: int
 ) -> None:
     watched = Watched("connect", 0.0, fatal=fatal, cuts=cuts)

@@ -22,7 +22,7 @@ def address() -> Iterator[str]:
     server.close()
 
 
-def test_it_promises_accepts_and_remembers(address: str) -> None:
+def test_a_witness_promises_accepts_and_remembers(address: str) -> None:
     assert ask(address, Request(Verb.PREPARE, ME.incarnation, Ballot(2, 1)), 5).promised == Ballot(2, 1)
     assert ask(address, Request(Verb.PREPARE, ME.incarnation, Ballot(1, 9)), 5).promised == Ballot(2, 1), "no lower one"
     assert ask(address, Request(Verb.ACCEPT, ME.incarnation, VIEW.ballot, VIEW), 5).view == VIEW
@@ -34,7 +34,7 @@ def test_it_promises_accepts_and_remembers(address: str) -> None:
     )
 
 
-def test_it_is_admitted_once(address: str) -> None:
+def test_a_witness_is_admitted_once(address: str) -> None:
     assert ask(address, Request(Verb.ADMIT, ME.incarnation, VIEW.ballot, VIEW), 5).is_voter
     later = View(Ballot(3, 1), VIEW.shards)
     assert ask(address, Request(Verb.ADMIT, ME.incarnation, later.ballot, later), 5).view == VIEW
@@ -52,7 +52,7 @@ def test_a_renewed_process_votes_as_before_and_the_former_one_does_not() -> None
     assert successor.do(Request(Verb.PREPARE, ME.incarnation, Ballot(9, 9))).promised == Ballot(9, 9)
 
 
-def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
+def test_a_request_for_a_former_process_is_ignored(address: str) -> None:
     former = Process(ME.task, 6)
     assert ask(address, Request(Verb.PREPARE, former.incarnation, Ballot(9, 9)), 5) == ask(address, READ, 5)
     assert ask(address, READ, 5).promised == Ballot(0, 0)
@@ -62,7 +62,7 @@ def test_what_is_meant_for_a_former_process_is_not_done(address: str) -> None:
     "line",
     [b"", b"{", b"[]", b'{"do": "prepare", "incarnation": 7}', b'{"do": "dance", "incarnation": 7, "view": null}'],
 )
-def test_what_is_no_request_is_answered_and_changes_nothing(address: str, line: bytes) -> None:
+def test_an_invalid_request_is_answered_and_changes_nothing(address: str, line: bytes) -> None:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as asked, asked.makefile("rwb") as lines:
         lines.write(line + b"\n")
@@ -80,6 +80,6 @@ def test_another_server_there_is_not_a_witness() -> None:
         ask(address, READ, 5)
 
 
-def test_an_answer_survives_its_way() -> None:
+def test_an_answer_survives_encoding() -> None:
     status = Witness(3).do(Request(Verb.PREPARE, 3, Ballot(4, 5)))
     assert witness.from_json(json.loads(json.dumps(witness.to_json(status)))) == status

@@ -26,18 +26,18 @@ def test_every_file_belongs_to_an_example() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
-def test_what_is_made_is_what_was_reviewed(example: Example) -> None:
+def test_the_converted_jobs_are_the_reviewed_ones(example: Example) -> None:
     assert expected_text(example) == example.expected.read_text(), "run `make generate` and read the change"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
-def test_a_missing_counterpart_is_told(example: Example) -> None:
+def test_a_missing_counterpart_is_reported(example: Example) -> None:
     assert any(note.kind is NoteKind.NONE for note in example.conversion().notes) is not example.complete
     assert example.play or not (example.real or example.quick)
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e.conversion().manifest], ids=named)
-def test_what_is_made_keeps_to_the_rules_of_the_api(example: Example) -> None:
+def test_converted_jobs_follow_the_rules_of_the_api(example: Example) -> None:
     manifest = yaml.safe_load(example.expected.read_text())
     assert manifest == example.conversion().manifest
     said = [str(finding) for finding in validate(manifest)]
@@ -47,7 +47,7 @@ def test_what_is_made_keeps_to_the_rules_of_the_api(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", RUNNABLE, ids=named)
-def test_it_goes_as_a_tfjob_does(example: Example) -> None:
+def test_a_converted_job_behaves_like_the_tfjob(example: Example) -> None:
     play(example.case())
 
 
@@ -72,7 +72,7 @@ def resources(container: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in (container.get("resources") or {}).items() if v}
 
 
-def test_the_models_read_what_is_made() -> None:
+def test_the_models_read_converted_jobs() -> None:
     for example in RUNNABLE:
         manifest = builders.deep_merge(builders.job(), example.conversion().manifest or {})
         assert builders.typed(manifest).metadata.name == example.name

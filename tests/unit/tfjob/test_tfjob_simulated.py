@@ -27,7 +27,7 @@ def holds(wanted: Any, found: Any) -> bool:
     return bool(wanted == found)
 
 
-def test_the_table_is_large_and_every_manifest_is_of_a_case() -> None:
+def test_every_manifest_belongs_to_a_case() -> None:
     assert len(TAKEN) >= 30
     assert len([c for c in CASES if c.real]) >= 12
     assert len({c.name for c in CASES}) == len(CASES)
@@ -45,7 +45,7 @@ def test_a_case_claims_something(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in TAKEN if c.play], ids=named)
-def test_it_goes_as_the_case_says(case: Case) -> None:
+def test_a_job_behaves_as_its_case_states(case: Case) -> None:
     play(case)
 
 
@@ -63,7 +63,7 @@ def test_tf_config(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in TAKEN if c.renders or c.lacks or c.absent], ids=named)
-def test_pods_are_rendered_as_the_case_says(case: Case) -> None:
+def test_pods_are_rendered_as_their_case_states(case: Case) -> None:
     made = templates(case)
     for role, wanted in case.renders.items():
         assert holds(wanted, made[role]), f"{role}: {json.dumps(wanted)} is not in {json.dumps(made[role], indent=1)}"

@@ -29,7 +29,7 @@ def said(one: Converted | CommandError) -> list[str]:
 
 
 @pytest.mark.parametrize("file", [*FILES, *PODS], ids=lambda file: file.name)
-def test_it_converts_or_names_all_that_stands_in_the_way(file: Wild) -> None:
+def test_a_wild_tfjob_converts_or_its_obstacles_are_named(file: Wild) -> None:
     made = found(file)
     words = "\n".join(line for one in made for line in said(one))
     assert [part for part in file.says if part not in words] == [], words
@@ -48,6 +48,6 @@ def no_value_is_lost(made: list[Converted]) -> None:
     assert repr(again) == repr([one.body for one in made])
 
 
-def test_there_are_fifty_and_each_has_its_name() -> None:
+def test_there_are_fifty_examples_with_distinct_names() -> None:
     files = [*FILES, *PODS]
     assert len({file.name for file in files}) == len(files) >= 50
