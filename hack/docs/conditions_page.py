@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hack.docs.members import UndocumentedError, texts
 from pstraining.api.condition_reasons import OF_ACTIONS, OF_CONDITIONS, OF_EVENTS_ALONE
-from pstraining.api.conditions import ALWAYS_TOLD, Condition, Phase, Reason
+from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Phase, Reason
 from pstraining.cli.doctor.advice import OF_FAILURES, OF_REASONS
 
 HEAD = """# Conditions and their reasons
@@ -73,7 +73,7 @@ def _lines() -> Iterator[str]:
     yield "| condition | true means | always there |"
     yield "|---|---|---|"
     for condition in OF_CONDITIONS:
-        always = "yes" if condition in ALWAYS_TOLD else ""
+        always = "yes" if condition in ALWAYS_PRESENT else ""
         yield f"| [`{condition}`](#{condition.lower()}) | {meaning[condition]} | {always} |"
     for condition, reasons in OF_CONDITIONS.items():
         yield f"\n## {condition}\n"

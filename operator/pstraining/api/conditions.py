@@ -49,7 +49,7 @@ class Condition(StrEnum):
     """A job that reports its progress has made no step for ten times the usual time, and for at least 30 seconds."""
 
 
-ALWAYS_TOLD = (
+ALWAYS_PRESENT = (
     Condition.CREATED,
     Condition.RUNNING,
     Condition.RESTARTING,

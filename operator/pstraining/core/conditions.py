@@ -6,7 +6,7 @@ from functools import cached_property
 
 from pstraining.api import names
 from pstraining.api.autoscaling import RoleSizing
-from pstraining.api.conditions import ALWAYS_TOLD, Condition, Reason
+from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core import queue_messages, role_status
 from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Resize, Verdict
@@ -95,7 +95,7 @@ class Situation:
 def conditions(situation: Situation) -> list[StatusCondition]:
     """Return all conditions; the transition time of each changes only with its status."""
     updates = {u.type: u for u in (*_lifecycle(situation), *_degraded(situation), *_troubles(situation))}
-    order = [*ALWAYS_TOLD, *(t for t in Condition if t not in ALWAYS_TOLD)]
+    order = [*ALWAYS_PRESENT, *(t for t in Condition if t not in ALWAYS_PRESENT)]
     merged = []
     for kind in order:
         stored = situation.stored(kind)

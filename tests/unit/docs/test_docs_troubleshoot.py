@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hack.docs.pages import ROOT, pages
-from pstraining.api.conditions import ALWAYS_TOLD, Condition, Phase, Reason
+from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Phase, Reason
 from pstraining.api.crd import custom_resource_definition
 from pstraining.api.run_policy import FailureReason
 
@@ -70,7 +70,7 @@ def test_every_reason_of_a_problem_is_on_the_page(reason: str) -> None:
     assert reason in SPANS
 
 
-@pytest.mark.parametrize("word", [*FailureReason, *Phase, *(c for c in Condition if c not in ALWAYS_TOLD)])
+@pytest.mark.parametrize("word", [*FailureReason, *Phase, *(c for c in Condition if c not in ALWAYS_PRESENT)])
 def test_every_failure_phase_and_unusual_condition_is_on_the_page(word: str) -> None:
     assert word in SPANS
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pstraining.api.conditions import ALWAYS_TOLD, Condition
+from pstraining.api.conditions import ALWAYS_PRESENT, Condition
 from pstraining.cli.client import KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
@@ -25,7 +25,7 @@ RUNNING: Final = "running"
 GOALS: Final = (END, RUNNING, *(f"condition={kind}" for kind in Condition))
 """Values of --for. A condition may be followed by =False or =Unknown."""
 STATUSES: Final = ("True", "False", "Unknown")
-_ABSENT: Final = dict.fromkeys(ALWAYS_TOLD, "Unknown")
+_ABSENT: Final = dict.fromkeys(ALWAYS_PRESENT, "Unknown")
 """Default status of a missing condition. The default of all others is False: they appear once they become true."""
 
 

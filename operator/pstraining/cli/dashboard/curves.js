@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 400, HEIGHT = 170, LEFT = 52, RIGHT = 8, TOP = 18, BOTTOM = 22, MARKS = 20;
 
-/** An element of SVG; texts are texts, never markup. */
+/** Create an SVG element. Texts are never markup. */
 function shape(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
@@ -11,7 +11,7 @@ function shape(name, attributes, text) {
   return made;
 }
 
-/** A number in four digits at most. */
+/** Format a number with four digits at most. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -19,7 +19,7 @@ export function short(value) {
   return size >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(3)));
 }
 
-/** Round values between two limits, for the lines of the grid. */
+/** Return round values between two limits, for the lines of the grid. */
 export function ticks(low, high) {
   const raw = (high - low) / 3 || Math.abs(high) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -31,12 +31,12 @@ export function ticks(low, high) {
 
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 
-/** The last moments at which a count of the job grew. */
+/** Return the last times at which a counter of the job increased. */
 function increases(times, counts) {
   return times.filter((_, n) => n > 0 && counts[n] > counts[n - 1]).slice(-MARKS);
 }
 
-/** The pieces of a curve without missing values, as places in the lists. */
+/** Return the parts of a curve without missing values, as indices of the lists. */
 function pieces(values) {
   const found = [];
   values.forEach((value, n) => {
@@ -48,11 +48,11 @@ function pieces(values) {
 }
 
 /**
- * A figure of one curve.
+  * Return a figure of one curve.
  *
- * @param {string} title what is shown
- * @param {object} points lists: at (seconds since 1970), failovers, restarts, and the one that is named
- * @param {string} name the list to show
+ * @param {string} title title of the figure
+ * @param {object} points lists: at (seconds since 1970), failovers, restarts, and the list `name`
+ * @param {string} name name of the list to show
  * @param {boolean} fromZero whether the scale begins at 0, so that small changes of a rate look small
  */
 export function figure(title, points, name, fromZero) {
@@ -76,7 +76,7 @@ export function figure(title, points, name, fromZero) {
 function drawn(points, values, lowest, highest, words) {
   const times = points.at, first = times[0], span = times[times.length - 1] - first || 1;
   const room = (highest - lowest || Math.abs(highest) || 1) * 0.06;
-  // A value that is never negative has no room below 0.
+  // No space below 0 for values that are never negative.
   const low = lowest >= 0 ? Math.max(0, lowest - room) : lowest - room, high = highest + room;
   const x = (at) => LEFT + ((at - first) / span) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);

@@ -1,12 +1,12 @@
-// The page: asks the server for data, and shows it. Everything that comes from a cluster is text (textContent), never
-// markup. A section is made again only when its data has changed, so that selections and the focus stay.
+// The page: requests data from the server and shows it. Data from a cluster is inserted as text (textContent), never as
+// markup. A section is rendered again only if its data has changed, so that selections and the focus stay.
 
 import { figure, short } from "./curves.js";
 
 const JOBS_MS = 5000, JOB_MS = 3000, CURVES_MS = 5000, LOG_MS = 2000, KEPT_LINES = 3000;
 const $ = (id) => document.getElementById(id);
 
-/** An element with classes and attributes, and texts or elements in it. */
+/** Create an element with classes, attributes and children (texts or elements). */
 function el(name, given = {}, ...inside) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(given)) if (value !== undefined) made.setAttribute(key, value);
@@ -14,7 +14,7 @@ function el(name, given = {}, ...inside) {
   return made;
 }
 
-// --- words
+// --- texts
 
 const SHAPES = { good: "●", bad: "✖", wait: "◌", rest: "■" };
 const KINDS = {
@@ -22,7 +22,7 @@ const KINDS = {
   OOMKilled: "bad", CrashLoopBackOff: "bad", Suspended: "rest", Terminating: "rest",
 };
 
-/** A state as a word with a shape before it: the colour says nothing that they do not. */
+/** Render a state as a word with a symbol, so that no information depends on colour. */
 function stateOf(word) {
   const kind = KINDS[word] || "wait";
   return el("span", { class: `state ${kind}` }, `${SHAPES[kind]} ${word}`);
@@ -39,7 +39,7 @@ function duration(seconds) {
   return `${whole}s`;
 }
 
-/** How long ago a timestamp is; kept up to date by `age`. */
+/** Render the time since a timestamp; `age` keeps it up to date. */
 const since = (stamp) => (stamp ? el("time", { datetime: stamp, title: stamp }, ago(stamp)) : "");
 const ago = (stamp) => duration((Date.now() - Date.parse(stamp)) / 1000);
 
@@ -61,7 +61,7 @@ function bytes(value) {
 
 // --- tables and sections
 
-/** A table with a caption; a column is [title, class, cell of a row]. The first one names the row. */
+/** Create a table with a caption. A column is [title, class, cell of a row]; the first one names the row. */
 function table(caption, columns, rows, marked = () => false) {
   const head = el("tr", {}, ...columns.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)));
   const body = rows.map((row) =>
@@ -76,7 +76,7 @@ const lines = (texts) => texts.map((line) => el("div", {}, line));
 
 const shownData = {};
 
-/** Fill a section if its data is not what it shows; keep the focus on what had it. */
+/** Render a section if its data has changed, and keep the focus. */
 function section(id, data, make) {
   const key = JSON.stringify(data);
   if (shownData[id] === key) return;
@@ -86,9 +86,9 @@ function section(id, data, make) {
   if (focused) [...$(id).querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
 }
 
-// --- what is asked for
+// --- requests
 
-/** What went wrong, in words; `passing` if a later answer may be another one, so that what is shown stays. */
+/** An error with a message. With `passing`, a later request may succeed, so the shown data stays. */
 class Problem extends Error {
   constructor(words, passing) {
     super(words);
@@ -96,7 +96,7 @@ class Problem extends Error {
   }
 }
 
-/** The data of an answer, or a Problem. */
+/** Return the data of a response, or throw a Problem. */
 async function ask(what, given = {}) {
   let answer;
   try {
@@ -109,13 +109,13 @@ async function ask(what, given = {}) {
   return data;
 }
 
-/** Show a problem in a section; one that passes at the top, above what was there before. */
+/** Show a problem in a section. A passing problem is shown at the top, above the former data. */
 function failed(id, error) {
   if (error.passing) connection(error.message);
   if (!error.passing || !shownData[id]) section(id, error.message, () => [problem(error.message)]);
 }
 
-/** The job in the address, such as #default/digits. */
+/** Return the job in the address, such as #default/digits. */
 function selected() {
   try {
     const [namespace, name] = location.hash.slice(1).split("/").map(decodeURIComponent);
@@ -159,7 +159,7 @@ async function showJobs() {
   }
 }
 
-/** That the data is old is said once, at the top. */
+/** Show once, at the top, that the data is old. */
 function connection(words) {
   const shown = words ? `⚠ not up to date: ${words}` : "";
   if ($("connection").textContent !== shown) $("connection").textContent = shown;
@@ -350,7 +350,7 @@ async function showLog() {
   }
 }
 
-/** Lines at the end of the log; it stays where it was scrolled to, unless that is its end. */
+/** Append lines to the log. The scroll position stays, unless it is at the end. */
 function append({ lines: found, skipped }) {
   const shown = $("log-lines");
   const atEnd = shown.scrollHeight - shown.scrollTop - shown.clientHeight < 30;
@@ -360,9 +360,9 @@ function append({ lines: found, skipped }) {
   if (atEnd) shown.scrollTop = shown.scrollHeight;
 }
 
-// --- again and again
+// --- polling
 
-/** Show now and again and again. A cluster that answers slowly is asked less often: for a fifth of the time at most. */
+/** Poll and show data. Slow clusters are polled less often, so that requests take a fifth of the time at most. */
 function repeat(show, every) {
   let running = false, timer;
   const once = async () => {
