@@ -43,7 +43,7 @@ SOURCES = tuple("operator/pstraining/" if package == "pstraining" else f"{packag
 
 
 class ChangeError(Exception):
-    """git could not say what was changed."""
+    """git could not list the changed files."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hack.layers import ROOT
 CLEAN_UP_S = 120
 """Seconds that an interrupted command has for its own clean-up."""
 LOOK_S = 0.5
-"""Seconds between two looks at how far a command is."""
+"""Seconds between two checks of a command's progress."""
 
 
 class EndlessError(Exception):
@@ -21,7 +21,7 @@ class EndlessError(Exception):
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: like Ctrl-C, but sent to us alone and not to what we run."""
+    """SIGTERM: like Ctrl-C, but sent only to this process and not to its children."""
 
 
 def run_child(

@@ -130,7 +130,7 @@ def pages_and_manifests() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write what differs; with --check only say so, and return 1."""
+    """Write files that differ; with --check only list them and return 1."""
     check = "--check" in sys.argv[1:]
     stale = {path: text for path, text in generated().items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in stale.items():

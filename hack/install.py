@@ -42,7 +42,7 @@ def is_current(wanted: str) -> bool:
 
 
 def ensure_venv_module() -> None:
-    """Debian splits `venv` off: install it when it is missing, or say what to do."""
+    """Debian splits `venv` off: install it when it is missing, or print advice."""
     if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
         return
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"

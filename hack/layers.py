@@ -31,7 +31,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Part:
-    """One run of pytest, with a report of its own."""
+    """One run of pytest, with its own report."""
 
     name: str
     """Different for each part of a layer; the name of an only part is not shown."""
@@ -41,7 +41,7 @@ class Part:
     """Further options of pytest, also those that select tests: `("-m", "not alone", "-n", "3")`."""
 
     def only(self, files: Collection[str]) -> "Part":
-        """The same part, of these files alone."""
+        """The same part, limited to these files."""
         chosen = (f for f in files if any(f == path or f.startswith(f"{path}/") for path in self.paths))
         return replace(self, paths=tuple(sorted(chosen)))
 
@@ -77,7 +77,7 @@ class Layer:
         return tuple(dict.fromkeys(path for part in self.parts for path in part.paths))
 
     def only(self, files: Collection[str]) -> "Layer":
-        """The same layer, of these test files alone."""
+        """The same layer, limited to these test files."""
         parts = tuple(part for part in (part.only(files) for part in self.parts) if part.paths)
         return replace(self, parts=parts, narrowed=True)
 

@@ -147,7 +147,7 @@ def limits(page: str) -> list[str]:
     """The heading of each of the known limits.
 
     Raises:
-        MechanismError: a limit says nothing of a way around it.
+        MechanismError: a limit has no workaround.
     """
     _, *parts = re.split(r"^### (.+)\n", page, flags=re.MULTILINE)
     found = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -159,7 +159,7 @@ def limits(page: str) -> list[str]:
 
 
 def how_tos(docs: Path) -> list[Path]:
-    """The pages that lead people through something; each of the known limits has an entry of its own."""
+    """The how-to and tutorial pages; each known limit has its own entry."""
     found = (path for folder in PAGES for path in sorted((docs / folder).glob("*.md")))
     return [path for path in found if path != LIMITS and GENERATED not in path.read_text("utf-8")]
 
@@ -232,7 +232,7 @@ def check(table: Sequence[Entry], needed: Mapping[str, Sequence[str]], root: Pat
     """Hold the table to the project.
 
     Raises:
-        MechanismError: says all that is wrong.
+        MechanismError: lists every problem.
     """
     if wrong := list(problems(table, needed, root)):
         raise MechanismError(f"hack/{TABLE.name}:\n" + "\n".join(wrong))

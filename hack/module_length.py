@@ -1,6 +1,6 @@
 """Refuse modules of more than 400 lines: one that needs more holds two things.
 
-Prints every offender; the exit status says whether there is one.
+Prints every offender; the exit status is 1 if there is one.
 """
 
 import sys

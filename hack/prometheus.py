@@ -135,7 +135,7 @@ class Prometheus:
     """A running one, until `stop`; it forgets everything then.
 
     Raises:
-        RuntimeError: it does not start; what it said is in the message.
+        RuntimeError: it does not start; the message contains its output.
     """
 
     def __init__(self, program: str, folder: Path, settings: Mapping[str, Any], port: int) -> None:

@@ -82,7 +82,7 @@ class Writer:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write where the environment says so, and not in a worker of xdist."""
+    """Write to the file that the environment names, except in a worker of xdist."""
     path = os.environ.get(FILE)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Writer(Path(path)), "pstraining-progress")

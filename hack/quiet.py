@@ -24,7 +24,7 @@ no terminal on which pytest-timeout could report the same before it ends the pro
 
 @dataclass
 class Line:
-    """The line that says what is going on."""
+    """The progress line."""
 
     out: TextIO = field(default_factory=lambda: sys.stdout)
     clock: Callable[[], float] = time.monotonic

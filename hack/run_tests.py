@@ -1,10 +1,10 @@
-"""Run layers of the tests, the cheap ones first, and say how each went.
+"""Run layers of the tests, the cheap ones first, and report each result.
 
     python hack/run_tests.py              everything: what `make test` and CI run
     python hack/run_tests.py unit         one or several layers
     python hack/run_tests.py --changed    what a change can have broken: see hack/changed.py
 
-PSTRAINING_TESTS says how much the tests try (quick, all or soak). What a layer prints is in build/test-reports; the
+PSTRAINING_TESTS sets how much the tests try (quick, all or soak). What a layer prints is in build/test-reports; the
 terminal shows how far it is, and what failed.
 
 A cluster that a layer needs is brought up with the project's images and taken down again at the end, also after a
@@ -101,7 +101,7 @@ class Runner:
     level: Level = Level.QUICK
     reports: Path = REPORTS
     verbose: bool = False
-    """Layers print on the terminal, as they would alone, and write no log."""
+    """Layers print on the terminal and write no log."""
     longest_s: float = LONGEST_S[Level.QUICK]
     line: quiet.Line = field(default_factory=quiet.Line)
     summary: Summary = field(init=False)
@@ -158,7 +158,7 @@ class Runner:
 
 @contextmanager
 def _measured(outcome: Outcome) -> Iterator[None]:
-    """Time a layer, and look at the cores before and after it."""
+    """Time a layer, and measure the use of cores before and after it."""
     started, before = time.monotonic(), processor.look()
     try:
         yield
@@ -214,7 +214,7 @@ class LayerRun:
         environment = dict(self.environment)
         if counted:
             counted.unlink(missing_ok=True)
-            # One line a test, for who looks into the log of a run that hangs; figures that tests print stand beside it.
+            # One line per test, to find the hung one in a log; figures that tests print are beside it.
             command = [*command, "-p", "hack.pytest_progress", "-o", "verbosity_test_cases=1"]
             environment[pytest_progress.FILE] = str(counted)
 

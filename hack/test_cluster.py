@@ -1,4 +1,4 @@
-"""A cluster to try things on: brought up with the project's images, or the one that the environment names.
+"""A test cluster: started with the project's images, or the one that the environment names.
 
 `make demo` and the tests that need a cluster share it. With KUBECONFIG and PSTRAINING_CONTEXT set, that context is used
 and no other, nothing is built or brought up, and its nodes must be able to pull the images.
@@ -53,7 +53,7 @@ class Target:
 
 
 def given_context(env: Mapping[str, str]) -> str | None:
-    """The context of a cluster of one's own, if the environment names one.
+    """The context of a custom cluster, if the environment names one.
 
     Raises:
         ClusterError: a context without a KUBECONFIG.
@@ -93,7 +93,7 @@ class ClusterSession:
         return str(self.toolbox.binary("helm"))
 
     def up(self, *, with_images: bool = True) -> Target:
-        """Bring the cluster up, with the building of the images going on; `image` and `load` wait for it."""
+        """Start the cluster while the images are built; `image` and `load` wait for the build."""
         if self.context:
             return self._given(self.context)
         packages = self._pool.submit(ensure_packages, self.layout, self.progress)
@@ -127,13 +127,13 @@ class ClusterSession:
             self.load(target)
 
     def down(self) -> None:
-        """Take down what `up` brought up, also a half of it; a cluster that others brought up stays."""
+        """Stop a cluster that `up` started, also partially; a cluster started by others is kept."""
         if self._is_ours:
             with lifecycle.locked(self.layout, self.progress):
                 lifecycle.down(self.layout, self.progress)
 
     def close(self) -> None:
-        """Wait for what is still going on."""
+        """Wait for the running work."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def aside(self, work: Callable[[], object]) -> Future[object]:

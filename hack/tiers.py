@@ -1,7 +1,7 @@
 """Which tests `make test` leaves out, and which of its tests holds their mechanism: read from the source of the tests.
 
 Tests are marked with `in_all("tests/.../test_file.py::test_name")` and `in_soak` of tests/support/soak_marks.py. A
-comment behind the mark, on its line, says why. `make generate` writes docs/project/test-tiers.md from it.
+comment behind the mark, on its line, gives the reason. `make generate` writes docs/project/test-tiers.md from it.
 """
 
 import ast

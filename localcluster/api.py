@@ -78,7 +78,7 @@ class ApiClient:
         return True
 
     def ready(self) -> bool:
-        """Whether the server says that it is ready."""
+        """Whether the server reports that it is ready."""
         try:
             return self.request("GET", "/readyz")[0] == 200
         except ClusterError:

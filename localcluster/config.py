@@ -11,7 +11,7 @@ from pathlib import Path
 from localcluster.layout import DOMAIN, ClusterPlan, NodePlan
 
 PAUSE_IMAGE = "pstraining.local/pause:1"
-# Their renewals of Leases alone would fill the audit log; the operator's Lease stays in it.
+# Their Lease renewals would fill the audit log; the operator's Lease is kept.
 CHATTY_USERS = (
     "system:apiserver",
     "system:kube-controller-manager",

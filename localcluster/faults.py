@@ -1,6 +1,6 @@
 """Faults for end-to-end tests: kill a container, kill a process in it, pull a node's cable.
 
-All are idempotent where that has a meaning, and fail with a message that says what was found
+All are idempotent where that has a meaning, and fail with a message that reports what was found
 instead. Usable from the command line and as functions.
 """
 
@@ -85,7 +85,7 @@ def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout
 
 @contextlib.contextmanager
 def without_api(layout: Layout | None = None) -> Iterator[None]:
-    """Inside, the API server stands still (SIGSTOP): it takes connections and answers nothing.
+    """Inside, the API server is frozen (SIGSTOP): it accepts connections and answers nothing.
 
     Raises:
         ClusterError: it does not run.

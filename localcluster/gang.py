@@ -53,7 +53,7 @@ def up(cluster: Cluster) -> None:
     write(config, json.dumps(configuration(own), indent=1))
     cluster.kubectl("apply", "-f", str(definition(cluster)))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
-    # No port of its own: the cluster's scheduler has it.
+    # No own port: the cluster's scheduler uses it.
     argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0", LOOK_AGAIN)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
 

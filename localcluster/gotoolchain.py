@@ -43,7 +43,7 @@ def needed_version(layout: Layout) -> tuple[int, ...]:
 
 
 def version_of(binary: Path) -> str:
-    """What ``go env GOVERSION`` says, without letting go download another toolchain."""
+    """The output of ``go env GOVERSION``, without downloading another toolchain."""
     return run([str(binary), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local"}).strip()
 
 

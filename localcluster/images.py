@@ -65,7 +65,7 @@ def allowed_paths(dockerignore: str) -> list[str] | None:
 def context_files(repo: Path) -> list[Path]:
     """Every file that a build may read, sorted.
 
-    A little more than the build sees is harmless: it costs a look at buildah's layer cache.
+    Slightly more than the build sees is harmless: it costs a lookup in buildah's layer cache.
     """
     ignore = repo / ".dockerignore"
     allowed = allowed_paths(ignore.read_text(encoding="utf-8")) if ignore.exists() else None

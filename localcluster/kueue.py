@@ -22,7 +22,7 @@ CERTIFICATES = (Certificate(NAME, NAME, "system:masters"), Certificate(SERVING, 
 PORT, HEALTH_PORT = 9443, 18081
 FRAMEWORKS = ("batch/job", "pod", "deployment", "statefulset")
 EXTERNAL = ("PSTrainingJob.v1alpha1.pstraining.dev",)
-"""The kinds whose own operators ask for their quota: Kueue leaves what these objects own alone."""
+"""The kinds whose own operators request their quota: Kueue ignores children of these objects."""
 CALLED = ("v1-pod", "v1-job", "v1-deployment", "v1-statefulset", "kueue-x-k8s-io")
 """Parts of the paths of the webhooks that belong to them, and to Kueue's own objects."""
 CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
@@ -118,7 +118,7 @@ def up(cluster: Cluster, *, all_jobs: bool = False) -> None:
     write(config, json.dumps(configuration(serving, all_jobs=all_jobs), indent=1))
     program, authority = cluster.toolbox.binary(NAME), (certs / "ca.crt").read_bytes()
     _apply(cluster, "crds", definitions(program.parent / "bases", authority))
-    # Its API for pending workloads would want certificates of its own.
+    # Its API for pending workloads would need its own certificates.
     options = (f"--config={config}", f"--kubeconfig={own}", "--feature-gates=VisibilityOnDemand=false")
     argv = (*OWN_ETC, str(serving), str(program), *options)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))

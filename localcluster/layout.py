@@ -171,7 +171,7 @@ class ClusterPlan:
     api_address: str
     nodes: tuple[NodePlan, ...]
     ipv6: bool = False
-    """Nodes, pods and Services have IPv6 addresses alone."""
+    """Nodes, pods and Services have only IPv6 addresses."""
 
     @property
     def server(self) -> str:

@@ -60,7 +60,7 @@ def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluste
 
 
 def saved_plan(layout: Layout) -> ClusterPlan | None:
-    """The plan of the cluster that was brought up here, if any."""
+    """The plan of the cluster that was started here, if any."""
     state = _read_state(layout)
     if state.get("boot") != procs.boot_id():
         return None

@@ -3,7 +3,7 @@
 The control plane's namespace holds a bridge; each node's namespace is tied to it by a veth pair
 and knows routes to the other nodes' pods. The host reaches the API server through a veth with a
 /30. No namespace has a default route: nothing leaves the machine. All functions create what is
-missing and leave the rest alone, so they also repair.
+missing and keep the rest, so they also repair.
 """
 
 import json

@@ -17,7 +17,7 @@ HEARTBEAT_S = 10.0
 
 @dataclass
 class Step:
-    """A piece of work that is going on."""
+    """A running step."""
 
     name: str
     started: float
@@ -26,7 +26,7 @@ class Step:
 
 @dataclass
 class Progress:
-    """Prints steps as they begin and end; every ten seconds says what is still going on.
+    """Prints steps as they begin and end; every ten seconds prints the running ones.
 
     Thread-safe: several steps may run at once.
     """
@@ -107,7 +107,7 @@ def format_line(elapsed: float, text: str) -> str:
 
 
 def format_heartbeat(steps: Sequence[Step], now: float) -> str:
-    """What is still going on, with its seconds and detail."""
+    """The running steps, with their seconds and details."""
     parts = []
     for step in steps:
         detail = f", {step.detail}" if step.detail else ""

@@ -161,7 +161,7 @@ class Toolbox:
 
     @property
     def go(self) -> Go:
-        """The toolchain; looked for when first needed."""
+        """The toolchain; searched for on first use."""
         if self._go is None:
             self._go = find_go(self.layout, self.progress)
         return self._go

@@ -178,7 +178,7 @@ def _renew() -> None:
 
 
 def _hack(*arguments: str) -> None:
-    """The local cluster's commands; what they say is shown when one fails."""
+    """The local cluster's commands; their output is shown when one fails."""
     command = [sys.executable, "-m", "localcluster", *arguments]
     done = subprocess.run(command, check=False, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""The API server's audit log: who wrote what, to the microsecond."""
+"""The API server's audit log: each write with its client, to the microsecond."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ class AuditLog(AuditFiles):
         return sum(namespace.encode() in line for line in self.lines(mark))
 
     async def quiet(self, namespace: str, seconds: float, limit: float, agent: str = "") -> None:
-        """Wait until nothing, or nothing of one agent, was written in a namespace for so long.
+        """Wait until a namespace had no writes, or none by one agent, for a given time.
 
         Raises:
             TimeoutError: there is no end to it.

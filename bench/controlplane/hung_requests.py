@@ -1,4 +1,4 @@
-"""Jobs whose children are refused or never answered: what do the other jobs lose by them?
+"""Jobs whose children are rejected or never answered: what do they cost the other jobs?
 
 Both runs, the clean one and the poisoned one, go through a proxy of their own; its cost is in both.
 """

@@ -1,4 +1,4 @@
-"""The programs under test, each a process of its own: what they cost by /proc."""
+"""The programs under test, each in its own process, and their cost by /proc."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ class Program:
         return usage(self.process.pid)
 
     async def idle(self, seconds: float, limit: float, share: float = 0.05) -> None:
-        """Wait until it has used less than a share of a core for so long."""
+        """Wait until it has used less than a share of a core for a given time."""
         end = asyncio.get_running_loop().time() + limit
         while True:
             before = self.usage().cpu
@@ -65,7 +65,7 @@ class Starter:
 
     def start(self, name: str, *arguments: str, **settings: str) -> Program:
         """Start a Python program by its arguments."""
-        # The operator refuses variables of its prefix that it does not know.
+        # The operator rejects unknown variables with its prefix.
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PSTRAINING_")}
         env = {**kept, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT}", **self.target, **settings}
         log = self.folder / f"{name}.log"

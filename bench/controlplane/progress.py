@@ -49,7 +49,7 @@ class _Reporter:
     """When it reported, in seconds since the epoch."""
 
     async def report(self, session: aiohttp.ClientSession) -> None:
-        """Send one report, over a connection of its own: a minute later the operator has closed the last one."""
+        """Send one report over a new connection: the operator closes an idle one within a minute."""
         self.step += 100
         self.sent.append(time.time())
         status = {
@@ -63,7 +63,7 @@ class _Reporter:
             self.refused += answer.status != 200
 
     async def run(self, session: aiohttp.ClientSession, delay: float, seconds: float, period: float) -> None:
-        """Report once a period for so long."""
+        """Report once per period for a given time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         await asyncio.sleep(delay)

@@ -177,7 +177,7 @@ async def _reaction(bench: Bench, namespace: str, count: int) -> Figures:
 
 
 async def _fail_worker(bench: Bench, namespace: str, job: str) -> None:
-    """Worker 0's container has ended with 1 and runs again, says the kubelet."""
+    """The kubelet reports that worker 0's container exited with 1 and runs again."""
     selector = f"{names.LABEL_JOB}%3D{job},{names.LABEL_ROLE}%3D{names.WORKER},{names.LABEL_INDEX}%3D0"
     (pod,) = await bench.list(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")
     (container,) = pod["status"]["containerStatuses"]

@@ -197,13 +197,13 @@ def main() -> int:
 
 
 def each_in_its_own_process(options: argparse.Namespace) -> int:
-    """One task after the other, each with servers of its own: they keep every variant's functions, 10 GB a task."""
+    """One task after the other, each with its own servers: they keep every variant's functions, 10 GB per task."""
     if not options.go_on:
         options.out.unlink(missing_ok=True)
     own = ["--only", options.only, "--folds", str(options.folds), "--seeds", str(options.seeds)]
     for task in options.tasks:
         command = [sys.executable, "-m", "bench.training.accuracy", "--tasks", task, "--go-on", *own]
-        subprocess.run([*command, "--out", str(options.out)], check=False)  # what it says of one task is said again
+        subprocess.run([*command, "--out", str(options.out)], check=False)  # its messages about one task are repeated
     return report(json.loads(options.out.read_text(encoding="utf-8")))
 
 

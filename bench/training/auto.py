@@ -1,4 +1,4 @@
-"""Whether Auto compression chooses well: `python -m bench.training.auto`. Needs root, for a network of its own.
+"""Whether Auto compression chooses well: `python -m bench.training.auto`. Needs root, for its own network.
 
 A grid of links and models. On each point two synchronous workers train without compression, with Int8 both ways, and
 with Auto, on one parameter server behind a token bucket on the loopback interface, which both directions and both

@@ -2,7 +2,7 @@
 
 A task's link is what its sockets send, or receive, whichever is more: a network card does both at once. The bytes are
 the kernel's own count of each TCP connection, without headers. The optimum for dense gradients on n workers and k
-parameter servers is Theorem 1 of BytePS (Jiang et al., OSDI 2020). Needs root, for a network of its own, and `ss`.
+parameter servers is Theorem 1 of BytePS (Jiang et al., OSDI 2020). Needs root, for its own network, and `ss`.
 """
 
 import argparse

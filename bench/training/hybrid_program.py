@@ -1,6 +1,6 @@
 """What `bench.training.hybrid` measures: a dense part and a table, drawn at random, at a steady and slow pace.
 
-BENCH_TABLE says where the table is: `servers` (on the parameter servers, by rows), `dense` (one more dense tensor) or
+BENCH_TABLE sets where the table is: `servers` (on the parameter servers, by rows), `dense` (one more dense tensor) or
 `none`. A step takes BENCH_PACE seconds at least, so that a reader finds all bytes of a step on the wire, or none.
 """
 

@@ -1,4 +1,4 @@
-"""Networks of one's own, on which every byte is counted.
+"""Separate networks on which every byte is counted.
 
 They live as long as this process: nothing has to be removed, and nothing outside is touched.
 """
@@ -22,7 +22,7 @@ BURST: Final = "128kb"
 
 
 def leave() -> None:
-    """Move this process, and those that it starts, into a new network namespace with a loopback interface alone.
+    """Move this process, and those that it starts, into a new network namespace with only a loopback interface.
 
     Raises:
         OSError: this needs root.

@@ -1,6 +1,6 @@
 """The program that is measured: a model of a given shape on data that is drawn at random, trained until it is stopped.
 
-BENCH_MODEL says which of `models`. Every gradient takes BENCH_DELAY seconds longer, as if it had taken that long to
+BENCH_MODEL selects one of `models`. Every gradient takes BENCH_DELAY seconds longer, as if it had taken that long to
 compute; on the worker of index BENCH_SLOW ten times as long. BENCH_ENOUGH bytes of a shard's state, and a member that
 comes back learns while training continues.
 """

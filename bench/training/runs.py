@@ -70,7 +70,7 @@ class Figures:
     bytes: int
     """On the network, both directions and headers."""
     links: Passed
-    """By task where each has a link of its own."""
+    """By task, where each has its own link."""
     processor_seconds: float
     """Of all processes."""
     resident: Mapping[str, float]
@@ -117,7 +117,7 @@ class Running:
         """What it does in the time that was asked for, from one report to another.
 
         Raises:
-            TimeoutError: it stands still.
+            TimeoutError: training has stalled.
             RuntimeError: a process of it was lost meanwhile.
         """
         begin = end = self._look(after=time.monotonic())

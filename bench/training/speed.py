@@ -77,7 +77,7 @@ OURS, RING = "ours, Sync, measured", "MultiWorkerMirroredStrategy, measured"
 
 
 def busiest(effort: Effort) -> Taken:
-    """Bytes of an update in the busier direction of the busiest link, measured, beside what the formulas say."""
+    """Bytes of an update in the busier direction of the busiest link, measured, and by the formulas."""
     loads = {
         OURS: Load("dense", ps=SERVERS, workers=WORKERS, training=SYNC),
         RING: Load("dense", ps=0, workers=WORKERS, chief=False, program=f"{PEERS}.all_reduce", environment=PLAIN),

@@ -1,4 +1,4 @@
-"""What is learned where accuracy is compared: two real data sets that scikit-learn brings along, and made-up clicks.
+"""The tasks for comparing accuracy: two real data sets from scikit-learn, and synthetic clicks.
 
 The clicks are synthetic: a logistic model over hidden factors of users, items and two contexts draws them.
 """

@@ -1,7 +1,7 @@
 """The program of a worker that only pulls and pushes, in turn with a raw TCP stream over the same link.
 
 By the functions that a worker's step is made of when it has more to do between pull and push. The optimizer is SGD
-without slots: the link is to be measured, not arithmetic. BENCH_MODEL says which model, BENCH_ROUNDS how often,
+without slots: the link is to be measured, not arithmetic. BENCH_MODEL sets the model, BENCH_ROUNDS how often,
 BENCH_RAW where the stream's other end is.
 """
 

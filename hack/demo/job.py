@@ -14,7 +14,7 @@ from localcluster.progress import Progress
 
 POLL_S = 1.0
 UNSEEN_S = 60.0
-"""Seconds within which the operator has looked at a new job, or never will."""
+"""Seconds after which the operator must have processed a new job."""
 TELL_S = 5.0
 """Seconds between two of the chief's lines that are passed on."""
 Object = Mapping[str, Any]
@@ -26,7 +26,7 @@ class JobFailedError(ClusterError):
 
 @dataclass(frozen=True)
 class Result:
-    """What the chief says at the end."""
+    """The chief's final log line."""
 
     test_accuracy: float
     line: Object

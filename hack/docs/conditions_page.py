@@ -96,6 +96,6 @@ def _lines() -> Iterator[str]:
 
 
 def todo(reason: str) -> str:
-    """What to do about a reason, with the section that says more; empty if nothing is to be done."""
+    """Advice for a reason, with a link to its section; empty if no action is needed."""
     advice = OF_REASONS.get(reason) or OF_FAILURES.get(reason)
     return "" if advice is None else f"{advice.todo} [More](../users/troubleshoot.md#{advice.section})"

@@ -24,7 +24,7 @@ FOLDER = "../../tests/tfjob/convert"
 
 
 class GalleryError(Exception):
-    """A TFJob does not say what it shows."""
+    """A TFJob has no description."""
 
 
 def gallery() -> str:

@@ -18,7 +18,7 @@ from hack.docs.pages import Page, Piece, pages  # noqa: E402 (the path comes fir
 from hack.field_mutation import functions  # noqa: E402
 
 FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "localcluster", "operator", "tests")
-"""What begins with one of them is taken for a path from the root."""
+"""A path that starts with one of them is relative to the root."""
 _PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w.*/-]+)(::\w+)?")
 _NO_PATHS = {"examples/s": "a rate", "docs/project/decisions/NNNN-title.md": "how records are named"}
 """What looks like a path and is none, and why."""
@@ -79,7 +79,7 @@ def lonely(known: Mapping[Path, Page], folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Print every problem; the exit status says whether there is one."""
+    """Print every problem; the exit status is 1 if there is one."""
     found = list(problems(ROOT))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

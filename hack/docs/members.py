@@ -1,4 +1,4 @@
-"""What the source says of the members of enums: the string below each."""
+"""Descriptions of enum members: the string below each in the source."""
 
 import ast
 from collections.abc import Mapping

@@ -93,7 +93,7 @@ def check(table: Mapping[str, Entry], wanted: Mapping[str, Any]) -> None:
     """Hold the table to the CRD, the code and the tests.
 
     Raises:
-        FieldError: says all that is wrong.
+        FieldError: lists every problem.
     """
     wrong = [f"{p} has no entry: say what reads it and which test fails without" for p in wanted if p not in table]
     wrong += [f"{p} is no field of the spec" for p in table if p not in wanted]
@@ -127,7 +127,7 @@ def page(definition: Mapping[str, Any]) -> str:
 
 
 def _ruled(schema: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The fields about which a rule says something: its own fieldPath, else the first path that its message names."""
+    """The fields of a rule: its fieldPath, else the first path in its message."""
     for rule in schema.get("x-kubernetes-validations", ()):
         named = re.match(r"spec\.[A-Za-z.]*[A-Za-z]", rule["message"])
         if "fieldPath" in rule:

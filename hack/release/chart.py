@@ -46,7 +46,7 @@ def install_manifest(helm: str, chart: Path, registry: str, version: str) -> str
     """All objects of the chart with its default values, and their namespace, for `kubectl apply --server-side`.
 
     Raises:
-        ReleaseError: Helm refuses the chart.
+        ReleaseError: Helm rejects the chart.
     """
     where = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
     image = ["--set-string", f"image.repository={registry}/pstraining/operator"]

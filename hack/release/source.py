@@ -16,7 +16,7 @@ FOLDERS = ("charts", "crds", "examples", "hack/locks", "hack/release", "operator
 
 
 class ReleaseError(Exception):
-    """A release cannot be made; the message says why, and the way out."""
+    """A release cannot be built; the message gives the reason and a remedy."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ Series = dict[str, str]
 
 @dataclass(frozen=True)
 class Case:
-    """Series of one value a minute, at which minute to look, and what the alert is told of."""
+    """Series of one value a minute, the minute to evaluate, and the expected alert."""
 
     fires: Series
     calm: Series

@@ -125,7 +125,7 @@ def job(labels: Mapping[str, str] | None, spec: Manifest, status: Manifest | Non
 
 
 def refusals(policy: Manifest, old: Manifest, new: Manifest, user: str = "alice") -> list[str]:
-    """The messages with which the policy refuses a user's change."""
+    """The messages with which the policy rejects a user's change."""
     given = {"object": new, "oldObject": old, "request": {"userInfo": {"username": user}}}
     of = {v["name"]: cel.evaluate(v["expression"], cel.context(given)) for v in policy["spec"]["variables"]}
     variables = cel.context({**given, "variables": of})

@@ -1,4 +1,4 @@
-"""The operator's Deployment: what its process is told, how it is probed, and that its pod is restricted."""
+"""The operator's Deployment: its settings, its probes, and its restricted pod."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_the_pod_passes_the_restricted_standard(render: Render) -> None:
 
 
 def test_the_platform_may_choose_the_ids_of_the_operators_pod(render: Render) -> None:
-    """OpenShift's restricted-v2 refuses IDs outside the namespace's range; the image's user is enough elsewhere."""
+    """OpenShift's restricted-v2 rejects IDs outside the namespace's range; the image's user is enough elsewhere."""
     contexts = (pod(render)["spec"]["securityContext"], container(pod(render))["securityContext"])
     assert not {"runAsUser", "runAsGroup", "fsGroup"} & {key for context in contexts for key in context}
 
@@ -103,7 +103,7 @@ def test_the_image(render: Render) -> None:
 
 
 def test_no_repository_is_the_default(helm: Helm) -> None:
-    """A default that nobody owns is an image of whoever takes the name."""
+    """A default repository without an owner could be claimed by anyone."""
     done = helm("template", "pstraining", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES)
     assert done.returncode != 0
     assert "image.repository is not set" in done.stderr

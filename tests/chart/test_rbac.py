@@ -136,7 +136,7 @@ def test_the_clusters_aggregated_roles_include_jobs(render: Render) -> None:
     assert granted(edit["rules"])["pstraining.dev", "pstrainingjobs"] == (
         *("create", "delete", "deletecollection", "patch", "update"),
     )
-    # Only the operator says how a job stands.
+    # Only the operator writes a job's status.
     assert ("pstraining.dev", "pstrainingjobs/status") not in granted(edit["rules"])
 
 

@@ -1,4 +1,4 @@
-"""What kube-score says of the chart, with all that it can install: nothing but what is wanted so."""
+"""kube-score's findings on the chart with everything enabled: only the intended ones."""
 
 import json
 import subprocess

@@ -145,7 +145,7 @@ class Pod:
         write_whole(self.folder / "order", str(code))
 
     def close(self) -> None:
-        """Stop whatever is left, with all that it has started: a launcher that is killed ends nobody."""
+        """Stop remaining processes and their children: a killed launcher ends none of them."""
         if self.process is not None and self.runs():
             below = list(descendants(self.pid))
             self.process.kill()

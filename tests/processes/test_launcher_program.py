@@ -354,7 +354,7 @@ def test_a_finished_program_is_never_restarted(pod: MakePod, ps: FakePs) -> None
     chief.order(0)
     assert chief.wait() == 0
     assert os.listdir(chief.run_dir) == ["succeeded"]
-    ps.down()  # a finished pod waits for nobody
+    ps.down()  # a finished pod does not wait
     chief.start(*chief.puppet)
     eventually(lambda: "which idles until it is removed" in chief.log())
     assert any(is_quiet(chief.pid) for _ in range(10))

@@ -1,4 +1,4 @@
-"""The launcher on a PS, as real processes: the server is kept running, and the status port tells the truth about it."""
+"""The launcher on a PS, as real processes: the server is kept running, and the status port reports its state."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ from tests.processes.pods import FakePs, Pod, eventually, get, is_alive
 from tests.support.ports import free_neighbours
 
 MakePod = Callable[..., Pod]
-# A server that listens once the file "listen" exists, and ends slowly when told so.
+# A server that listens once the file "listen" exists, and ends slowly on request.
 SERVER = """
 import json, os, signal, socket, sys, time
 def stop(*_):

@@ -1,4 +1,4 @@
-"""The launcher's files lie in a volume that the kubelet writes anew whenever the cluster map changes."""
+"""The launcher's files are in a volume that the kubelet rewrites when the cluster map changes."""
 
 import subprocess
 import sys

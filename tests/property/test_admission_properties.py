@@ -108,7 +108,7 @@ def phase_of(world: QueuedWorld) -> str:
 
 
 def settle(world: QueuedWorld, seed: int) -> None:
-    """There is quota for all, nobody suspends: the job runs or has ended, and only what runs has quota."""
+    """With quota for all and no suspension the job runs or has ended, and only running pods have quota."""
     world.quota, world.checks = 100, False
     world.pass_checks()
     world.edit({"runPolicy": {"suspend": False}})

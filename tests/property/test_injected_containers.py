@@ -66,7 +66,7 @@ def _around(own: list[dict[str, Any]], others: list[dict[str, Any]], at: int) ->
 
 
 def test_an_injected_container_may_have_the_default_name() -> None:
-    """The annotation says which container is ours, not the name."""
+    """The annotation names our container, not the container's name."""
     manifest, found = made_by("trainer", names.CHIEF, annotated=True)
     found["spec"]["containers"].insert(0, {"name": names.MAIN_CONTAINER})
     found["status"]["containerStatuses"].insert(0, {"name": names.MAIN_CONTAINER, "state": {"running": {}}})

@@ -1,4 +1,4 @@
-"""What holds whatever nodes are lost and come back, in whatever order with everything else."""
+"""Invariants under any loss and return of nodes, in any order with other events."""
 
 from datetime import timedelta
 from typing import Any
@@ -88,7 +88,7 @@ def step(world: World, what: tuple[str, str, int, int]) -> None:
 
 
 def tell_late(world: World, code: int) -> None:
-    """Cut nodes tell how pods have ended there that others have replaced: it changes nothing of the job's end."""
+    """Partitioned nodes report the end of replaced pods: it does not change the job's result."""
     assert world.nodes is not None
     assert world.job is not None
     before = (world.job.get("status") or {}).get("phase")

@@ -1,4 +1,4 @@
-"""Null in a template is absent, at every path of it: in what the operator renders, and in what validate says."""
+"""Null in a template is absent, at every path of it: in the operator's objects, and in the findings of validate."""
 
 import copy
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ def in_schema(path: Path) -> bool:
 def test_the_operator_renders_null_as_absent(make: Any) -> None:
     for path in ALL:
         if in_schema(path):
-            continue  # the API server refuses such an item
+            continue  # the API server rejects such an item
         with_null, without = make(changed(path, null=True)), make(changed(path, null=False))
         plans = [planner.plan(observe(m, (), ()), NOW, LAUNCHER) for m in (with_null, without)]
         assert plans[0] == plans[1], path

@@ -140,7 +140,7 @@ def test_an_end_is_final(spec: dict[str, Any], history: list[Any]) -> None:
 @THOROUGH
 @given(failures=st.integers(0, 5), limit=st.integers(0, 4), watched=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_the_budget_counts_every_failure_exactly_once(failures: int, limit: int, watched: list[bool]) -> None:
-    """A container's restarts are counted also when the operator looked away in between."""
+    """A container's restarts are counted also when the operator missed some of them."""
     world = World(job(spec={"runPolicy": {"backoffLimit": limit}}))
     world.settle()
     for number in range(failures):

@@ -1,4 +1,4 @@
-"""One primary a shard in every epoch, whatever dies, whoever asks, and however old the picture is."""
+"""One primary per shard in every epoch, after any loss and request, and with stale observations."""
 
 from contextlib import suppress
 from typing import Any

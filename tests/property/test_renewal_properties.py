@@ -68,7 +68,7 @@ class Renewal(RuleBasedStateMachine):
 
     @rule()
     def calm_down(self) -> None:
-        """All get the state, as often as somebody has lost it: in the end all are as the spec says."""
+        """Every member gets the state again after each loss: in the end all match the spec."""
         for _ in range(SHARDS * (STANDBYS + 1) + 1):
             self.world.controllers()
             for number in range(len(self.servers())):

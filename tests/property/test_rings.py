@@ -44,7 +44,7 @@ class Circle:
     put: dict[int, Gradient] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     met: dict[int, int | None] = field(default_factory=dict)
-    """The steps that members have told, and then the parameters that they have come to."""
+    """The steps that members have reported, and then their parameters."""
     broken: bool = False
 
 
@@ -191,7 +191,7 @@ def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
         observation, session = cluster.look(), cluster.session
         yield
         if session != cluster.session:
-            continue  # it is refused
+            continue  # it is rejected
         if me.ring is not None and cluster.circles[me.ring].broken:
             cluster.leave(me)
         action = protocol.next_action(observation, me.standing)
@@ -325,7 +325,7 @@ def run(seed: int, deaths: float, losses: float = 0.0) -> Cluster:
                 cluster.ready |= 1 << index
         if draw.random() < losses:
             cluster.lose(arbiter=draw.random() < 0.5)
-        if draw.random() < deaths:  # somebody is suspected, and may come back
+        if draw.random() < deaths:  # a member is suspected, and may rejoin
             _suspect(cluster, draw.randrange(WORKERS))
         suspected = [w for w in running if not cluster.ready >> w & 1]
         if suspected and draw.random() < 0.05:

@@ -47,7 +47,7 @@ class Server:
 
 @dataclass
 class Cluster:
-    """The servers, and who is heard of."""
+    """The servers, and the workers that they know."""
 
     backups: int
     servers: list[Server] = field(default_factory=lambda: [Server() for _ in range(SERVERS)])
@@ -156,7 +156,7 @@ def run(seed: int, backups: int, deaths: float, *, until: int = 5) -> Cluster:
         except StopIteration:
             del running[index]
             ended.add(index)
-            cluster.alive &= ~(1 << index)  # it has said good-bye
+            cluster.alive &= ~(1 << index)  # it has deregistered
         for lost in range(WORKERS):
             if lost not in running and lost not in ended and draw.random() < 0.02:
                 running[lost] = worker(cluster, lost, until)

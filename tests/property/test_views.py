@@ -161,7 +161,7 @@ def test_a_chunk_is_accepted_only_at_its_own_step(is_on: bool) -> None:
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_chunks_count_only_under_the_previous_view(is_on: bool) -> None:
-    """A learner made a step that nobody else made, and the others made another one without it."""
+    """A learner applied a step that no other member applied, and the others applied another one without it."""
     found, world = small(Rules() if is_on else Rules(on_transfer_finish=credulous), chunk_count=1)
     world = played(found, world, *LEARNS, "chunk -> p", "worker: begins", "step on p", "worker: dies", "cut")
     world = played(found, world, *looking("chief 1", "Prepare s w", "Accept s w", "Activate s"))

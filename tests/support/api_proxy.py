@@ -38,13 +38,13 @@ class Seen:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes something; Leases are nobody's business here."""
+        """Whether it changes an object; Leases are ignored here."""
         return self.method != "GET" and "/leases" not in self.path
 
 
 @dataclass
 class ApiProxy:
-    """The proxy's state, for tests to look at and to change."""
+    """The proxy's state, for tests to read and change."""
 
     configuration: Configuration
     url: str = ""

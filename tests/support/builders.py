@@ -1,4 +1,4 @@
-"""Builders of jobs and observed objects: tests say what matters to them and nothing else."""
+"""Builders of jobs and observed objects: a test sets only the fields that matter to it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -62,7 +62,7 @@ class Tab:
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number, self._session = write, read, b"", 0, ""
         self.complaints: list[str] = []
-        """Exceptions, and what the console says of errors and violated policies."""
+        """Exceptions, and the console's errors and violated policies."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):

@@ -1,4 +1,4 @@
-"""The cluster of commands' tests: whatever a test does not give it is not asked for."""
+"""The cluster of commands' tests: answers that a test does not set are empty."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -35,7 +35,7 @@ def run(
 
 
 def failed(ran: Ran, code: ExitCode = ExitCode.ERROR) -> str:
-    """What a command that could not do it said: one line."""
+    """The one-line message of a failed command."""
     assert ran.returncode == code, ran
     assert "Traceback" not in ran.stderr
     (line,) = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]

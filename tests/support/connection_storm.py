@@ -60,7 +60,7 @@ def main() -> None:
         thread.join(30)
     sys.stdout.write(f"{sum(results)}\n")
     sys.stdout.flush()
-    os._exit(0)  # a context whose server is gone waits long for it
+    os._exit(0)  # a context waits long for a lost server
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A program whose parameters tell how often each sample was trained: `python -m tests.support.counting`.
+"""A program whose parameters count how often each sample was trained: `python -m tests.support.counting`.
 
 Sample i is row i of a table, and the loss is the mean of a batch's rows. Adagrad's slot adds up the squares of their
 gradients, each one over the number of samples in its update: with batches of one size, a row that was trained once by

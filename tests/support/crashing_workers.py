@@ -85,7 +85,7 @@ class Line(threading.Thread):
     """A task's processes, one after the other, until one has come to its end.
 
     Args:
-        kills: who dies.
+        kills: the workers that crash.
         chance: of being killed at each moment.
         process: runs the process of that number, from 1.
     """

@@ -86,7 +86,7 @@ class Example:
         return self.kube.log(self.namespace, self.pod(role, index, term=term))
 
     def events(self, role: str, index: int = 0, *, term: int = 0) -> list[dict[str, Any]]:
-        """What a task tells, as JSON lines of its log."""
+        """A task's events, as JSON lines of its log."""
         found = []
         for line in self.log(role, index, term=term).splitlines():
             if line.startswith('{"event"'):  # where no container runs yet, the kubelet's answer is another document

@@ -21,7 +21,7 @@ Place = tuple[str, str, str]
 Failure = Callable[[str, str, str, str], Exception | None]
 """Verb, kind, namespace and name of a request: what it fails with, or None."""
 UNKNOWN_FIELD = "unknownField"
-"""A field of this name is what strict validation refuses here."""
+"""Strict validation rejects a field of this name here."""
 
 
 class FakeKube:
@@ -33,7 +33,7 @@ class FakeKube:
         self.requests: list[tuple[str, str, str]] = []
         """Verb, kind and name of every request that changed something or tried to."""
         self.changes: list[tuple[str, Object]] = []
-        """The watch's events that nobody has read yet."""
+        """The watch's unread events."""
         self.failures: Failure = lambda verb, kind, namespace, name: None
         self._applied: dict[str, dict[str, Manifest]] = {}
         self._versions = itertools.count(100)
@@ -184,7 +184,7 @@ class FakeKube:
         return self._changed("MODIFIED", found)
 
     def remove(self, kind: Kind | str, namespace: str, name: str) -> None:
-        """An object goes, for whatever reason."""
+        """An object is deleted, for any reason."""
         found = self.objects.pop((str(kind), namespace, name))
         found["metadata"]["resourceVersion"] = str(next(self._versions))
         self._applied.pop(found["metadata"]["uid"], None)

@@ -1,6 +1,6 @@
 """A small stand-in for core, to test the shell around it: a job wants one ConfigMap and one Deployment of no replicas.
 
-Run as a program it is the operator with these decisions; its log tells what every pass saw.
+Run as a program it is the operator with these decisions; its log shows what every pass observed.
 """
 
 import asyncio

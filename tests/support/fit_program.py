@@ -97,7 +97,7 @@ def callbacks() -> list[Any]:
             x, y = data()
             logits = self.model.predict_on_batch(x)
             self.note("epoch_end", epoch=epoch, logs=logs, accuracy=float((logits.argmax(1) == y).mean()))
-            if epoch >= PLAN.get("stop_after", epoch + 1):  # those that end together are told as one
+            if epoch >= PLAN.get("stop_after", epoch + 1):  # those that end together are reported as one
                 self.model.stop_training = True
             if epoch >= PLAN.get("fail_after", epoch + 1):
                 raise RuntimeError("this callback does not like epoch 1")

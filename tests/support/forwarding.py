@@ -34,7 +34,7 @@ def forwarded(address: str, target: tuple[str, int]) -> Iterator[int]:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy until the source ends, and then tell the sink."""
+    """Copy until the source ends, then shut down the sink for writing."""
     try:
         while data := source.recv(CHUNK):
             sink.sendall(data)

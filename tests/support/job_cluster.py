@@ -1,4 +1,4 @@
-"""A cluster as commands see it: one job in a simulated world, whose operator acts whenever somebody waits."""
+"""A cluster as commands see it: one job in a simulated world, whose operator acts during each wait."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class JobCluster(Nowhere):
         self.away = False
         """Whether the operator does nothing."""
         self.refusal: CommandError | None = None
-        """What the API server says to every write."""
+        """The API server's answer to every write."""
         self.asked: list[tuple[str, Any]] = []
         self.reported: list[str] = []
         self.now = 0.0

@@ -57,7 +57,7 @@ CHILD_KINDS = (
 
 
 class ApiError(Exception):
-    """The API server refused a request."""
+    """The API server rejected a request."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")

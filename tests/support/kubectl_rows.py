@@ -42,7 +42,7 @@ class Row:
     in_pod: bool = False
     """Whether there is a service account."""
     refused: str = ""
-    """What the plugin says where kubectl refuses."""
+    """The plugin's output where kubectl fails."""
     differs: str = ""
     """Why the plugin does something else on purpose."""
 

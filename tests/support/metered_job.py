@@ -1,4 +1,4 @@
-"""A job in a network of its own: what its tasks say that they sent, beside what the network's interface has carried.
+"""A job in its own network: the bytes that its tasks report, beside those of the network's interface.
 
 `python -m tests.support.metered_job FOLDER` needs root; it prints one JSON object.
 """
@@ -66,7 +66,7 @@ def until(job: LocalJob, condition: Callable[[], Any]) -> Any:
 
 
 def main(folder: str) -> None:
-    """Train, look twice, and tell the difference."""
+    """Train, measure twice, and return the difference."""
     network.leave()
     plan = {"width": 20_000, "pace": 0.02, "validation": False, "trainer": {"epochs": 1000, "steps_per_epoch": 40}}
     os.environ |= {"PSTRAINING_METRICS_PORT": "0", "FITTING_FOLDER": folder, "FITTING_PLAN": json.dumps(plan)}

@@ -125,7 +125,7 @@ def sensitive_adam() -> Any:
 
 
 def towards_three(model: Any, batch: Any) -> Any:
-    """The loss wants 3, whatever the labels say."""
+    """The loss wants 3 for all labels."""
     import tensorflow as tf
 
     return tf.reduce_mean((model(batch[0], training=True) - 3.0) ** 2)

@@ -1,4 +1,4 @@
-"""TCP ports for what a test starts, which nobody else gets in the meantime."""
+"""TCP ports for a test's processes, reserved until they listen."""
 
 from contextlib import ExitStack
 from typing import Final
@@ -9,7 +9,7 @@ _HELD: Final = ExitStack()
 
 
 def free_port() -> int:
-    """A port to listen on, with SO_REUSEADDR; the kernel gives it to nobody else while this process lives."""
+    """A port to listen on, with SO_REUSEADDR; the kernel reserves it while this process lives."""
     return hold_port(_HELD)
 
 

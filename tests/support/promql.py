@@ -23,7 +23,7 @@ _KEYWORDS = {"and", "or", "unless", "bool", "offset"}
 TARGET = {"namespace", "pod"} | {
     re.sub(r"\W", "_", label) for label in (names.LABEL_JOB, names.LABEL_ROLE, names.LABEL_INDEX)
 }
-"""Labels that the PodMonitors give to whatever is scraped."""
+"""Labels that the PodMonitors give to every target."""
 
 
 def filled(expression: str, variables: Mapping[str, str]) -> str:

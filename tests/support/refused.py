@@ -1,4 +1,4 @@
-"""Jobs that the API server refuses, each with words that it must say: of the real one and of validation offline."""
+"""Jobs that the API server rejects, each with part of its message, for the real one and for offline validation."""
 
 import copy
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SIMPLE: Object = {
 
 
 def simple(namespace: str, name: str = "bad") -> Object:
-    """A job that nothing is wrong with."""
+    """A valid job."""
     made = manifest(namespace, name)
     made["spec"]["worker"]["template"] = copy.deepcopy(SIMPLE)
     return made

@@ -14,7 +14,7 @@ SHARDS = 2
 
 
 class School:
-    """Members are lost by their state: what is left is as a process that was just started.
+    """Members lose only their state: they are then like processes that were just started.
 
     Args:
         client: of four servers.

@@ -58,7 +58,7 @@ class RingPairs(Pairs):
         assert updates._store.register(worker, who.incarnation)
 
     def finish(self, left: Assignment, newcomer: int | None = None) -> None:
-        """Both workers train until the last step; who lives tries again what it was not told of."""
+        """Both workers train until the last step; survivors resend unacknowledged requests."""
         workers, made = self._workers_on(left), self._step(0, left[0][0])
         for updates in workers:
             updates.start_session(Session(self._ballot, self._generation))

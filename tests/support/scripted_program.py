@@ -1,4 +1,4 @@
-"""A job whose programs do what a test tells them: real pods, real launcher, no TensorFlow.
+"""A job whose programs obey a test: real pods, real launcher, no TensorFlow.
 
 Every task looks for orders in a folder that test and pods share, notes every start of its program there, and a PS
 listens on its port. So a test can end any task with any exit code at any time, and sees how often each one ran.

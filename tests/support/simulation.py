@@ -56,7 +56,7 @@ class World:
     foreign: set[tuple[str, str]] = field(default_factory=set)
     """Names that another process holds."""
     refuse: Callable[[Create | Replace | Resize], str] | None = None
-    """Plays a strict API server: a message refuses the write."""
+    """Plays a strict API server: a message rejects the write."""
     verdict: Verdict = Verdict.INVALID
     """How it refuses: by the object's content, or by who asks and what there is already."""
     serial: int = 0
@@ -190,7 +190,7 @@ class World:
                     found["status"]["phase"] = "Failed"
 
     def cut(self, node: str) -> None:
-        """A node is heard of no more, for so long that its pods are deleted."""
+        """A node is unreachable for long enough that its pods are deleted."""
         assert self.nodes is not None
         self.nodes[node] = "Unknown"
         for found in self.pods.values():
@@ -251,7 +251,7 @@ class World:
             self._claim(template, f"{template['metadata']['name']}-{child['metadata']['name']}-{index}")
 
     def _claim(self, template: dict[str, Any], name: str) -> None:
-        """What a StatefulSet does: a claim that is there is used, whoever's it is."""
+        """As a StatefulSet does: an existing claim is used, regardless of its owner."""
         if (str(Kind.CLAIM), name) not in self.children:
             self.serial += 1
             metadata = {**copied(template["metadata"]), "name": name, "uid": f"uid-{self.serial}"}

@@ -1,4 +1,4 @@
-"""Threads that stop before each of their file-system calls, and continue when they are told to."""
+"""Threads that stop before each of their file-system calls, and continue on request."""
 
 import io
 import os

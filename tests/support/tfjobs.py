@@ -1,4 +1,4 @@
-"""Builders of TFJobs: tests say what matters to them and nothing else."""
+"""Builders of TFJobs: a test sets only the fields that matter to it."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def replica(replicas: int = 1, policy: str = "OnFailure", **container: Any) -> d
 
 
 def tfjob(spec: dict[str, Any] | None = None, **roles: Any) -> dict[str, Any]:
-    """A TFJob of which there is nothing to say; a role that is None is left out."""
+    """A TFJob that converts without notes; a role that is None is omitted."""
     given = {"PS": replica(), "Worker": replica(2, resources={"limits": {"cpu": 1}}), **roles}
     base = {
         "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 3},

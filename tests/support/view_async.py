@@ -78,5 +78,5 @@ class AsyncScope(Scope):
 
 
 def joined(history: History, made: History) -> History:
-    """Return the updates of both, in an order that says nothing."""
+    """Return the updates of both, in no particular order."""
     return tuple(sorted({*history, *made}, key=repr))

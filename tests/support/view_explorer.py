@@ -11,7 +11,7 @@ from tests.support.view_world import Scope
 
 @dataclass(frozen=True)
 class Explored:
-    """What was looked at."""
+    """The extent of an exploration."""
 
     states: int
     events: int
@@ -31,7 +31,7 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
         limit: states.
 
     Raises:
-        ForkedError: says what happened, by the shortest way there is.
+        ForkedError: describes the shortest history that leads to it.
     """
     first = canonical(scope, start)
     came: dict[World, tuple[World, str] | None] = {first: None}
@@ -97,7 +97,7 @@ def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[Worl
     """One history drawn at random, in which everybody stands still for a while at times.
 
     Raises:
-        ForkedError: says what happened.
+        ForkedError: describes the history.
     """
     drawn, pace, path = random.Random(seed), dict[str, float](), list[str]()
     for _ in range(length):

@@ -99,7 +99,7 @@ class Faults:
     chiefs: int = 1
     steps: int = 0
     late: int = 0
-    """Calls that arrive when nobody waits for them any more."""
+    """Calls that arrive after their caller has given up."""
     twice: int = 0
     """Calls that arrive, and arrive once more later."""
     restarts: int = 0

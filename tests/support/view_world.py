@@ -29,7 +29,7 @@ class Rules:
     on_chunk: Callable[..., ProcessStatus] = acceptor.on_chunk
     on_transfer_finish: Callable[..., ProcessStatus] = acceptor.on_transfer_finish
     may_go_on: Callable[..., bool] = cut_off.may_go_on
-    """Whether those who are cut off may continue by themselves: then the operator replaces none of their members."""
+    """Whether a partition may continue by itself: then the operator replaces none of its members."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def test_the_crd_is_structural() -> None:
 
 
 def test_keys_of_lists_are_always_present() -> None:
-    """The API server refuses the CRD otherwise."""
+    """Otherwise the API server rejects the CRD."""
     for path, node in nodes(SCHEMA):
         for key in node.get("x-kubernetes-list-map-keys", ()):
             items = node["items"]
@@ -56,7 +56,7 @@ def test_the_crd_is_small_enough_for_client_side_apply() -> None:
 
 
 def test_every_field_is_described() -> None:
-    """`kubectl explain` says something of everything but what every object of Kubernetes has."""
+    """`kubectl explain` describes every field except those of every Kubernetes object."""
     for path, node, _ in fields({"properties": {p: SCHEMA["properties"][p] for p in ("spec", "status")}}):
         assert len(node.get("description", "")) > 8, path
 
@@ -71,7 +71,7 @@ def test_every_level_of_the_smallest_job_is_defaulted() -> None:
 
 @pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS])
 def test_a_rule_that_reads_a_field_knows_whether_it_may_be_absent(path: str) -> None:
-    """A rule that fails refuses every update of the object, the operator's own status among them."""
+    """A failing rule rejects every update of the object, including the operator's status."""
     node, always_there = SCHEMA["properties"]["spec"], True
     for part in path.rstrip("?").split("."):
         always_there = part in node.get("required", ()) or "default" in node["properties"][part]

@@ -13,7 +13,7 @@ REJECTED = re.compile(
     r"\b(told|tells?|whoever|somebody|nobody|anew|so (?:many|long|much)|it is so|takes? part|looks? after|whatever)\b",
     re.IGNORECASE,
 )
-"""Words that a reader stops at: a standard verb or a noun says the same."""
+"""Words that slow a reader down; a standard verb or a noun replaces each."""
 PRONOUNS = re.compile(r"(What|Who|Whose|Whether|Why|How|When|Where|Since|Of|That|It)\b")
 """A description begins with a noun phrase or a verb."""
 MOST_WORDS = 25

@@ -1,4 +1,4 @@
-"""The training benchmark's verdict: what is beyond its limit or missing is named; the page says what the file does."""
+"""The training benchmark's verdict: figures beyond their limits or missing are named; the page shows the file."""
 
 import json
 import math

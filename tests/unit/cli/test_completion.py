@@ -1,4 +1,4 @@
-"""`kubectl pstraining <TAB>`: what is offered after which words, and how kubectl is told."""
+"""`kubectl pstraining <TAB>`: the completions after each word, and the script for kubectl."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The command that turns TFJobs into PSTrainingJobs: what it refuses, and what it prints."""
+"""The command that converts TFJobs to PSTrainingJobs: its errors and its output."""
 
 import copy
 import json

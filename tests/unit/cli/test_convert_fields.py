@@ -11,7 +11,7 @@ from tests.support.tfjobs import CONTAINER, replica, template, tfjob
 
 NONE, DIFFERENT, CHANGED = NoteKind.NONE, NoteKind.DIFFERENT, NoteKind.CHANGED
 QUIET = set(converted(tfjob()).notes)
-"""What is said of every such job."""
+"""The note on every such job."""
 
 
 def notes(job: dict[str, Any]) -> list[tuple[str, NoteKind]]:
@@ -67,7 +67,7 @@ GANGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, NoteKind]]]] =
     ({"queue": "q", RESOURCES: {"cpu": 1}}, {**VOLCANO, "queue": "q"}, [(RESOURCES, DIFFERENT)]),
     ({TIMEOUT: 3}, {**PLUGINS, "timeoutSeconds": 3}, []),
     ({TIMEOUT: 0}, PLUGINS, [(TIMEOUT, CHANGED)]),
-    # Nothing says which scheduler it is.
+    # Nothing names the scheduler.
     ({LEAST: 3}, PLUGINS, [(LEAST, DIFFERENT), (LEAST, CHANGED)]),
 ]
 

@@ -1,4 +1,4 @@
-"""The dashboard's server, over a fake cluster: who gets an answer, what is in it, and what is kept."""
+"""The dashboard's server, over a fake cluster: access, content of answers, and stored samples."""
 
 import http.client
 import json

@@ -54,7 +54,7 @@ def chromium() -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(chromium: Tab, cluster: TrainingCluster, served: DashboardServer) -> Iterator[Tab]:
-    """A page that is new, and has said nothing wrong at the end."""
+    """A new page, without errors in its console at the end."""
     cluster.denied = set()
     chromium.open("about:blank")
     chromium.complaints.clear()

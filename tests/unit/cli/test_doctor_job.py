@@ -58,7 +58,7 @@ class Read(WithJobs):
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, float | None]:
-    """The rate of steps that is measured: nobody waits for it here."""
+    """The measured rate of steps; the test does not wait for it."""
     rates: dict[str, float | None] = {"stepsPerSecond": 10.0}
     monkeypatch.setattr(doctor, "measure", lambda *_: {"job": rates})
     return rates

@@ -257,7 +257,7 @@ def test_lines_of_many_pods_stay_whole(capsys: pytest.CaptureFixture[str]) -> No
     pods = [pod("worker", n, state=terminated(0), phase="Succeeded") for n in range(8)]
     every = [line(1, f"{n} {text}") for n in range(count)]
     cluster = Script((pods, {p["metadata"]["name"]: list(every) for p in pods}))
-    # Threads as they are, and a clock that stands still: nobody is left alone because the machine is slow.
+    # Real threads and a stopped clock: no pod is given up because the machine is slow.
     follow(cluster, start=in_thread, clock=lambda: 0.0)
     found = capsys.readouterr().out.splitlines()
     for n in range(8):
@@ -296,7 +296,7 @@ def test_a_job_without_pods_is_waited_for(capsys: pytest.CaptureFixture[str]) ->
 
 
 class Away(Script):
-    """Answers a few times, and then not for so many seconds."""
+    """Answers a few times, and then not for a number of seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(*EMPTY)

@@ -1,4 +1,4 @@
-"""`report`: what is in the archive, what is left out of it, and what it says of that which could not be read."""
+"""`report`: what the archive contains, what it omits, and how it lists unreadable resources."""
 
 import hashlib
 import io

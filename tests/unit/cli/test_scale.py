@@ -1,4 +1,4 @@
-"""`scale`: what it changes, what the API's rules refuse, and what it waits for."""
+"""`scale`: its change, rejections by the API's rules, and its wait."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`submit`: what is sent where, what it says, and how it waits."""
+"""`submit`: its requests, its output, and its wait."""
 
 import copy
 from pathlib import Path

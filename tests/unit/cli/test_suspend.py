@@ -1,4 +1,4 @@
-"""`suspend` and `resume`: one field, both ways, and nothing where nothing is to be done."""
+"""`suspend` and `resume`: one field, both ways, and no request without a change."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The command that asks for a take-over: what it writes, what it says, and what it refuses."""
+"""The command that requests a switchover: its write, its output, and its errors."""
 
 from typing import Any
 

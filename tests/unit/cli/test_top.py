@@ -43,7 +43,7 @@ def reported(
 
 
 def worker(steps: int, *, seconds: float, staleness: int = 0, dropped: int = 0) -> WorkerCounters:
-    """A worker's account after so many steps of 32 samples."""
+    """A worker's metrics after a number of steps of 32 samples."""
     clock = iter(range(10**6))
     found = WorkerCounters(lambda: next(clock) * seconds)
     for step in range(steps):

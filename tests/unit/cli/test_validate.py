@@ -1,4 +1,4 @@
-"""`validate`: what it says of jobs, for people and for programs, and what the operator's pods would be refused for."""
+"""`validate`: its findings as text and as JSON, and reasons to reject the operator's pods."""
 
 import json
 from pathlib import Path

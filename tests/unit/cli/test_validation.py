@@ -1,4 +1,4 @@
-"""What validation offline says of jobs: the same as the API server, whose words other tests hold to one table."""
+"""Offline validation agrees with the API server; other tests hold its messages to the same table."""
 
 import copy
 from pathlib import Path
@@ -27,7 +27,7 @@ def said(found: list[Finding]) -> list[str]:
 
 
 def means(found: Finding, words: str) -> bool:
-    """Whether it says what the API server says in its own words."""
+    """Whether it words the API server's message differently."""
     if words.startswith("unknown field"):
         return f'"{found.field}"' in words and "is not a field" in found.message
     return words.replace(":", " ").split()[0] == found.field or words in str(found)

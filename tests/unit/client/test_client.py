@@ -1,4 +1,4 @@
-"""The client on a cluster in memory: what it creates, and what it makes of what the cluster says."""
+"""The client on a cluster in memory: what it creates, and how it handles the cluster's answers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a function or a script travels, and what is refused by name."""
+"""How a function or a script is sent, and what is rejected by name."""
 
 from collections.abc import Callable
 from pathlib import Path

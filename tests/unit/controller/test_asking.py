@@ -1,4 +1,4 @@
-"""Questions to an API server that does not answer at first, or refuses to."""
+"""Reads from an API server that does not answer at first, or rejects them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What is remembered of refused pods, and whose job it is."""
+"""Messages about rejected pods, by their job."""
 
 from typing import Any
 

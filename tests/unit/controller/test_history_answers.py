@@ -1,4 +1,4 @@
-"""What a chief may read for the history of its job: the job and the logs of its own pods, and nobody else's."""
+"""What a chief may read for the history of its job: only the job and the logs of its own pods."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The cache: the newest word on every object, whoever brings it."""
+"""The cache: the newest version of every object, from watches and own writes."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""What the process tells: metrics, probes, log lines; and the repair of kopf's watches."""
+"""Metrics, probes and log lines of the process; and the repair of kopf's watches."""
 
 import io
 import json

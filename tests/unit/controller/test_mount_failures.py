@@ -1,4 +1,4 @@
-"""Events of pods that wait for a volume are read when nothing else says why, and seldom."""
+"""Events of pods that wait for a volume are read rarely, and only without another explanation."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What of a node is a change, and whose pods are looked at then."""
+"""Relevant changes of a node, and the jobs that they affect."""
 
 import copy
 from typing import Any

@@ -22,7 +22,7 @@ KEY = ("default", "digits")
 
 
 class Rig:
-    """A board on the fake API server with one job, and a clock that stands still until it is moved."""
+    """A board on the fake API server with one job, and a clock that the test moves."""
 
     def __init__(self) -> None:
         self.kube, self.cache, self.now = FakeKube(), InformerCache(), 1000.0

@@ -30,7 +30,7 @@ KEY = ("default", "digits")
 
 
 class Bench:
-    """A reconciler, its cache and the API server; the watch brings nothing until it is told to."""
+    """A reconciler, its cache and the API server; the watch delivers events on request."""
 
     def __init__(self, decisions: Decisions = DECISIONS) -> None:
         self.kube, self.now = FakeKube(), NOW

@@ -1,4 +1,4 @@
-"""That a job comes up is told after the children of other jobs are there, and one job's after the other's before."""
+"""Status writes about a job's start wait for the children of other jobs, and proceed one at a time."""
 
 import asyncio
 from typing import Any
@@ -116,7 +116,7 @@ def test_only_informational_changes_wait(old: Manifest, new: Manifest, waits: bo
 
 
 class SlowKube(FakeKube):
-    """Creations of one job, and what is told of another, wait until they are let go."""
+    """Creations of one job and status writes of another wait until released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A status that the API server refuses: what is stored in its place, what is reported, and when it is sent again."""
+"""A status that the API server rejects: what is stored in its place, what is reported, and when it is sent again."""
 
 import json
 from datetime import datetime
@@ -37,7 +37,7 @@ CASES = [(reason, *answer) for reason, answers in ANSWERS.items() for answer in 
 
 
 class SmallKube(FakeKube):
-    """An API server that refuses a status beyond a size."""
+    """An API server that rejects a status beyond a size."""
 
     limit = 10**9
     answer: tuple[int, str] = (413, "")

@@ -96,7 +96,7 @@ def test_a_concurrent_change_of_the_owners_is_not_undone() -> None:
 
 
 def test_the_operator_knows_the_names_of_its_children() -> None:
-    """A copy that a user made of one, with its labels, is not taken for it."""
+    """A user's copy of a child, with its labels, is not recognized as a child."""
     spec = {"ps": {"standby": {"mode": "Warm", "replicasPerShard": 2}}, "evaluator": {"enabled": True}}
     world = running(**spec)
     rendered = {name for kind, name in world.children if kind != "PersistentVolumeClaim"}

@@ -82,7 +82,7 @@ def test_a_replaced_pod_keeps_its_count() -> None:
 
 @pytest.mark.parametrize("second", [timedelta(seconds=0), timedelta(seconds=5)])
 def test_two_pods_of_one_index_never_count_in_turns(second: timedelta) -> None:
-    """A pod on a lost node stays visible beside its successor; even in the same second nothing is counted for ever."""
+    """A pod on a lost node stays visible beside its successor; even in the same second each failure counts once."""
     pods = [pod("worker", uid=u, created=c, state=terminated(1)) for u, c in (("a", timedelta(0)), ("b", second))]
     status, total = STARTED, 0
     for _ in range(5):

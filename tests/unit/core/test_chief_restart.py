@@ -1,4 +1,4 @@
-"""What parameter servers are told of the chief's next attempt, played out in a simulated world: one test a story."""
+"""How parameter servers learn of the chief's next attempt, in a simulated world."""
 
 import json
 from typing import Any

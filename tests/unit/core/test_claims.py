@@ -1,4 +1,4 @@
-"""The parameter servers' claims: what is asked for, who owns them, and which go when."""
+"""The parameter servers' claims: their requests, owners and deletion."""
 
 from typing import Any
 

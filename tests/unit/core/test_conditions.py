@@ -185,7 +185,7 @@ def test_a_job_that_saves_no_model_is_reported_once() -> None:
 def test_an_old_attempt_is_kept_until_its_end_is_recorded() -> None:
     world = running()
     world.end("chief", code=1)
-    world.reconcile(stop_after=1)  # the next term exists, and the operator dies before it has told anything
+    world.reconcile(stop_after=1)  # the next term exists, and the operator dies before it writes the status
     world.controllers()
     assert not any(type(a).__name__ == "Delete" for a in world.plan().actions)
     world.reconcile()

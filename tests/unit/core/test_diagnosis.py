@@ -1,4 +1,4 @@
-"""What keeps a pod from running is told with the pod's name, and in words that do not change while it lasts."""
+"""A pod's problem is reported with the pod's name, in a message that stays the same while it lasts."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gangs: their PodGroup, what is created when, and what a job says that waits for its places."""
+"""Gangs: their PodGroup, the order of creation, and the conditions of a waiting job."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Hot standbys as the operator sees them: the chief chooses, readiness shows it, and status tells it."""
+"""Hot standbys as the operator sees them: the chief chooses, readiness shows it, and the status reports it."""
 
 import json
 from typing import Any
@@ -118,7 +118,7 @@ def test_a_lost_standby_is_not_a_failover() -> None:
 
 
 def test_a_shard_without_a_member_in_sync_remembers_its_last_primary() -> None:
-    """What takes over then was restored; the operator cannot tell, and tells what it sees."""
+    """The new primary was restored; the operator cannot see that and reports what it observes."""
     world = hot()
     world.reconcile()
     for pod in ("digits-ps-0", "digits-standby-0"):

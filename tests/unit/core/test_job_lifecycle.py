@@ -184,7 +184,7 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
 def test_pods_stopped_before_the_suspension_is_reported_have_not_failed(
     spec: dict[str, Any], stop: dict[str, Any], resume: dict[str, Any]
 ) -> None:
-    """The status that tells why they stop was refused, or an operator died before it."""
+    """The status with the reason of the stop was rejected, or an operator died before writing it."""
     world = running(**spec)
     world.edit(stop)
     world.reconcile(stop_after=len(world.plan().actions))

@@ -101,7 +101,9 @@ HELD: list[tuple[str, dict[str, Any], list[dict[str, Any]] | None, bool]] = [
 
 
 @pytest.mark.parametrize(("role", "spec", "nodes", "held"), HELD)
-def test_pods_that_a_volume_holds(role: str, spec: dict[str, Any], nodes: list[dict[str, Any]] | None, held: bool) -> None:
+def test_pods_that_a_volume_holds(
+    role: str, spec: dict[str, Any], nodes: list[dict[str, Any]] | None, held: bool
+) -> None:
     made = job(spec=spec)
     snapshot = observe(made, (), [going(BY_TAINT, role)], nodes)
     assert node_loss.is_held(typed(made), snapshot, snapshot.pods[0]) is held

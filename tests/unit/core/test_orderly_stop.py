@@ -250,9 +250,7 @@ RESTARTED = {"failurePolicy": {"rules": [{"action": "RestartJob"}]}, "runPolicy"
 
 
 @pytest.mark.parametrize(("recorded", "fails", "count"), [(0, False, 0), (0, True, 1), (1, False, 1), (1, True, 2)])
-def test_restarts_of_the_job_include_the_one_decided_now(
-    recorded: int, fails: bool, count: int
-) -> None:
+def test_restarts_of_the_job_include_the_one_decided_now(recorded: int, fails: bool, count: int) -> None:
     seen = pod("worker", restarts=int(fails), last=terminated(1) if fails else None)
     seen["metadata"]["labels"][names.LABEL_RESTART_ATTEMPT] = str(recorded)
     found = facts(RESTARTED, seen, jobRestarts=recorded)
@@ -275,9 +273,7 @@ def made_in(attempt: str | None, kind: Kind = Kind.DEPLOYMENT) -> Child:
         (1, (made_in(None, Kind.SERVICE),), False),
     ],
 )
-def test_a_restart_is_due_while_an_older_workload_exists(
-    restarts: int, seen: tuple[Child, ...], due: bool
-) -> None:
+def test_a_restart_is_due_while_an_older_workload_exists(restarts: int, seen: tuple[Child, ...], due: bool) -> None:
     assert job_restart.is_due(facts_of({}, *seen, jobRestarts=restarts)) is due
 
 

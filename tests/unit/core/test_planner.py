@@ -28,7 +28,7 @@ def uid(world: World, kind: Kind, name: str) -> str:
 
 
 def terminating(world: World, role: str) -> datetime:
-    """A pod of a role is being deleted on a node that is gone; the end of the pod's grace period."""
+    """A pod of a role is being deleted on a lost node; returns the end of its grace period."""
     found = next(p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == role)
     end = world.now + timedelta(seconds=30)
     found["metadata"] |= {"deletionTimestamp": stamp(end), "deletionGracePeriodSeconds": 30}

@@ -1,4 +1,4 @@
-"""What a report of progress says, which pods may send it, and when it is written."""
+"""Progress reports: their content, the pods that may send them, and when they are written."""
 
 from typing import Any
 

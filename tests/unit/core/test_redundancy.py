@@ -1,4 +1,4 @@
-"""Who takes over from whom, and when nobody does."""
+"""Failover of Warm standbys, and losses without one."""
 
 from datetime import timedelta
 from typing import Any

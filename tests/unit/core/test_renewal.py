@@ -173,7 +173,7 @@ def test_a_rolling_update_ends_with_the_job() -> None:
 
 @pytest.mark.parametrize("mode", ["None", "Warm"])
 def test_servers_without_hot_standbys_are_never_replaced(mode: str) -> None:
-    """The rules of the API refuse such a change while the job runs. One that went unseen stops the job in order."""
+    """The rules of the API reject such a change while the job runs. An unseen one stops the job in order."""
     world = hot(ps={"replicas": 1, "standby": {"mode": mode}})
     world.edit({"ps": {"template": world.job["spec"]["worker"]["template"]}})  # type: ignore[index]
     assert [(action.kind, action.reason) for action in world.plan().actions] == [(Kind.JOB, Reason.SPEC_CHANGED)]

@@ -1,4 +1,4 @@
-"""The claim of the checkpoints outlives its job, or goes with it, as spec.checkpoint.retainPolicy says at the end."""
+"""The claim of the checkpoints outlives its job or is deleted with it, by the final spec.checkpoint.retainPolicy."""
 
 import copy
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What is said and done about pods on nodes that do not answer, pod by pod."""
+"""Reports and actions for each pod on an unreachable node."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What a lost node tells when it is back: its pods were given up, so neither their success nor their failures count."""
+"""Reports of a lost node that returns: its pods were given up, so neither success nor failures count."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,7 +30,7 @@ def status(world: World) -> dict[str, Any]:
 
 
 def ended(found: dict[str, Any], code: int, after: int) -> None:
-    """The kubelet tells how a pod has ended, so many seconds after it was given up."""
+    """The kubelet reports a pod's end, a number of seconds after it was given up."""
     state = terminated(code)
     metadata = found["metadata"]
     deleted = datetime.fromisoformat(metadata["deletionTimestamp"]) - timedelta(

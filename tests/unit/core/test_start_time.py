@@ -1,4 +1,4 @@
-"""When a job has started, whatever the operator that made its objects lived to tell."""
+"""The start time of a job, also after a crash of the operator that created its objects."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from tests.support.simulation import World
 
 
 def half_made() -> World:
-    """An operator dies when it has made everything, before it tells so; pods start; the next one comes later."""
+    """An operator dies after creating everything, before its status write. Pods start, and the next operator later."""
     world = World(job(spec={"runPolicy": {"backoffLimit": 0}}))
     world.reconcile(stop_after=len(world.plan().actions))
     for child in world.children.values():

@@ -1,4 +1,4 @@
-"""What a spec says about durable checkpoints, what an unseen change stops, and which claims are left over."""
+"""Durable checkpoints by the spec, stops after an unseen change, and surplus claims."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ def commands_of(line: str) -> Iterator[str]:
 
 
 def problem(command: str) -> str:
-    """What is wrong with a command; empty if nothing is."""
+    """The problem of a command; empty if there is none."""
     check = _checker(command)
     assert check is not None
     try:
@@ -62,7 +62,7 @@ def problem(command: str) -> str:
 
 
 def split(command: str) -> list[str]:
-    """The words of a command without its comment and what is left out; 1 for a placeholder such as <job> or JOB."""
+    """The words of a command without its comment and ellipses; 1 for a placeholder such as <job> or JOB."""
     given = re.sub(r"(?<!\S)(<[^>]*>|[A-Z]+)(?!\S)", "1", command)
     return [w for w in shlex.split(given, comments=True) if w != LEFT_OUT and "<" not in w]
 
@@ -80,7 +80,7 @@ def _make(words: Sequence[str]) -> str:
 
 def _python(words: Sequence[str]) -> str:
     if "-m" not in words:
-        return ""  # files are looked for by hack/docs/links.py
+        return ""  # hack/docs/links.py checks files
     at = words.index("-m") + 1
     if words[at : at + 1] == ["venv"]:
         return ""  # Python's own
@@ -195,7 +195,7 @@ def test_exceptions_are_needed() -> None:
 
 
 def test_what_installs_the_chart_names_its_image() -> None:
-    """It has no default: Helm would refuse."""
+    """It has no default: Helm would fail."""
     installs = [(place, text) for place, text in COMMANDS if text.startswith("helm install pstraining ")]
     assert len(installs) >= 3
     assert not [place for place, text in installs if "image.repository=" not in text]

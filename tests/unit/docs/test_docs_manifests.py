@@ -112,7 +112,7 @@ def fields() -> Iterator[tuple[str, Piece]]:
 
 
 def wrong_field(text: str) -> str:
-    """What is wrong with a field's path or value; empty if nothing is."""
+    """The problem of a field's path or value; empty if there is none."""
     found = _FIELD.fullmatch(text)
     assert found
     schema = SCHEMA[found[1] or "spec"]

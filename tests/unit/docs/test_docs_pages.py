@@ -1,4 +1,4 @@
-"""What pages say of a job's volumes, pools, tenants and nodes holds for the jobs that they show."""
+"""Statements of pages on volumes, pools, tenants and nodes hold for the jobs that they show."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""SECURITY.md says of rights and ports what the chart and the code say."""
+"""SECURITY.md agrees with the chart and the code on rights and ports."""
 
 import re
 from collections.abc import Iterator

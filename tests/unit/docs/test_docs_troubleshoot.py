@@ -1,4 +1,4 @@
-"""The page on troubles knows every word that tells of one, and uses none that nobody says."""
+"""The troubleshooting page has every reason of a problem, and quotes only real messages."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ QUIET = {
         ),
     },
 }
-"""Reasons that ask nothing of anyone, and so are not on the page."""
+"""Reasons that need no action and so are not on the page."""
 KUBERNETES = {"Terminating"}
 """Words of others that the page uses as they use them."""
 QUOTED = {
@@ -50,7 +50,7 @@ QUOTED = {
     "This operator cannot read the job": "core/status.py",
     "cannot be scheduled": "core/policies/diagnosis.py",
 }
-"""What is quoted from logs and messages, and where it is said."""
+"""Quotations from logs and messages, with their source."""
 
 
 def enums(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -84,7 +84,9 @@ def test_a_field_without_a_failing_test_is_reported(
     assert switch_off.main(["spec.other"]) == 1
 
 
-@in_all("tests/unit/hack/test_fields.py::test_a_field_without_a_failing_test_is_reported")  # because nothing could be read
+@in_all(
+    "tests/unit/hack/test_fields.py::test_a_field_without_a_failing_test_is_reported"
+)  # because nothing could be read
 def test_a_job_that_is_unreadable_without_the_field_proves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The reference of the library: what it takes from docstrings, and that it refuses what has none."""
+"""The reference of the library: its text from docstrings, and the rejection of members without one."""
 
 import copy
 from pathlib import Path

@@ -70,7 +70,9 @@ def test_the_documentation_is_found() -> None:
     } <= found
 
 
-def test_the_exit_status_reflects_the_findings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_status_reflects_the_findings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(links, "problems", lambda root: iter(["a.md:1: wrong"]))
     assert links.main() == 1
     assert capsys.readouterr().out == "a.md:1: wrong\n"

@@ -1,4 +1,4 @@
-"""The table of mechanisms is whole, its tests run in `make test`, and whatever is missing is told with the way out."""
+"""The table of mechanisms is complete, its tests run in `make test`, and gaps are reported with a remedy."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Words and sentences that the prose linter refuses, and the text that it leaves alone."""
+"""Words and sentences that the prose linter rejects, and the text that it ignores."""
 
 import subprocess
 import sys

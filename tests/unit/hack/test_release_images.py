@@ -28,9 +28,7 @@ def test_an_archive_holds_the_image_of_its_digest(tmp_path: Path) -> None:
         assert hashlib.sha256(files[f"blobs/sha256/{name}"]).hexdigest() == name
 
 
-def test_a_machine_that_cannot_build_images_gets_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_cannot_build_images_gets_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(ReleaseError, match="needs root and buildah: IMAGES=no"):
         images.build(Source(tmp_path, "1.0.0", "c", 0), tmp_path / "images", "localhost")

@@ -1,4 +1,4 @@
-"""What is read of JUnit reports, and what is said of a whole run: for the terminal, and as JSON."""
+"""JUnit reports, and the summary of a whole run for the terminal and as JSON."""
 
 import json
 from pathlib import Path

@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a layer's tests are; a configuration of their own keeps the project's away."""
+    """Where a layer's tests are; their own configuration replaces the project's."""
     made = tmp_path / "tests"
     made.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -155,9 +155,7 @@ def test_a_green_layer_is_one_line(run: Run, folder: Path, capsys: pytest.Captur
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["ok", "a"]]
 
 
-def test_a_layer_prints_on_the_terminal_on_request(
-    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_layer_prints_on_the_terminal_on_request(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(Layer("a", checks=(("echo", "chatter"),)), verbose=True)
     assert "chatter" in capfd.readouterr().out.splitlines()
     assert not (tmp_path / "reports" / "a.log").exists()

@@ -131,7 +131,9 @@ def test_a_terminating_namespace() -> None:
         ({}, {}, None),
     ],
 )
-def test_the_delay_that_the_api_server_requests(headers: dict[str, str], details: dict[str, Any], expected: float | None) -> None:
+def test_the_delay_that_the_api_server_requests(
+    headers: dict[str, str], details: dict[str, Any], expected: float | None
+) -> None:
     assert from_response(429, status("slow down", **details), headers).retry_after == expected
 
 

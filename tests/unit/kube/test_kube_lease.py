@@ -1,4 +1,4 @@
-"""The Lease on virtual time: who may act, and when another one may."""
+"""The Lease on virtual time: at most one operator acts, and when a successor may."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Many parameter servers are looked at at once, for as long as it takes to see enough."""
+"""Many parameter servers are probed at once, until enough have answered."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pstraining.launcher.probe import OPEN, PsProbe
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until this is set nobody but "there" answers."""
+    """Until this is set only "there" answers."""
     event = threading.Event()
 
     def fake_probe(ps: str) -> PsProbe:

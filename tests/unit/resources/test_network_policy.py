@@ -128,7 +128,7 @@ def test_at_the_end_the_policy_is_deleted_after_the_last_pod() -> None:
 
 
 def test_the_policy_exists_before_any_container_can_start() -> None:
-    """No container starts without the cluster map, and whatever is sent with the policy may overtake it."""
+    """No container starts without the cluster map, and objects sent with the policy may overtake it."""
     actions = World(job()).plan().actions
     sent = [
         {actions[position].name for position in stage if actions[position].kind in ("NetworkPolicy", "ConfigMap")}

@@ -1,4 +1,4 @@
-"""Every pod that is rendered passes the Pod Security Standard "restricted", whatever the job asks for."""
+"""Every rendered pod passes the Pod Security Standard "restricted" for any job."""
 
 from itertools import product
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a role says for itself is what its pods get, field by field."""
+"""The pods of a role get its own settings, field by field."""
 
 import copy
 import json

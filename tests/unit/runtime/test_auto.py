@@ -46,7 +46,7 @@ def test_the_decision(plain: list[float], coded: list[float], expected: int | No
 
 @dataclass
 class Played:
-    """A worker whose steps take what `seconds` says, by the step's number and form."""
+    """A worker whose steps take the time that `seconds` gives for the step's number and format."""
 
     seconds: Callable[[int, int], float]
     known: Auto = field(default_factory=Auto)
@@ -142,7 +142,7 @@ def test_a_hold_that_is_over_once_begins_short_again_after_another_choice() -> N
 
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.1, 0.5]))
 def test_workers_that_follow_each_others_proposals_agree(seed: int, share: float) -> None:
-    """In step every worker's step has the form that one of them proposed, who need not be the same one for long."""
+    """In Sync every worker uses the format that one of them proposed; the proposer may change."""
     workers, drawn = [Played(noisy(1.0, 0.6, number, 0.05)) for number in range(2)], random.Random(seed)
     form = PLAIN
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""A task finds itself in the environment that a pod has, or says what is missing."""
+"""A task reads its place from a pod's environment, or names what is missing."""
 
 import json
 from pathlib import Path

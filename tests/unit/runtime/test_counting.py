@@ -1,4 +1,4 @@
-"""The count of how often a sample was trained can tell."""
+"""The counting program detects samples trained never or twice."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Epochs as numbers: by steps, by pieces, told once each."""
+"""Epochs as numbers: by steps, by splits, each reported once."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The exit code of a program that another run cannot mend, and where it says why."""
+"""The exit code of a program that a restart cannot fix, and where it reports the reason."""
 
 import os
 import subprocess

@@ -18,7 +18,7 @@ def address(server: socket.socket) -> str:
 
 
 def exchange(mine: socket.socket, theirs: socket.socket, out: int, back: int) -> None:
-    """Send so many bytes each way; both sides have everything when it returns."""
+    """Send a number of bytes each way; both sides have all of them on return."""
     for sender, receiver, number in ((mine, theirs, out), (theirs, mine, back)):
         for _ in range(number // 10_000):
             sender.sendall(bytes(10_000))

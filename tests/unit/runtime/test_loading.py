@@ -1,4 +1,4 @@
-"""While TensorFlow is loaded nobody looks for garbage, and its modules' objects are looked through no more."""
+"""Garbage collection is off while TensorFlow is loaded, and its modules' objects are frozen afterwards."""
 
 import gc
 import sys

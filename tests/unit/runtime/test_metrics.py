@@ -82,9 +82,7 @@ def test_a_scrape_finds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert ("pstraining_checkpoint_timestamp_seconds", "") not in found, "there was none yet"
 
 
-def test_an_occupied_port_is_only_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_occupied_port_is_only_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         monkeypatch.setenv(contract.ENV_METRICS_PORT, str(taken.getsockname()[1]))
         prometheus.serve(everything(), in_pod=True)
@@ -103,9 +101,7 @@ def test_an_occupied_port_is_only_reported(
         ("x", True, None),
     ],
 )
-def test_the_port_is_the_pods_default_or_the_templates(
-    text: str | None, in_pod: bool, expected: int | None
-) -> None:
+def test_the_port_is_the_pods_default_or_the_templates(text: str | None, in_pod: bool, expected: int | None) -> None:
     environ = {} if text is None else {contract.ENV_METRICS_PORT: text}
     assert prometheus.port(environ, in_pod=in_pod) == expected
 

@@ -1,4 +1,4 @@
-"""Sockets: who answers, and TensorFlow's own ones found by the other side's port."""
+"""Sockets: reachable peers, and TensorFlow's own sockets found by the peer's port."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Names are looked up once: a name server that does not answer keeps nobody from seeing who is there."""
+"""Names are resolved once: an unresponsive name server does not hide reachable members."""
 
 import socket
 import threading
@@ -54,7 +54,7 @@ def test_a_name_is_looked_up_once(names: Names, port: int) -> None:
 
 def test_a_vanished_name_is_resolved_again_concurrently(names: Names, port: int) -> None:
     sockets.dial(("name", port), 1.0).close()
-    sockets._reached["name"] = "127.0.0.2"  # another pod by now, where nobody listens
+    sockets._reached["name"] = "127.0.0.2"  # another pod by now, without a listener
     names.answered.clear()
     with pytest.raises(ConnectionRefusedError):
         sockets.dial(("name", port), 1.0)

@@ -1,4 +1,4 @@
-"""What a worker and the chief tell, by a clock that the test turns."""
+"""Reports of a worker and of the chief, by a clock that the test moves."""
 
 import json
 import math

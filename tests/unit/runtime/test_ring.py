@@ -1,4 +1,4 @@
-"""The ring: sums and passed on arrays as streams, real connections, and who is let in."""
+"""The ring: sums and relayed arrays as streams, real connections, and accepted peers."""
 
 import random
 import socket
@@ -107,7 +107,7 @@ def crowd() -> Iterator[Callable[[int], list[RingTransport]]]:
 
 
 def together(links: list[RingTransport], act: Callable[[Ring, int], Any], *, number: int = 1) -> list[Any]:
-    """Form a ring, let each member act, and tell what came of it."""
+    """Form a ring, let each member act, and return the results."""
     peers = tuple(one.peer(k, 100 + k) for k, one in enumerate(links))
     found: list[Any] = [None] * len(links)
 

@@ -1,4 +1,4 @@
-"""Hybrid rounds: tables of next moves, and who passes parameters on."""
+"""Hybrid rounds: tables of next actions, and the members that relay parameters."""
 
 from typing import Any
 

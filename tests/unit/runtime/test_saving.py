@@ -23,7 +23,7 @@ SIZE = 50_000
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """Seconds that pass on request."""
 
     def __init__(self) -> None:
         self.now = 1000.0

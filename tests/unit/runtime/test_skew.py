@@ -1,4 +1,4 @@
-"""When a shard is told of that carries more than the others."""
+"""When an overloaded shard is reported."""
 
 import pytest
 

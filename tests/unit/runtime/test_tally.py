@@ -1,4 +1,4 @@
-"""What workers tell of themselves, added up."""
+"""Sums of the workers' metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What `Trainer` refuses before anything starts, and where its summaries go."""
+"""What `Trainer` rejects at the start, and where its summaries are written."""
 
 import json
 from pathlib import Path

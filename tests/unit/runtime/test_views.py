@@ -60,9 +60,7 @@ def member(incarnation: int, view: View, *, active: bool = True) -> ProcessStatu
         "nobody has one",
     ],
 )
-def test_the_newest_view_counts_once_active_on_all_its_members(
-    observation: Observation, expected: View | None
-) -> None:
+def test_the_newest_view_counts_once_active_on_all_its_members(observation: Observation, expected: View | None) -> None:
     assert active_view(observation) == expected
 
 
@@ -114,9 +112,7 @@ P = Process("p", 3)
         "it is silent",
     ],
 )
-def test_changes_of_a_view_for_learners(
-    observation: Observation, wanted: dict[str, Any], kind: type
-) -> None:
+def test_changes_of_a_view_for_learners(observation: Observation, wanted: dict[str, Any], kind: type) -> None:
     assert isinstance(next_action(Ballot(1, 2), VOTERS, observation, **wanted), kind)
 
 
@@ -185,7 +181,7 @@ def test_one_member_may_be_lost_or_all_on_a_node(assignment: Assignment, nodes: 
 def test_the_first_view_waits_for_starting_members_for_a_limited_time(
     wait_for_absent: bool, other: Unreachable | ProcessStatus
 ) -> None:
-    """One that is silent may have the state of an earlier chief; one whose port refuses has none."""
+    """An unresponsive member may have the state of an earlier chief; one that refuses connections has none."""
     observation: Observation = {"p": ProcessStatus(0), "s": other, "w": ProcessStatus(7)}
     action = next_action(Ballot(1, 0), Voters((("p", "s"),), ("w",)), observation, wait_for_absent=wait_for_absent)
     is_waiting = other in MAY_LIVE or (wait_for_absent and other is Unreachable.CRASHED)
@@ -202,10 +198,8 @@ def test_the_first_view_waits_for_starting_members_for_a_limited_time(
         (False, {"step": None}, "p"),
     ],
 )
-def test_members_in_sync_have_the_newest_step_or_the_same_set(
-    lockstep: bool, other: dict[str, Any], left: str
-) -> None:
-    """Asynchronous members have all that workers were told of, whatever their steps are."""
+def test_members_in_sync_have_the_newest_step_or_the_same_set(lockstep: bool, other: dict[str, Any], left: str) -> None:
+    """Asynchronous members have all acknowledged updates, at any step."""
     ballot = Ballot(1, 2)
     known: dict[str, Any] = {"promised": ballot, "is_voter": True, "view": OLD, "generation": Ballot(1, 1)}
     observation = {

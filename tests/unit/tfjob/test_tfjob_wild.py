@@ -1,4 +1,4 @@
-"""TFJob files as people have them: each converts, or says in one run all that stands in the way; no value changes."""
+"""TFJob files from users: each converts, or lists all obstacles in one run; no value changes."""
 
 import pytest
 
@@ -16,7 +16,7 @@ QUIET = {
     if isinstance(document, Document)
     for line in lines(convert_document(document).notes)
 }
-"""What is said of every such job."""
+"""The note on every such job."""
 
 
 def found(file: Wild) -> list[Converted | CommandError]:

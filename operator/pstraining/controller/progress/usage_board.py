@@ -14,7 +14,7 @@ _NONE: Final[Usage] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class _UsageReport:
+class _KeptUsage:
     uid: str
     usage: Usage
     received: float
@@ -37,7 +37,7 @@ class UsageBoard:
             now: the time of day.
         """
         self._enqueue, self._clock, self._now = enqueue, clock, now
-        self._reports: dict[Key, _UsageReport] = {}
+        self._reports: dict[Key, _KeptUsage] = {}
 
     def note(self, key: Key, uid: str, body: object) -> str:
         """Receive a report for the job with this uid; return why it is refused, empty if it is not.
@@ -49,7 +49,7 @@ class UsageBoard:
             return found
         now = self._clock()
         self._reports = {k: r for k, r in self._reports.items() if now - r.received < STALE_SECONDS}
-        self._reports[key] = _UsageReport(uid, found, now)
+        self._reports[key] = _KeptUsage(uid, found, now)
         self._enqueue(key)
         return ""
 
