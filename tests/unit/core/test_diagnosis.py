@@ -8,6 +8,7 @@ import pytest
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.transform import transform
+from pstraining.core.actions import Outcomes
 from pstraining.core.observe import observe
 from pstraining.core.policies.diagnosis import (
     UNEXPLAINED_GRACE,
@@ -17,8 +18,9 @@ from pstraining.core.policies.diagnosis import (
     requeue_at,
     unexplained,
 )
+from pstraining.core.status import next_status
 from tests.support.builders import NOW, UID, job, pod, stamp, terminated
-from tests.support.simulation import World
+from tests.support.simulation import World, running
 
 LATER = NOW + timedelta(minutes=1)
 
@@ -267,6 +269,19 @@ def test_a_pod_in_replacement_is_not_reported_as_missing() -> None:
     world.now += UNEXPLAINED_GRACE
     world.reconcile()
     assert world.condition("Running")["reason"] == Reason.STILL_WAITING
+
+
+def test_a_quota_without_room_for_new_servers_is_reported() -> None:
+    world = running(ps={"replicas": 1})
+    world.edit({"ps": {"replicas": 2}})
+    world.reconcile()  # the StatefulSet is scaled, and its controller can create no pod
+    servers = world.children["StatefulSet", "digits-ps"]
+    refusals = {servers["metadata"]["uid"]: QUOTA.format(3)}
+    snapshot = observe(world.job or {}, world.children.values(), world.pods.values(), None, refusals)
+    status = next_status(snapshot, Outcomes(()), world.now + timedelta(seconds=90))
+    (condition,) = [c for c in status["conditions"] if c["type"] == "Rescaling"]
+    assert (condition["status"], condition["reason"]) == ("True", "StartingServers")
+    assert "StatefulSet digits-ps can have no pod: exceeded quota: small" in condition["message"]
 
 
 def test_the_status_reports_the_diagnosis() -> None:
