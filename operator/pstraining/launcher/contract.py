@@ -54,13 +54,9 @@ EXIT_MEANINGS = {
 """What the log adds to an exit code whose program cannot have logged a reason itself."""
 PS_LOSS_GRACE_SECONDS = 10
 
-# Without keepalive one silent peer stops a whole job; without the short back-off a returned peer is found late. A
-# server closes a connection with "Too many pings" after four pings between which it has sent nothing. Two for each
-# request, as by default, reach that number when two requests wait for a busy peer.
-KEEPALIVE = (
-    "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1,"
-    "grpc.http2.max_pings_without_data=1"
-)
+# Without keepalive one silent peer stops a whole job; without the short back-off a returned peer is found late. Fewer
+# pings for each request than the usual two would find a silent peer up to a minute later.
+KEEPALIVE = "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
 BACK_OFF = "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
 NETWORK_SETTINGS = {
     "TF_GRPC_DEFAULT_OPTIONS": f"{KEEPALIVE},{BACK_OFF}",

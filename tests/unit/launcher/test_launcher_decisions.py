@@ -139,7 +139,6 @@ def test_the_programs_environment() -> None:
     assert made["TF_CPP_MIN_LOG_LEVEL"] == "1"
     options = dict(option.split("=") for option in made["TF_GRPC_DEFAULT_OPTIONS"].split(","))
     assert options["grpc.keepalive_time_ms"] == "2000"
-    assert options["grpc.http2.max_pings_without_data"] == "1", "two would be too many for a busy peer"
     assert options["grpc.max_reconnect_backoff_ms"] == "500"
     assert contract.program_env({}, cluster, "chief", 0)["GRPC_FAIL_FAST"] == "use_caller"
     tunables = {
