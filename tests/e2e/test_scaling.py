@@ -206,7 +206,9 @@ def test_another_number_of_parameter_servers_keeps_the_pods(
     wait_for(lambda: rescaling(puppet) == "Rescaled", "the change is withdrawn")
     edit(puppet, {"ps": {"replicas": 3}})
     wait_for(lambda: rescaling(puppet) == "StartingServers", "new servers start again")
-    assert [puppet.runs(t) for t in ("chief-0", "worker-0", "worker-1", "ps-0")] == [1, 1, 1, 1], "nobody was stopped"
+    assert [puppet.runs(t) for t in ("chief-0", "worker-0", "worker-1", "ps-0")] == [1, 1, 1, 1], (
+        "no program was stopped"
+    )
     release()
     wait_for(lambda: rescaling(puppet) == "Rescaled", "the end of it", 180)
     puppet.wait_phase("Running")
@@ -218,8 +220,10 @@ def test_another_number_of_parameter_servers_keeps_the_pods(
     took = seconds_stopped(puppet)
     with capsys.disabled():
         print(f"\nfrom the chief's signal until all programs ran with three servers: {took} s")
-    told = ["StartingServers", "Rescaled", *(r for r in REASONS if r != "Resharding")]
-    wait_for(lambda: reported(puppet, *REASONS) == told, f"all that is told: {reported(puppet, *REASONS)}", 30)
+    expected = ["StartingServers", "Rescaled", *(r for r in REASONS if r != "Resharding")]
+    wait_for(
+        lambda: reported(puppet, *REASONS) == expected, f"all reasons are reported: {reported(puppet, *REASONS)}", 30
+    )
     if not ALL:  # fewer again is the same way
         return
     edit(puppet, {"ps": {"replicas": 1}})

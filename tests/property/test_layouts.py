@@ -57,15 +57,17 @@ class History:
 
     def check(self) -> None:
         """What must hold after every single event."""
-        now, told = layout(self.world), f"after {self.events}"
+        now, after = layout(self.world), f"after {self.events}"
         leaders = [n for n, p in self.world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
-        assert len(leaders) <= 1, f"two leaders {told}"
+        assert len(leaders) <= 1, f"two leaders {after}"
         for name in leaders:
-            assert self.leaders.setdefault(name, now) == now, f"two layouts are trained at once {told}"
-        assert self.layouts.setdefault(*now) == now[1], f"one number for two layouts {told}"
+            assert self.leaders.setdefault(name, now) == now, f"two layouts are trained at once {after}"
+        assert self.layouts.setdefault(*now) == now[1], f"one number for two layouts {after}"
         stopped = [w for w in self.world.writes if w[0] == "Delete" and w[1] in ("Deployment", "StatefulSet", "Pod")]
-        assert not stopped, f"pods of workers or servers are replaced {told}"
-        assert ("PersistentVolumeClaim", "digits-checkpoint") in self.world.children, f"the checkpoints are lost {told}"
+        assert not stopped, f"pods of workers or servers are replaced {after}"
+        assert ("PersistentVolumeClaim", "digits-checkpoint") in self.world.children, (
+            f"the checkpoints are lost {after}"
+        )
 
     def key(self) -> str:
         """What tells this state from another one; terms and layouts count from the newest."""

@@ -41,7 +41,7 @@ def grown(world: World, role: str) -> dict[str, Any]:
     return next((s for s in world.job["status"].get("autoscaling") or () if s["role"] == role), {})
 
 
-def told(world: World) -> list[str]:
+def reasons(world: World) -> list[str]:
     words = ("MemoryGrown", "MemoryDoubled", "MaximumReached", "GrowthRefused")
     return [e.reason for e in world.reported if e.reason in words]
 

@@ -147,10 +147,10 @@ def _rescaling(situation: Situation, runs: bool) -> ConditionUpdate | None:
         return None if stored is None else ConditionUpdate(Condition.RESCALING, False, Reason.JOB_FINISHED)
     if situation.suspended:
         return None
-    facts = situation.facts
-    starts = facts.resharding.step is resharding.ReshardingStep.START_SERVERS
-    starting = [p for p in facts.snapshot.pods_of(names.PS) if p.index >= facts.resharding.current]
-    found = diagnose(facts.snapshot, facts.now, starting) if starts else None
+    facts, found = situation.facts, None
+    if facts.resharding.step is resharding.ReshardingStep.START_SERVERS:
+        starting = [p for p in facts.snapshot.pods_of(names.PS) if p.index >= facts.resharding.current]
+        found = diagnose(facts.snapshot, facts.now, starting)
     trouble = "" if found is None else f"{found.message}."
     progress = resharding.progress(facts.job, facts.resharding, stored, runs=runs, trouble=trouble)
     return None if progress is None else ConditionUpdate(Condition.RESCALING, *progress)

@@ -167,7 +167,7 @@ class RoleHistory:
 
 
 def pause(tasks: int) -> float:
-    """Return the seconds between two rounds in a job with so many tasks."""
+    """Return the seconds between two rounds in a job with this number of tasks."""
     return max(PERIOD_SECONDS, tasks / TASKS_PER_SECOND)
 
 

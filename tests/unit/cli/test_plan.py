@@ -236,12 +236,12 @@ def test_what_was_measured_is_told_beside_the_present_size() -> None:
     world.job["status"]["autoscaling"] = [sizing]
     cluster = JobCluster(world)
     planned = planned_for(cluster, as_there(cluster), world.now)
-    (told,) = report(planned, None)["sizings"]
-    assert told == "ps: memory: measured peak 800Mi, recommended limit 960Mi, now 1Gi."
+    (sizing,) = report(planned, None)["sizings"]
+    assert sizing == "ps: memory: measured peak 800Mi, recommended limit 960Mi, now 1Gi."
     console = Console(width=200)
     with console.capture() as said:
         console.print(picture(planned, None))
-    assert told in said.get()
+    assert sizing in said.get()
 
 
 def test_a_job_that_is_suspended_stops_in_order() -> None:

@@ -12,7 +12,7 @@ from pstraining.core.actions import Resize
 from pstraining.core.policies.autoscaling import REST
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import job
-from tests.support.growing_world import MEASURES, MIB, growing, grown, kill, later, report, sized, told, use
+from tests.support.growing_world import MEASURES, MIB, growing, grown, kill, later, reasons, report, sized, use
 from tests.support.queued_world import queued
 from tests.support.simulation import running
 from tests.unit.core.test_hot_standby import hot
@@ -83,7 +83,7 @@ def test_memory_grows_in_place_at_85_percent(role: str) -> None:
     assert grown(world, role)["message"] == (
         f"digits-{role}-0 uses 871Mi, 85 % of its memory limit: limits.memory 1Gi -> 1536Mi."
     )
-    assert told(world) == ["MemoryGrown"]
+    assert reasons(world) == ["MemoryGrown"]
     assert report(world) == ("True", "MemoryMayGrow")
     assert world.job is not None
     assert world.job["spec"][role]["resources"] == sized(), "the spec stays the user's"
@@ -133,7 +133,7 @@ def test_memory_doubles_after_an_oom_kill_also_within_ten_minutes(*, ended: bool
         use(world, "ps", 10, oom_pod="digits-ps-0", oom_at=world.now)
     world.settle()
     assert set(memory(world, "ps")) == {"3Gi"}
-    assert told(world) == ["MemoryGrown", "MemoryDoubled"]
+    assert reasons(world) == ["MemoryGrown", "MemoryDoubled"]
     assert grown(world, "ps")["message"] == "After an OOM kill of digits-ps-0: limits.memory 1536Mi -> 3Gi."
     later(world, minutes=1)
     world.settle()
@@ -164,7 +164,7 @@ def test_the_maximum_holds_and_is_reported_once() -> None:
         later(world, minutes=10)
         world.settle()
     assert set(memory(world, "ps")) == {"4Gi"}
-    assert told(world) == ["MemoryGrown", "MaximumReached"]
+    assert reasons(world) == ["MemoryGrown", "MaximumReached"]
     assert report(world) == ("False", "MaximumReached")
     assert "Raise maxAllowed.memory of ps in spec.autoscaling.rolePolicies" in world.condition("Autoscaling")["message"]
     kill(world, "ps")
@@ -273,7 +273,7 @@ def test_a_growth_that_the_api_server_refuses_is_taken_back_and_tried_later() ->
     assert "exceeded quota: q" in grown(world, "worker")["message"]
     assert set(memory(world, "worker")) <= {"1024Mi", None}, "both workers have the former size"
     assert {n: p["metadata"]["uid"] for n, p in world.pods.items()} == before, "no worker is replaced for it"
-    assert told(world) == ["MemoryGrown", "GrowthRefused"]
+    assert reasons(world) == ["MemoryGrown", "GrowthRefused"]
     later(world, minutes=5)
     world.settle()
     assert not resized(world)
@@ -296,7 +296,7 @@ def test_a_size_that_a_node_can_never_grant_is_taken_back(role: str) -> None:
     world.settle()
     assert set(memory(world, role)) == {"1024Mi"}
     assert {n: p["metadata"]["uid"] for n, p in world.pods.items()} == before, "no pod is replaced for it"
-    assert told(world) == ["MemoryGrown", "GrowthRefused"]
+    assert reasons(world) == ["MemoryGrown", "GrowthRefused"]
     assert grown(world, role)["message"].endswith("Node didn't have enough capacity: memory")
 
 

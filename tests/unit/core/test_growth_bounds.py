@@ -8,7 +8,7 @@ from pstraining.controller.rate_limit import is_startup_only
 from pstraining.core.policies.autoscaling import next_limit
 from pstraining.core.usage import RoleUsage
 from tests.support.builders import deep_merge
-from tests.support.growing_world import MIB, growing, grown, told, use
+from tests.support.growing_world import MIB, growing, grown, reasons, use
 from tests.support.simulation import running
 from tests.unit.core.test_resizing import memory
 
@@ -47,7 +47,7 @@ def test_a_template_that_kubernetes_does_not_resize_is_reported_once() -> None:
         use(world, "ps", used, growth=used * MIB // 100)
         world.settle()
     assert "resources of the whole pod" in grown(world, "ps")["message"]
-    assert told(world) == ["GrowthRefused"]
+    assert reasons(world) == ["GrowthRefused"]
     assert not [size for size in memory(world, "ps") if size]
 
 

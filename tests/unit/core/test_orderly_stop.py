@@ -150,9 +150,9 @@ def test_the_next_layout_has_the_number_of_the_spec_and_the_next_number() -> Non
     manifest = job(ps=4)
     found = resharding.observed(typed(manifest), snapshot_of(manifest, servers("2", "5")))
     assert found.next_annotations == {names.ANNOTATION_SHARDS: "4", names.ANNOTATION_LAYOUT: "6"}
-    told = resharding.progress(typed(manifest), found, None, runs=True)
-    assert told is not None
-    assert told[2].endswith("Set ps.replicas to 2 to withdraw the change."), "nothing keeps a server from running"
+    progress = resharding.progress(typed(manifest), found, None, runs=True)
+    assert progress is not None
+    assert progress[2].endswith("Set ps.replicas to 2 to withdraw the change."), "nothing keeps a server from running"
 
 
 SAVED: dict[str, Any] = {"checkpoint": {"volume": {"emptyDir": {}}}}

@@ -104,7 +104,7 @@ def pieces(
 
 
 def _has_candidates(names: Mapping[str, str], saved: Mapping[str, Entry], *, fresh: bool) -> bool:
-    """Return whether a state has keys without rows; if it was saved without `min_count`, all of them begin anew."""
+    """Return whether a state has the counts of keys without rows: it was saved with `min_count`."""
     return not fresh and names[KEYS] in saved
 
 

@@ -78,7 +78,7 @@ class RowPolicy:
         return self.max_rows is not None or self.min_count > 1
 
     def on_each_of(self, servers: int) -> "RowPolicy":
-        """Return the policy of each of so many servers."""
+        """Return the policy of each server, for this number of servers."""
         return self if self.max_rows is None else replace(self, max_rows=-(-self.max_rows // servers))
 
 

@@ -192,7 +192,7 @@ class Arena:
         return tf.broadcast_to(column.initial(), [tf.size(keys), *shape])
 
     def _grown(self, number: Tensor) -> Tensor:
-        """Emit growing every column to so many places or more; return 1 if they grew. int64[]."""
+        """Emit growing every column to `number` places or more; return 1 if they grew. int64[]."""
         room = self._room()
 
         def grow() -> Tensor:
