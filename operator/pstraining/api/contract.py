@@ -47,6 +47,9 @@ differ: the chief writes both files, and the launcher accepts either."""
 NODE_FILE: Final = "node"
 """File in RUN_DIR of a PS with hot standbys, and of such a standby: the name of its node. Workers read it through the
 PS's own device: members on one node may be lost together."""
+IDLES: Final = "it does not run again in this pod, which idles until it is removed"
+"""The end of the last line that a launcher logs when it runs its program no more. The program's own log is that of the
+container's run before."""
 IN_SYNC_MARKER: Final = "in-sync"
 """File in RUN_DIR of a PS with hot standbys, and of such a standby. The chief writes it through the PS's own device:
 the term and epoch since which the server is in sync; empty if it is not. The launcher serves it. Such a PS is ready

@@ -181,7 +181,7 @@ class Launcher:
 
     def idle(self, reason: str) -> int:
         """Run nothing until the pod is stopped, so that the pod can be inspected; return the exit code."""
-        contract.log(f"{reason}; it does not run again in this pod, which idles until it is removed")
+        contract.log(f"{reason}; {contract.IDLES}")
         with suppress(contract.ExitError):
             while True:
                 self.supervisor.wait()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import contract
 from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, LogEnd, Summary
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import Writer, take
@@ -97,6 +98,25 @@ def test_training_that_has_ended_leaves_everything_without_secrets(tmp_path: Pat
     assert (worker.whole, server.file, server.missing) == (True, "", "404 Not Found: the job has no such pod")
     assert not any(PASSWORD in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
+
+
+def test_the_log_of_a_worker_that_was_restarted_meanwhile_is_kept() -> None:
+    """The kubelet restarts the container of a program that has ended, before it reports this to the operator."""
+    waits = f"launcher: the program has ended with 0; {contract.IDLES}\n".encode()
+
+    class Restarted(StubOperator):
+        def log(self, pod: str, *, previous: bool) -> LogEnd:
+            found = super().log(pod, previous=previous)
+            return LogEnd(b"step 7\n", whole=True) if previous else found
+
+    found = gather(Restarted(job(), {"worker-0": waits, "ps-0": b"serves\n"}), seconds=60)
+    assert found.texts == {
+        "digits-worker-0.log": waits,
+        "digits-worker-0.previous.log": b"step 7\n",
+        "digits-ps-0.log": b"serves\n",
+    }
+    runs = [(log.task, log.previous) for log in found.logs]
+    assert runs == [("worker-0", False), ("ps-0", False), ("worker-0", True)]
 
 
 @pytest.mark.parametrize(

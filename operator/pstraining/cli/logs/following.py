@@ -6,7 +6,7 @@ line, by the kubelet's timestamps, which are removed from the output.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +19,7 @@ from pstraining.cli.errors import DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import end_of, job_named
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
+from pstraining.cli.logs.reading import program_log
 from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, check_choice, chosen, tasks_of
 from pstraining.core.snapshot import Pod
@@ -178,7 +179,7 @@ class Follower:
         for task in chosen(tasks, selection.role, selection.index):
             before = self._cursors.get(task.pod.uid)
             if opens(task.pod, before):
-                self._open(task, before, selection)
+                self._open(task, before, selection, is_over=over is not None)
             elif before is None and not over:
                 reasons = [state(task), *why(task)]
                 self._remark(f"{task.name} ({task.pod.name}): no log yet: {': '.join(reasons)}")
@@ -191,27 +192,38 @@ class Follower:
         self._ended, self._result = self.clock(), result
         self._remark(f"{self.name} has ended: {how}.")
 
-    def _open(self, task: TaskPod, before: LogCursor | None, selection: LogSelection) -> None:
+    def _open(self, task: TaskPod, before: LogCursor | None, selection: LogSelection, *, is_over: bool) -> None:
         cursor = before or LogCursor()
         cursor.open, cursor.restarts = True, task.pod.container.restarts
-        query = selection.query(task.container) | {"follow": "true", "timestamps": "true"}
-        if cursor.last is not None:
-            # sinceTime has whole seconds; `_read` skips the lines that repeat.
-            query["sinceTime"] = cursor.last.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = cursor.last
         self._cursors[task.pod.uid] = cursor
-        self.start(partial(self._read, task, cursor, query))
+        self.start(partial(self._read, task, cursor, partial(self._queries, task, since, selection, is_over)))
 
-    def _read(self, task: TaskPod, cursor: LogCursor, query: dict[str, str]) -> None:
+    def _queries(
+        self, task: TaskPod, since: datetime | None, selection: LogSelection, is_over: bool
+    ) -> Iterator[dict[str, str]]:
+        """Yield the queries of a task's log from a moment on; None for the beginning."""
+        timed = {"follow": "true", "timestamps": "true"}
+        if since is None:
+            for query in program_log(self.cluster, self.namespace, task, selection, is_over=is_over):
+                yield query | timed
+            return
+        # sinceTime has whole seconds; `_read` skips the lines that repeat.
+        timed["sinceTime"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        yield selection.query(task.container) | timed
+
+    def _read(self, task: TaskPod, cursor: LogCursor, queries: Callable[[], Iterator[dict[str, str]]]) -> None:
         """Read one log to its end."""
         known, error = cursor.last, None
         try:
-            for line in self.cluster.log(self.namespace, task.pod.name, query):
-                moment, text = stamped(line)
-                if moment is not None:
-                    if known is not None and moment <= known:
-                        continue
-                    cursor.last = moment
-                self._queue.put(_Line(task.name, text))
+            for query in queries():
+                for line in self.cluster.log(self.namespace, task.pod.name, query):
+                    moment, text = stamped(line)
+                    if moment is not None:
+                        if known is not None and moment <= known:
+                            continue
+                        cursor.last = moment
+                    self._queue.put(_Line(task.name, text))
         except RequestError as caught:
             error = caught
         finally:

@@ -1,12 +1,18 @@
-"""Reads the current logs of a job's tasks, one task after another."""
+"""Reads the logs of a job's tasks, one task after another.
 
-from collections.abc import Callable
+The log of a task is that of its container's current run. When a program has ended, the kubelet restarts its container,
+whose launcher then only waits: the program's log is that of the run before, and is read, too.
+"""
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from pstraining.api import contract
 from pstraining.cli.client import ClusterClient
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
-from pstraining.cli.jobs import job_named, phase, why
+from pstraining.cli.jobs import end_of, job_named, phase, why
 from pstraining.cli.logs.log_lines import LogSelection
-from pstraining.cli.tasks import check_choice, chosen, tasks_of
+from pstraining.cli.tasks import TaskPod, check_choice, chosen, tasks_of
 
 
 def read(
@@ -17,7 +23,7 @@ def read(
     line: Callable[[str, str], None],
     remark: Callable[[str], None],
 ) -> None:
-    """Read the current logs, task by task.
+    """Read the logs, task by task.
 
     Args:
         cluster: the job's cluster.
@@ -40,9 +46,10 @@ def read(
     for task in wanted:
         count = 0
         try:
-            for text in cluster.log(namespace, task.pod.name, selection.query(task.container)):
-                line(task.name, text)
-                count += 1
+            for query in program_log(cluster, namespace, task, selection, is_over=bool(end_of(job))):
+                for text in cluster.log(namespace, task.pod.name, query):
+                    line(task.name, text)
+                    count += 1
         except DeniedError:
             raise
         except RequestError as error:
@@ -52,3 +59,27 @@ def read(
         else:
             if not count:
                 remark(f"{task.name} ({task.pod.name}): the log is empty")
+
+
+def program_log(
+    cluster: ClusterClient, namespace: str, task: TaskPod, selection: LogSelection, *, is_over: bool
+) -> Iterator[dict[str, str]]:
+    """Yield the query of the current run's log, after that of the run before if the current one only waits.
+
+    The pod's status shows a restart too late: the kubelet reports it some time afterwards.
+
+    Args:
+        cluster: the job's cluster.
+        namespace: the job's namespace.
+        task: the task.
+        selection: the selected logs.
+        is_over: whether the job has ended.
+
+    Raises:
+        RequestError: the log cannot be read.
+    """
+    if not selection.previous and (is_over or task.pod.container.restarts):
+        last = LogSelection(tail=1).query(task.container)
+        if any(contract.IDLES in text for text in cluster.log(namespace, task.pod.name, last)):
+            yield replace(selection, previous=True).query(task.container)
+    yield selection.query(task.container)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from pstraining.api import contract
 from pstraining.api.summary import LOG_BYTES, LOGS_FOLDER, KeptLog, LogEnd
 from pstraining.redaction import Redactor
 from pstraining.runtime.history.operator import Known, OperatorError
@@ -50,6 +51,23 @@ class Gathered:
     """The logs' content, without secrets, by the file's name in the folder of logs."""
     notes: list[str] = field(default_factory=list)
     redactor: Redactor = field(default_factory=Redactor)
+
+    def keep(self, run: Mapping[str, Any], content: LogEnd | str, limit: int) -> None:
+        """Keep the log of a run, or why there is none.
+
+        Args:
+            run: its task, its pod, and whether it is the previous one.
+            content: the log, or why it could not be read.
+            limit: bytes.
+        """
+        log = KeptLog(task=run["task"], pod=run["pod"], previous=run["previous"])
+        if isinstance(content, str):
+            self.logs.append(log.model_copy(update={"missing": self.redactor.text(content)}))
+            return
+        kept = shortened(content, limit)
+        name = f"{run['pod']}{'.previous' if run['previous'] else ''}.log"
+        self.texts[name] = self.redactor.text(kept.content.decode(errors="replace")).encode()
+        self.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": kept.whole}))
 
 
 def share(number: int) -> int:
@@ -107,14 +125,23 @@ def _gather_logs(
         except OperatorError as error:
             return str(error)
 
-    limit = share(len(runs))
+    # A run that only waits needs next to nothing of its share, which the run before it has then.
+    limit, known = share(len(runs)), {(run["pod"], run["previous"]) for run in runs}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for run, content in zip(runs, pool.map(read, runs), strict=True):
-            log = KeptLog(task=run["task"], pod=run["pod"], previous=run["previous"])
-            if isinstance(content, str):
-                found.logs.append(log.model_copy(update={"missing": found.redactor.text(content)}))
-                continue
-            kept = shortened(content, limit)
-            name = f"{run['pod']}{'.previous' if run['previous'] else ''}.log"
-            found.texts[name] = found.redactor.text(kept.content.decode(errors="replace")).encode()
-            found.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": kept.whole}))
+        while runs:
+            earlier = []
+            for run, content in zip(runs, pool.map(read, runs), strict=True):
+                found.keep(run, content, limit)
+                if _only_waits(content) and (run["pod"], True) not in known:
+                    earlier.append({**run, "previous": True})
+            known |= {(run["pod"], True) for run in earlier}
+            runs = earlier
+
+
+def _only_waits(content: LogEnd | str) -> bool:
+    """Return whether a run has ended its program or never had one, as its last line reports.
+
+    Workers end at the same time as the chief. The kubelet restarts a worker's container, and reports it later than the
+    operator is asked for the runs.
+    """
+    return isinstance(content, LogEnd) and contract.IDLES.encode() in content.content.rstrip().rpartition(b"\n")[2]
