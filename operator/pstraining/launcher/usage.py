@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Sequence  # noqa: UP035 - Python 3.8
 from urllib.parse import urlsplit
 
@@ -47,6 +46,8 @@ TREND_ROUNDS = 6
 CPU_SAMPLES = (12, 720)
 """Fewest and most samples of CPU use from which the percentile is taken: one minute, and one hour."""
 ASKED_AT_ONCE = 16
+LOGGED_FAILURE = 3
+"""The round without a report, counted from the last success, whose error is logged: an operator may be away."""
 
 Figures = Dict[str, Any]  # noqa: UP006 - Python 3.8
 
@@ -210,6 +211,7 @@ class Reporter:
         self._asked = 0
         self._sent: list[Figures] = []
         self._sent_at = float("-inf")
+        self._failures = 0
 
     def start(self) -> None:
         """Start, in the task that may report the job's progress; other tasks report nothing."""
@@ -219,15 +221,23 @@ class Reporter:
     def _run(self) -> None:
         while True:
             time.sleep(pause(self._asked))
-            # What fails now is tried again in the next round: a task that starts, an operator that is away.
-            with suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-                self.round()
+            self.attempt()
+
+    def attempt(self) -> None:
+        """Make a round. One that fails is repeated later, and a lasting error is logged once."""
+        try:
+            self.round()
+            self._failures = 0
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            self._failures += 1
+            if self._failures == LOGGED_FAILURE:
+                contract.log(f"the operator gets no report of what pods use, and memory does not grow: {error!r}")
 
     def round(self) -> None:
         """Ask every task once, and send a report if one is due.
 
         Raises:
-            OSError, http.client.HTTPException: the report could not be sent.
+            OSError, http.client.HTTPException: the report could not be sent, or the operator refused it.
             ValueError, KeyError, TypeError: the cluster map has another form.
         """
         tasks = self._tasks()
@@ -264,7 +274,10 @@ class Reporter:
         connection = http.client.HTTPSConnection(host, self._url.port, timeout=ANSWER_SECONDS, context=context)
         try:
             connection.request("POST", self._url.path + "/usage", json.dumps({"usage": report}), headers)
-            connection.getresponse().read()
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status != 200:
+                raise OSError(f"{answer.status} {answer.reason}: {content[:200].decode(errors='replace')}")
         finally:
             connection.close()
 

@@ -1,12 +1,14 @@
 """What a launcher measures of its container, and when the chief's launcher reports the job's figures."""
 
+import http.client
 import json
+import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from pstraining.launcher import usage
+from pstraining.launcher import contract, usage
 from pstraining.launcher.cgroups import Cgroup, Reading
 from pstraining.launcher.usage import Meter, RoleHistory, is_due
 from tests.support.ports import free_port
@@ -144,6 +146,52 @@ def test_all_tasks_are_asked_while_the_map_says_so(tmp_path: Path, monkeypatch: 
     cluster_map.write_text(json.dumps({**content, "ended": True}))
     reporter.round()
     assert len(sent) == 1
+
+
+class Refusing:
+    """An operator that refuses every report."""
+
+    status, reason = 403, "Forbidden"
+
+    def __init__(self, *where: Any, **settings: Any) -> None:
+        pass
+
+    def request(self, *words: Any) -> None:
+        pass
+
+    def getresponse(self) -> Self:
+        return self
+
+    def read(self) -> bytes:
+        return b"the token is that of another job"
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_lasting_refusal_is_logged_once_until_a_report_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "progress-token").write_text("t")
+    monkeypatch.setattr(contract, "MOUNT_DIR", str(tmp_path))
+    monkeypatch.setattr(ssl, "create_default_context", lambda cafile: None)
+    monkeypatch.setattr(http.client, "HTTPSConnection", Refusing)
+    monkeypatch.setattr(usage, "ask", figures)
+    cluster_map = tmp_path / "cluster.json"
+    cluster_map.write_text(json.dumps({"cluster": {"ps": ["p0:2222"]}, "measured": {}}))
+    reporter = usage.Reporter({"PSTRAINING_PROGRESS_URL": "https://operator/progress"}, str(cluster_map))
+    for _ in range(5):
+        reporter.attempt()
+    refused = "OSError('403 Forbidden: the token is that of another job')"
+    line = f"pstraining-launcher: the operator gets no report of what pods use, and memory does not grow: {refused}\n"
+    assert capfd.readouterr().err == line
+    monkeypatch.setattr(Refusing, "status", 200)
+    reporter.attempt()
+    monkeypatch.setattr(Refusing, "status", 403)
+    monkeypatch.setattr(usage, "REPORT_SECONDS", 0.0)
+    for _ in range(5):
+        reporter.attempt()
+    assert capfd.readouterr().err == line
 
 
 @pytest.mark.parametrize(("tasks", "seconds"), [(0, 5.0), (2000, 5.0), (10_000, 25.0)])
