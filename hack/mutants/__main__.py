@@ -20,13 +20,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from hack.mutants.modules import PACKAGES, ROOT, Module, Survivor, modules, survivors
 
 BUILD = ROOT / "build" / "mutants"
 COPIED = ("hack", "localcluster", "crds", "charts", "bench", "docs")
 """What tests read besides the package and themselves."""
-SURVIVED, NO_TESTS, NOT_CHECKED = 0, (5, 33), None
+SURVIVED, NO_TESTS, NOT_CHECKED, TIMED_OUT = 0, (5, 33), None, (-24, 24, 36, 152, 255)
+TIMES: Final = (15.0, 150.0)
+"""How many times as long as the tests usually take a mutant may run before it counts as killed: in the first run, and
+in the second one of those that have exceeded it. A busy machine would otherwise kill mutants that no test notices."""
 DIFFS = """
 import json, sys
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -60,7 +64,20 @@ def prepare(module: Module) -> Path:
     (folder / "pstraining").symlink_to(ROOT / PACKAGES / "pstraining")
     for name in ("tests", *COPIED):
         (folder / name).symlink_to(ROOT / name)
+    configure(module, folder, TIMES[0])
+    return folder
+
+
+def configure(module: Module, folder: Path, times: float) -> None:
+    """Write mutmut's settings into the folder that it works in.
+
+    Args:
+        module: the module to mutate.
+        folder: the folder.
+        times: how many times as long as usual the tests of a mutant may take.
+    """
     settings = {
+        "timeout_multiplier": times,
         "source_paths": ["pstraining"],
         "only_mutate": [module.path],
         "also_copy": list(COPIED),
@@ -70,7 +87,6 @@ def prepare(module: Module) -> Path:
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     (folder / "pyproject.toml").write_text(f"{pyproject}\n[tool.mutmut]\n{lines}", "utf-8")
-    return folder
 
 
 def mutate(module: Module, children: int) -> Result:
@@ -81,17 +97,29 @@ def mutate(module: Module, children: int) -> Result:
     """
     folder = prepare(module)
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PSTRAINING_TESTS")}
-    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(children)]
-    with (folder / "log").open("w") as log:
-        subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False)
-    found = folder / "mutants" / f"{module.path}.meta"
-    codes = json.loads(found.read_text("utf-8"))["exit_code_by_key"] if found.exists() else {}
-    if not codes or NOT_CHECKED in codes.values():
-        raise RuntimeError(f"{module.path}: mutmut did not try every mutant, see {folder / 'log'}")
+    codes = _run(module, folder, environment, children)
+    if slow := [name for name, code in codes.items() if code in TIMED_OUT]:
+        print(f"{module.path}: {len(slow)} mutants have exceeded their time and run again, one at a time", flush=True)
+        configure(module, folder, TIMES[1])
+        codes = _run(module, folder, environment, 1, slow)
     names = [name for name, code in codes.items() if code == SURVIVED or code in NO_TESTS]
     survived = tuple(_survivors(module, folder, environment, names))
     known = {each.change for each in survivors()}
     return Result(module, len(codes), survived, tuple(each for each in survived if each.change not in known))
+
+
+def _run(
+    module: Module, folder: Path, environment: dict[str, str], children: int, names: Sequence[str] = ()
+) -> dict[str, int | None]:
+    """Run mutmut on a module, or on some of its mutants; return the exit code of the tests of every mutant."""
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(children), *names]
+    with (folder / "log").open("a") as log:
+        subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False)
+    found = folder / "mutants" / f"{module.path}.meta"
+    codes: dict[str, int | None] = json.loads(found.read_text("utf-8"))["exit_code_by_key"] if found.exists() else {}
+    if not codes or NOT_CHECKED in codes.values():
+        raise RuntimeError(f"{module.path}: mutmut did not try every mutant, see {folder / 'log'}")
+    return codes
 
 
 def _survivors(module: Module, folder: Path, environment: dict[str, str], names: Sequence[str]) -> Iterator[Survivor]:

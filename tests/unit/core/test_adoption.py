@@ -42,6 +42,17 @@ def test_a_child_without_its_owner_is_adopted_again(state: Callable[[World], Non
         assert controller_uid(child) == UID, key
 
 
+def test_an_owner_that_is_no_controller_becomes_the_controller() -> None:
+    world = running()
+    assert world.job is not None
+    own = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "digits", "uid": UID}
+    orphan(world, own, OTHER)
+    world.settle()
+    for child in world.children.values():
+        found = [each for each in child["metadata"]["ownerReferences"] if each["uid"] == UID]
+        assert [each.get("controller") for each in found] == [True], child["metadata"]["name"]
+
+
 def test_a_running_job_continues() -> None:
     world = running()
     pods, children = dict(world.pods), {key: c["metadata"]["uid"] for key, c in world.children.items()}

@@ -143,6 +143,8 @@ def test_a_workload_finished_by_kueue_is_not_recreated() -> None:
 
 def test_the_worker_cluster_uses_the_dispatched_workload() -> None:
     world = sent()
+    sent_labels = {**world.workload["metadata"]["labels"], kueue.LABEL_ORIGIN: "first"}
+    world.workload["metadata"]["labels"] = sent_labels
     world.quota = 0
     world.run()
     assert phase(world) == "Queued"
@@ -150,7 +152,7 @@ def test_the_worker_cluster_uses_the_dispatched_workload() -> None:
     assert world.job is not None
     uid, labels = world.job["metadata"]["uid"], world.workload["metadata"]["labels"]
     assert (owner["uid"], owner["controller"]) == (uid, True)
-    assert labels[names.LABEL_JOB_UID] == labels[kueue.LABEL_JOB_UID] == uid
+    assert labels == sent_labels | {names.LABEL_JOB_UID: uid, kueue.LABEL_JOB_UID: uid}
     assert not world.pods
     world.quota = 100
     world.run()

@@ -22,6 +22,7 @@ def seen(role: str, **more: Any) -> Pod:
 
 
 RULE = {"failurePolicy": {"rules": [{"exitCodes": {"values": [42, 43]}, "action": "RestartReplica"}]}}
+RULE_1 = {"failurePolicy": {"rules": [{"exitCodes": {"values": [1]}, "action": "RestartReplica"}]}}
 IGNORE = {"failurePolicy": {"rules": [{"exitCodes": {"values": [42]}, "action": "Ignore"}]}}
 NEVER = {role: {"restartPolicy": "Never"} for role in (names.PS, names.WORKER, names.CHIEF)}
 CRASHING = container(1, waiting="CrashLoopBackOff")
@@ -31,6 +32,12 @@ CASES: dict[str, tuple[dict[str, Any], Pod, Reason | None]] = {
     "a server that waits for something else": ({}, seen("ps", container=container(1, waiting="ErrImagePull")), None),
     "a worker in back-off": ({}, seen("worker", container=CRASHING), None),
     "a server in back-off that goes": ({}, seen("ps", container=CRASHING, deleting=True), None),
+    "a worker whose code 1 a rule runs again": (NEVER | RULE_1, seen("worker", container=container(1)), IDLE),
+    "a worker whose code is final without the rule": (
+        {"worker": {"restartPolicy": "ExitCode"}} | RULE,
+        seen("worker", container=container(42)),
+        IDLE,
+    ),
     "a worker that a rule runs again": (NEVER | RULE, seen("worker", container=container(42)), IDLE),
     "a server that a rule runs again": (NEVER | RULE, seen("ps", container=container(42)), IDLE),
     "a chief that a rule runs again": (NEVER | RULE, seen("chief", container=container(42)), None),

@@ -1,13 +1,17 @@
 """Tests notice the named mutants, and how survivors of `make mutants` are read and listed."""
 
+import json
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hack.mutants.__main__ import Result, stale, survivor, write_rows
-from hack.mutants.modules import PACKAGES, ROOT, Module, Named, modules, named, survivors
+from hack.mutants import __main__ as runner
+from hack.mutants.__main__ import TIMES, Result, configure, mutate, stale, survivor, write_rows
+from hack.mutants.modules import PACKAGES, ROOT, Module, Named, Survivor, modules, named, survivors
 from hack.mutants.named import mutated
 
 MODULE = Module("pstraining/runtime/replication/acceptor.py", ())
@@ -75,3 +79,36 @@ def test_the_rows_of_measured_modules_are_replaced_in_the_page(tmp_path: Path) -
     page.write_text(f"| `operator/{MODULE.path}` | old |\n| `other` | old |\n")
     write_rows(page, [Result(MODULE, 40, (found,), (found,))])
     assert page.read_text() == f"| `operator/{MODULE.path}` | 40 | 39 | 97.5 % | 0 | 1 |\n| `other` | old |\n"
+
+
+def test_mutants_that_exceeded_their_time_run_again_with_more_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, the first run counts a mutant as killed that no test notices."""
+    runs: list[tuple[str, ...]] = []
+
+    def prepared(module: Module) -> Path:
+        configure(module, tmp_path, TIMES[0])
+        return tmp_path
+
+    def play(command: list[str], **settings: object) -> None:
+        runs.append(tuple(command[6:]))
+        times = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["mutmut"]["timeout_multiplier"]
+        first = len(runs) == 1
+        assert times == (TIMES[0] if first else TIMES[1])
+        meta = tmp_path / "mutants" / f"{MODULE.path}.meta"
+        meta.parent.mkdir(parents=True, exist_ok=True)
+        meta.write_text(json.dumps({"exit_code_by_key": {"a": 1, "b": -24 if first else 0, "c": -24}}))
+
+    monkeypatch.setattr(runner, "prepare", prepared)
+    monkeypatch.setattr("subprocess.run", play)
+    tried: list[str] = []
+
+    def read(module: Module, folder: Path, environment: dict[str, str], names: list[str]) -> Iterator[Survivor]:
+        tried.extend(names)
+        yield survivor(MODULE, "pstraining.a.x_on_admit__mutmut_1", DIFF)
+
+    monkeypatch.setattr(runner, "_survivors", read)
+    result = mutate(MODULE, 2)
+    assert (result.mutants, len(result.survived), tried) == (3, 1, ["b"])
+    assert runs == [(), ("b", "c")]
