@@ -2,8 +2,11 @@
 
 import signal
 import subprocess
+import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -14,6 +17,8 @@ CLEAN_UP_S = 120
 """Seconds that an interrupted command has for its own clean-up."""
 LOOK_S = 0.5
 """Seconds between two checks of a command's progress."""
+POLL_S = 0.05
+"""Seconds between two looks at commands that run at the same time."""
 
 
 class EndlessError(Exception):
@@ -49,11 +54,86 @@ def run_child(
         try:
             return _watched(process, longest_s, look)
         except subprocess.TimeoutExpired:
-            end(process, report=True)
+            end(process, interrupt=True)
             raise EndlessError(f"{Path(command[0]).name} was ended after {longest_s:g} s") from None
         except KeyboardInterrupt as interrupt:
-            end(process, report=isinstance(interrupt, TerminatedError))
+            end(process, interrupt=isinstance(interrupt, TerminatedError))
             raise
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended, or was ended."""
+
+    command: Sequence[str]
+    code: int
+    """Its exit status."""
+    output: bytes
+    """What it printed, errors included."""
+
+
+@dataclass
+class _Running:
+    """A command that runs, with its output in a file without a name."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    out: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
+    began: float = field(default_factory=time.monotonic)
+    process: "subprocess.Popen[bytes]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            self.command, cwd=ROOT, env=self.environment, stdout=self.out, stderr=subprocess.STDOUT
+        )
+
+    def ended(self) -> Ended:
+        """Its exit status and output, after its end."""
+        with self.out:
+            self.out.seek(0)
+            return Ended(self.command, self.process.wait(), self.out.read())
+
+
+def run_children(
+    commands: Sequence[Sequence[str]],
+    environment: Mapping[str, str],
+    longest_s: float,
+    *,
+    at_once: int,
+    report: Callable[[Ended], None],
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Run commands to their end, some of them at the same time; when interrupted, let them clean up first.
+
+    Args:
+        commands: what to run, in the root of the repository; they are started in this order.
+        environment: their variables.
+        longest_s: seconds after which one is ended, and with it the others.
+        at_once: the largest number that runs at the same time.
+        report: called with each command as it ends.
+        look: called now and then while they run.
+
+    Raises:
+        EndlessError: one took longer than longest_s. It has been reported, with its output so far.
+    """
+    waiting = deque(commands)
+    running: list[_Running] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(_Running(waiting.popleft(), environment))
+            for child in [child for child in running if child.process.poll() is not None]:
+                running.remove(child)
+                report(child.ended())
+            look()
+            if late := next((c for c in running if time.monotonic() - c.began > longest_s), None):
+                end(*(child.process for child in running), interrupt=True)
+                report(late.ended())
+                raise EndlessError(f"{Path(late.command[0]).name} was ended after {longest_s:g} s")
+            time.sleep(POLL_S if running else 0)
+    except KeyboardInterrupt as interrupt:
+        end(*(child.process for child in running), interrupt=isinstance(interrupt, TerminatedError))
+        raise
 
 
 def _watched(process: subprocess.Popen[bytes], longest_s: float, look: Callable[[], None]) -> int:
@@ -69,14 +149,16 @@ def _watched(process: subprocess.Popen[bytes], longest_s: float, look: Callable[
         look()
 
 
-def end(process: subprocess.Popen[bytes], *, report: bool) -> None:
-    """Wait for a process that was interrupted, or is interrupted here, and has some time to clean up."""
-    if report:
+def end(*processes: "subprocess.Popen[bytes]", interrupt: bool) -> None:
+    """Wait for processes that were interrupted, or are interrupted here, and have some time to clean up."""
+    for process in processes if interrupt else ():
         process.send_signal(signal.SIGINT)
-    try:
-        process.wait(CLEAN_UP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    deadline = time.monotonic() + CLEAN_UP_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def interrupted(_signal: int, _frame: FrameType | None) -> None:

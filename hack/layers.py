@@ -52,7 +52,7 @@ class Layer:
 
     name: str
     checks: tuple[tuple[str, ...], ...] = ()
-    """Commands that pass or fail as a whole."""
+    """Commands that pass or fail as a whole, each without the others: several run at the same time."""
     parts: tuple[Part, ...] = ()
     """Runs of pytest, one after the other. A test may be in one of them only."""
     budget_s: Budget = field(default=Budget(60, 60))
@@ -91,15 +91,16 @@ LAYERS = (
         "lint",
         cheap=True,
         budget_s=Budget(60, 60),
+        # Several run at the same time, and are started in this order: the longest first, but for the short ones.
         checks=(
+            (str(BIN / "mypy"), *CHECKED),
             (str(BIN / "ruff"), "check", "."),
             (str(BIN / "ruff"), "format", "--check", "."),
             (PYTHON, "hack/module_length.py"),
-            (PYTHON, "hack/docs/links.py"),
-            (PYTHON, "hack/docs/prose.py"),
             SITE,
+            (PYTHON, "hack/docs/prose.py"),
+            (PYTHON, "hack/docs/links.py"),
             (str(BIN / "lint-imports"), "--no-logo"),
-            (str(BIN / "mypy"), *CHECKED),
         ),
     ),
     Layer("drift", cheap=True, budget_s=Budget(10, 10), checks=((PYTHON, "hack/generate.py", "--check"),)),

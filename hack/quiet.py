@@ -110,6 +110,11 @@ class Log:
             file.write(f"$ {' '.join(command)}\n".encode())
             return file.tell()
 
+    def add(self, output: bytes) -> None:
+        """Write what a command printed."""
+        with self.path.open("ab") as file:
+            file.write(output)
+
     def since(self, start: int) -> str:
         """What was written from a place on."""
         with self.path.open("rb") as file:

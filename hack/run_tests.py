@@ -30,7 +30,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hack import changed, processor, pytest_progress, quiet  # noqa: E402 (the path comes first)
-from hack.children import EndlessError, interrupted, run_child  # noqa: E402
+from hack.children import Ended, EndlessError, interrupted, run_child, run_children  # noqa: E402
 from hack.layers import LAYERS, PYTHON, Layer, Part, names  # noqa: E402
 from hack.level import Level, LevelError, read_level  # noqa: E402
 from hack.reports import Outcome, Summary, read_report  # noqa: E402
@@ -179,11 +179,7 @@ class LayerRun:
 
     def run(self) -> None:
         """Its checks, then its parts."""
-        for check in self.layer.checks:
-            if self._command(check, self._what(check)):
-                self.outcome.failed += 1
-            else:
-                self.outcome.passed += 1
+        self._checks()
         parts = [part for part in self.layer.parts if _has_tests(part)]
         for part in parts:
             self._part(part)
@@ -191,6 +187,44 @@ class LayerRun:
             self.outcome.problem = "there are no tests"
         elif parts and not (self.layer.narrowed or self.outcome.tests or self.outcome.failed or self.outcome.problem):
             self.outcome.problem = "no tests were selected"
+
+    def _checks(self) -> None:
+        """Run the checks, one a core at the same time; on the terminal, where they would mix, one after the other."""
+        checks = self.layer.checks
+        if self.log is None:
+            for check in checks:
+                self._count(self._command(check, ""))
+            return
+
+        def look() -> None:
+            ended = self.outcome.passed + self.outcome.failed
+            self._show_progress(f"{ended}/{len(checks)} checks", pytest_progress.Count())
+
+        run_children(
+            checks,
+            self.environment,
+            self.runner.longest_s,
+            at_once=os.cpu_count() or 1,
+            report=self._checked,
+            look=look,
+        )
+
+    def _checked(self, ended: Ended) -> None:
+        """Write a check's output to the log, and show the end of it if the check failed."""
+        assert self.log is not None
+        start = self.log.begin(ended.command)
+        self.log.add(ended.output)
+        self._count(ended.code)
+        if ended.code:
+            self._show([f"$ {_shown(ended.command)}", *quiet.tail(self.log.since(start))])
+
+    def _count(self, code: int) -> None:
+        self.outcome.failed += bool(code)
+        self.outcome.passed += not code
+
+    def _show_progress(self, what: str, count: pytest_progress.Count) -> None:
+        seconds = time.monotonic() - self.started
+        self.runner.line.show(quiet.progress(self.layer.name, what, count, seconds))
 
     def _part(self, part: Part) -> None:
         """Run pytest, and read its report."""
@@ -219,9 +253,7 @@ class LayerRun:
             environment[pytest_progress.FILE] = str(counted)
 
         def look() -> None:
-            count = pytest_progress.read(counted) if counted else pytest_progress.Count()
-            seconds = time.monotonic() - self.started
-            self.runner.line.show(quiet.progress(self.layer.name, what, count, seconds))
+            self._show_progress(what, pytest_progress.read(counted) if counted else pytest_progress.Count())
 
         start = self.log.begin(command)
         code = None
@@ -245,9 +277,6 @@ class LayerRun:
         """Print what failed, and where the rest is."""
         assert self.log is not None
         self.runner.line.say("\n".join(["", *lines, f"all of it: {_place(self.log.path)}", ""]))
-
-    def _what(self, check: Sequence[str]) -> str:
-        return Path(check[1] if check[0] == PYTHON and len(check) > 1 else check[0]).name
 
 
 def _has_tests(part: Part) -> bool:

@@ -61,6 +61,11 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where a layer's tests are; their own configuration replaces the project's."""
@@ -147,6 +152,14 @@ def test_the_end_of_a_red_checks_output_is_shown(run: Run, capsys: pytest.Captur
     shown = capsys.readouterr().out.strip().splitlines()
     assert shown[0] == "$ sh -c seq 1000; exit 1"
     assert shown[1:101] == [str(number) for number in range(901, 1001)]
+
+
+def test_checks_run_at_the_same_time_and_the_log_keeps_them_apart(run: Run, tmp_path: Path) -> None:
+    meets = "touch {0}/{1}; echo {1}; until [ -e {0}/{2} ]; do sleep 0.02; done; echo {1}"
+    checks = [("sh", "-c", meets.format(tmp_path, *names)) for names in ("ab", "ba")]
+    assert run(Layer("a", checks=tuple(checks))).status == 0
+    log = (tmp_path / "reports" / "a.log").read_text()
+    assert all(f"$ {' '.join(check)}\n{name}\n{name}\n" in log for check, name in zip(checks, "ab", strict=True))
 
 
 def test_a_green_layer_is_one_line(run: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
