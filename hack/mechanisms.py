@@ -30,7 +30,7 @@ if str(ROOT) not in sys.path:
 from hack import level, tiers  # noqa: E402 (the path comes first)
 from hack.docs import failure_table  # noqa: E402
 from hack.field_mutation import fields  # noqa: E402
-from hack.field_mutation.functions import exists  # noqa: E402
+from hack.field_mutation.functions import exists, functions_of  # noqa: E402
 from hack.layers import LAYERS  # noqa: E402
 from pstraining.api.standby import StandbyMode  # noqa: E402
 from pstraining.api.training import Codec, Mode  # noqa: E402
@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @cache
 def _module(root: Path, file: str) -> tiers.Module:
-    """A file of tests, which many entries name: reading it takes a tenth of a second."""
+    """A file of tests, which many entries name."""
     return tiers.module(file, (root / file).read_text("utf-8"))
 
 
@@ -337,7 +337,7 @@ def _is_parametrised(file: Path, function: str) -> bool:
 
 @cache
 def _parametrised(file: Path) -> frozenset[str]:
-    nodes = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, tiers.Function)]
+    nodes = functions_of(ast.parse(file.read_text("utf-8")))
     marks = [(node.name, mark) for node in nodes for mark in node.decorator_list]
     return frozenset(name for name, mark in marks if "parametrize(" in ast.unparse(mark))
 

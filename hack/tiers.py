@@ -8,7 +8,8 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 
 IN_ALL, IN_SOAK = "in_all", "in_soak"
@@ -67,8 +68,12 @@ class Module:
 
     file: str
     marks: tuple[Mark, ...]
-    tests: frozenset[str]
-    """As `test_name` or `TestClass::test_name`."""
+    source: str = field(repr=False)
+
+    @cached_property
+    def tests(self) -> frozenset[str]:
+        """As `test_name` or `TestClass::test_name`; read when asked for, because most files are named by no mark."""
+        return frozenset(_tests(ast.parse(self.source).body))
 
     def left_out(self, test: str) -> bool:
         """Whether a test of it is marked as a whole: itself, its class or the file."""
@@ -81,12 +86,12 @@ def read(root: Path) -> dict[str, Module]:
     return {file: module(file, (root / file).read_text("utf-8")) for file in files if file not in NOT_READ}
 
 
+@cache
 def module(file: str, source: str) -> Module:
-    """One file."""
-    tree = ast.parse(source)
-    marked = IN_ALL in source or IN_SOAK in source  # to look at each expression of all files takes a second
-    marks = sorted(_marks(file, tree.body, _comments(source), "") if marked else (), key=lambda mark: mark.line)
-    return Module(file, tuple(marks), frozenset(_tests(tree.body)))
+    """One file. Several pages ask for the same ones."""
+    reader = _Reader.of(file, source)
+    marks = reader.marks(ast.parse(source).body, "") if reader.lines else ()
+    return Module(file, tuple(sorted(marks, key=lambda mark: mark.line)), source)
 
 
 def problems(modules: dict[str, Module]) -> Iterator[str]:
@@ -141,33 +146,52 @@ def _tests(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[str]:
             yield from _tests(node.body, f"{prefix}{node.name}::")
 
 
-def _marks(file: str, body: Sequence[ast.stmt], comments: dict[int, str], prefix: str) -> Iterator[Mark]:
-    for node in body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        if isinstance(node, Definition):
-            for decorator in node.decorator_list:
-                yield from _uses(file, decorator, comments, prefix + node.name, whole=_kind(decorator) is not None)
-            inner = node.body if isinstance(node, ast.ClassDef) else []
-            yield from _marks(file, inner, comments, f"{prefix}{node.name}::")
-            if isinstance(node, Function):
-                for statement in node.body:
-                    yield from _uses(file, statement, comments, prefix + node.name, whole=False)
-        elif "pytestmark" in _assigned(node):
-            yield from _uses(file, node, comments, prefix.removesuffix("::"), whole=True)
-        else:
-            name = next(iter(_assigned(node)), "")
-            found = _uses(file, node, comments, prefix + name, whole=False)
-            yield from (replace(mark, listed=bool(name)) for mark in found)
+@dataclass(frozen=True)
+class _Reader:
+    """Finds the marks of one file. To look at each expression of all files would take seconds."""
 
+    file: str
+    lines: frozenset[int]
+    """Those with the name of a mark: other statements hold none."""
+    comments: dict[int, str]
 
-def _uses(file: str, tree: ast.AST, comments: dict[int, str], test: str, *, whole: bool) -> Iterator[Mark]:
-    for node in ast.walk(tree):
-        kind = _kind(node)
-        if kind is not None and isinstance(node, ast.expr):
-            last = node.end_lineno or node.lineno
-            held = _written(node) if isinstance(node, ast.Call) else None
-            yield Mark(file, node.lineno, kind, held, test, whole, comments.get(last, ""))
+    @classmethod
+    def of(cls, file: str, source: str) -> "_Reader":
+        """For a file's source."""
+        lines = enumerate(source.split("\n"), 1)
+        found = frozenset(number for number, line in lines if IN_ALL in line or IN_SOAK in line)
+        return cls(file, found, _comments(source) if found else {})
+
+    def marks(self, body: Sequence[ast.stmt], prefix: str) -> Iterator[Mark]:
+        """The marks of some statements."""
+        for node in body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            if isinstance(node, Definition):
+                for decorator in node.decorator_list:
+                    yield from self._uses(decorator, prefix + node.name, whole=_kind(decorator) is not None)
+                inner = node.body if isinstance(node, ast.ClassDef) else []
+                yield from self.marks(inner, f"{prefix}{node.name}::")
+                if isinstance(node, Function):
+                    for statement in node.body:
+                        yield from self._uses(statement, prefix + node.name, whole=False)
+            elif "pytestmark" in _assigned(node):
+                yield from self._uses(node, prefix.removesuffix("::"), whole=True)
+            else:
+                name = next(iter(_assigned(node)), "")
+                found = self._uses(node, prefix + name, whole=False)
+                yield from (replace(mark, listed=bool(name)) for mark in found)
+
+    def _uses(self, tree: ast.stmt | ast.expr, test: str, *, whole: bool) -> Iterator[Mark]:
+        first = min([tree.lineno, *(decorator.lineno for decorator in getattr(tree, "decorator_list", ()))])
+        if self.lines.isdisjoint(range(first, (tree.end_lineno or tree.lineno) + 1)):
+            return
+        for node in ast.walk(tree):
+            kind = _kind(node)
+            if kind is not None and isinstance(node, ast.expr):
+                last = node.end_lineno or node.lineno
+                held = _written(node) if isinstance(node, ast.Call) else None
+                yield Mark(self.file, node.lineno, kind, held, test, whole, self.comments.get(last, ""))
 
 
 def _kind(node: ast.AST) -> str | None:

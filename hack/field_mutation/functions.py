@@ -1,6 +1,7 @@
 """Whether a function that a table names is there."""
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,5 +16,13 @@ def exists(folder: Path, place: str) -> bool:
 def _functions(file: Path) -> frozenset[str]:
     if not file.is_file():
         return frozenset()
-    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    return frozenset(n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(found.name for found in functions_of(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions, also those in classes and in other functions; no expression is looked at, for there are many."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from functions_of(node)
