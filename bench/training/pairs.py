@@ -11,8 +11,6 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Final
 
-from scipy.stats import t
-
 CONFIDENCE: Final = 0.95
 PLAIN: Final = "Sync"
 """The variant that the others are compared with."""
@@ -44,6 +42,8 @@ def loss(plain: Scores, variant: Scores) -> Loss:
     if plain.keys() != variant.keys() or len(plain) < 2:
         raise ValueError("two variants are compared over the same folds and seeds, two at least")
     lost = [plain[key] - variant[key] for key in plain]
+    from scipy.stats import t  # most of a second, also for those who only read a table
+
     deviation = stdev(lost)
     bound = mean(lost) + float(t.ppf(CONFIDENCE, len(lost) - 1)) * deviation / sqrt(len(lost))
     return Loss(mean(lost), deviation, bound, len(lost))

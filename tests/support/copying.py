@@ -1,12 +1,20 @@
 """Copies of Kubernetes objects."""
 
+import marshal
 import pickle
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 def copied(value: T) -> T:
-    """Return a deep copy: tests copy objects of plain data all the time, and pickle is five times as fast as copy."""
-    made: T = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    """Return a deep copy: tests copy objects of plain data all the time.
+
+    pickle is five times as fast as copy, and marshal three times as fast as pickle; but marshal knows no enumerations.
+    """
+    data: Any = value
+    try:
+        made: T = marshal.loads(marshal.dumps(data))
+    except ValueError:
+        made = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     return made

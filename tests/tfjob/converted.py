@@ -5,6 +5,7 @@ API server's rules, played in the simulated world, and, where it says `real`, on
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ class Example:
         return self.document().body
 
     def conversion(self) -> Conversion:
-        """What becomes of it."""
+        """What becomes of it, made once: several tests look at it."""
+        return self._conversion
+
+    @cached_property
+    def _conversion(self) -> Conversion:
         return converted(self.tfjob())
 
     def case(self) -> Case:
