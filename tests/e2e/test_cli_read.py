@@ -25,30 +25,10 @@ from pstraining.cli.main import app
 from tests.support.cli_runs import nobody_here
 from tests.support.kube import Kube, wait_for
 from tests.support.operator_process import OperatorProcess
-from tests.support.scripted_program import PROGRAM, Puppet, manifest, template
+from tests.support.scripted_program import METRICS, PROGRAM, Puppet, manifest, template
 
 pytestmark = pytest.mark.cluster
 
-SERVE = """
-import os, threading, time
-from pstraining.runtime.telemetry import prometheus
-from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
-role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
-print(f"{role}-{index} begins in", os.environ["PSTRAINING_POD_NAME"], flush=True)
-worker, chief, made = WorkerCounters(), ChiefCounters(), [0]
-def train():
-    while True:
-        time.sleep(0.2 if index == "1" else 0.02)
-        made[0] += 1
-        chief.step = made[0]
-        worker.record_step(made[0], 0.5, samples=32, applied=True, staleness=1)
-if role == "chief" or (role == "worker" and index != "2"):
-    threading.Thread(target=train, daemon=True).start()
-    mine = {"worker": worker, "chief": None} if role == "worker" else {"worker": None, "chief": chief}
-    links = lambda: {"ps-0": Traffic(1000 * made[0], 2000 * made[0])}
-    prometheus.serve(prometheus.TaskMetrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
-"""
-"""Worker 1 is ten times as slow as worker 0, and worker 2 serves nothing."""
 TASKS = ("chief-0", "ps-0", "worker-0", "worker-1", "worker-2")
 
 Say = Callable[..., str]
@@ -77,7 +57,7 @@ def test_the_commands_follow_a_job_from_start_to_end(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, say: Say
 ) -> None:
     own_operator.start()
-    spec = {"replicas": 3, "template": template("digits", SERVE + PROGRAM)}
+    spec = {"replicas": 3, "template": template("digits", METRICS + PROGRAM)}
     puppet = Puppet.make(kube, namespace, "digits", shared, worker=spec)
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         where = ("--namespace", namespace, "--context", kube.target.context)

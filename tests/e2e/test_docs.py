@@ -1,6 +1,7 @@
 """What the documentation's blocks show, on a real cluster: commands for kubectl, as they stand there, and jobs.
 
-A command that is in none of the tables below is run on a job `digits` that trains, and has to end with status 0.
+A command that is in none of the tables below is run on a job `digits` that runs, and has to end with status 0. It only
+pretends to train, and serves the metrics of that.
 """
 
 import json
@@ -18,11 +19,11 @@ import yaml
 
 from hack.docs.pages import ROOT, pages
 from localcluster import faults
-from tests.e2e.conftest import cluster_command, shared_folder
-from tests.e2e.test_hot_standby import ONE_SHARD, Watched
+from tests.e2e.conftest import cluster_command
 from tests.support.documented import PROMPT, REFUSED, documents, job_of, shell_lines
 from tests.support.examples import Example
 from tests.support.kube import CHILD_KINDS, Kube, Object, wait_for
+from tests.support.scripted_program import METRICS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
@@ -103,8 +104,8 @@ def shown() -> dict[str, str]:
     return found
 
 
-STAND_IN: Final = """
-import os, socket, sys, time
+STAND_IN: Final = f"""{METRICS}
+import socket, sys
 server = socket.create_server(("", 2222))
 if os.environ["PSTRAINING_TASK_TYPE"] == "ps":
     time.sleep(86400)
@@ -161,35 +162,31 @@ def scene(kube: Kube, installed: str, tmp_path_factory: pytest.TempPathFactory) 
         yield Scene(kube, namespace, tmp_path_factory.mktemp("shell"))
 
 
-@pytest.fixture(scope="module")
-def trains(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A job with hot standbys, whose worker's first container was lost."""
-    folder = shared_folder(tmp_path_factory)
-    example = Example.start(scene.kube, scene.namespace, "digits", folder, ONE_SHARD, paced=True)
-    example.wait_event("worker", "worker", 0)
-    faults.kill_container(f"{scene.namespace}/{example.pod('worker', 0)}")
-    faults.kill_container(f"{scene.namespace}/{example.pod('worker', 1)}")
-    for index in (0, 1):
-        wait_for(lambda i=index: restarts(example, i), f"worker {index} runs again", 120)  # type: ignore[misc]
-        example.wait_event("worker", "worker", index)
-    wait_for(Watched(example, shards=1).is_whole, "the shard has its standby", 180)
-    (classic,) = (block.text for block in pages()[CLASSIC].blocks if block.language == "yaml")
-    (scene.folder / "classic.yaml").write_text(classic)
-    tfjob = next(block.text for block in pages()[MOVE].blocks if "kind: TFJob" in block.text)
-    (scene.folder / "tfjob.yaml").write_text(tfjob)
+def write_jobs(scene: Scene) -> None:
+    """A job with a warm standby, that takes as long as it is let, and another one that is suspended."""
+    job = stand_in(86400)
+    job["spec"]["ps"]["standby"] = {"mode": "Warm"}
+    scene.write("job.yaml", job)
+    other = {**job, "metadata": {"name": "other"}, "spec": {**job["spec"], "runPolicy": {"suspend": True}}}
+    job["spec"]["runPolicy"] = {"suspend": False}
+    scene.write("jobs.yaml", job, other)
 
 
 @pytest.fixture(scope="module")
 def stands(scene: Scene) -> None:
-    """A job with a warm standby, that takes as long as it is let."""
-    delete(scene)
-    job = stand_in(600)
-    job["spec"]["ps"]["standby"] = {"mode": "Warm"}
-    other = {**job, "metadata": {"name": "other"}, "spec": {**job["spec"], "runPolicy": {"suspend": True}}}
-    scene.write("job.yaml", job)
-    job["spec"]["runPolicy"] = {"suspend": False}
-    scene.write("jobs.yaml", job, other)
+    """The first of these, whose workers' first containers were lost."""
+    write_jobs(scene)
+    (classic,) = (block.text for block in pages()[CLASSIC].blocks if block.language == "yaml")
+    (scene.folder / "classic.yaml").write_text(classic)
+    tfjob = next(block.text for block in pages()[MOVE].blocks if "kind: TFJob" in block.text)
+    (scene.folder / "tfjob.yaml").write_text(tfjob)
     scene.run(CHANGES[0])
+    workers = Example(scene.kube, scene.namespace, "digits", scene.folder)
+    for index in (0, 1):
+        wait_for(lambda i=index: "begins in" in workers.log("worker", i), f"worker {index} runs", 180)  # type: ignore[misc]
+        faults.kill_container(f"{scene.namespace}/{workers.pod('worker', index)}")
+    for index in (0, 1):
+        wait_for(lambda i=index: restarts(workers, i), f"worker {index} runs again", 120)  # type: ignore[misc]
 
     def standby_ready() -> bool:
         job = scene.kube.get("PSTrainingJob", scene.namespace, "digits") or {}
@@ -234,13 +231,13 @@ def children(scene: Scene) -> list[str]:
     return [kind for kind in kinds if scene.kube.list(kind, scene.namespace, JOB_NAME)]
 
 
-@pytest.mark.usefixtures("trains")
+@pytest.mark.usefixtures("stands")
 @pytest.mark.parametrize("command", READS)
 def test_reads(scene: Scene, command: str) -> None:
     scene.run(command)
 
 
-@pytest.mark.usefixtures("trains")
+@pytest.mark.usefixtures("stands")
 @pytest.mark.parametrize("command", FOLLOWS)
 def test_follows(scene: Scene, command: str) -> None:
     with scene.start(command) as process:
@@ -254,7 +251,7 @@ def test_follows(scene: Scene, command: str) -> None:
     assert len(reported) == 3, "it ended before all tasks had a line"
 
 
-@pytest.mark.usefixtures("trains")
+@pytest.mark.usefixtures("stands")
 @pytest.mark.parametrize("command", SERVES)
 def test_serves(scene: Scene, command: str) -> None:
     of_job = f"namespace={scene.namespace}&name=digits"
@@ -280,6 +277,7 @@ def test_serves(scene: Scene, command: str) -> None:
 @pytest.mark.usefixtures("stands")
 @pytest.mark.parametrize("command", CHANGES)
 def test_changes(scene: Scene, command: str) -> None:
+    write_jobs(scene)  # a command that reads has written what it converts into one of these files
     scene.run(command)
 
 

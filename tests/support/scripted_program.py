@@ -36,6 +36,30 @@ while True:
     time.sleep(0.05)
 """
 
+METRICS = """
+import os, threading, time
+from pstraining.runtime.telemetry import prometheus
+from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
+role, index = os.environ["PSTRAINING_TASK_TYPE"], os.environ["PSTRAINING_TASK_INDEX"]
+print(f"{role}-{index} begins in", os.environ["PSTRAINING_POD_NAME"], flush=True)
+worker, chief, made = WorkerCounters(), ChiefCounters(), [0]
+def train():
+    while True:
+        time.sleep(0.2 if index == "1" else 0.02)
+        made[0] += 1
+        chief.step, chief.loss = made[0], 0.5
+        worker.record_step(made[0], 0.5, samples=32, applied=True, staleness=1)
+if role == "chief" or (role == "worker" and index != "2"):
+    threading.Thread(target=train, daemon=True).start()
+    mine = {"worker": worker, "chief": None} if role == "worker" else {"worker": None, "chief": chief}
+    links = lambda: {"ps-0": Traffic(1000 * made[0], 2000 * made[0])}
+    prometheus.serve(prometheus.TaskMetrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
+"""
+"""Ahead of a program: it serves the runtime's own metrics of training that it only pretends to do.
+
+Worker 1 is ten times as slow as worker 0, and worker 2 serves nothing.
+"""
+
 
 @dataclass
 class Puppet:
