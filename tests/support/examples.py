@@ -11,7 +11,11 @@ from tests.support.kube import DeadlineError, Kube, Object, wait_for
 from tests.support.scripted_program import share
 
 ROOT = Path(__file__).parents[2]
-PACED = (ROOT / "tests" / "support" / "paced.py").read_text()
+PACED = {
+    "digits": (ROOT / "tests" / "support" / "paced.py").read_text(),
+    "plain_tensorflow": (ROOT / "tests" / "support" / "paced_plain.py").read_text(),
+}
+"""Programs that train slowly, by their examples."""
 
 
 @dataclass
@@ -37,8 +41,8 @@ class Example:
     ) -> "Example":
         """Apply the example's job with a durable checkpoint volume and `spec` laid over it, one level deep.
 
-        Its program gets further arguments. With `paced` the program is tests/support/paced.py: digits that train
-        slowly, and until the test ends.
+        Its program gets further arguments. With `paced` it is one of PACED, which leaves the processor to others;
+        digits then train until the test ends.
         """
         job = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
         name = job["metadata"]["name"]
@@ -55,7 +59,7 @@ class Example:
         if paced:
             for role in ("ps", "worker", "chief"):
                 if template := job["spec"].get(role, {}).get("template"):
-                    template["spec"]["containers"][0]["command"] = ["python", "-c", PACED]
+                    template["spec"]["containers"][0]["command"] = ["python", "-c", PACED[example], *arguments]
         kube.create(job)
         return cls(kube, namespace, name, checkpoints)
 
