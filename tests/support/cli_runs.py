@@ -1,14 +1,23 @@
-"""The plugin, run as a user would, and clusters that answer it in ways that a user may meet."""
+"""The plugin, run as a user would, and clusters that answer it in ways that a user may meet.
 
+Its processes are forked from a parent that has imported it (tests/support/warm.py): an import costs a second of a
+processor. tests/e2e/test_docs.py runs the installed plugin.
+"""
+
+import atexit
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pstraining.cli.exit_codes import ExitCode
 from tests.support.kube import Kube, Target
+from tests.support.warm import Parent
 
 ROOT = Path(__file__).parents[2]
 CLI = ("-m", "pstraining.cli.main")
@@ -19,7 +28,40 @@ NO_SUCH_VERSION = (
     "main()"
 )
 """The plugin of a version whose API this cluster has not: to delete the CRD would delete everybody's jobs."""
+SEPARATED = """
+import os, runpy, sys
+module, folder, *arguments = sys.argv[1:]
+for number, name in enumerate(("stdin", "stdout", "stderr")):
+    os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY if number else os.O_RDONLY), number)
+sys.argv[:] = [module, *arguments]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Runs a module whose standard streams are files of a folder: a warm parent itself gives its forks a single output."""
+SECONDS = 120
 Ran = subprocess.CompletedProcess[str]
+
+
+@cache
+def warm_parent() -> Parent:
+    """The parent of this process's plugins, which ends with it."""
+    parent = Parent("cli", PYTHONPATH=str(ROOT / "operator"))
+    atexit.register(parent.close)
+    return parent
+
+
+def forked(arguments: Sequence[str], environment: Mapping[str, str], given: str) -> Ran:
+    """Run the plugin in a fork."""
+    with tempfile.TemporaryDirectory() as name, open(os.devnull, "wb") as nothing:
+        folder = Path(name)
+        for stream, text in (("stdin", given), ("stdout", ""), ("stderr", "")):
+            (folder / stream).write_text(text)
+        command = ("-c", SEPARATED, CLI[1], name, *arguments)
+        process = warm_parent().spawn(command, environment, nothing.fileno())
+        try:
+            code = process.wait(SECONDS)
+        finally:
+            process.kill()
+        return Ran((*CLI, *arguments), code, (folder / "stdout").read_text(), (folder / "stderr").read_text())
 
 
 def run(
@@ -28,9 +70,11 @@ def run(
     """Run a command as a user would."""
     environment = {**os.environ, "KUBECONFIG": target.kubeconfig, "PYTHONPATH": str(ROOT / "operator")}
     context = ("--context", target.context) if with_context else ()
+    if program == CLI:
+        return forked((*arguments, *context), environment, given)
     command = (sys.executable, *program, *arguments, *context)
     return subprocess.run(
-        command, check=False, env=environment, input=given, capture_output=True, text=True, timeout=120
+        command, check=False, env=environment, input=given, capture_output=True, text=True, timeout=SECONDS
     )
 
 

@@ -1,8 +1,8 @@
 """A process that has imported what programs need, and forks one after the other.
 
 It is started as `python warm_parent.py DESCRIPTOR WHAT`. WHAT is `tensorflow`, whose import costs three seconds of a
-processor, or `operator`, which costs one; a program that is forked from here has it already. A fork copies only the
-thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
+processor, or `operator` or `cli`, which cost one; a program that is forked from here has it already. A fork copies only
+the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
 
 A request is a JSON line with the descriptor of the program's output beside it; answers are JSON lines:
 {"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has ended. When the
@@ -158,7 +158,14 @@ def import_operator() -> None:
     del sys.modules[pstraining.controller.main.__name__]  # it is run, and was not imported before
 
 
-IMPORTS = {"tensorflow": import_tensorflow, "operator": import_operator}
+def import_cli() -> None:
+    """What the plugin needs."""
+    import pstraining.cli.main
+
+    del sys.modules[pstraining.cli.main.__name__]  # as above
+
+
+IMPORTS = {"tensorflow": import_tensorflow, "operator": import_operator, "cli": import_cli}
 
 
 def main(descriptor: int, what: str) -> dict[str, Any] | None:
