@@ -31,8 +31,9 @@ ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
 OPERATOR_IMAGE = ("--set", f"image.repository={image_repository('operator')}")
 """The chart's option for the image that is on the nodes."""
-ALONE = {"healed", "fake_nodes", "gang_scheduler", "kueue"}
-"""Fixtures that change the whole cluster."""
+ALONE = {"healed", "fake_nodes", "kueue"}
+"""Fixtures that change the whole cluster. Gangs have a scheduler and fake nodes of their own, which no other test of
+their part asks for."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -151,7 +152,7 @@ def queue(kube: Kube, namespace: str, kueue: None, own_operator: OperatorProcess
     made.remove()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fake_nodes() -> Iterator[int]:
     """How many fake nodes there are, in three zones; they run whatever tolerates and selects them."""
     number = 6

@@ -19,7 +19,7 @@ from tests.e2e.conftest import OPERATOR_IMAGE, RELEASE, ROOT, cluster_command
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.scripted_program import Puppet
 
-pytestmark = [pytest.mark.cluster, pytest.mark.alone]
+pytestmark = pytest.mark.cluster
 
 CHART = ROOT / "charts" / "pstraining"
 CRD = "pstrainingjobs.pstraining.dev"
@@ -85,6 +85,12 @@ def lives(puppet: Puppet) -> dict[str, int]:
     }
 
 
+def ready(puppet: Puppet) -> dict[str, int]:
+    """How many pods of each role are ready, as the status reports."""
+    status = puppet.status()
+    return {role: status[role]["ready"] for role in ("ps", "chief", "worker")}
+
+
 def acts(puppet: Puppet, times: int) -> None:
     """The operator replaces a worker that is deleted."""
     (pod,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
@@ -93,6 +99,7 @@ def acts(puppet: Puppet, times: int) -> None:
     wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
 
 
+@pytest.mark.alone  # it replaces the CRD
 def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     kube: Kube, helm_in: Helm, older: Path, namespace: str, shared: Path
 ) -> None:
@@ -103,7 +110,7 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     assert (operator_version(kube, namespace), has_field(kube)) == (OLDER, False)
     puppet = Puppet.make(kube, namespace, "job", shared)
     puppet.wait_phase("Running")
-    wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
+    wait_for(lambda: ready(puppet) == {"ps": 1, "chief": 1, "worker": 2}, "every pod is ready")
     before, old_status = lives(puppet), puppet.status()
     assert set(before.values()) == {0}
 
