@@ -150,5 +150,5 @@ def test_an_invalid_setting_of_the_operator_is_named(
 ) -> None:
     own_operator.start(wait=False, settings={variable: value})
     assert own_operator.process is not None
-    assert own_operator.process.wait(30) == 2
+    assert own_operator.process.wait(120) == 2
     assert variable in own_operator.log.read_text()

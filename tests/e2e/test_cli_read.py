@@ -82,7 +82,7 @@ def test_the_commands_follow_a_job_from_start_to_end(
         wait_for(lambda: (tmp_path / "out").read_text().count("worker-0 begins") == 2, "its log is followed")
         puppet.exit("chief-0", 0)
         puppet.wait_phase("Succeeded")
-        assert following.wait(30) == 0, (tmp_path / "err").read_text()
+        assert following.wait(120) == 0, (tmp_path / "err").read_text()
     finally:
         following.kill()
     _all_was_followed((tmp_path / "out").read_text().splitlines(), (tmp_path / "err").read_text())

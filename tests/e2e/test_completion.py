@@ -41,12 +41,12 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
 
 
 def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
-    """To the second, and nothing is left."""
+    """Not a second earlier, and nothing is left."""
     puppet = Puppet.make(kube, namespace, "late", shared, runPolicy={"activeDeadlineSeconds": 8})
     found = puppet.wait_phase("Failed")["status"]
     assert job_condition(puppet.job(), "Failed")["reason"] == "DeadlineExceeded"
     active = datetime.fromisoformat(found["completionTime"]) - datetime.fromisoformat(found["startTime"])
-    assert timedelta(seconds=8) <= active <= timedelta(seconds=11)
+    assert timedelta(seconds=8) <= active <= timedelta(seconds=38), "half a minute for busy cores"
     wait_for(lambda: not kube.list("Pod", namespace), "its pods are gone", 90)
 
 
@@ -67,7 +67,7 @@ def test_only_the_failed_one_of_three_parameter_servers_is_kept(
     (left,) = kube.list("Pod", namespace)
     assert left["metadata"]["uid"] == failing["metadata"]["uid"], "it, and no successor of it"
     # Its container has been started again, and idles.
-    states = wait_for(lambda: idles(kube, namespace, "keeps-ps-1"), "it idles", 30)
+    states = wait_for(lambda: idles(kube, namespace, "keeps-ps-1"), "it idles", 90)
     assert "was told to exit with 7" in kube.log(namespace, "keeps-ps-1", previous=True), states
     wait_for(lambda: not kube.list("Pod", namespace), "it goes when it has been kept long enough", 90)
     assert datetime.now(UTC) - datetime.fromisoformat(found["completionTime"]) >= timedelta(seconds=30)

@@ -40,8 +40,8 @@ OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshut
 NODE_LOSS_SECONDS = 2
 POD_GRACE, OVERDUE = 2, 5
 """What a puppet's pod gets to end, and when beyond that an operator without a view of nodes takes it for lost."""
-SLACK = 8
-"""Seconds for two busy cores; the operator itself takes a tenth of one."""
+SLACK = 30
+"""Seconds for two busy cores; the operator itself takes a tenth of one, and the figures are printed."""
 
 
 def at_home(name: str, *, volume: bool = False, **spec: Any) -> Object:
@@ -148,8 +148,8 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     epoch = int(example.job()["status"]["takeovers"])
     before = progress(example)
     lost = cut(kube, node)
-    wait_for(lambda: pointer(kube.get("Service", namespace, service)) != first, "the pointer is flipped", 30)
-    reported = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 30)
+    wait_for(lambda: pointer(kube.get("Service", namespace, service)) != first, "the pointer is flipped", 90)
+    reported = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 90)
     took = (moment(reported["eventTime"]) - lost).total_seconds()
     again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
     with capsys.disabled():

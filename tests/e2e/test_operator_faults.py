@@ -81,7 +81,7 @@ def test_a_job_deleted_during_its_creation_leaves_nothing(
     if not operator_runs:
         own_operator.stop()
     kube.delete("PSTrainingJob", namespace, "half")
-    wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 30)
+    wait_for(lambda: not children(kube, puppet), f"all objects are gone; left: {children(kube, puppet)}", 90)
 
 
 USED: Final = ("Pod", "PersistentVolumeClaim")

@@ -82,7 +82,7 @@ def test_servers_are_resized_while_they_train(
     assert watched.is_whole()
     assert not set(watched.lives().values()) & set(before.values())
     assert others(watched) == rest, "nobody else was touched"
-    assert len(watched.handed_over(struck)) == 2, "each was in sync when it was told to go"
+    wait_for(lambda: len(watched.handed_over(struck)) == 2, "each was in sync when it was told to go")
     watched.nothing_is_restored()
     lines = [e for i in (0, 1) for e in watched.example.events("worker", i) if e["event"] == "resumed"]
     stood = [float(e["seconds"]) for e in lines if e["time"] >= struck]

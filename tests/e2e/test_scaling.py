@@ -159,7 +159,7 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
     check_freed(puppet.kube, puppet.namespace)
     leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
     check_order(puppet, leader, rest)
-    wait_for(lambda: reported(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 30)
+    wait_for(lambda: reported(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 90)
 
 
 def hold_new_pods(kube: Kube, namespace: str) -> Callable[[], None]:

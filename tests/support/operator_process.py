@@ -19,6 +19,8 @@ from tests.support.warm import Parent, WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("-m", "pstraining.controller.main")
+ENDS_SECONDS = 90
+"""In which a busy machine ends an operator."""
 
 
 @cache
@@ -85,7 +87,7 @@ class OperatorProcess:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         if self.process is not None:
-            self.process.wait(10)
+            self.process.wait(ENDS_SECONDS)
 
     def stop(self) -> int:
         """SIGTERM, and its exit status."""
@@ -93,4 +95,4 @@ class OperatorProcess:
             return 0
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(ENDS_SECONDS)
