@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.scripted_program import PROGRAM, Puppet, template
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
@@ -87,6 +88,9 @@ def memory(puppet: Puppet) -> list[int]:
     return [int(word) for word in noted.read_text().split()] if noted.exists() else []
 
 
+@in_all(
+    "tests/e2e/test_autoscaling.py::test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill"
+)  # measured, and applied
 def test_sizes_are_recommended_without_a_change(kube: Kube, namespace: str, shared: Path) -> None:
     server = {"limits": {"memory": "256Mi"}}
     puppet = Puppet.make(

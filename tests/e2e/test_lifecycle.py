@@ -49,6 +49,7 @@ def test_a_bug_counts_as_a_failure_of_the_program(running: Puppet) -> None:
     assert status["chief"]["lastFailure"]["message"] == "chief-0 was told to exit with 1"
 
 
+@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # a scripted program
 def test_a_program_that_fails_with_its_ps_is_restarted_at_no_cost(running: Puppet) -> None:
     running.exit("ps-0", 1)
     wait_for(lambda: running.runs("ps-0") == 2, "the PS is started again in place")

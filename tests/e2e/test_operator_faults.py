@@ -180,6 +180,9 @@ def test_foreign_changes_of_children_are_reverted(
     wait_for(is_back, f"{name} is as before")
 
 
+@in_all(
+    "tests/unit/core/test_redundancy.py::test_a_suspension_keeps_the_pointer_and_less_redundancy_corrects_it"
+)  # by a real API server
 def test_a_disruption_budget_is_deleted_with_the_standbys(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
