@@ -58,7 +58,7 @@ def progress(example: Example) -> list[tuple[datetime, int]]:
 def start(kube: Kube, namespace: str, shared: Path, mode: str) -> Example:
     spec = {"ps": {"standby": {"mode": mode}}, "worker": {"replicas": 1}}
     example = Example.start(kube, namespace, "plain_tensorflow", shared, spec, ARGUMENTS, paced=True)
-    wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 180, every=0.5)
+    wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 300, every=0.5)
     if mode == "Warm":
         summary = lambda: (example.job().get("status") or {}).get("standbySummary") == "1/1"  # noqa: E731
         wait_for(summary, f"the standby is ready: {example.job()}", 60)

@@ -289,7 +289,7 @@ def test_plain_tensorflow_survives_a_lost_ps(kube: Kube, namespace: str, shared:
     arguments = ("--steps", "200", "--checkpoint-seconds", "1")
     spec = {"worker": {"replicas": 1}}
     example = Example.start(kube, namespace, "plain_tensorflow", shared, spec, arguments, paced=True)
-    wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 180, every=0.5)
+    wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 300, every=0.5)
     victim = f"{namespace}/{example.pod('ps')}"
     if what == "process":
         faults.kill_process(victim, "plain_tensorflow")

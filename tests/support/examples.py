@@ -101,7 +101,7 @@ class Example:
         return found
 
     def wait_event(
-        self, name: str, role: str = "chief", index: int = 0, *, term: int = 0, count: int = 1, seconds: float = 180
+        self, name: str, role: str = "chief", index: int = 0, *, term: int = 0, count: int = 1, seconds: float = 300
     ) -> dict[str, Any]:
         """Wait for the count-th line of that name in a task's log."""
 
@@ -114,7 +114,7 @@ class Example:
         except DeadlineError as error:
             raise DeadlineError(f"{error}; {self.log(role, index)[-2000:]}") from None
 
-    def wait_trained(self, index: int = 0, *, seconds: float = 180) -> int:
+    def wait_trained(self, index: int = 0, *, seconds: float = 300) -> int:
         """Wait until a worker reports a step: its first report may come before that. Return the newest step."""
 
         def newest() -> int:
