@@ -18,6 +18,8 @@ from kubernetes import client, config
 
 Object = dict[str, Any]
 T = TypeVar("T")
+DEADLINE = 180.0
+"""Seconds that a condition may take by default, on a machine that does much else."""
 
 _PATHS = {
     "Namespace": ("/api/v1", "namespaces"),
@@ -72,7 +74,7 @@ class DeadlineError(AssertionError):
     """A condition did not come true in time."""
 
 
-def wait_for(check: Callable[[], T | None], what: str, seconds: float = 60, every: float | None = None) -> T:
+def wait_for(check: Callable[[], T | None], what: str, seconds: float = DEADLINE, every: float | None = None) -> T:
     """The first truthy answer of check; fails with `what` after the deadline.
 
     It asks every so many seconds; by default less often the longer it waits: questions keep the API server busy.

@@ -108,7 +108,7 @@ class Puppet:
         """The job's phase."""
         return str(self.status().get("phase", ""))
 
-    def wait_phase(self, phase: str, seconds: float = 90) -> Object:
+    def wait_phase(self, phase: str, seconds: float = 240) -> Object:
         """Wait until the job's phase is this one."""
         wait_for(lambda: self.phase() == phase, f"{self.name} is {phase}; it is {self.job()}", seconds)
         found = self.job()
