@@ -1,6 +1,6 @@
 """Programs on models that are exported, for processes of their own: Keras reads its settings when it is imported.
 
-python -m tests.support.exporting digits|clicks|keys|refused FOLDER
+python -m tests.support.exporting digits|tables FOLDER
 """
 
 import json
@@ -33,23 +33,23 @@ KEYS: Final = [[-(2**63), 7, 2**63 - 1], [-1, 5, 7]]
 """Two samples for `by_key`: 5 has no row."""
 
 
-def export_by_key(folder: Path) -> Any:
-    """Export a model with rows by key, and one without any row; what both predict."""
+def export_by_key(folder: Path) -> dict[str, Any]:
+    """Export a model with rows by key, and one without any row; what both predict, by name."""
     import keras
 
     from pstraining.runtime import Embedding
     from pstraining.runtime.model import export
 
-    predicted = []
-    for name, number in (("final", 4), ("empty", 0)):
+    predicted = {}
+    for name, number in (("keys", 4), ("empty", 0)):
         keys = keras.Input((3,), dtype="int64")
         layer = Embedding(None, 2, embeddings_initializer=keras.initializers.Constant(0.25), name="items")
         model = keras.Model(keys, keras.layers.Dense(1)(keras.layers.Flatten()(layer(keys))))
         assert layer.known is not None
         layer.known.rows.assign(np.arange(2.0 * number).reshape(number, 2))
         layer.known.keys.assign(np.array([7, 2**63 - 1, -(2**63), -1][:number], np.int64))
-        export.save_model(model, folder / f"{name}.keras")
-        predicted.append(model.predict(np.asarray(KEYS), verbose=0).tolist())
+        export.save_model(model, _with_inputs(folder / name, [KEYS]))
+        predicted[name] = model.predict(np.asarray(KEYS), verbose=0).tolist()
     return predicted
 
 
@@ -58,8 +58,20 @@ def export_clicks(folder: Path) -> Any:
     from pstraining.runtime.model import export
 
     model = clicks()
-    export.save_model(model, folder / "final.keras")
+    export.save_model(model, _with_inputs(folder / "clicks", SEEN))
     return model.predict([np.asarray(one) for one in SEEN], verbose=0).tolist()
+
+
+def _with_inputs(folder: Path, inputs: Any) -> Path:
+    """Write the inputs into a new folder; the model's file there."""
+    folder.mkdir()
+    (folder / "inputs.json").write_text(json.dumps(inputs))
+    return folder / "final.keras"
+
+
+def export_tables(folder: Path) -> dict[str, Any]:
+    """Export every model with tables; what each predicts, and the errors of `refused`."""
+    return {"clicks": export_clicks(folder), **export_by_key(folder), "refused": refused(folder)}
 
 
 def refused(folder: Path) -> list[str]:
@@ -106,6 +118,6 @@ def predict_digits(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    programs = {"digits": predict_digits, "clicks": export_clicks, "keys": export_by_key, "refused": refused}
+    programs = {"digits": predict_digits, "tables": export_tables}
     found = programs[sys.argv[1]](Path(sys.argv[2]))
     print(json.dumps(found))

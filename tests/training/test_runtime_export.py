@@ -10,18 +10,18 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from tests.support.exporting import KEYS, SEEN
-
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 LOAD: Final = """
 import json, sys
 import keras, numpy
-model = keras.models.load_model(sys.argv[1])
-inputs = [numpy.asarray(one) for one in json.load(open(sys.argv[2]))]
-predicted = model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0)
+found = []
+for folder in sys.argv[1:]:
+    model = keras.models.load_model(folder + "/final.keras")
+    inputs = [numpy.asarray(one) for one in json.load(open(folder + "/inputs.json"))]
+    found.append(model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0).tolist())
 assert not [name for name in sys.modules if name.startswith("pstraining")]
-print(json.dumps(predicted.tolist()))
+print(json.dumps(found))
 """
 
 
@@ -35,24 +35,35 @@ def printed(*command: str) -> Any:
 
 
 def loaded(folder: Path) -> Any:
-    """What plain Keras predicts."""
-    return printed("-c", LOAD, str(folder / "final.keras"), str(folder / "inputs.json"))
+    """What plain Keras predicts with the model of a folder."""
+    return all_loaded(folder)[0]
 
 
-def test_tables_become_layers_of_keras(tmp_path: Path) -> None:
-    expected = printed("-m", "tests.support.exporting", "clicks", str(tmp_path))
-    (tmp_path / "inputs.json").write_text(json.dumps(SEEN))
-    np.testing.assert_allclose(loaded(tmp_path), expected, rtol=1e-6)
+def all_loaded(*folders: Path) -> Any:
+    """What plain Keras predicts with the models of folders, in one process."""
+    return printed("-c", LOAD, *map(str, folders))
 
 
-def test_rows_by_key_become_a_lookup_of_keras(tmp_path: Path) -> None:
-    trained, empty = printed("-m", "tests.support.exporting", "keys", str(tmp_path))
-    (tmp_path / "inputs.json").write_text(json.dumps([KEYS]))
-    np.testing.assert_allclose(loaded(tmp_path), trained, rtol=1e-6)
-    (tmp_path / "empty.keras").rename(tmp_path / "final.keras")
-    np.testing.assert_allclose(loaded(tmp_path), empty, rtol=1e-6)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the models with tables predict where they are exported, and where plain Keras loads them, by name."""
+    folder = tmp_path_factory.mktemp("exported")
+    expected = printed("-m", "tests.support.exporting", "tables", str(folder))
+    names = ["clicks", "keys", "empty"]
+    return expected, dict(zip(names, all_loaded(*(folder / name for name in names)), strict=True))
 
 
-def test_an_export_failure_of_the_model_is_distinguished_from_a_disk_failure(tmp_path: Path) -> None:
-    errors = printed("-m", "tests.support.exporting", "refused", str(tmp_path))
-    assert errors == ["NotExportedError", "FileNotFoundError", "NotExportedError"]
+def test_tables_become_layers_of_keras(exported: Any) -> None:
+    expected, found = exported
+    np.testing.assert_allclose(found["clicks"], expected["clicks"], rtol=1e-6)
+
+
+def test_rows_by_key_become_a_lookup_of_keras(exported: Any) -> None:
+    expected, found = exported
+    for name in ("keys", "empty"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+
+
+def test_an_export_failure_of_the_model_is_distinguished_from_a_disk_failure(exported: Any) -> None:
+    expected, _ = exported
+    assert expected["refused"] == ["NotExportedError", "FileNotFoundError", "NotExportedError"]
