@@ -4,7 +4,7 @@ Most of them train at a pace and without an end: the processor is free for the p
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +110,39 @@ def test_a_lost_server_is_restored_from_the_newest_readable_checkpoint(tmp_path:
         assert all(process.starts == 1 for process in others), transcript(run)
 
 
-def test_a_small_model_is_on_one_server_and_the_others_are_optional(tmp_path: Path) -> None:
-    with job(tmp_path, ps=3, more={"minShardBytes": 64 * 1024}) as run:
-        chief = run.processes["chief"]
-        until(run, lambda: chief.events("checkpoint"), "a checkpoint")
-        (unused,) = chief.events("unused_servers")
-        assert unused["servers"] == ["ps-1", "ps-2"]
-        for name in ("ps-1", "ps-2"):
-            run.kill(name)
-        until(run, made_since(run, "worker-0", 30), "steps without them")
-        assert not chief.events("restored"), transcript(run)
-        run.kill("ps-0")
-        until(run, lambda: chief.events("restored"), "a restore, with new processes of theirs in the map")
-        until(run, made_since(run, "worker-0", 10), "steps after it")
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJob]:
+    """A job that keeps training, and whose small model is on the first of three servers."""
+    with job(tmp_path_factory.mktemp("small"), ps=3, more={"minShardBytes": 64 * 1024}) as run:
+        yield run
+
+
+def test_the_next_chief_continues_with_the_servers_state(small: LocalJob) -> None:
+    chief, worker = small.processes["chief"], small.processes["worker-0"]
+    until(small, lambda: chief.events("checkpoint"), "a checkpoint")
+    term, restores, refusals = chief.term, len(chief.events("restored")), len(worker.events("refused"))
+    small.kill("chief")
+    until(small, lambda: worker.events("refused")[refusals:], "the next chief, who shuts out the former session")
+    (refused,) = worker.events("refused")[refusals:]
+    until(small, checkpoint_since(chief, refused["time"]), "its checkpoint")
+    assert chief.term == term + 1
+    assert len(chief.events("initialized")) == 1
+    assert len(chief.events("restored")) == restores, "the servers kept the state: nothing is set back"
+    ended = [line["term"] for line in worker.events("refused")[refusals:]]
+    assert ended == [term], "the session of the former term ended once"
+
+
+def test_a_small_model_is_on_one_server_and_the_others_are_optional(small: LocalJob) -> None:
+    chief = small.processes["chief"]
+    until(small, lambda: chief.events("checkpoint"), "a checkpoint")
+    assert chief.events("unused_servers")[-1]["servers"] == ["ps-1", "ps-2"]
+    for name in ("ps-1", "ps-2"):
+        small.kill(name)
+    until(small, made_since(small, "worker-0", 30), "steps without them")
+    assert not chief.events("restored"), transcript(small)
+    small.kill("ps-0")
+    until(small, lambda: chief.events("restored"), "a restore, with new processes of theirs in the map")
+    until(small, made_since(small, "worker-0", 10), "steps after it")
 
 
 @in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # on kubelets
@@ -135,19 +155,6 @@ def test_the_other_worker_continues_while_one_is_killed_and_restarts() -> None:
         again = run.processes["worker-1"]
         until(run, lambda: again.starts == 2 and any(e["time"] > killed for e in again.events("worker")), "its return")
         assert run.processes["worker-0"].starts == 1
-
-
-def test_the_next_chief_continues_with_the_servers_state(tmp_path: Path) -> None:
-    with job(tmp_path) as run:
-        chief, worker = run.processes["chief"], run.processes["worker-0"]
-        until(run, lambda: chief.events("checkpoint"), "a checkpoint")
-        run.kill("chief")
-        until(run, lambda: worker.events("refused"), "the next chief, who shuts out the former session")
-        until(run, checkpoint_since(chief, worker.events("refused")[0]["time"]), "its checkpoint")
-        assert chief.term == 2
-        assert len(chief.events("initialized")) == 1
-        assert not chief.events("restored"), "the servers kept the state: nothing is set back"
-        assert [line["term"] for line in worker.events("refused")] == [1], "the session of term 1 ended once"
 
 
 def test_without_checkpoints_a_lost_server_starts_from_the_beginning() -> None:
