@@ -10,13 +10,24 @@ from tests.support.pairs import STEPS, WORKERS, Message, Pairs
 from tests.training import test_runtime_embedding as embedding
 
 
+def model() -> Any:
+    """A table and a dense layer, which has a tensor on each of two servers."""
+    import keras
+
+    from pstraining.runtime import Embedding
+
+    items = keras.Input((embedding.FEATURES,), dtype="int32")
+    rows = keras.layers.Flatten()(Embedding(embedding.ROWS, embedding.WIDTH, name="items")(items))
+    return keras.Model(items, keras.layers.Dense(1, activation="sigmoid")(rows))
+
+
 class RingPairs(Pairs):
     """Two shards of two members each, and two workers that hold the sum of their dense gradients."""
 
     mode = "Hybrid"
 
     def __init__(self, client: Any, optimizer: Callable[[], Any]) -> None:
-        super().__init__(client, optimizer, embedding.ours(), loss="binary_crossentropy")
+        super().__init__(client, optimizer, model, loss="binary_crossentropy")
         self._controls: dict[Assignment, Any] = {}
         self.updates = [[[batch] for batch in share] for share in self.shares]
         """What each worker trains, one update after the other: the same objects when it tries again."""
@@ -121,4 +132,4 @@ class RingPairs(Pairs):
         return found
 
     def _share(self, worker: int) -> list[Any]:
-        return embedding.batches(STEPS, seed=worker)
+        return [(items, labels) for (items, _), labels in embedding.batches(STEPS, seed=worker)]

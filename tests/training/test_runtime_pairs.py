@@ -10,7 +10,6 @@ import pytest
 from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import Message, Pairs, losses, rounds_messages
 from tests.support.placement import USUAL, assert_computes, computing_on
-from tests.support.servers import small
 from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -26,6 +25,14 @@ def adam() -> Any:
     return keras.optimizers.Adam(0.01)
 
 
+def model() -> Any:
+    """With tensors on each of two servers."""
+    import keras
+
+    hidden = keras.layers.Dense(8, activation="tanh")
+    return keras.Sequential([keras.Input((8,)), hidden, keras.layers.Dense(3, activation="softmax")])
+
+
 @pytest.fixture(
     scope="module",
     params=some(
@@ -39,7 +46,7 @@ def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Pairs]:
     with pytest.MonkeyPatch.context() as patch, computing_on(cluster, request.param):
         # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
         patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
-        found = Pairs(cluster, adam, small)
+        found = Pairs(cluster, adam, model)
         assert_computes(found.rig.store, request.param)
         yield found
 
