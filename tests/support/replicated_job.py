@@ -1,4 +1,4 @@
-"""A job of two shards of two members in one process: a chief's view changes and a worker, event by event."""
+"""A job of shards of two members in one process: a chief's view changes and a worker, event by event."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +21,7 @@ class School:
         patch: ends with the test.
         rig: what is trained; a function of the client.
         batches: one for each step.
+        shards: of two members each.
         chunk_bytes: size of a chunk.
         incremental_bytes: size of a shard's state from which members are learners.
     """
@@ -32,16 +33,18 @@ class School:
         rig: Callable[[Any], Rig],
         batches: Sequence[Any],
         *,
+        shards: int = SHARDS,
         chunk_bytes: int,
         incremental_bytes: int = 0,
     ) -> None:
         from pstraining.runtime.replication import chunks, view_change
 
-        patch.setattr(client, "cluster", replace(client.cluster, members=2))
+        addresses = {**client.cluster.addresses, "ps": client.cluster.ps[: 2 * shards]}
+        patch.setattr(client, "cluster", replace(client.cluster, members=2, addresses=addresses))
         patch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(chunks, "INCREMENTAL_BYTES", incremental_bytes)
         patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # tests make functions in between
-        self.rig, self._client, self._batches = rig(client), client, batches
+        self.rig, self._client, self._batches, self._shards = rig(client), client, batches, shards
         self._ViewChanger, self._term = view_change.ViewChanger, 0
         self.made = 0
         """Steps."""
@@ -59,7 +62,7 @@ class School:
 
     def anew(self) -> None:
         """From the initial state, on all members."""
-        self._restore(((0, 1),) * SHARDS, self.view_changer.fence)
+        self._restore(((0, 1),) * self._shards, self.view_changer.fence)
         assert self.establish() == self.view
         self.made = 0
 
