@@ -10,7 +10,8 @@ from pstraining.runtime.chief.row_reports import RowReporter
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig
-from tests.training.test_runtime_dynamic_embedding import WIDTH, batches, by_key, model, rig_of
+from tests.support.soak_marks import in_all, some
+from tests.training.test_runtime_dynamic_embedding import WIDTH, batches, by_key, equal, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 STEPS = 60
@@ -142,7 +143,18 @@ def test_a_full_table_replaces_the_rows_whose_updates_are_the_oldest(
     assert "MutexLock" in server.fetch_operations(), "steps move rows meanwhile"
 
 
-@pytest.mark.parametrize("bound", [{}, {"max_rows": 25}], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize(
+    "bound",
+    some(
+        [{}, {"max_rows": 25}],
+        bool,
+        in_all(
+            "tests/training/test_runtime_dynamic_policies.py"
+            "::test_a_key_gets_a_row_with_the_gradient_that_makes_the_count"
+        ),  # and the oldest rows are replaced
+    ),
+    ids=["unbounded", "bounded"],
+)
 def test_a_key_gets_a_row_with_the_gradient_that_makes_the_count(client: Any, bound: dict[str, int]) -> None:
     server, dice = Server(client, min_count=3, **bound), dice_of()
     for _ in range(STEPS):
@@ -176,9 +188,11 @@ def test_counts_below_the_minimum_are_restored_onto_other_numbers_of_servers(cli
     server = Server(client, **policy)
     server.rig.control.restore(state, fence=1, generation=9, fresh=False)
     assert server.candidates() == counts
+    restored = by_key(server.rig.control.snapshot(fence=1))
+    equal(restored, by_key(state))
     key = next(key for key, count in counts.items() if count == 2)
     expected = server.expected
-    expected.keys = list(by_key(server.rig.control.snapshot(fence=1)))
+    expected.keys = list(restored)
     expected.seen = dict.fromkeys(expected.keys, 0)
     assert expected.candidates is not None
     expected.candidates.keys, expected.candidates.count = list(server.candidates()), {**counts}
