@@ -12,7 +12,7 @@ from pstraining.runtime.replication.view import View
 from pstraining.runtime.updates.synchronous.two_phase_commit import ReplicatedAccumulators
 from tests.support.placement import computing_on, watched
 from tests.support.replicated_job import SHARDS, School
-from tests.support.servers import Rig, batches, large
+from tests.support.servers import Rig, batches, large, small
 from tests.support.soak_marks import in_all, in_soak, some
 from tests.training.test_runtime_embedding import batches as clicked
 from tests.training.test_runtime_embedding import ours
@@ -271,7 +271,7 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
 ) -> None:
     """The worker computes on a device that stands in for an accelerator, before and after both changes."""
     with computing_on(client, "CPU:1"):
-        found = school(client, monkeypatch, incremental_bytes=10**9, mode=mode)
+        found = school(client, monkeypatch, incremental_bytes=10**9, build=small, mode=mode)
         found.train()
         if mode == "Sync":
             with monkeypatch.context() as patch:
