@@ -73,6 +73,7 @@ class Rig:
         settings = resolve("training", TrainingSettings, {"steps": 1, **training}, {})
         self.mode = factory.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1)
         self._client, self._ps, self._members, self._make = client, ps, members, (build, optimizer, loss)
+        self._container = client.container
         self._compiled = compiled or {}
         self.store = self.new_store(with_tables=True)
         self.model = self.store.model
@@ -98,9 +99,9 @@ class Rig:
         from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
-        everything = self._client.shards
+        everything, container = self._client.shards, self._client.container
         try:
-            self._client.shards = everything[: self._ps * self._members]
+            self._client.shards, self._client.container = everything[: self._ps * self._members], self._container
             build, optimizer, loss = self._make
             with tf.device(self._client.compute):
                 model = Model(build, optimizer, Objective(loss, **self._compiled), with_tables=with_tables)
@@ -110,7 +111,7 @@ class Rig:
                     ModelMembers(self._client, model, self.mode.hooks, members=self._members, acceptor_size=size)
                 )
         finally:
-            self._client.shards = everything
+            self._client.shards, self._client.container = everything, container
 
     def start(self, state: Any = None, *, term: int = 1, generation: int = GENERATION) -> None:
         from pstraining.runtime.checkpoint.state import State
@@ -163,7 +164,7 @@ class Rig:
 
         def rest() -> None:
             try:
-                while not ended.wait(0.01):
+                while not ended.wait(0.05):  # a look costs processor time, which the snapshot is traced with
                     for updates in self.workers:
                         updates.on_idle(self.store.read())
             except Exception as error:  # noqa: BLE001 - raised again by the waiting chief
@@ -173,7 +174,7 @@ class Rig:
             if errors:
                 raise errors[0]
             assert time.monotonic() < deadline, "the workers did not push their dense parameters"
-            time.sleep(0.01)
+            time.sleep(0.05)
 
         thread = threading.Thread(target=rest)
         thread.start()

@@ -8,7 +8,7 @@ import gc
 import os
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from pstraining.runtime import local
 from tests.support.placement import computing_on, divide_cpu, sees_gpu
-from tests.support.servers import connected
+from tests.support.servers import Rig, connected
 from tests.support.soak_marks import ALL
 from tests.support.warm import Parents
 
@@ -86,6 +86,29 @@ def client(cluster: Any, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(cluster._watchdog, "_ask_after", 30.0)
     cluster.container = "test." + "".join(c if c.isalnum() else "." for c in request.node.nodeid)
     return cluster
+
+
+@pytest.fixture(scope="module")
+def _traced() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def shared(client: Any, _traced: dict[str, Any]) -> Callable[..., Any]:
+    """Makes rigs that tests of a file have in common: most of a rig's cost is tracing.
+
+    A test gets one as after a restore of the initial state. It keeps its processes' identities, its session's term, and
+    the constants that functions were traced with.
+    """
+
+    def begun(optimizer: Callable[[], Any], **options: Any) -> Any:
+        key = repr((optimizer, sorted(options.items())))
+        if key not in _traced:
+            _traced[key] = Rig(client, optimizer, **options)
+        _traced[key].start()
+        return _traced[key]
+
+    return begun
 
 
 @pytest.fixture
