@@ -1,5 +1,6 @@
 """Communication that overlaps with computation, in mode Async: what a gradient misses, and what is never lost."""
 
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,9 @@ import pytest
 
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.transport.client import ShardLostError
+from tests.support import fit_program
 from tests.support.servers import SESSION, Rig, batches, small
-from tests.support.soak_marks import in_all, some
+from tests.support.soak_marks import ALL, in_all, some
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
@@ -30,6 +32,13 @@ def started(client: Any, **settings: Any) -> Rig:
     return rig
 
 
+@pytest.fixture
+def rig(shared: Any) -> Rig:
+    """Started, as the first one of this file."""
+    found: Rig = shared(momentum, ps=2, build=small, **OVERLAP)
+    return found
+
+
 def train(rig: Rig, made: Any) -> list[Any]:
     """One update for each batch; each step expects the batch of the next one."""
     worker, results = rig.workers[0], []
@@ -41,8 +50,8 @@ def train(rig: Rig, made: Any) -> list[Any]:
     return results
 
 
-def delayed(rig: Rig, made: Any) -> dict[str, Any]:
-    """Return Keras' parameters where each gradient but the first is computed without the update before it."""
+def alone(rig: Rig, made: Any, *, delayed: bool) -> dict[str, Any]:
+    """Return Keras' parameters; `delayed`: each gradient but the first is computed without the update before it."""
     import keras
     import tensorflow as tf
 
@@ -63,38 +72,30 @@ def delayed(rig: Rig, made: Any) -> dict[str, Any]:
         for variable, value in zip(model.trainable_variables, now, strict=True):
             variable.assign(value)
         optimizer.apply(gradients)
-        before = now
+        before = now if delayed else []
     return {path: variable.numpy() for path, variable in zip(rig.initial, model.variables, strict=True)}
 
 
-def test_each_gradient_misses_the_workers_own_last_update_and_no_other(client: Any) -> None:
+def test_each_gradient_misses_the_workers_own_last_update_and_no_other(rig: Rig) -> None:
     made = batches(8)
-    rig = started(client)
     results = train(rig, made)
-    expected, found = delayed(rig, made), rig.snapshot().variables
+    expected, found = alone(rig, made, delayed=True), rig.snapshot().variables
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, atol=1e-6)
     assert [result.staleness for result in results] == [0, *[1] * 7]
-    client.container += ".plain"
-    plain = Rig(client, momentum, ps=2, build=small, mode="Async")
-    plain.initial = rig.initial
-    plain.start()
-    plain.train(made)
-    other = plain.snapshot().variables
-    assert any(np.abs(other[path] - value).max() > 1e-3 for path, value in expected.items()), "the delay shows"
+    plain = alone(rig, made, delayed=False)
+    assert any(np.abs(plain[path] - value).max() > 1e-3 for path, value in expected.items()), "the delay shows"
 
 
-def test_without_the_next_batches_a_step_is_that_of_keras(client: Any) -> None:
+def test_without_the_next_batches_a_step_is_that_of_keras(rig: Rig) -> None:
     """As before a new split of the data, of which nobody knows yet whose it is."""
-    rig = started(client)
     for batch in batches(3):
         rig.workers[0].expect(None)
         assert rig.workers[0].step([batch]).staleness == 0
 
 
-def test_the_next_gradient_is_computed_while_an_update_travels(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_gradient_is_computed_while_an_update_travels(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply to the update waits for the computation: in one thread it would wait for ever."""
-    rig = started(client)
     worker = rig.workers[0]
     train(rig, batches(2))
     computed, compute, exchange = threading.Event(), worker._computer.compute, worker._exchange
@@ -120,9 +121,10 @@ def test_the_next_gradient_is_computed_while_an_update_travels(client: Any, monk
 
 
 @pytest.mark.parametrize("reached", [True, False], ids=["its reply was lost", "it was lost"])
-def test_an_update_with_a_lost_reply_counts_once(client: Any, monkeypatch: pytest.MonkeyPatch, reached: bool) -> None:
+def test_an_update_with_a_lost_reply_counts_once(
+    client: Any, rig: Rig, monkeypatch: pytest.MonkeyPatch, reached: bool
+) -> None:
     made = batches(4)
-    rig = started(client)
     worker = rig.workers[0]
     train(rig, made[:2])
     third, fourth = [made[2]], [made[3]]
@@ -146,16 +148,15 @@ def test_an_update_with_a_lost_reply_counts_once(client: Any, monkeypatch: pytes
     assert [record.step for record in rig.store.read()] == [4, 4]
 
 
-def test_a_gradient_computed_on_other_parameters_is_discarded(client: Any) -> None:
+def test_a_gradient_computed_on_other_parameters_is_discarded(rig: Rig) -> None:
     """After a restore the servers have another set: what was computed ahead is computed again."""
     from pstraining.runtime.ps.record import Session
 
-    rig = started(client)
     worker, (first, second) = rig.workers[0], [[batch] for batch in batches(2)]
     worker.expect(second)
     assert worker.step(first).applied
-    rig.start(rig.snapshot(), term=2, generation=8)
-    worker.start_session(Session(2, 8))
+    rig.start(rig.snapshot(), generation=8)
+    worker.start_session(Session(1, 8))
     worker.expect(None)
     result = worker.step(second)
     assert (result.applied, result.staleness) == (True, 0), "not 1: it was computed on the restored parameters"
@@ -224,12 +225,14 @@ def test_prefetched_data_follows_the_number_of_workers() -> None:
     assert drawn == ["batch", "restart", "batch"]
 
 
-def test_every_sample_counts_once_in_a_job(tmp_path: Path) -> None:
+def test_every_sample_counts_once_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers, with data that is assigned in splits."""
-    training = {**OVERLAP, "epochs": 2}
-    with LocalJob(["-m", "examples.gpu"], workers=2, training=training, checkpoint={"path": str(tmp_path)}) as run:
+    epochs = 2 if ALL else 1
+    monkeypatch.setenv("FITTING_PLAN", json.dumps({"trainer": {"epochs": epochs}, "pieces": True, "validation": False}))
+    monkeypatch.setenv("FITTING_FOLDER", str(tmp_path))
+    with LocalJob(["-m", "tests.support.fit_program"], workers=2, chief=False, training=OVERLAP) as run:
         assert finished(run) == 0, transcript(run)
-        (result,) = run.processes["chief"].events("result")
-        staleness = [event["staleness_max"] for event in run.processes["worker-0"].events("worker_done")]
-    assert result["step"] == 2 * 45  # batches of 32 of 1,437 images
+        (result,) = run.leader.events("result")
+        staleness = [event["staleness_max"] for event in run.leader.events("worker_done")]
+    assert result["step"] == epochs * fit_program.SAMPLES / fit_program.BATCH
     assert max(staleness) >= 1, "it did overlap"
