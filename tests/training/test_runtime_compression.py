@@ -15,6 +15,8 @@ from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
+PS = 2 if ALL else 1
+"""Servers: each codes its own segments, and tracing takes twice as long for two."""
 CREW = 3 if ALL else 2
 """Workers of whom a step needs all but one."""
 CODED = [Name.BF16, Name.INT8, Name.ONE_BIT, Name.TOP_K]
@@ -102,7 +104,7 @@ def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, fee
 
     from pstraining.runtime.compression.push import PushCompressor
 
-    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=PS, build=large)
     # As many rounds as it takes to send everything once, and some more.
     permille, rounds = (10, 120) if ALL else (50, 24)
     wire = PushCompressor(rig.store, [codec(name, permille)], feedback=feedback)
@@ -136,7 +138,7 @@ def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) ->
     rig = Rig(
         client,
         lambda: keras.optimizers.Adam(1e-3),
-        ps=2,
+        ps=PS,
         build=large,
         workers=workers,
         mode="Sync",
@@ -162,7 +164,7 @@ def with_one_to_spare(client: Any, compression: dict[str, str]) -> Rig:
     rig = Rig(
         client,
         lambda: keras.optimizers.SGD(0.05),
-        ps=2,
+        ps=PS,
         build=large,
         workers=CREW,
         mode="Sync",
@@ -206,7 +208,7 @@ def test_async_pushes_through_a_codec(client: Any, name: Name) -> None:
     rig = Rig(
         client,
         lambda: keras.optimizers.Adam(3e-3),
-        ps=2,
+        ps=PS,
         build=large,
         compression={"push": name.value, "pull": pull, "top_k_permille": 50},
     )
@@ -225,7 +227,7 @@ def test_local_steps_stay_on_their_worker_until_they_are_averaged(client: Any, m
     rig = Rig(
         client,
         lambda: keras.optimizers.SGD(0.1),
-        ps=2,
+        ps=PS,
         build=convolutional,
         workers=2,
         mode=mode,
