@@ -58,7 +58,7 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
     trainer = {"epochs": 6, "steps_per_epoch": 30, "validation_every": 2}
     plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
     plan["pace"] = 0.06  # so slow that none ends unseen
-    with job(monkeypatch, plan, folder, training={"mode": mode}) as run:
+    with job(monkeypatch, plan, folder, training={"mode": mode}, **({} if ALL else SMALL)) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
         result, epochs, rates = chief.events("result")[0], chief.events("epoch"), chief.events("learning_rate")
@@ -87,9 +87,10 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
 
 def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"keras": True, "trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02}
-    with job(monkeypatch, plan, folder, restarts=1, **SMALL) as run:
+    # In `make test` worker 0 does the chief's duty: a process less traces.
+    with job(monkeypatch, plan, folder, restarts=1, chief=ALL, **SMALL) as run:
         assert finished(run) == 0, transcript(run)
-        chief = run.processes["chief"]
+        chief = run.leader
         step = chief.events("result")[0]["step"]
         assert chief.events("ended_early")
         assert chief.events("best_restored")
@@ -225,7 +226,7 @@ def test_servers_accept_a_learning_rate_only_from_the_current_chief(client: Any)
 
     from pstraining.runtime.chief.errors import FencedError
 
-    rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=3, build=small)
+    rig = Rig(client, lambda: keras.optimizers.Adam(0.125), ps=2, build=small)
     rig.start()
     assert rig.control.learning_rates() == [0.125]
     with pytest.raises(FencedError):
@@ -242,7 +243,7 @@ def test_servers_accept_a_learning_rate_only_from_the_current_chief(client: Any)
     assert all((after[path] != value).any() for path, value in rig.initial.items())
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     client.container += ".scheduled"
-    scheduled = Rig(client, lambda: keras.optimizers.SGD(schedule), ps=3, build=small)
+    scheduled = Rig(client, lambda: keras.optimizers.SGD(schedule), ps=1, build=small)
     scheduled.start()
     assert scheduled.control.learning_rates() == [None]
 
