@@ -20,6 +20,7 @@ pytestmark = [
 ]
 STEPS = 50 if ALL else 20
 WORKERS = 2 if ALL else 1
+SERVERS = 3 if ALL else 2
 
 
 def _muon() -> Any:
@@ -205,14 +206,16 @@ def test_the_rows_of_a_table_are_not_a_whole_tensor() -> None:
             optimizer.check_for_tables(getattr(keras.optimizers, name)())
 
 
-def train_and_restore(client: Any, make: Any, shares: Any, folder: Path, **more: Any) -> tuple[Any, Rig]:
-    """Train half of the steps on three servers and the rest on two; the last state, and the first rig."""
+def train_and_restore(
+    client: Any, make: Any, shares: Any, folder: Path, *, servers: int = SERVERS, **more: Any
+) -> tuple[Any, Rig]:
+    """Train half of the steps on some servers and the rest on one fewer; the last state, and the first rig."""
     from pstraining.runtime.checkpoint.storage import Checkpoints
 
     options: dict[str, Any] = {"build": small, "mode": "Sync", "ordered_sums": True, **more}
     checkpoints = Checkpoints(folder, keep=1)
     rigs = []
-    for ps, half in ((3, slice(STEPS // 2)), (2, slice(STEPS // 2, STEPS))):
+    for ps, half in ((servers, slice(STEPS // 2)), (servers - 1, slice(STEPS // 2, STEPS))):
         rig = Rig(client, make, ps=ps, workers=len(shares), **options)
         rig.start(checkpoints.newest())
         Crew(rig, [share[half] for share in shares]).join()
@@ -271,7 +274,7 @@ def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
         rules = {".*kernel": keras.optimizers.SGD(0.5, name="own"), ".*bias": keras.optimizers.SGD(schedule)}
         return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.25), rules))
 
-    rig = Rig(client, make, ps=3, build=small)
+    rig = Rig(client, make, ps=2, build=small)
     rig.start()
     assert rig.control.learning_rates() == [0.5, None, 0.25]
     names = callbacks.learning_rates(rig.model.optimizers, 10)

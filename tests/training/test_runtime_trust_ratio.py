@@ -104,7 +104,7 @@ def test_gradients_that_are_clipped_by_norm_need_whole_tensors() -> None:
 def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path, make: Any, slot: str) -> None:
     """Restored onto another number of servers, where it has other pieces, and in Async, where it has none."""
     shares = [batches(STEPS, seed=worker) for worker in range(2 if ALL else 1)]
-    state, rig = train_and_restore(client, make, shares, tmp_path, build=wide)
+    state, rig = train_and_restore(client, make, shares, tmp_path, servers=3, build=wide)
     assert cut(rig.store.layout) == {"sequential/dense_1/kernel"}
     assert_equal(state.variables, rig, sync.alone(rig, wide, make, list(zip(*shares, strict=True)), ordered=True))
     whole = Rig(client, make, ps=3, build=wide)
