@@ -13,6 +13,7 @@ from tests.training.test_runtime_export import loaded, printed
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 STEPS, ACCURACY = (2000, 0.95) if ALL else (1000, 0.9)
+WORKERS = ("worker-0", "worker-1") if ALL else ("worker-0",)
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
@@ -24,12 +25,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     """The folder of a job that has ended, and its result."""
     folder = tmp_path_factory.mktemp("digits")
     with LocalJob(
-        ["-m", "examples.digits"], workers=2, training={"mode": "Async", "steps": STEPS}, checkpoint=checkpoint(folder)
+        ["-m", "examples.digits"],
+        workers=len(WORKERS),
+        training={"mode": "Async", "steps": STEPS},
+        checkpoint=checkpoint(folder),
     ) as job:
         assert job.wait() == 0, "\n".join(job.leader.lines[-30:])
         result = job.leader.events("result")[0]
         assert not job.leader.events("not_exported")
-        for worker in ("worker-0", "worker-1"):
+        for worker in WORKERS:
             assert job.processes[worker].popen.wait(timeout=30) == 0
             assert job.processes[worker].events("worker_done")[0]["steps"] > 0
     return folder, result
@@ -50,7 +54,8 @@ def test_digits_reaches_its_accuracy_and_a_second_run_has_nothing_to_do(trained:
     assert written["test_accuracy"] == result["test_accuracy"]
     assert (folder / "final.weights.h5").is_file()
 
-    with LocalJob(["-m", "examples.digits"], training={"steps": STEPS}, checkpoint=checkpoint(folder)) as again:
+    training = {"steps": STEPS}
+    with LocalJob(["-m", "examples.digits"], chief=ALL, training=training, checkpoint=checkpoint(folder)) as again:
         assert again.wait() == 0, "\n".join(again.leader.lines[-30:])
         assert again.leader.events("result")[0]["test_accuracy"] == result["test_accuracy"]
         assert again.leader.events("restored")[0]["step"] == result["step"]
