@@ -15,6 +15,7 @@ from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+PS = 3 if ALL else 1
 
 
 def sgd() -> Any:
@@ -24,7 +25,7 @@ def sgd() -> Any:
 
 
 def test_workers_get_their_splits_in_the_order_of_their_indices(client: Any) -> None:
-    rig = Rig(client, sgd, ps=2, build=small, workers=3, mode="Sync", ordered_sums=True, with_ledger=True)
+    rig = Rig(client, sgd, ps=PS, build=small, workers=3, mode="Sync", ordered_sums=True, with_ledger=True)
     rig.start()
     assert rig.store.assign_split(SESSION, (2, 1), 4) == (1, 2, 0)
     assert rig.store.assign_split(SESSION, (0, 1), 4) == (1, 0, 0)
@@ -59,7 +60,7 @@ def test_a_run_resumes_from_its_state_as_if_uninterrupted(client: Any, name: str
     rig = Rig(
         client,
         lambda: getattr(keras.optimizers, name)(0.05),
-        ps=3,
+        ps=PS,
         build=small,
         workers=workers,
         mode="Sync",
