@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import DType, Tensor
 
 BUCKETS: Final = 1 << 16
@@ -19,8 +20,17 @@ BUCKETS: Final = 1 << 16
 _STRIDE: Final = 0x9E3779B97F4A7C15
 _FACTORS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 """Increment, shifts and multipliers of SplitMix64 (Steele, Lea and Flood, 2014)."""
-_FRACTION_BITS: Final = 24
-"""Bits of a random number in [0, 1): float32 holds them exactly."""
+
+
+def _multipliers(width: int) -> Array:
+    """Return one odd random number for each element of a row. uint64[width]."""
+    found = []
+    for place in range(1, width + 1):
+        value = place * _STRIDE % 2**64
+        for shift, factor in _FACTORS:
+            value = (value ^ value >> shift) * factor % 2**64
+        found.append(value ^ value >> 31 | 1)
+    return np.array(found, np.uint64)
 
 
 def mixed(values: Tensor) -> Tensor:
@@ -84,7 +94,11 @@ class RowPolicy:
 
 @dataclass(frozen=True)
 class RowInitializer:
-    """The rows with which keys begin: elements uniform in [low, high), a function of seed, key and place."""
+    """The rows with which keys begin: elements uniform in [low, high], a function of seed, key and place.
+
+    Seed and key are mixed once. An element has the high bits of their product with its own odd number, as in
+    multiply-shift hashing (Dietzfelbinger et al., 1997): one multiplication in place of SplitMix64's nine operations.
+    """
 
     low: float
     high: float
@@ -128,10 +142,10 @@ class RowInitializer:
             return tf.fill([tf.size(keys), width], tf.constant(self.low, dtype))
         base = mixed(tf.bitcast(keys, tf.uint64) + tf.constant(self.seed, tf.uint64))
         # As an array: inside a function, TensorFlow rounds a list of such numbers to doubles.
-        places = tf.constant(np.array([place * _STRIDE % 2**64 for place in range(1, width + 1)], np.uint64))
-        drawn = _shifted(mixed(base[:, tf.newaxis] + places), 64 - _FRACTION_BITS)
-        fraction = tf.cast(tf.cast(drawn, tf.int64), dtype) * tf.constant(2.0**-_FRACTION_BITS, dtype)
-        return fraction * tf.constant(self.high - self.low, dtype) + tf.constant(self.low, dtype)
+        drawn = tf.bitcast(base[:, tf.newaxis] * tf.constant(_multipliers(width)), tf.int64)
+        wide = tf.float64 if dtype == tf.float64 else tf.float32  # float16 has no number as large as these
+        scale, middle = (tf.constant(value, wide) for value in ((self.high - self.low) * 2.0**-64, self.mean))
+        return tf.cast(tf.cast(drawn, wide) * scale + middle, dtype)
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
