@@ -3,7 +3,7 @@
 import faulthandler
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.support.servers import Rig
@@ -27,7 +27,7 @@ class Crew:
     def __init__(
         self,
         rig: Rig,
-        shares: Sequence[Sequence[Any]],
+        shares: Sequence[Iterable[Any]],
         *,
         accumulation: int = 1,
         until: int | None = None,
@@ -52,7 +52,7 @@ class Crew:
                     self._rig.store.heartbeat(who.worker, who.incarnation)
             time.sleep(0.5)
 
-    def _run(self, updates: Any, share: Sequence[Any], worker: int) -> None:
+    def _run(self, updates: Any, share: Iterable[Any], worker: int) -> None:
         replies, progress = self.replies[worker], iter(self._progress[worker] if self._progress else ())
         try:
             pending: list[Any] = []

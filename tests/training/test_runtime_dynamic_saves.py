@@ -1,0 +1,99 @@
+"""Saves of tables with rows by key, at random moments while asynchronous workers insert: each is of one moment."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.soak_marks import ALL
+from tests.support.worker_threads import Crew
+from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, by_key, equal, rig_of
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+SAVES = 200 if ALL else 6
+LONGEST_PAUSE = 0.03
+"""Seconds between two saves at most: some updates of both workers."""
+
+
+def shares(ended: threading.Event, seed: int) -> Iterator[Any]:
+    """Batches without end, a third of whose keys never came before."""
+    import tensorflow as tf
+
+    dice = np.random.default_rng(seed)
+    while not ended.is_set():
+        known = np.minimum(dice.zipf(1.3, (16, 2)), 500)
+        keys = np.concatenate([known, dice.integers(-(2**62), 2**62, (16, 1))], 1)
+        yield tf.constant(keys), tf.constant(dice.integers(0, 2, (16, 1)).astype("float32"))
+
+
+def check(state: Any, initializer: Any) -> dict[int, list[Any]]:
+    """Rows and slots have the same keys, and are of one moment; return them by key.
+
+    An element has left its first value if, and only if, the optimizer has had a gradient for it.
+    """
+    import tensorflow as tf
+
+    found = by_key(state)
+    rows, first, second = (np.array([columns[place] for columns in found.values()]) for place in range(3))
+    begun = initializer.rows(tf.constant(list(found), tf.int64), WIDTH, tf.float32).numpy()
+    assert np.isfinite([rows, first, second]).all()
+    np.testing.assert_array_equal((first != 0)[rows != begun], True)
+    np.testing.assert_array_equal((rows != begun)[second > 1e-9], True)
+    np.testing.assert_array_equal((first != 0)[second > 1e-9], True)
+    return found
+
+
+def test_saves_at_random_moments_are_of_one_moment_and_restore_bit_equal(client: Any) -> None:
+    rig = rig_of(client, workers=2, mode="Async")
+    rig.start()
+    (initializer,) = rig.model.row_initializers
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice, ended = random.Random(seed), threading.Event()
+    crew = Crew(rig, [shares(ended, seed + worker) for worker in range(2)])
+    numbers, deadline = [0], time.monotonic() + PATIENCE
+    try:
+        while len(numbers) <= SAVES:
+            assert not crew.errors, crew.errors
+            assert time.monotonic() < deadline
+            time.sleep(dice.uniform(0, LONGEST_PAUSE))
+            state = rig.control.snapshot(fence=1)
+            if state.step > numbers[-1]:
+                numbers.append(state.step)
+                saved = check(state, initializer)
+    finally:
+        ended.set()
+    crew.join(PATIENCE)
+    assert len(saved) > 30
+    client.container += ".later"
+    later = rig_of(client, workers=2, mode="Async")
+    later.start(state)
+    equal(by_key(later.control.snapshot(fence=1)), saved)
+    more = threading.Event()
+    batches = shares(more, seed + 2)
+    later.train(next(batches) for _ in range(3))
+    assert check(later.control.snapshot(fence=1), initializer).keys() > saved.keys()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_rows_begin_uniform_and_uncorrelated_in_every_precision(dtype: str) -> None:
+    """Also those of keys in sequence, and their elements among each other."""
+    import tensorflow as tf
+
+    from pstraining.runtime.model.dynamic_rows import RowInitializer
+
+    rows = RowInitializer(-0.05, 0.15, seed=7).rows(tf.range(5000, dtype=tf.int64), 32, tf.as_dtype(dtype))
+    assert rows.dtype == dtype
+    found = tf.cast(rows, tf.float64).numpy()
+    assert -0.0501 < found.min() < -0.0499
+    assert 0.1499 < found.max() < 0.1505  # bfloat16 rounds it up
+    shares = np.histogram(found, 10, (-0.05, 0.15))[0] / found.size
+    np.testing.assert_allclose(shares, 0.1, atol=0.01)
+    for table, most in ((found.T, 0.1), (found[:200], 0.85)):  # elements over keys, and keys over elements
+        correlations = np.corrcoef(table)
+        np.fill_diagonal(correlations, 0)
+        assert np.abs(correlations).max() < most
