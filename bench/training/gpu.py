@@ -85,13 +85,22 @@ def steps_per_second(events: Sequence[Mapping[str, Any]], warm: int) -> float:
 def measure(settings: Mapping[str, Any], ways: Sequence[str], *, rounds: int, seconds: float) -> Figures:
     """Run `fit` and a job of each way in turn."""
     os.environ["BENCH_GPU"] = json.dumps(settings)
+    model = settings["model"]
+    copy_seconds = _noted(model, "copies", _plain("copies"))
     fit: list[float] = []
     runtime: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
-        fit.append(_plain("fit"))
+        fit.append(_noted(model, "fit", _plain("fit")))
         for way in ways:
-            runtime[way].append(_job(way, settings["warm"], seconds))
-    return Figures(tuple(fit), {way: tuple(found) for way, found in runtime.items()}, _plain("copies"))
+            runtime[way].append(_noted(model, way, _job(way, settings["warm"], seconds)))
+    return Figures(tuple(fit), {way: tuple(found) for way, found in runtime.items()}, copy_seconds)
+
+
+def _noted(model: str, what: str, figure: float) -> float:
+    """Print a figure as a line of JSON as soon as it is known: a run that is stopped leaves what it measured."""
+    sys.stdout.write(json.dumps({"model": model, "what": what, "figure": figure}) + "\n")
+    sys.stdout.flush()
+    return figure
 
 
 def _plain(what: str) -> float:
@@ -135,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each program (default 5)")
     parser.add_argument("--seconds", type=float, default=20, help="of a job's training that are measured (default 20)")
     parser.add_argument("--steps", type=int, default=200, help="of `fit` that are measured (default 200)")
+    parser.add_argument("--warm", type=int, default=30, help="steps before those that are measured (default 30)")
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
     options = parser.parse_args(arguments)
     if not options.cpu and not has_gpu():
@@ -142,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     found: dict[str, Figures] = {}
     for name in (name for name in BATCH if options.only in name):
-        batch, warm = (4, 2) if options.cpu else (BATCH[name], 30)
+        batch, warm = (4, 2) if options.cpu else (BATCH[name], options.warm)
         device = "CPU:0" if options.cpu else "GPU:0"
         settings = {"model": name, "device": device, "batch": batch, "small": options.cpu}
         settings |= {"warm": warm, "steps": options.steps}

@@ -1,5 +1,6 @@
 """The benchmark on a GPU: what it makes of reports, and that it needs a GPU."""
 
+import json
 from typing import Any
 
 import pytest
@@ -21,6 +22,21 @@ def test_the_ratio_is_the_median_of_the_rounds() -> None:
     figures = gpu.Figures(fit=(10.0, 20.0, 10.0), runtime={"Async": (9.0, 20.0, 5.0)}, copy_seconds=0.01)
     assert figures.ratio("Async") == 0.9
     assert figures.transfer_share("Async") == pytest.approx(0.09)
+
+
+def test_figures_are_printed_as_they_are_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> float:
+        raise TimeoutError
+
+    monkeypatch.setattr(gpu, "_plain", {"copies": 0.01, "fit": 9.0}.get)
+    monkeypatch.setattr(gpu, "_job", stopped)
+    monkeypatch.setenv("BENCH_GPU", "")
+    with pytest.raises(TimeoutError):
+        gpu.measure({"model": "resnet", "warm": 2}, ["Async"], rounds=1, seconds=1)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["what"], line["figure"]) for line in lines] == [("copies", 0.01), ("fit", 9.0)]
 
 
 def test_a_missing_gpu_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
