@@ -1,1 +1,1 @@
-"""Checkpoints: state by logical name, its storage, and when it is saved; imports no parameter store."""
+"""Checkpoints: the state by logical names, its storage and the times of saves. Imports no parameter store."""

@@ -1,8 +1,8 @@
-"""A state as a file of named tensors, NumPy's `.npz`, and the checks that it is what it was.
+"""A state as a file of named tensors, NumPy's `.npz`, and the detection of damage.
 
-Written block by block, and read in parts: no tensor has to fit the memory. Any damage of a file is found when
-it is opened, before memory is taken for its tensors, so a lack of memory is just that. Tensors that the servers wrote
-themselves are in files of their own beside it, see `parts`.
+The file is written in blocks and read in ranges: no tensor has to fit into memory. Damage is detected when the file is
+opened, before memory is allocated for its tensors. A MemoryError is therefore never a sign of damage. Tensors that the
+servers wrote themselves are in separate files beside it, see `parts`.
 """
 
 import math
@@ -26,19 +26,19 @@ from pstraining.runtime.checkpoint.state import ENDED, Entry, State, StateBlocks
 from pstraining.runtime.model.partition import Array
 
 READ_BYTES: Final = 1 << 20
-"""Bytes that a check reads at once."""
+"""Number of bytes that a check reads at once."""
 BLOCK_BYTES: Final = 4 << 20
-"""Maximum size of a block that a file yields."""
+"""Maximum size of a block that `StoredState.blocks` yields, in bytes."""
 _LOCAL_HEADER: Final = 30
-"""Length of a zip entry's local header, without its name and extra field; their lengths are its last four bytes."""
+"""Bytes of a zip entry's local header before its name and extra field, whose lengths are the last four of them."""
 
 
 def write(file: IO[bytes], state: StateBlocks) -> None:
     """Write a state's tensors as `numpy.savez` does, one block at a time.
 
     Raises:
-        OSError: there is no room.
-        ValueError: the blocks are not what the entries say.
+        OSError: the file could not be written.
+        ValueError: the blocks do not match the entries.
     """
     entries, names = state.entries, []
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -47,11 +47,11 @@ def write(file: IO[bytes], state: StateBlocks) -> None:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as target:
                 _write(target, entries[name], (block for _, block in blocks))
     if sorted(names) != sorted(entries):
-        raise ValueError("the state's blocks are not those of its entries")
+        raise ValueError("the state's blocks do not match its entries")
 
 
 def _all_blocks(state: StateBlocks) -> Iterator[tuple[str, Array]]:
-    """Yield a state's blocks, and one without elements for each tensor that has none."""
+    """Yield a state's blocks, and an empty one for each tensor without elements."""
     yield from state.blocks()
     for name, entry in state.entries.items():
         if not entry.size:
@@ -73,26 +73,26 @@ def _write(target: IO[bytes], entry: Entry, blocks: Iterator[Array]) -> None:
 
 
 class _Place(NamedTuple):
-    """Where a tensor's elements are."""
+    """The location of a tensor's elements in the file."""
 
     entry: Entry
     begin: int
-    """Of the first element, in bytes from the file's beginning."""
+    """Offset of the first element from the beginning of the file, in bytes."""
     in_order: bool
-    """Whether the last dimension varies fastest, as in every file that this module wrote."""
+    """Whether the last dimension varies fastest, as in every file that this module writes."""
 
 
 class StoredState:
     """A state in files, which stays readable while this object lives, even if its folder is renamed.
 
     Args:
-        path: of the file of tensors; the parts are in the same folder.
-        step: of the state.
-        manifest: what the files are.
+        path: the path of the file of tensors; the parts are in the same folder.
+        step: the state's step.
+        manifest: the description of the files.
 
     Raises:
-        CorruptCheckpointError: it has other tensors, or others bytes than were written.
-        Exception: it is damaged; the type depends on the library that detects it.
+        CorruptCheckpointError: the file does not match the manifest, or is damaged.
+        Exception: the file is damaged; the type depends on the library that detects it.
     """
 
     def __init__(self, path: Path, step: int, manifest: Manifest) -> None:
@@ -103,7 +103,7 @@ class StoredState:
         with os.fdopen(os.dup(self._descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
             found = {entry.filename: entry for entry in archive.infolist()}
             if set(found) != {f"{name}.npy" for name in described}:
-                raise CorruptCheckpointError("the metadata names other tensors than there are")
+                raise CorruptCheckpointError("the file's tensors are not those that the metadata lists")
             room = os.fstat(self._descriptor).st_size
             self._places = {
                 name: _place(archive, file, found[f"{name}.npy"], own, room) for name, own in described.items()
@@ -113,20 +113,20 @@ class StoredState:
         shapes = {name: manifest.tensors[name] for name in manifest.parts}
         self._in_parts = {name: Entry(dtype, tuple(shape)) for name, (dtype, shape) in shapes.items()}
         self.parts = PartFolder(path.parent, self._in_parts, manifest.parts) if manifest.parts else None
-        """The tensors that the servers wrote themselves; their content has yet to be checked."""
+        """The tensors in separate files; None without any. `check_parts` checks their content."""
 
     def check_parts(self, find_damaged: FindDamaged) -> None:
         """Compare the checksums of all parts.
 
         Raises:
-            CorruptCheckpointError: a file has others bytes than were written.
+            CorruptCheckpointError: a file is unreadable or does not match its checksum.
         """
         if self.parts and (damaged := find_damaged(self.parts.checksums)):
-            raise CorruptCheckpointError(f"{damaged[0].name} has another checksum than was written")
+            raise CorruptCheckpointError(f"{damaged[0].name} is unreadable or does not match its checksum")
 
     @property
     def ended_early(self) -> bool:
-        """Whether training was ended with this state before its time, so that no run trains it on."""
+        """Whether training ended with this state before its last step; no later run trains this state further."""
         return ENDED in self._places
 
     @property
@@ -135,7 +135,7 @@ class StoredState:
         return {name: place.entry for name, place in self._places.items()} | self._in_parts
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
-        """Yield names and flat parts of tensors."""
+        """Yield names and flattened blocks of tensors."""
         for name, entry in self.entries.items():
             length = max(1, BLOCK_BYTES // np.dtype(entry.dtype).itemsize)
             for begin in range(0, entry.size, length):
@@ -145,7 +145,7 @@ class StoredState:
         """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin].
 
         Raises:
-            CorruptCheckpointError: the file has been cut since.
+            CorruptCheckpointError: the file was truncated after its check.
         """
         if self.parts and name in self._in_parts:
             return self.parts.read(name, begin, end)
@@ -161,7 +161,7 @@ class StoredState:
 
     @property
     def variables(self) -> dict[str, Array]:
-        """The model's variables by path; this and the next two read the whole state into memory."""
+        """The model's variables by path. This property, `slots` and `scalars` read the whole state into memory."""
         return self._state.variables
 
     @property
@@ -171,7 +171,7 @@ class StoredState:
 
     @property
     def scalars(self) -> dict[str, Array]:
-        """The optimizer's own counters, and what is no server's."""
+        """The optimizer's counters, and other values that no server holds."""
         return self._state.scalars
 
     def _elements(self, name: str, first: int, begin: int, end: int) -> Array:
@@ -181,10 +181,14 @@ class StoredState:
 
 
 def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, described: Any, room: int) -> _Place:
-    """Return where a tensor's elements are, after a check of its headers."""
+    """Return the location of a tensor's elements, after a check of its headers.
+
+    Raises:
+        CorruptCheckpointError: the entry does not match the metadata, or is compressed or encrypted.
+    """
     stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size <= room
     if not stored or entry.flag_bits & 1:
-        raise CorruptCheckpointError(f"{entry.filename} is not stored as it was written")
+        raise CorruptCheckpointError(f"{entry.filename} is compressed, encrypted or truncated")
     with archive.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -192,7 +196,7 @@ def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, de
         header = stream.tell()
     fits = header + math.prod(shape) * dtype.itemsize == entry.file_size
     if not fits or dtype.hasobject or [str(dtype), list(shape)] != described:
-        raise CorruptCheckpointError(f"{entry.filename} is not what the metadata says")
+        raise CorruptCheckpointError(f"{entry.filename} does not match the metadata")
     file.seek(entry.header_offset)
     local = file.read(_LOCAL_HEADER)
     begin = entry.header_offset + _LOCAL_HEADER + sum(np.frombuffer(local[-4:], "<u2").tolist()) + header
@@ -200,7 +204,11 @@ def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, de
 
 
 def _check_sum(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Read all of an entry: the library compares its checksum at the end."""
+    """Read all of an entry, at whose end the library compares the checksum.
+
+    Raises:
+        zipfile.BadZipFile: the checksum is another one.
+    """
     with archive.open(entry) as stream:
         while stream.read(READ_BYTES):
             pass

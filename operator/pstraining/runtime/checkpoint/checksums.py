@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 METHOD = "farmhash64"
-"""TensorFlow's name of it."""
+"""TensorFlow's name of the checksum."""
 
 FindDamaged = Callable[[Mapping[Path, str]], list[Path]]
-"""Returns the files that do not have these checksums, or cannot be read."""
+"""Returns the files that are unreadable or do not have the given checksums."""
 
 
 def find_damaged(expected: Mapping[Path, str]) -> list[Path]:
-    """Read files one after the other, and return those that do not have these checksums, or cannot be read."""
+    """Return the files that are unreadable or do not have the given checksums."""
     return [path for path, checksum in expected.items() if _checksum(path) != checksum]
 
 
 def _checksum(path: Path) -> str:
-    """Return a file's checksum; empty if it cannot be read."""
+    """Return a file's checksum; empty if the file is unreadable."""
     import tensorflow as tf  # only here: most checkpoints have no such files
 
     try:
@@ -31,5 +31,5 @@ def _checksum(path: Path) -> str:
 
 
 def as_text(fingerprint: bytes | object) -> str:
-    """Return a fingerprint as it is written down."""
+    """Return a fingerprint in hexadecimal digits, as the manifest has it."""
     return bytes(memoryview(fingerprint)).hex()  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""The folder's terms: of several chiefs on one folder, the one that opened it last rules.
+"""Fencing of chiefs by the folder's terms: only the chief with the highest term of a folder may write to it.
 
-Every chief that opens a folder takes the folder's next term by a marker `term-<n>`, which appears whole and once: a
-folder with its content, renamed to a name that is free. So terms are taken one after the other, and a chief that takes
-one has seen all before it. A chief of a job that a later chief of the same job has preceded takes none.
+Every chief that opens a folder takes the folder's next term with a marker `term-<n>`. A marker is a folder that is
+written under another name and renamed to a free one, which succeeds for one chief only. A chief that takes a term has
+therefore read all markers before it. A chief takes no term if a later chief of the same job already has one.
 
-The folder's term is not the job's, which begins at 1 again when a job is created again on the same folder.
+The folder's term is not the job's, which starts at 1 again when a job is recreated on the same folder.
 """
 
 import json
@@ -19,74 +19,85 @@ from pstraining.runtime.checkpoint import files, naming
 from pstraining.runtime.checkpoint.state import SupersededError
 
 CHIEF: Final = "chief.json"
-"""A marker's only file: whose it is."""
+"""A marker's only file, which names the chief that has the term."""
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A chief, as it is named in its marker."""
+    """A chief's identity in its marker."""
 
     job: str = ""
     """The job's uid; empty if unknown."""
     term: int | None = None
-    """The job's; None in a job whose chief has no terms."""
+    """The chief's term in its job; None in a job whose chief has no terms."""
 
     @property
     def has_order(self) -> bool:
-        """Whether it can be distinguished from other chiefs of its job, and ordered."""
+        """Whether job and term are known, which order this chief among the job's others."""
         return bool(self.job) and self.term is not None
 
     def precedes(self, other: "Writer") -> bool:
-        """Whether the other one is a later chief of the same job."""
+        """Return whether the other one is a later chief of the same job."""
         return self.has_order and other.has_order and self.job == other.job and self.term < other.term  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
 class FolderTerm:
-    """A chief's term of a folder."""
+    """A term of a folder that a chief has taken."""
 
     folder: Path
     number: int
 
     def check(self) -> None:
-        """Raise SupersededError if the folder has a higher term."""
+        """Check that this is the folder's highest term.
+
+        Raises:
+            SupersededError: the folder has a higher term.
+        """
         newest = max(markers(self.folder), default=0)
         if newest > self.number:
             raise superseded(self.folder, newest)
 
 
 def superseded(folder: Path, newest: int) -> SupersededError:
-    """The error of a chief that finds another one's term."""
+    """Return the error for a chief whose folder has the term `newest` of another chief."""
     other = _read(folder / naming.marker(newest))
     name = f"term {other.term} of job {other.job}" if other.has_order else "another one"
     return SupersededError(f"this chief's term is over: {name} has taken {folder} over ({naming.marker(newest)})")
 
 
 def markers(folder: Path) -> list[int]:
-    """The folder's terms that have a marker."""
+    """Return the terms of all markers in a folder."""
     found = (naming.term_of_marker(name) for name in os.listdir(folder))
     return [number for number in found if number is not None]
 
 
 def decide(taken: Mapping[int, Writer], writer: Writer) -> int | None:
-    """Which term a chief has to take: the last one if that is its own already, or the next; None: it is superseded.
+    """Return the term that a chief has to take: the newest one if this chief has it already, else the next.
 
     Pure.
+
+    Args:
+        taken: the chief of each term that is taken.
+        writer: the chief.
+
+    Returns:
+        None if the chief is superseded.
     """
     newest = max(taken, default=0)
     if any(writer.precedes(other) for other in taken.values()):
         return None
-    if writer.has_order and writer in taken.values():  # its process was started again
+    if writer.has_order and writer in taken.values():  # the chief's process restarted
         return newest if taken[newest] == writer else None
     return newest + 1
 
 
 def take(folder: Path, writer: Writer) -> FolderTerm:
-    """Take the folder's next term; what the same chief's process had before is taken up.
+    """Take the folder's next term; a restarted process of the same chief gets its former term.
 
     Raises:
-        SupersededError: a later chief of this job has one, or another job's if this chief had one already.
-        OSError: it could not be written.
+        SupersededError: a later chief of this job has a term, or another chief took one after this chief's.
+        OSError: the marker could not be written.
     """
     while True:
         taken = {number: _read(folder / naming.marker(number)) for number in markers(folder)}
@@ -95,14 +106,14 @@ def take(folder: Path, writer: Writer) -> FolderTerm:
             raise superseded(folder, max(taken))
         if number in taken or _create(folder, number, writer):
             break
-    for former, other in taken.items():  # one of each job is enough to know its later chiefs from its earlier ones
+    for former, other in taken.items():  # one marker of each job is enough to recognize its earlier chiefs
         if former < number and (other.job == writer.job or not other.has_order):
             files.remove(folder / naming.marker(former))
     return FolderTerm(folder, number)
 
 
 def _create(folder: Path, number: int, writer: Writer) -> bool:
-    """Create a whole marker; return False if another chief has that term or a higher one."""
+    """Create a marker in one operation; return False if another chief has that term or a higher one."""
     final = folder / naming.marker(number)
     new = folder / naming.temporary(number, f"marker-{secrets.token_hex(4)}")
     content = json.dumps(asdict(writer)).encode()
@@ -110,7 +121,7 @@ def _create(folder: Path, number: int, writer: Writer) -> bool:
         new.mkdir()
         files.write_durably(new / CHIEF, lambda file: file.write(content))
         files.sync_folder(new)
-        os.rename(new, final)  # fails if the name is taken, for the folder there is not empty
+        os.rename(new, final)  # fails if the name is taken: that folder is not empty
         files.sync_folder(folder)
     except OSError:
         files.remove(new)

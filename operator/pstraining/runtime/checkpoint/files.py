@@ -1,4 +1,4 @@
-"""File-system operations that survive a crash, also on volumes that can do less; knows nothing of checkpoints."""
+"""File-system operations that survive a crash, also on volumes without atomic exchange. Knows no checkpoints."""
 
 import ctypes
 import errno
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a disk or a quota that is full answers."""
+"""Errors of a full disk or quota."""
 _NO_EXCHANGE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _renameat2: Final = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-"""Linux's; None where the C library lacks it."""
+"""Linux's system call; None if the C library lacks it."""
 
 
 def sync_folder(path: Path) -> None:
@@ -28,18 +28,22 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents; after a power cut, those that were made are still there."""
+    """Create a folder and its parents, and force their entries to disk.
+
+    Raises:
+        OSError: a folder could not be created, or `path` is not a folder.
+    """
     for folder in reversed([path, *path.parents]):
         if not folder.exists():
             folder.mkdir(exist_ok=True)
-            with suppress(PermissionError):  # a parent that may be written to, and not be listed
+            with suppress(PermissionError):  # a parent may be writable and not readable, which fsync needs
                 sync_folder(folder.parent)
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 def write_durably(path: Path, write: Callable[[Any], Any]) -> None:
-    """Let `write` fill a file, and force it to disk."""
+    """Create a file, let `write` fill it, and force it to disk."""
     with path.open("wb") as file:
         write(file)
         file.flush()
@@ -47,7 +51,11 @@ def write_durably(path: Path, write: Callable[[Any], Any]) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one operation; False where the volume or the C library cannot."""
+    """Swap two names atomically; return False if the volume or the C library cannot.
+
+    Raises:
+        OSError: the swap failed for another reason.
+    """
     if _renameat2 is None:
         return False
     if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
@@ -59,10 +67,12 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def replace_folder(new: Path, final: Path, *, aside: Path) -> None:
-    """Rename a folder to a name that another one may have, which is left at `new` or `aside`.
+    """Rename a folder to a name that may be taken. The former folder of that name is left at `new` or `aside`.
+
+    After a crash or an error, the former folder is at `final` or, if that name is free, at `aside`.
 
     Raises:
-        OSError: the former folder is at `final` or, if there is none, at `aside`; so it is after a crash.
+        OSError: a folder could not be renamed.
     """
     if not os.path.lexists(final):
         os.rename(new, final)
@@ -72,7 +82,7 @@ def replace_folder(new: Path, final: Path, *, aside: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove the file or folder with this name. NFS keeps for a while what a process has open; that is left."""
+    """Remove the file or folder with this name, and ignore errors: NFS keeps open files for a while."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -81,10 +91,13 @@ def remove(path: Path) -> None:
 
 
 def rehearse(trial: Path) -> str | None:
-    """Do once, below `trial`, all that a save does; returns what the volume cannot do, None if it can all.
+    """Try each operation of a save once, below `trial`.
+
+    Returns:
+        The operation that the volume cannot do, with the error; None if it can do all.
 
     Raises:
-        OSError: the folder cannot be written to at all.
+        OSError: the folder cannot be written to, or is full.
     """
     new, final, aside = trial / "new", trial / "final", trial / "aside"
     for folder in (trial, new, final):

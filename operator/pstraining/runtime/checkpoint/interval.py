@@ -1,8 +1,8 @@
-"""How often to save: Young's rule (A First Order Approximation to the Optimum Checkpoint Interval, CACM 1974).
+"""The interval of saves, by Young's rule (First Order Approximation to the Optimum Checkpoint Interval, CACM 1974).
 
-With a save that costs C seconds and a loss every M seconds on average, the least time is spent on saving and on
-training again when sqrt(2 M C) seconds lie between two saves. C is measured. M begins with what others have measured,
-and is shorter if this job has lost more.
+A save takes C seconds, and state is lost every M seconds on average. An interval of sqrt(2 M C) seconds minimizes the
+time for saves and repeated training. C is measured. M starts from published measurements, and is shorter if this job
+has lost state more often.
 
 Pure: no clock.
 """
@@ -11,37 +11,37 @@ import math
 from typing import Final
 
 PRIOR_HOURS: Final = 6800.0
-"""A server's mean time between failures before this job's own losses give a better one. Li et al. (OSDI 2014, table 1)
-saw 13.7 % of 1,366 jobs of about 1,000 machine-hours fail: one failure in 1000 / -ln(1 - 0.137) machine-hours."""
+"""A server's mean time between failures, until this job's losses are more frequent. In Li et al. (OSDI 2014, table 1)
+13.7 % of 1,366 jobs of about 1,000 machine-hours failed: one failure in 1000 / -ln(1 - 0.137) machine-hours."""
 FIRST_SECONDS: Final = 10.0
-"""Until the first save, which measures what one costs."""
+"""Seconds until the first save, which measures the duration of a save."""
 SHORTEST_SECONDS: Final = 5.0
 LONGEST_SECONDS: Final = 600.0
-"""More training than this is not worth losing, however rarely it happens..."""
+"""Longest interval, however rare losses are; slow saves raise it, see LARGEST_SHARE."""
 LARGEST_SHARE: Final = 0.01
-"""... unless saves at this rate took more than this part of the time."""
+"""Share of the time that saves may take at the longest interval."""
 WORTH_REPORTING: Final = 0.1
-"""By which part an interval must change to be reported."""
+"""Relative change of the interval above which it is reported again."""
 
 
 def mean_time_between_losses(*, servers: int, watched: float, losses: int) -> float:
-    """Seconds from one loss of state to the next.
+    """Return the mean seconds from one loss of state to the next.
 
     Args:
-        servers: parameter servers, each of which takes the state with it.
-        watched: seconds that this chief has watched them.
-        losses: how often it has found state lost meanwhile.
+        servers: number of parameter servers; the loss of one is a loss of state.
+        watched: seconds since this chief started.
+        losses: how often this chief has found state lost.
     """
     prior = PRIOR_HOURS * 3600 / servers
     return min(prior, watched / losses) if losses else prior
 
 
 def young(*, save_seconds: float | None, mean_time: float) -> float:
-    """Seconds between two saves.
+    """Return the seconds between two saves.
 
     Args:
-        save_seconds: what the last save took; None before the first one.
-        mean_time: seconds between two losses.
+        save_seconds: duration of the last save; None before the first one.
+        mean_time: mean seconds between two losses of state.
     """
     if save_seconds is None:
         return FIRST_SECONDS
@@ -51,5 +51,5 @@ def young(*, save_seconds: float | None, mean_time: float) -> float:
 
 
 def is_worth_reporting(reported: float | None, interval: float) -> bool:
-    """Whether an interval differs much from the one that was reported last."""
+    """Return whether an interval differs by more than WORTH_REPORTING from the last reported one."""
     return reported is None or abs(interval - reported) > WORTH_REPORTING * reported

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint, `metadata.json`: written last, it says what the other files are.
+"""The manifest of a checkpoint, `metadata.json`, which is written last and describes the other files.
 
-Format 2 has the tensors that are in files of their own, and a checksum of itself. Format 1 has neither.
+Format 2 adds tensors in separate files, and the manifest's own checksum. Format 1 is still read.
 Pure: no file system.
 """
 
@@ -22,23 +22,23 @@ _UNSEALED: Final = 1
 
 
 class Manifest(NamedTuple):
-    """What a checkpoint consists of."""
+    """The contents of a checkpoint."""
 
     tensors: Mapping[str, list[Any]]
     """Dtype and shape of every tensor by name."""
     parts: Mapping[str, Parts]
-    """The files of those that are in files of their own."""
+    """The files of the tensors that have separate files, by the tensor's name."""
 
 
 def encode(key: Key, term: int, entries: Mapping[str, Entry], parts: Mapping[str, Parts], layout: Layout) -> bytes:
     """Return a manifest's content.
 
     Args:
-        key: of the checkpoint.
-        term: the chief's, as its job counts; for people.
-        entries: every tensor by name.
-        parts: the files of those that are in files of their own.
-        layout: of the state on the servers, for people and tools; a restore does not need it.
+        key: the checkpoint's key.
+        term: the chief's term in its job, for people.
+        entries: dtype and shape of every tensor, by name.
+        parts: the files of the tensors that have separate files, by the tensor's name.
+        layout: the layout of the state on the servers, for people and tools; a restore does not need it.
     """
     content = {
         "format": FORMAT,
@@ -53,29 +53,29 @@ def encode(key: Key, term: int, entries: Mapping[str, Entry], parts: Mapping[str
 
 
 def decode(text: str, key: Key) -> Manifest:
-    """Return what a manifest says.
+    """Return a manifest's content.
 
     Raises:
-        CorruptCheckpointError: it is damaged, or of another checkpoint.
-        Exception: the same; the type depends on what the damage is.
+        CorruptCheckpointError: the manifest is damaged, or belongs to another checkpoint.
+        Exception: the manifest is damaged; the type depends on the kind of damage.
     """
     content = json.loads(text)
     if content["format"] not in (_UNSEALED, FORMAT):
         raise CorruptCheckpointError(f"format {content['format']} is not known")
     if content["format"] != _UNSEALED and sealed(content) != content:
-        raise CorruptCheckpointError("the metadata has another checksum than was written")
+        raise CorruptCheckpointError("the metadata does not match its checksum")
     if (content.get("folderTerm", 0), content["step"]) != (key.term, key.step):
         raise CorruptCheckpointError(f"the metadata is of step {content['step']}, {content.get('folderTerm')}")
     return Manifest(content["arrays"], {name: Parts.of(own) for name, own in content.get("parts", {}).items()})
 
 
 def describe(entries: Mapping[str, Entry]) -> dict[str, list[Any]]:
-    """Dtype and shape by name."""
+    """Return dtype and shape of each tensor by name, as the manifest has them."""
     return {name: [entry.dtype, list(entry.shape)] for name, entry in entries.items()}
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest with the checksum of all the rest of it."""
+    """Return a manifest with the checksum (CRC-32) of its other fields."""
     rest = {name: value for name, value in content.items() if name != "checksum"}
     return rest | {"checksum": zlib.crc32(json.dumps(rest, sort_keys=True).encode())}
 

@@ -1,8 +1,8 @@
-"""Names and the order of checkpoints, and which of them are superfluous.
+"""Names of checkpoints, their order, and the choice of superfluous ones.
 
 A checkpoint is named after its step and the folder's term (see `fencing`) of the chief that wrote it. No two chiefs
-write one name, so a chief that was stopped, and continues after another one has taken over, can neither replace nor
-delete what the other one has written.
+write the same name. A chief that was suspended, and resumes after another one took the folder, therefore neither
+replaces nor deletes the other's checkpoints.
 
 Pure: no file system.
 """
@@ -24,25 +24,25 @@ class Key:
     """Identifies a checkpoint; ordered by term, then by step."""
 
     term: int
-    """The folder's, 0 if written by a version that had none."""
+    """The folder's term; 0 if written by a version without terms."""
     step: int
 
     @property
     def name(self) -> str:
-        """The folder's name; names of one term sort like steps."""
+        """The folder's name. Within a term, names sort as steps do."""
         return f"ckpt-{self.step:010d}" + (f"-term-{self.term}" if self.term else "")
 
 
 def key_of(name: str) -> Key | None:
-    """The checkpoint of that name, None for other folders."""
+    """Return the checkpoint of this name; None for other folders."""
     match = _NAME.fullmatch(name)
     return Key(int(match[2] or 0), int(match[1])) if match else None
 
 
 def superfluous(keys: Iterable[Key], *, written: Key, keep: int) -> list[Key]:
-    """Which checkpoints to delete after `written` was: all but the `keep` newest, and none of a higher term.
+    """Return the checkpoints to delete after `written`: all but the `keep` newest, and none of a higher term.
 
-    Those of later steps belong to a history that training was set back from, so they go too.
+    Checkpoints of later steps are deleted as well: training was restored from an earlier step.
     """
     ordered = sorted({key for key in keys if key.term <= written.term}, reverse=True)
     kept = [key for key in ordered if key.step <= written.step][:keep]
@@ -50,33 +50,33 @@ def superfluous(keys: Iterable[Key], *, written: Key, keep: int) -> list[Key]:
 
 
 def marker(term: int) -> str:
-    """The name of the folder's marker of a term."""
+    """Return the name of a term's marker."""
     return f"term-{term}"
 
 
 def term_of_marker(name: str) -> int | None:
-    """The term of a marker, None for other names."""
+    """Return the term of a marker; None for other names."""
     match = _MARKER.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def temporary(term: int, rest: str) -> str:
-    """A name that counts as nothing, and that chiefs of lower terms leave alone."""
+    """Return a temporary name, which readers ignore and chiefs of lower terms do not delete."""
     return f"{TEMPORARY}{term}-{rest}"
 
 
 def aside(term: int, name: str) -> str:
-    """A name that counts as the checkpoint `name` as long as there is none of that name."""
+    """Return the temporary name of a checkpoint during its replacement; readers use it while `name` is missing."""
     return temporary(term, f"old-{name}")
 
 
 def term_of_temporary(name: str) -> int | None:
-    """The term in a temporary name, 0 if it has none; None for other names."""
+    """Return the term in a temporary name, 0 without a term; None for other names."""
     match = _TEMPORARY.match(name)
     return int(match[1]) if match else 0 if name.startswith(TEMPORARY) else None
 
 
 def set_aside(name: str) -> Key | None:
-    """The checkpoint that a temporary name stands for."""
+    """Return the checkpoint that was set aside under a temporary name; None for other names."""
     match = _ASIDE.fullmatch(name)
     return key_of(match[1]) if match else None

@@ -1,7 +1,6 @@
-"""Tensors whose rows are in files of their own, written by the parameter servers: which file has which rows.
+"""Tensors whose rows the parameter servers wrote to separate files, and the mapping of rows to files.
 
-A file is a NumPy file of some rows, the header first; `numpy.load` reads it. The manifest names it, with its rows and
-its checksum.
+A file is a NumPy file of some rows, which `numpy.load` reads. The manifest has its name, its rows and its checksum.
 """
 
 import io
@@ -19,7 +18,7 @@ from pstraining.runtime.checkpoint.state import Entry, StateBlocks
 from pstraining.runtime.model.partition import Array
 
 FILE_BYTES: Final = 16 << 20
-"""Maximum size of a file's rows, unless it is one row. A server holds a file four times while it writes it."""
+"""Maximum size of a file's rows, except that one row may be larger. A server holds four copies while it writes."""
 
 
 class PartFile(NamedTuple):
@@ -30,19 +29,19 @@ class PartFile(NamedTuple):
     stride: int
     rows: int
     checksum: str
-    """Of the whole file, see `checksums`."""
+    """The checksum of the whole file, see `checksums`."""
 
 
 class Parts(NamedTuple):
-    """The files of one tensor, which have each of its rows once."""
+    """The files of one tensor. Each row is in exactly one file."""
 
     width: int
-    """Number of elements in a row; 1 for a tensor that is cut without regard to its rows."""
+    """Number of elements in a row; 1 for a tensor that is split by elements instead of rows."""
     files: Sequence[PartFile]
 
     @classmethod
     def of(cls, described: Any) -> "Parts":
-        """Return what a manifest describes."""
+        """Return the parts that a manifest describes."""
         return cls(described["width"], [PartFile(*file) for file in described["files"]])
 
     def describe(self) -> dict[str, Any]:
@@ -51,7 +50,7 @@ class Parts(NamedTuple):
 
 
 def header(dtype: str, rows: int, width: int) -> bytes:
-    """Return how a file of these rows begins."""
+    """Return the NumPy header of a file of rows. Shape of the file's array: [rows, width], or [rows] for width 1."""
     found, shape = io.BytesIO(), (rows, width) if width > 1 else (rows,)
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     np.lib.format.write_array_header_1_0(found, {"descr": descr, "fortran_order": False, "shape": shape})
@@ -60,13 +59,13 @@ def header(dtype: str, rows: int, width: int) -> bytes:
 
 @runtime_checkable
 class WritesParts(StateBlocks, Protocol):
-    """A state of which the servers may write some tensors themselves, in files of their own."""
+    """A state of which the servers may write some tensors themselves, to separate files."""
 
     def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        """Let the servers write what they can into the folder of a checkpoint, and force it to disk.
+        """Let the servers write the tensors that they can to a checkpoint's folder, and force the files to disk.
 
         Returns:
-            The files of the tensors that they wrote, by name.
+            The files of the written tensors, by the tensor's name.
 
         Raises:
             OSError: a file could not be written.
@@ -79,7 +78,10 @@ class WritesParts(StateBlocks, Protocol):
 
 
 class SharedRows(NamedTuple):
-    """The rows of a file that belong to a server: number `source` in the file is number `target` on the server."""
+    """The rows of a file that belong to a server: row `source` of the file is row `target` of the server.
+
+    Further rows follow at `source_step` in the file and at `target_step` on the server, `rows` in total.
+    """
 
     source: int
     source_step: int
@@ -89,10 +91,17 @@ class SharedRows(NamedTuple):
 
 
 def shared_rows(file: PartFile, first: int, stride: int) -> SharedRows | None:
-    """Return which rows of a file are among a server's, which are row `first` < `stride` and each `stride`-th after it.
+    """Return the rows of a file that belong to a server.
+
+    Both sets are arithmetic progressions. Their intersection is found with the inverse modulo the server's stride.
+
+    Args:
+        file: the file.
+        first: the server's first row, less than `stride`.
+        stride: distance of the server's rows.
 
     Returns:
-        None if the file has none of them.
+        None if the file has none of the server's rows.
     """
     common = math.gcd(file.stride, stride)
     distance, step = first - file.first, stride // common
@@ -108,12 +117,12 @@ class PartFolder:
     """The files of a checkpoint's parts, which stay readable if the folder is renamed.
 
     Args:
-        folder: the checkpoint's.
+        folder: the checkpoint's folder.
         entries: dtype and shape of the tensors by name.
-        parts: their files by name.
+        parts: the tensors' files by name.
 
     Raises:
-        CorruptCheckpointError: the files have another number of rows than their tensor.
+        CorruptCheckpointError: the files of a tensor have another number of rows than the tensor.
     """
 
     def __init__(self, folder: Path, entries: Mapping[str, Entry], parts: Mapping[str, Parts]) -> None:
@@ -126,14 +135,14 @@ class PartFolder:
 
     @property
     def checksums(self) -> dict[Path, str]:
-        """The checksum that each file must have."""
+        """The expected checksum of each file."""
         return {self.folder / file.name: file.checksum for own in self.parts.values() for file in own.files}
 
     def read(self, name: str, begin: int, end: int) -> Array:
         """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin].
 
         Raises:
-            CorruptCheckpointError: a file has been cut since.
+            CorruptCheckpointError: a file was truncated after its check.
         """
         (width, files), dtype = self.parts[name], np.dtype(self._entries[name].dtype)
         low, high = begin // width, -(-end // width)
@@ -158,10 +167,10 @@ class PartFolder:
 
 
 def read_at(descriptor: int, offset: int, size: int, name: str) -> Array:
-    """Return some bytes of an open file. Shape: [size].
+    """Return `size` bytes of an open file from `offset` on. Shape: [size].
 
     Raises:
-        CorruptCheckpointError: it ends before.
+        CorruptCheckpointError: the file ends earlier.
     """
     found = np.empty(size, np.uint8)
     rest = found.data

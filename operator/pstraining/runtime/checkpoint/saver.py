@@ -1,7 +1,7 @@
-"""When the chief saves, and what it does when that fails.
+"""The chief's saves: their interval, their retries, and the last one.
 
-A disk that is full stops no training: the chief says so, keeps what was saved before, and tries again later. Only at
-the end, when there is no later, is it an error.
+A full disk does not stop training. The chief reports the failed save, keeps the earlier checkpoints, and retries. Only
+a failure of the last save is an error.
 """
 
 import time
@@ -24,7 +24,7 @@ from pstraining.runtime.telemetry.events import event
 
 FIRST_RETRY: Final = 10.0
 LONGEST_RETRY: Final = 300.0
-"""Seconds until a save that failed is tried again; doubled from the first to the longest."""
+"""Seconds until a failed save is retried. They double with each failure, up to LONGEST_RETRY."""
 
 
 class NotSavedError(OSError):
@@ -35,17 +35,17 @@ class Saver:
     """Saves a job's state to its folder.
 
     Args:
-        settings: of the checkpoints; they have a path.
-        layout: of the state on the servers.
-        term: the chief's; it may change while it takes over.
+        settings: the settings of the checkpoints, with a path.
+        layout: the layout of the state on the servers.
+        term: returns the chief's term, which may change while it establishes its term on the servers.
         writer: the chief, as the folder's markers name it.
-        counters: counts what is saved and what is not.
-        clock: seconds.
+        counters: count the saves and the failures.
+        clock: returns a monotonic time in seconds.
         damaged: see `Checkpoints`.
 
     Raises:
         SettingsError: the folder cannot hold checkpoints.
-        SupersededError: it is a later chief's.
+        SupersededError: the folder belongs to a later chief.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Saver:
         self._losses, self._failures = 0, 0
         self._cost: float | None = None
         self._reported: float | None = None
-        self._kept: int | None = 0  # up to here the state on the servers is in a checkpoint, or is the initial one
-        self._kept_as_ended = False  # it says that training was ended before its time
+        self._kept: int | None = 0  # step of the newest checkpoint; 0 for the initial state, which needs no checkpoint
+        self._kept_as_ended = False  # whether that checkpoint has the mark `ended_early`
 
     def interval(self) -> float:
-        """Seconds from the end of one save to the start of the next: as set, or by Young's rule."""
+        """Return the seconds from the end of one save to the start of the next: as set, or by Young's rule."""
         if self._failures:
             return min(FIRST_RETRY * 2.0 ** (self._failures - 1), LONGEST_RETRY)
         if self._explicit is not None:
@@ -94,21 +94,26 @@ class Saver:
         return found
 
     def is_due(self) -> bool:
-        """Whether it is time to save."""
+        """Return whether the interval since the last save has passed, and count the interval."""
         interval = self._counters.checkpoint_interval = self.interval()
         return self._clock() - self._last >= interval
 
     def restored(self, state: StateParts | None, *, lost: bool) -> None:
-        """The servers hold this state now, None: the initial one; `lost`: because one had lost what it held."""
+        """Note that the servers were restored.
+
+        Args:
+            state: the state that the servers hold now; None for the initial one.
+            lost: whether a server had lost its state.
+        """
         self._kept, self._last = state.step if state else 0, self._clock()
         self._kept_as_ended = state is not None and state.ended_early
         self._losses += lost
 
     def try_to_save(self, state: StateBlocks) -> None:
-        """Save, or report why not and when it is tried again.
+        """Save; report a failure, and when the save is retried.
 
         Raises:
-            SupersededError: the folder is a later chief's by now; so of all that save.
+            SupersededError: the folder belongs to a later chief now. All methods that save raise this error.
         """
         try:
             self._save(state)
@@ -122,14 +127,14 @@ class Saver:
                 reason=str(error),
                 newest=self._newest_step(),
                 retry_seconds=self.interval(),
-                help=f"training continues; make room in {self.checkpoints.folder}: what was saved before is kept",
+                help=f"training continues; make room in {self.checkpoints.folder}: earlier checkpoints are kept",
             )
 
     def save_last(self, state: StateBlocks) -> None:
-        """Save, because there will be no later.
+        """Save the final state.
 
         Raises:
-            NotSavedError: it could not be saved; what was saved before is there.
+            NotSavedError: the state could not be saved. Earlier checkpoints are kept.
         """
         try:
             self._save(state)
@@ -139,24 +144,27 @@ class Saver:
             before = "nothing was saved before" if newest is None else f"the newest checkpoint is of step {newest}"
             raise NotSavedError(
                 f"the state at step {state.step} could not be saved in {self.checkpoints.folder} ({error}); {before}. "
-                "Make room there; while the parameter servers run, a chief that is started again saves what they hold"
+                "Make room there; while the parameter servers run, a restarted chief saves their state"
             ) from None
 
     def replace_last(self, state: StateBlocks) -> None:
-        """Save another state of the last step in the place of the one that was saved.
+        """Replace the last checkpoint by another state of the same step.
 
         Raises:
-            NotSavedError: it could not be saved; the one before is there.
+            NotSavedError: the state could not be saved. The former checkpoint is kept.
         """
         self._kept = None
         self.save_last(state)
 
     def read_back(self, state: StateBlocks) -> StoredState:
-        """What was saved last, as it is on disk; saved once more if it cannot be read.
+        """Return the last checkpoint as it is on disk; one that cannot be read is saved again first.
+
+        Args:
+            state: the state that was saved last.
 
         Raises:
-            CorruptCheckpointError: nor can that.
-            NotSavedError: it could not be saved again.
+            CorruptCheckpointError: the second checkpoint cannot be read either.
+            NotSavedError: the state could not be saved again.
         """
         try:
             return self.checkpoints.load(state.step)
@@ -168,10 +176,10 @@ class Saver:
 
     @contextmanager
     def exporting(self) -> Iterator[None]:
-        """Inside, what is written beside the checkpoints may find no room.
+        """Report errors of the body, which writes results beside the checkpoints.
 
         Raises:
-            NotSavedError: it found none; what was saved before is there.
+            NotSavedError: a result could not be written. The checkpoints are kept.
         """
         try:
             yield
@@ -179,7 +187,7 @@ class Saver:
             event("not_saved", step=self._kept, reason=str(error), newest=self._kept)
             raise NotSavedError(
                 f"the result could not be written to {self.checkpoints.folder} ({error}); the checkpoint of step "
-                f"{self._kept} is there: make room, and start the program again"
+                f"{self._kept} is kept: make room, and start the program again"
             ) from None
 
     def _newest_step(self) -> int | None:

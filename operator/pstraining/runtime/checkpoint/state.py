@@ -1,6 +1,6 @@
-"""The state of training by logical names, as a whole or in parts.
+"""The state of training by logical names, in memory or in blocks.
 
-A tensor's name has its kind: `model/<path>`, `slot/<slot>/<path>` or `scalar/<name>`.
+A tensor's name starts with its kind: `model/<path>`, `slot/<slot>/<path>` or `scalar/<name>`.
 """
 
 import math
@@ -14,7 +14,7 @@ from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.partition import Array
 
 ENDED: Final = "scalar/ended_early"
-"""Name of the mark that training was ended with a state before its time."""
+"""Name of a scalar that marks the final state of a training that ended before its last step."""
 
 
 class SupersededError(RuntimeError):
@@ -22,7 +22,7 @@ class SupersededError(RuntimeError):
 
 
 class StateLostError(Exception):
-    """No worker is there any more to bring the newest dense parameters to the servers."""
+    """The newest dense parameters are lost: no worker that holds them is left to push them to the servers."""
 
 
 class Entry(NamedTuple):
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class StateEntries(Protocol):
-    """What a state consists of."""
+    """The step and the tensors of a state."""
 
     @property
     def step(self) -> int:
@@ -47,7 +47,7 @@ class StateEntries(Protocol):
 
     @property
     def ended_early(self) -> bool:
-        """Whether training was ended with this state before its time, so that no run trains it on."""
+        """Whether training ended with this state before its last step; no later run trains this state further."""
         ...
 
     @property
@@ -61,12 +61,12 @@ class StateBlocks(StateEntries, Protocol):
     """A state that can be written in blocks, in the order of its entries."""
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
-        """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
+        """Yield names and flattened blocks of tensors: all blocks of one tensor in order, then those of the next."""
         ...
 
 
 class StateParts(StateEntries, Protocol):
-    """A state that can be read in parts."""
+    """A state that can be read in ranges of elements."""
 
     def read(self, name: str, begin: int, end: int) -> Array:
         """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin]."""
@@ -83,11 +83,11 @@ class State:
     slots: dict[str, dict[str, Array]]
     """The optimizer's tensors by slot, then by the path of their variable."""
     scalars: dict[str, Array]
-    """The optimizer's own counters, and what is no server's."""
+    """The optimizer's counters, and other values that no server holds."""
 
     @classmethod
     def of(cls, step: int, tensors: Mapping[str, Array]) -> "State":
-        """Return the state of which these are the tensors, by name."""
+        """Return the state with these tensors, given by name."""
         state = cls(step, {}, {}, {})
         for name, value in tensors.items():
             kind, _, rest = name.partition("/")
@@ -102,16 +102,16 @@ class State:
 
     @property
     def ended_early(self) -> bool:
-        """Whether training was ended with this state before its time, so that no run trains it on."""
+        """Whether training ended with this state before its last step; no later run trains this state further."""
         return ENDED.partition("/")[2] in self.scalars
 
     def ended(self) -> "State":
-        """The same, as the last one of a training that was ended before its time."""
+        """Return a copy that is marked as the final state of a training that ended before its last step."""
         return replace(self, scalars={**self.scalars, ENDED.partition("/")[2]: np.asarray(1, np.int64)})
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """All of the state but its step, by name."""
+        """All tensors by name."""
         arrays = {f"model/{path}": value for path, value in self.variables.items()}
         for slot, values in self.slots.items():
             arrays |= {f"slot/{slot}/{path}": value for path, value in values.items()}
@@ -123,7 +123,7 @@ class State:
         return {name: Entry(str(value.dtype), value.shape) for name, value in self.tensors.items()}
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
-        """Yield each tensor's name, and all of it."""
+        """Yield each tensor's name and the whole flattened tensor; tensors without elements are left out."""
         for name, value in self.tensors.items():
             if value.size:
                 yield name, np.reshape(value, [-1])

@@ -1,12 +1,13 @@
-"""Checkpoints: the state of training in a folder, whole or not there at all.
+"""Checkpoints: folders with the state of training, each complete or absent.
 
-A checkpoint is a folder `ckpt-<step>-term-<n>` with `state.npz` (tensors by logical name), a file for some rows of each
-tensor that the servers wrote themselves, and `metadata.json`. It is written under another name, forced to disk and
-renamed, so a reader sees all of it or nothing. Tensors are stored as the model knows them, not as the servers hold
-them: any number of servers can take them up.
+A checkpoint is a folder `ckpt-<step>-term-<n>`. `state.npz` has the tensors by logical name, further files have rows
+that the servers wrote themselves, and `metadata.json` lists both. The folder is written under another name, forced to
+disk and renamed, which is atomic for readers. Tensors are stored in the model's shapes, not in the servers' slices, and
+therefore restore to any number of servers.
 
-One chief writes at a time. One that was superseded, and does not know it yet, deletes and replaces nothing of a later
-one's: names carry the term (`naming`), and it looks at the markers (`fencing`) before it writes, renames and deletes.
+One chief writes at a time. A superseded chief that has not noticed it yet neither deletes nor replaces checkpoints of
+a later one: names contain the term (`naming`), and the chief checks the markers (`fencing`) before it writes,
+renames and deletes.
 """
 
 import os
@@ -31,17 +32,17 @@ from pstraining.runtime.telemetry.events import event
 
 ARRAYS: Final = "state.npz"
 _TRIALS: Final = 3
-"""How often the rehearsal is tried: another chief that starts at the same time may sweep it away."""
+"""Maximum number of trials: another chief that starts at the same time may delete a trial's folder."""
 
 
 class Checkpoints:
     """The checkpoints of a job in one folder; `open` it to write.
 
     Args:
-        folder: where they are.
-        keep: how many of the newest stay.
+        folder: the folder of the checkpoints.
+        keep: how many of the newest checkpoints are kept.
         writer: the identity of the chief that writes.
-        damaged: reads what the servers wrote, and finds what is damaged.
+        damaged: reads the files that the servers wrote, and returns the damaged ones.
     """
 
     def __init__(
@@ -52,23 +53,24 @@ class Checkpoints:
         self._term: FolderTerm | None = None
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, whether or not they can be read, the newest last."""
+        """Return the steps of all checkpoints, including unreadable ones, the newest last."""
         return [key.step for key in sorted(self._found())]
 
     def path(self, step: int) -> Path:
-        """The folder of the newest checkpoint of a step.
+        """Return the folder of the newest checkpoint of a step.
 
         Raises:
-            CorruptCheckpointError: there is none.
+            CorruptCheckpointError: the step has no checkpoint.
         """
         return self._newest_of(step)[1]
 
     def newest(self) -> StoredState | None:
-        """Return the newest state that can be read, with every byte checked; report those that cannot.
+        """Return the newest readable state, with every byte checked, and report the unreadable ones.
 
-        The folder is looked at again after each: a chief that has yet to notice that it is superseded may have
-        replaced the one that could not be read by the next.
+        Returns:
+            None without a readable checkpoint.
         """
+        # A superseded chief may still replace or delete checkpoints: the folder is listed again after each failure.
         tried: set[tuple[Path, int]] = set()
         while True:
             found = {key: path for key, path in self._found().items() if (path, _identity(path)) not in tried}
@@ -84,7 +86,7 @@ class Checkpoints:
                     tried.add((found[key], identity))
 
     def load(self, step: int) -> StoredState:
-        """The state of the newest checkpoint of a step.
+        """Return the state of the newest checkpoint of a step.
 
         Raises:
             CorruptCheckpointError: a part is missing, damaged or of another format.
@@ -92,11 +94,13 @@ class Checkpoints:
         return self._load(*self._newest_of(step))
 
     def open(self) -> None:
-        """Make the folder if it is not there, see that it can hold checkpoints, and take its next term.
+        """Create the folder if it is missing, check that its volume can hold checkpoints, and take its next term.
+
+        A full disk is not an error: it may have room again before the first save.
 
         Raises:
-            SettingsError: it cannot hold them. That it is full is no reason: room may be made.
-            SupersededError: it is a later chief's.
+            SettingsError: the folder cannot be written to, or its volume lacks an operation.
+            SupersededError: the folder belongs to a later chief.
         """
         try:
             files.make_folder(self.folder)
@@ -118,17 +122,17 @@ class Checkpoints:
             )
 
     def save(self, state: StateBlocks, *, term: int, layout: Layout) -> Path:
-        """Write a checkpoint and delete superfluous ones; returns its folder.
+        """Write a checkpoint, delete superfluous ones, and return the new one's folder.
 
         Args:
-            state: what is saved.
-            term: the chief's, as its job counts; it is written down for people.
-            layout: of the state on the servers.
+            state: the state to save.
+            term: the chief's term in its job, which the manifest has for people.
+            layout: the layout of the state on the servers.
 
         Raises:
-            OSError: it could not be written; nothing is left of it, and what was there before still is.
-            SupersededError: the folder is another chief's by now, whose checkpoints are as they were.
-            Exception: the state's own, when its blocks cannot be read; nothing is left either.
+            OSError: the checkpoint could not be written. Its files are deleted, and earlier checkpoints are kept.
+            SupersededError: the folder belongs to another chief now, whose checkpoints are unchanged.
+            Exception: the state's blocks could not be read. The files of the checkpoint are deleted.
         """
         files.make_folder(self.folder)
         own = self._own()
@@ -136,19 +140,23 @@ class Checkpoints:
         try:
             return self._write(state, term, layout, own)
         except OSError:
-            own.check()  # a later chief has swept away what was being written
+            own.check()  # a later chief deletes the files of an earlier one's save: report that instead
             self._sweep(own.number)
             raise
-        except Exception:  # the state cannot be read any more
+        except Exception:  # the state could not be read, such as after the loss of a server
             self._sweep(own.number)
             raise
 
     def write_whole(self, name: str, write: Callable[[Path], Any]) -> None:
-        """Let `write` make a file beside the checkpoints, whole or not at all; another one of that name is replaced.
+        """Create or replace a file beside the checkpoints in one operation.
+
+        Args:
+            name: the file's name.
+            write: writes the content to a path.
 
         Raises:
-            OSError: it could not be written; what was there before still is.
-            SupersededError: the folder is another chief's by now.
+            OSError: the file could not be written. A former file of this name is kept.
+            SupersededError: the folder belongs to another chief now.
         """
         own = self._own()
         temporary = self.folder / naming.temporary(own.number, name)
@@ -166,20 +174,20 @@ class Checkpoints:
         files.sync_folder(self.folder)
 
     def write_folder_whole(self, name: str, contents: Mapping[str, bytes]) -> None:
-        """Write files in a folder beside the checkpoints, all or none; another folder of that name is replaced.
+        """Create or replace a folder of files beside the checkpoints; readers see all of the new files or none.
 
         Args:
-            name: of the folder.
-            contents: of the files, by name.
+            name: the folder's name.
+            contents: the content of each file, by name.
 
         Raises:
-            OSError: it could not be written; what was there before still is.
-            SupersededError: the folder is another chief's by now.
+            OSError: a file could not be written. A former folder of this name is kept.
+            SupersededError: the folder belongs to another chief now.
         """
         own = self._own()
         final = self.folder / name
         temporary, aside = (self.folder / naming.temporary(own.number, f"{kind}-{name}") for kind in ("new", "former"))
-        files.remove(temporary)  # of a save that was cut off
+        files.remove(temporary)  # an interrupted call may have left it
         try:
             temporary.mkdir()
             for file, content in contents.items():
@@ -198,13 +206,13 @@ class Checkpoints:
         files.sync_folder(self.folder)
 
     def _own(self) -> FolderTerm:
-        """This chief's term, taken now if the disk was full before."""
+        """Return this chief's term, which is taken now if the disk was full in `open`."""
         self._term = self._term or take(self.folder, self._writer)
         self._term.check()
         return self._term
 
     def _found(self) -> dict[Key, Path]:
-        """Where each checkpoint is: one that was being replaced, when its writer died, has another name."""
+        """Return the folder of each checkpoint. One has a temporary name if its writer crashed while replacing it."""
         if not self.folder.is_dir():
             return {}
         names = os.listdir(self.folder)
@@ -231,7 +239,7 @@ class Checkpoints:
 
     def _rehearse(self) -> str | None:
         for trial in range(_TRIALS):
-            term = max(markers(self.folder), default=0) + 1  # so that no chief that is there sweeps it
+            term = max(markers(self.folder), default=0) + 1  # chiefs of the present terms do not delete its folder
             folder = self.folder / naming.temporary(term, f"trial-{secrets.token_hex(4)}")
             try:
                 return files.rehearse(folder)
@@ -265,7 +273,7 @@ class Checkpoints:
         return final
 
     def _sweep(self, term: int) -> None:
-        """Remove what a writer of this or an earlier term left; a checkpoint that it was replacing gets its name."""
+        """Remove temporary files of this and earlier terms; give a checkpoint back its name if it was set aside."""
         for name in os.listdir(self.folder):
             theirs = naming.term_of_temporary(name)
             if theirs is None or theirs > term:
@@ -283,7 +291,7 @@ def _fill(file: IO[bytes], content: bytes) -> None:
 
 
 def _identity(path: Path) -> int:
-    """Return a folder's identity, which a later folder of its name does not share; 0 without a folder."""
+    """Return a folder's inode number, which distinguishes it from its replacement; 0 without a folder."""
     try:
         return path.stat().st_ino
     except OSError:
