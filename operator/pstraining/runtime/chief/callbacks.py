@@ -47,13 +47,13 @@ class EpochEnd:
 
 
 class EpochEnds:
-    """A thread that validates and calls callbacks, one epoch's end after the other.
+    """A thread that validates and calls callbacks for each epoch's end in sequence.
 
     Args:
         model: the chief's model.
         device: the device that computes.
         callbacks: Keras callbacks that `refusals.check` accepted.
-        validation: what is validated at the end of epochs; None: nothing.
+        validation: the validation at the end of epochs; None: no validation.
         done: called with every epoch's end and its complete logs.
     """
 

@@ -50,10 +50,16 @@ Result = TypeVar("Result")
 
 
 class Chief:
-    """The chief of one term. `check_abort` is called in every loop and may raise to end it.
+    """The chief of one term.
 
-    With hot standbys, `may_be_renewed` returns whether the process is to be renewed; its argument is whether the
-    view changer is quiet. `epoch`: see `ViewChanger`.
+    Args:
+        client: the connection to the servers.
+        store: the job's parameter store.
+        options: the chief's settings.
+        check_abort: called in every loop; may raise to end it.
+        stop: handles SIGTERM.
+        may_be_renewed: returns whether the process is to be renewed, from whether the view changer is quiet.
+        epoch: see `ViewChanger`.
     """
 
     def __init__(
@@ -167,12 +173,12 @@ class Chief:
             self._watch()
             return self._end()
         except StoppedError:
-            with suppress(NotSavedError):  # it is reported, and what was saved before is there
+            with suppress(NotSavedError):  # the saver reports the error, and earlier checkpoints are kept
                 self._save_and_shut()
             raise
 
     def _save_and_shut(self) -> None:
-        """Accept no more updates, so that none is lost, and save the state for the next chief."""
+        """Accept no more updates, which the saved state would lack, and save the state for the next chief."""
         self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
@@ -325,7 +331,7 @@ class Chief:
         self._hold_view()
 
     def _snapshot(self) -> StateParts:
-        """Return the state, whole in memory: for callbacks and the validation."""
+        """Return the state with all tensors in memory, for callbacks and the validation."""
         with self._copied() as state:
             return whole(state)
 
@@ -345,7 +351,7 @@ class Chief:
         return position >= options.positions and not held
 
     def _save_last(self) -> StateParts:
-        """Save the last state; return it as it is on disk, or whole in memory in a job without a folder."""
+        """Save the last state and return it as it is on disk; in a job without a folder, return it in memory."""
         with self._copied() as state:
             if self._saver is None:
                 return whole(state)
@@ -376,7 +382,7 @@ class Chief:
         return self._with_best(final)
 
     def _with_best(self, final: StateParts) -> StateParts:
-        """Return the last state, with the parameters that a callback has restored: everywhere, as the job's result."""
+        """Return the last state with the parameters that a callback has restored, and restore them on the servers."""
         if (best := self._reporter.best()) is None:
             return final
         changed = with_weights(whole(final), best, self._model.trained_by)

@@ -1,4 +1,4 @@
-"""What the chief does when training is over: evaluate, and write the result and the model for others to use."""
+"""The chief's work after training: it evaluates the model, and exports the model and the result."""
 
 import json
 from collections.abc import Callable
@@ -28,13 +28,18 @@ def conclude(
     *,
     local_optimizers: bool = False,
 ) -> dict[str, float]:
-    """Evaluate the last state, which with a folder is the checkpoint as it is on disk, and export the model.
+    """Evaluate the last state, export the model, and return the result: the step, and metrics as test_<name>.
 
-    With `local_optimizers`, the servers have no averages of the weights.
+    Args:
+        model: the chief's model, which gets the state's weights.
+        evaluate: returns the dataset for evaluation; None: no evaluation.
+        final: the last state; in a job with a folder the checkpoint as it is on disk.
+        saver: writes the model and the result; None: no export.
+        local_optimizers: whether workers have local optimizers. The servers then have no averages of the weights.
 
     Raises:
-        NotSavedError: there is no room for the model and the result; the checkpoint is there.
-        SupersededError: the folder is a later chief's by now.
+        NotSavedError: the model or the result could not be written. The checkpoint is kept.
+        SupersededError: the folder belongs to a later chief now.
     """
     model.assign(evaluation_weights(final, model.trained_by, over=not local_optimizers))
     result: dict[str, float] = {"step": final.step}
@@ -53,7 +58,7 @@ def _export(model: Model, result: dict[str, float], saver: Saver) -> None:
         write(WEIGHTS_FILE, lambda path: export.save_weights(model.keras, path))
         try:
             write(MODEL_FILE, lambda path: export.save_model(model.keras, path))
-        except (export.NotExportedError, OSError) as error:  # no reason for the job to fail
+        except (export.NotExportedError, OSError) as error:  # the job does not fail: the weights are exported
             if isinstance(error, OSError) and error.errno in files.FULL:
                 raise
             event("not_exported", file=MODEL_FILE, reason=str(error), help=f"{WEIGHTS_FILE} has the weights")

@@ -1,7 +1,7 @@
-"""What each server is given of a saved state: whole parts of its state, or rows of those that are cut.
+"""A saved state, distributed to the servers as whole parts of their state, or as rows of the parts that are split.
 
-Any number of servers can take up a state, and a program that has thawed or added variables since: what the state lacks
-then begins as in Keras.
+A state can be restored to any number of servers, and by a program that has added or unfrozen variables since. Tensors
+that the state lacks get their initial values from Keras.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,27 +26,27 @@ from pstraining.runtime.telemetry.events import event
 
 
 class StatePiece(NamedTuple):
-    """What one call gives to a shard."""
+    """The values that one call writes to a shard."""
 
     shard: int
     unit: int
     begin: int
-    """The first row of a part that is cut."""
+    """The first row of a part that is split."""
     values: list[Array]
-    """A flat array for each of the unit's parts."""
+    """A flattened array for each of the unit's parts."""
     is_last: bool = False
-    """Whether it is the last one of a part whose pieces are gathered beside it; see `ShardParts.adopt`."""
+    """Whether this is the last piece of a part whose pieces are collected in a copy; see `ShardParts.adopt`."""
 
 
 class Contents:
-    """A saved state as these servers take it.
+    """The parts of a saved state for these servers.
 
     Args:
-        places: where the tensors are.
+        places: the map of the tensors to the shards' parts.
         shards: every shard's parts.
         state: the saved state.
-        fresh: whether only the model's variables are given.
-        device: where initial values are computed.
+        fresh: whether only the model's variables are written.
+        device: the device that computes initial values.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Contents:
         return self._folder.checksums if self._folder else {}
 
     def files(self, most: int) -> list[FilePiece]:
-        """Return what servers can take from such files themselves: the rows of tables. `most`: see `pieces`."""
+        """Return the rows of tables that servers can read from these files themselves. `most`: see `pieces`."""
         found: list[FilePiece] = []
         for shard, own in enumerate(self._shards if self._folder else ()):
             for number, unit in enumerate(own.units(most)):
@@ -115,11 +115,11 @@ class Contents:
                 yield FilePiece(span.name, shard, unit, self._folder.folder / file.name, skip, rows)
 
     def pieces(self, most: int, without: Collection[str] = ()) -> Iterator[StatePiece | RowsPiece]:
-        """Yield the pieces of all shards, none of more than `most` bytes unless it is a row.
+        """Yield the pieces of all shards.
 
         Args:
-            most: bytes.
-            without: names of tables whose pieces servers have already.
+            most: maximum number of bytes of a piece, except that one row may be larger.
+            without: names of tables that servers have already read from files.
         """
         cut: dict[str, list[tuple[int, int, StatePart]]] = {}
         for shard, own in enumerate(self._shards):
@@ -146,7 +146,7 @@ class Contents:
             )
 
     def _columns(self) -> list[dict[str, str]]:
-        """Return for each arena the names of its columns' tensors, by the names of the columns."""
+        """Return for each arena the name of each column's tensor, by the column's name."""
         found = []
         for arena in self._shards[0].arenas:
             of_arena = [n for n, part in enumerate(self._shards[0].parts) if part.arena is arena]
@@ -162,7 +162,7 @@ class Contents:
         ]
 
     def _rows(self, shard: int, number: int, unit: Unit, most: int) -> Iterator[StatePiece]:
-        """Yield a part in pieces, without what the state lacks."""
+        """Yield the pieces of a part, without elements that the state lacks."""
         (index,) = unit.numbers
         part = self._shards[shard].parts[index]
         length = part.width * max(1, most // (part.width * part.variable.dtype.size))
@@ -177,7 +177,7 @@ class Contents:
             yield StatePiece(shard, number, (span.begin + low) // part.width, [values], is_last=place == len(ranges))
 
     def _table(self, name: str, owners: Sequence[tuple[int, int, StatePart]], most: int) -> Iterator[StatePiece]:
-        """Yield the rows of a table for all its servers: read once, as they lie."""
+        """Yield the rows of a table for all its servers; the table is read once, in the order of its rows."""
         spans = {span.shard: span for span in self._places.spans[name]}
         source = self._source(next(iter(spans.values())), owners[0][2])
         if source is None:
@@ -194,7 +194,7 @@ class Contents:
                     yield StatePiece(shard, number, low, [own.reshape(-1)])
 
     def _part(self, shard: int, number: int) -> Array:
-        """Return all elements of a part, flat."""
+        """Return all elements of a part. Shape: [part.size]."""
         part, spans = self._shards[shard].parts[number], self._places.of_parts[shard, number]
         found = [(span, self._source(span, part)) for span in spans]
         if all(name is not None for _, name in found):
@@ -217,10 +217,10 @@ class Contents:
         return self._state.read(name, span.first * width, end).reshape(-1, width)[:: span.stride].reshape(-1)
 
     def _source(self, span: Span, part: StatePart) -> str | None:
-        """Return the tensor from which a span begins; None: it begins as in Keras."""
+        """Return the name of the tensor that a span is restored from; None: it gets its initial value from Keras."""
         if span.name in self._saved or span.name in self._given:
             return span.name
-        # A variable was frozen when the state was saved.
+        # The state has no such slot if the variable was frozen in the program that saved it.
         shard = self._shards[span.shard].shard
         if part.place is not None and shard.begins_as_parameters(part.place):
             return f"{MODEL}/{span.name.split('/', 2)[2]}"
@@ -239,13 +239,13 @@ class Contents:
 
 
 def _given(shards: Sequence[ShardParts], saved: Mapping[str, Entry]) -> dict[str, Array]:
-    """Return tensors that are not taken from the saved state, by name."""
+    """Return initial values for tensors of the ledger and the loss scale that the saved state lacks, by name."""
     given: dict[str, Array] = {}
     for shard in (own.shard for own in shards):
         if shard.ledger and not saved.keys() >= {f"scalar/{name}" for name in shard.ledger.saved()}:
             event("data_begins_anew", reason="the checkpoint was saved by a program without a ledger of its data")
             given |= {f"scalar/{name}": value for name, value in _empty(shard.ledger).items()}
-        if shard.loss_scale:  # without it, the state is of a program that did not scale its loss
+        if shard.loss_scale:  # a program that did not scale its loss saved no such tensors
             initial = {f"scalar/{name}": value for name, value in shard.loss_scale.initial().items()}
             given |= {name: value for name, value in initial.items() if name not in saved}
     return given

@@ -1,4 +1,4 @@
-"""What each server is given of the arenas of a saved state: rows by key, for any number of servers."""
+"""The rows by key of a saved state, distributed to the arenas of any number of servers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,29 +15,30 @@ from pstraining.runtime.ps.dynamic_table import ROWS
 
 
 class RowsPiece(NamedTuple):
-    """Keys, and their rows, that one call gives to a shard."""
+    """Keys, and their rows, that one call writes to a shard."""
 
     shard: int
     arena: int
-    """Its place among the arenas."""
+    """Number of the arena on the shard."""
     begin: int
-    """Number of keys that the shard has in the arena before."""
+    """Number of keys in the shard's arena before the call."""
     keys: Array
+    """int64[n]."""
     columns: dict[str, Array]
-    """A flat array for each given column, by the columns' names."""
+    """The flattened rows of each given column, by the column's name."""
 
 
 def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str, Entry], *, fresh: bool) -> None:
     """Check the columns of an arena in a saved state.
 
     Args:
-        names: of the columns' tensors, by the names of the columns.
-        own: what the servers have, with any number of rows.
-        saved: what the state has.
-        fresh: whether the state has no slots.
+        names: the name of each column's tensor, by the column's name.
+        own: the tensors on the servers, with any number of rows.
+        saved: the tensors of the saved state.
+        fresh: whether only keys and rows are written.
 
     Raises:
-        StateMismatchError: it is the state of another table.
+        StateMismatchError: the state belongs to another table, model or optimizer.
     """
     if ROWS not in names and not _has_candidates(names, saved, fresh=fresh):
         return
@@ -49,7 +50,7 @@ def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str
         )
     number = saved[names[KEYS]].shape
     for column, name in names.items():
-        if column == SEEN and name not in saved:  # it was saved without `max_rows` and `expire_after`
+        if column == SEEN and name not in saved:  # a program without `max_rows` and `expire_after` saved the state
             continue
         if fresh and column not in (KEYS, ROWS):
             continue
@@ -62,18 +63,18 @@ def check(names: Mapping[str, str], own: Mapping[str, Entry], saved: Mapping[str
 def pieces(
     arena: int, names: Mapping[str, str], state: StateParts, *, servers: int, most: int, fresh: bool, device: str
 ) -> Iterator[RowsPiece]:
-    """Yield the keys and rows of one arena for all servers, none of more than `most` bytes unless it is a row.
+    """Yield the keys and rows of one arena for all servers.
 
-    Without the steps of their last updates, rows count as updated at the step of the state.
+    If the state lacks the steps of the rows' last updates, rows count as updated at the step of the state.
 
     Args:
-        arena: its place among the arenas.
+        arena: number of the arena on each shard.
         names: see `check`.
-        state: the saved state, which is read once, from its beginning to its end.
+        state: the saved state, which is read once, from beginning to end.
         servers: number of shards.
-        most: bytes.
-        fresh: whether only keys and rows are given.
-        device: where the keys' servers are computed.
+        most: maximum number of bytes of a piece, except that one row may be larger.
+        fresh: whether only keys and rows are written.
+        device: the device that computes the keys' servers.
     """
     entries = state.entries
     if ROWS not in names and not _has_candidates(names, entries, fresh=fresh):
@@ -104,7 +105,7 @@ def pieces(
 
 
 def _has_candidates(names: Mapping[str, str], saved: Mapping[str, Entry], *, fresh: bool) -> bool:
-    """Return whether a state has the counts of keys without rows: it was saved with `min_count`."""
+    """Return whether a state has the counts of keys without rows, which programs with `min_count` save."""
     return not fresh and names[KEYS] in saved
 
 

@@ -1,8 +1,8 @@
-"""The weights with which a model is evaluated and exported, where the optimizer trains other ones.
+"""The weights for evaluation and export, where they differ from the trained ones.
 
 Schedule-Free AdamW trains y = (1 - beta_1) z + beta_1 x, and its result is the average x (Defazio et al., 2024,
-arXiv:2405.15682). With `use_ema`, Keras's `fit` ends by replacing the weights by their averages. Pure; knows Keras and
-numpy, not the servers.
+arXiv:2405.15682). With `use_ema`, Keras's `fit` ends by replacing the weights by their averages. Pure; imports Keras
+and NumPy, not the servers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from pstraining.runtime.model.tensor import KerasOptimizer
 def evaluation_weights(
     state: StateParts, trained_by: Mapping[str, KerasOptimizer], *, over: bool
 ) -> Iterator[tuple[str, Array]]:
-    """Yield the variables' values for evaluation with their paths, one at a time.
+    """Yield each variable's path and its value for evaluation.
 
     Args:
         state: the state of training.

@@ -1,4 +1,4 @@
-"""Which files the parameter servers write of a copy, and which rows of such files each reads in a restore.
+"""Plan of the files that parameter servers write in a save, and of the rows that each server reads in a restore.
 
 Pure: no file system, no TensorFlow operation.
 """
@@ -15,22 +15,22 @@ from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.ps.parts import ShardParts
 
 SMALL: Final = 1 << 20
-"""Mean number of bytes on a server from which a tensor is in files of its own."""
+"""Mean number of bytes per server from which a tensor has separate files."""
 
 
 class PlannedFile(NamedTuple):
     """A file that a server will write."""
 
     window: ReadWindow
-    """The rows of its part."""
+    """The file's rows in the server's part."""
     file: PartFile
-    """Still without a checksum."""
+    """The file's description, whose checksum is still empty."""
     dtype: str
     width: int
 
     @property
     def header(self) -> bytes:
-        """How the file begins."""
+        """The file's NumPy header."""
         return header(self.dtype, self.file.rows, self.width)
 
     @property
@@ -40,15 +40,15 @@ class PlannedFile(NamedTuple):
 
 
 class FilePiece(NamedTuple):
-    """What a server takes from a file in a restore."""
+    """The rows that a server reads from a file in a restore."""
 
     name: str
-    """Of the tensor on the servers."""
+    """The tensor's name."""
     shard: int
     unit: int
     path: Path
     skip: int
-    """Length of the file's header."""
+    """Length of the file's header in bytes."""
     rows: SharedRows
 
 
@@ -56,7 +56,7 @@ def plan(places: StateMap, shards: Sequence[ShardParts], most: int) -> dict[str,
     """Return the files of each tensor that is large enough, by name; the other tensors pass through the chief.
 
     Args:
-        places: where the tensors are.
+        places: the map of the tensors to the shards' parts.
         shards: every shard's parts.
         most: see `ShardParts.units`.
     """

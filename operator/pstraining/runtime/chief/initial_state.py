@@ -1,4 +1,4 @@
-"""The initial state, as the program's model has it: read in parts, so that the chief holds its tables once."""
+"""The initial state from the program's model, read in ranges: the chief holds no second copy of its tables."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ class InitialState:
     """The model's own variables at step 0.
 
     Args:
-        model: the chief's.
-        changes: whether the model's variables change while the initial values may be needed again: then copies are
-            made now.
+        model: the chief's model.
+        changes: whether the model's variables change while the initial values may be needed again. Their values are
+            then copied now.
     """
 
     step = 0

@@ -1,4 +1,4 @@
-"""What the chief refuses before training: callbacks, monitors and datasets that would do nothing, or never end.
+"""The chief's checks before training: it refuses callbacks and monitors without effect, and endless datasets.
 
 Batches are trained on the workers, so a callback's hooks for batches are never called. A callback that has other hooks
 as well, as those of experiment trackers do, is accepted, and an event names the hooks that are not called.
@@ -30,7 +30,7 @@ REFUSED: Final = {
 
 
 class CallbackRefusedError(FinalError, ValueError):
-    """A callback or a dataset that cannot be used on a chief; the message says what to use in its place."""
+    """A callback or a dataset that cannot be used on a chief; the message names the replacement."""
 
 
 def check_all(
@@ -38,10 +38,10 @@ def check_all(
     validation: Validation | None,
     evaluate: Callable[[], Dataset] | None,
 ) -> None:
-    """Refuse what can be refused before the model is built.
+    """Make all checks that need no model.
 
     Raises:
-        CallbackRefusedError: names the argument, and what to use in its place.
+        CallbackRefusedError: names the argument and its replacement.
     """
     check(callbacks)
     if validation is None:
@@ -56,7 +56,7 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
     """Refuse callbacks that do not work on a chief.
 
     Raises:
-        CallbackRefusedError: names the callback and what to use in its place.
+        CallbackRefusedError: names the callback and its replacement.
     """
     for callback in callbacks:
         name = type(callback).__name__
@@ -78,7 +78,7 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
     """Refuse callbacks that set the one learning rate of a program with several.
 
     Raises:
-        CallbackRefusedError: names the callback and what to use in its place.
+        CallbackRefusedError: names the callback and its replacement.
     """
     kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
     for callback in callbacks:
@@ -97,7 +97,7 @@ def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequ
         layers: names of the layers with rows by key.
 
     Raises:
-        CallbackRefusedError: names the callback and what to use in its place.
+        CallbackRefusedError: names the callback and its replacement.
     """
     for callback in callbacks:
         if layers and getattr(callback, "restore_best_weights", False):
@@ -113,7 +113,7 @@ def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None
     Args:
         argument: name of the `Trainer`'s argument.
         data: creates the dataset.
-        instead: what to do instead.
+        instead: the way out, for the message.
 
     Raises:
         CallbackRefusedError: names the argument.
@@ -129,19 +129,19 @@ class LogNames:
 
     training: Collection[str] | None
     validation: Collection[str] | None
-    """Those that begin with val_; none without a validation."""
+    """Names that begin with val_; empty without a validation."""
 
     def lack(self, name: str) -> bool:
-        """Return whether no log has this name for certain."""
+        """Return whether certainly no log has this name."""
         part = self.validation if name.startswith("val_") else self.training
         return part is not None and name not in part
 
 
 def check_monitors(callbacks: Sequence["keras.callbacks.Callback"], names: LogNames) -> None:
-    """Refuse a callback that would wait for a name that no log has.
+    """Refuse callbacks that monitor a name that no log has.
 
     Raises:
-        CallbackRefusedError: names the callback, and what it can wait for.
+        CallbackRefusedError: names the callback, and the names that it can monitor.
     """
     for callback in callbacks:
         monitor = _monitored(callback)
@@ -155,7 +155,7 @@ def check_monitors(callbacks: Sequence["keras.callbacks.Callback"], names: LogNa
 
 
 def _monitored(callback: "keras.callbacks.Callback") -> str | None:
-    """Return the name in the logs on which a callback of Keras's acts; None if it acts without one."""
+    """Return the name in the logs that one of Keras's callbacks monitors; None if it monitors none."""
     kinds = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
     if not isinstance(callback, kinds) or not getattr(callback, "save_best_only", True):
         return None
@@ -177,7 +177,7 @@ def _option_of_batches(callback: "keras.callbacks.Callback") -> str:
 
 
 def _check_package(callback: "keras.callbacks.Callback", name: str) -> None:
-    # TensorFlow does not install it. Its error would come at the end of the first epoch.
+    # TensorFlow does not install the package, and its error would come at the end of the first epoch only.
     if isinstance(callback, keras.callbacks.TensorBoard) and find_spec("tensorboard") is None:
         raise CallbackRefusedError(
             f"callbacks: {name} needs the package tensorboard: install it in the image (pip install tensorboard), or "
@@ -198,7 +198,7 @@ def _check_hooks(callback: "keras.callbacks.Callback", name: str) -> None:
 
 
 def _is_own(callback: "keras.callbacks.Callback", hook: str) -> bool:
-    """Return whether the program overrides this method of Keras's."""
+    """Return whether the program overrides this method of Keras."""
     if hook in vars(callback):
         return not getattr(vars(callback)[hook], "__module__", "keras").startswith("keras.")
     owner = next(kind for kind in type(callback).__mro__ if hook in vars(kind))

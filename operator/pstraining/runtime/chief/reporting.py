@@ -141,7 +141,7 @@ class TrainingReporter:
         waiting = watch.waiting(done)
         if (
             waiting and not busy and not self.stop_asked and self._has_metrics()
-        ):  # else with the next ones: training never waits for the chief
+        ):  # otherwise the epoch ends with the next one: training never waits for the chief
             self._end_epoch(watch, waiting, step, snapshot, following=self._fit.epochs.under_way(done))
 
     def finish(self, final: StateParts, done: int, *, early: bool, wait: Callable[[], None]) -> None:
@@ -181,7 +181,7 @@ class TrainingReporter:
         return late or not self._metrics.are_reported or any(self._epoch.state().values())
 
     def _check_monitors(self) -> None:
-        """Check once what callbacks wait for, when the workers have reported which metrics there are.
+        """Check once the names that callbacks monitor, when the workers have reported the names of their metrics.
 
         Raises:
             CallbackRefusedError: no log has the name.
@@ -197,7 +197,7 @@ class TrainingReporter:
         check_monitors(self._fit.callbacks, names)
 
     def _adopt_learning_rates(self) -> None:
-        """Take over the servers' learning rates, which callbacks of the former chief may have set."""
+        """Adopt the servers' learning rates, which callbacks of the former chief may have set."""
         for optimizer, rate in zip(self._optimizers, self._admin.learning_rates(), strict=True):
             if rate is not None:
                 optimizer.learning_rate = rate
@@ -218,7 +218,8 @@ class TrainingReporter:
             return
         if self._fit.local_optimizers:
             raise CallbackRefusedError(
-                "a callback has set the learning rate; with localSteps the workers' own optimizers count"
+                "a callback has set the learning rate, which has no effect with localSteps: workers have local "
+                "optimizers. Set the rate in the program's optimizer, or leave out localSteps"
             )
         self._admin.set_learning_rates(fence, rates)
         self._rates_there = rates
@@ -266,7 +267,7 @@ class TrainingReporter:
         self._write(step, scalars)
 
     def _send_progress(self, seen: Seen, result: Mapping[str, float] | None = None) -> None:
-        """Send the progress; `result`: the job's, at the end of training, when there is no rate any more."""
+        """Send the progress. `result` is the job's result at the end of training, when there are no rates."""
         counters, fraction, over = self._counters, self._rate.fraction(seen), result is not None
         workers = self._admin.client.cluster.workers
         self._report_progress(
@@ -291,8 +292,8 @@ class TrainingReporter:
         self._counters.skew = heaviest(moved).times
         if load := self._skew.observe(moved, seconds):
             reason = (
-                f"workers exchange {load.times:.1f} times the mean with it. Rows of embedding tables lie on shard "
-                f"i modulo {len(moved)}: give those that are wanted most indices that are spread"
+                f"workers exchange {load.times:.1f} times the mean with it. Row i of an embedding table is on shard "
+                f"i modulo {len(moved)}: spread the indices of the most frequent rows"
             )
             event("uneven_load", shard=load.shard, times=round(load.times, 2), reason=reason)
 
@@ -309,7 +310,7 @@ class TrainingReporter:
         self._write(end.step, {f"epoch/{name}": value for name, value in end.logs.items()})
 
     def _write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write what is a finite number for TensorBoard, and to the tracker."""
+        """Write the finite numbers for TensorBoard, and send them to the tracker."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._summaries.write(step, finite)
         self._fit.track(step, finite)

@@ -17,7 +17,7 @@ class RowReporter:
     def __init__(self, counters: ChiefCounters) -> None:
         self._counters = counters
         self._full: set[str] = set()
-        """Tables that were reported as full."""
+        """Paths of the tables that were reported as full, each once."""
 
     def report(self, tables: Mapping[str, tuple[int, Mapping[RowCount, int]]]) -> None:
         """Report the number of rows of each table, and its other counts, by the table's path."""

@@ -1,7 +1,7 @@
-"""The parameter servers write and read a checkpoint's large tensors themselves, where they reach its folder.
+"""Parameter servers write and read a checkpoint's large tensors themselves if they have access to its folder.
 
-Whether they do is tried, never guessed: before a save every server copies a file that the chief has just written, and
-before a restore every server reads a file of the checkpoint. Otherwise the tensors pass through the chief.
+A trial shows the access: before a save every server copies a file that the chief has just written, and before a restore
+every server reads a file of the checkpoint. Without access the tensors pass through the chief.
 """
 
 import errno
@@ -59,13 +59,13 @@ class ServerFiles:
         """Let the primaries write files of the copy into a folder, and force them to disk.
 
         Args:
-            folder: of the checkpoint that is being written.
+            folder: the folder of the checkpoint that is being written.
             planned: the files of each tensor, by name.
             token: the copy's name.
             between: called repeatedly meanwhile; may raise to end the writing.
 
         Returns:
-            The files of each tensor; nothing if not all servers reach the folder.
+            The files of each tensor, by name; empty if not all servers have access to the folder.
 
         Raises:
             FencedError: a server no longer keeps the copy.
@@ -74,7 +74,8 @@ class ServerFiles:
         if not planned:
             return {}
         folder = folder.absolute()
-        # An error of a volume may look like the loss of a server. It must not end one save after the other.
+        # An error of a volume may appear as the loss of a server, and would end every save. The save after such a loss
+        # therefore passes through the chief.
         reason = "the servers' last save was interrupted" if self._interrupted else None
         self._interrupted = False
         try:
@@ -93,9 +94,9 @@ class ServerFiles:
         }
 
     def find_damaged(self, expected: Mapping[Path, str]) -> list[Path]:
-        """Let the servers read files, each a part of them, and return those that do not have these checksums.
+        """Distribute files to the servers for reading, and return the files that do not have the given checksums.
 
-        What they cannot read, or find damaged, is read here once more.
+        This process reads again the files that servers could not read, or found damaged.
         """
         suspects = list(expected)
         with suppress(ShardLostError):
@@ -112,10 +113,10 @@ class ServerFiles:
         """Let every member of each shard read its rows, between `begin` and `finish`.
 
         Args:
-            pieces: what each shard takes.
+            pieces: the rows that each shard reads.
             expected: the checksums of the files.
             fence: the chief's fence.
-            token: as `ShardParts.begin` got it. int64[].
+            token: the token of `ShardParts.begin`. int64[].
 
         Returns:
             The names of the tensors that the servers now have; none if a server cannot read the files.
@@ -138,7 +139,7 @@ class ServerFiles:
         return set() if reason else {piece.name for piece in pieces}
 
     def _why_not(self, folder: Path) -> str | None:
-        """Return why not every primary reads what is written here, or the reverse; None: they all do."""
+        """Return why a primary and the chief do not read each other's files in a folder; None if all do."""
         question, content = folder / "question", secrets.token_hex(16)
         question.write_text(content, encoding="ascii")
         try:
@@ -159,7 +160,7 @@ class ServerFiles:
     def _write_all(
         self, folder: Path, files: Sequence[PlannedFile], token: int, between: Callable[[], None]
     ) -> dict[Path, str]:
-        """Return the checksum of each file."""
+        """Let the primaries write files, and return each file's checksum by its path."""
         of_shards: dict[int, list[PlannedFile]] = {}
         for file in files:
             of_shards.setdefault(file.window.shard, []).append(file)
@@ -193,12 +194,12 @@ class ServerFiles:
             self._demand(self._function(("load", piece.shard, piece.unit), load), *given)
 
     def _all_read(self, path: Path, checksum: str) -> bool:
-        """Return whether every member of every shard reads a file as it was written."""
+        """Return whether every member of every shard reads a file with this checksum."""
         each = {shard: list(range(len(own))) for shard, own in enumerate(self._members)}
         return set(_in_parallel(each, lambda shard, member: self._checksum(shard, member, path))) == {checksum}
 
     def _checksum(self, shard: int, member: int, path: Path) -> str:
-        """Return a file's checksum as a server finds it; empty if it cannot read the file."""
+        """Return the checksum of a file that a server reads; empty if the server cannot read the file."""
         with suppress(OSError):
             emit = self._members[shard][member].checksum
             return checksums.as_text(self._call(("checksum", shard, member), emit, str(path)))
@@ -220,9 +221,12 @@ def _in_parallel(
     work: Callable[[int, Item], Result],
     between: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """Do work for all servers in parallel, for each server's items one after the other; return all results.
+    """Do work for all servers in parallel, for each server's items in sequence, and return all results.
 
-    `between` is called repeatedly meanwhile. When it or the work raises, no item is begun any more.
+    Args:
+        items: each server's items, by the server's number.
+        work: called with a server's number and an item.
+        between: called repeatedly meanwhile. After an exception of `between` or `work` no further item is started.
     """
     over = threading.Event()
 
@@ -244,18 +248,18 @@ def _in_parallel(
 
 @contextmanager
 def _file_errors() -> Iterator[None]:
-    """Raise OSError for the error of an operation on files."""
+    """Raise OSError instead of the error of TensorFlow's operations on files."""
     try:
         yield
     except tf.errors.OpError as error:
         code = errno.ENOSPC if isinstance(error, tf.errors.ResourceExhaustedError) else errno.EIO
         lines = [line.strip() for line in str(error.message).splitlines()]
-        # The file and its error are in one line, which others may precede.
+        # One line has the file and its error. Other lines may precede it.
         raise OSError(code, next((line for line in lines if "; " in line), lines[0])) from None
 
 
 def _report(reported: dict[str, str | None], what: str, reason: str | None) -> None:
-    """Report who writes or reads large tensors, once for each change."""
+    """Report whether servers or the chief write or read large tensors, once for each change."""
     if what not in reported or reported[what] != reason:
         reported[what] = reason
         event(

@@ -21,7 +21,7 @@ AHEAD: Final = 1
 
 
 class ReadWindow(NamedTuple):
-    """What one call reads: a unit of a shard, or rows of its part."""
+    """The data that one call reads: a unit of a shard, or rows of its part."""
 
     shard: int
     unit: int
@@ -42,21 +42,21 @@ class _Block(NamedTuple):
     name: str
     sources: list[_Source]
     width: int = 0
-    """Length of a row, if the sources' rows take turns."""
+    """Number of elements in a row if the sources' rows alternate; otherwise 0."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """One state of all servers.
+    """The state on all servers at one step.
 
     Args:
         step: the global step.
-        places: where the tensors are.
+        places: the map of the tensors to the shards' parts.
         shards: every shard's parts.
         most: maximum number of bytes of a window.
-        fetch: returns a window: a flat array for each of its parts.
+        fetch: returns a window: a flattened array for each of its parts.
         between: called before every block; may raise to end the reading.
-        write: lets the servers write what they can of it, see `WritesParts`.
+        write: lets the servers write the tensors that they can, see `WritesParts`.
     """
 
     step: int
@@ -67,21 +67,21 @@ class ServerState:
     between: Callable[[], None] = lambda: None
     write: Callable[[Path], Mapping[str, Parts]] = lambda folder: {}
     left_out: frozenset[str] = frozenset()
-    """Names of tensors that this is without."""
+    """Names of tensors that this state leaves out."""
     extra: dict[str, Array] = field(default_factory=dict)
-    """Tensors that are on no server."""
+    """Tensors that are not on the servers, by name."""
 
     @property
     def ended_early(self) -> bool:
-        """Whether training was ended with this state before its time, so that no run trains it on."""
+        """Whether training ended with this state before its last step; no later run trains this state further."""
         return ENDED in self.extra
 
     def ended(self) -> "ServerState":
-        """The same, as the last one of a training that was ended before its time."""
+        """Return a copy that is marked as the final state of a training that ended before its last step."""
         return replace(self, extra={**self.extra, ENDED: np.asarray(1, np.int64)})
 
     def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        """Let the servers write what they can into the folder of a checkpoint; see `WritesParts`."""
+        """Let the servers write the tensors that they can to a checkpoint's folder; see `WritesParts`."""
         return self.write(folder)
 
     def without(self, names: Collection[str]) -> "ServerState":
@@ -95,7 +95,7 @@ class ServerState:
         return {name: entry for name, entry in found.items() if name not in self.left_out}
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
-        """Yield names and flat parts of tensors: all parts of one tensor, in their order, then those of the next."""
+        """Yield names and flattened blocks of tensors: all blocks of one tensor in order, then those of the next."""
         windows: OrderedDict[ReadWindow, Future[Sequence[Array]]] = OrderedDict()
         room = len(self.shards) * (AHEAD + 1)
         with ThreadPoolExecutor(len(self.shards) + 1, "pstraining-read-state") as pool:
@@ -135,7 +135,7 @@ class ServerState:
                 yield from (_Block(name, [source]) for _, sources in pieces for source in sources)
 
     def _sources(self, span: Span, window: ReadWindow, index: int, unit: Unit) -> Iterator[_Source]:
-        """Yield the sources of a span; those of a table's spans have equal numbers of rows but for the last."""
+        """Yield the sources of a span. Those of a table's spans have equal numbers of rows, except the last one."""
         part = self.shards[span.shard].parts[span.part]
         length = part.width * max(1, self.most // (part.width * part.variable.dtype.size))
         for low in range(span.begin, span.begin + span.size, length):
@@ -148,7 +148,7 @@ class ServerState:
 
 
 def _joined(found: Sequence[Array], width: int) -> Array:
-    """Return one array, with the rows of several in turn."""
+    """Return one array in which the rows of several arrays alternate."""
     if len(found) == 1:
         return found[0]
     joined = np.empty([sum(part.size for part in found) // width, width], found[0].dtype)
@@ -158,7 +158,7 @@ def _joined(found: Sequence[Array], width: int) -> Array:
 
 
 def _with_next(blocks: Iterator[_Block], number: int) -> Iterator[tuple[_Block, list[_Block]]]:
-    """Yield each block with as many of the next ones."""
+    """Yield each block with up to `number` of the following ones."""
     coming: deque[_Block] = deque()
     for block in blocks:
         coming.append(block)

@@ -1,6 +1,6 @@
-"""Moves the state between the servers and the chief, which never holds more of it than a few pieces.
+"""Moves the state between the servers and the chief, which holds at most a few pieces of it at a time.
 
-What the servers write and read themselves does not pass through the chief at all, see `server_files`.
+Tensors that the servers write and read themselves do not pass through the chief, see `server_files`.
 """
 
 import time
@@ -27,9 +27,9 @@ from pstraining.runtime.ps.parts import ShardParts
 from pstraining.runtime.ps.store import ParameterStore, int64
 
 RANGE_BYTES: Final = 8 << 20
-"""Approximate size of a range of a table that a server copies in one critical section: some milliseconds."""
+"""Approximate bytes of a table that a server copies in one critical section, which takes some milliseconds."""
 PIECE_BYTES: Final = 4 << 20
-"""Size up to which a state moves in one call; the pieces of a larger one are as large on all servers together."""
+"""Maximum bytes of a state that moves in one call, and total size of one piece from each server for a larger state."""
 
 
 class _Rows(NamedTuple):
@@ -44,7 +44,7 @@ class StateAdmin:
     """The chief's traced functions over the state of a store's servers.
 
     Args:
-        store: of the servers.
+        store: the store on the servers.
         demand: calls a function whose result is 1 on every server that accepts the call; raises `FencedError`.
     """
 
@@ -125,12 +125,12 @@ class StateAdmin:
         return records, state
 
     def release(self, fence: int) -> None:
-        """Let every server forget its copy, under the fence."""
+        """Let every server delete its copy, under the fence."""
         if not self._is_small:
             self._client.call(self._function("release", self._emit_on_all(ShardParts.release)), int64(fence))
 
     def contents(self, state: StateParts, *, fresh: bool) -> Contents:
-        """Return what the servers take of a saved state, after a check.
+        """Check a saved state, and return its parts for the servers.
 
         Raises:
             StateMismatchError: the state belongs to another model or optimizer.
@@ -172,7 +172,7 @@ class StateAdmin:
         self._demand(("finish", fresh), finish, int64(fence), token)
 
     def _append(self, piece: RowsPiece, fence: Tensor, token: Tensor) -> None:
-        """Give keys of an arena, and their rows, to every member of their shard."""
+        """Write keys of an arena, and their rows, to every member of their shard."""
         members, names = self._members[piece.shard], list(piece.columns)
 
         def append(fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, values: Sequence[Tensor]) -> list[Tensor]:
@@ -186,7 +186,7 @@ class StateAdmin:
         self._demand(("append", piece.shard, piece.arena, *names), append, *given, like=like)
 
     def _give(self, piece: StatePiece | RowsPiece, fence: Tensor, token: Tensor) -> None:
-        """Give a piece to every member of its shard."""
+        """Write a piece to every member of its shard."""
         if isinstance(piece, RowsPiece):
             self._append(piece, fence, token)
             return
@@ -257,7 +257,7 @@ class StateAdmin:
 
 
 def _ranges(shard: ShardParts) -> Iterator[_Rows]:
-    """Yield the ranges of a server's tables that are copied one after the other."""
+    """Yield the ranges of a server's tables that are copied in sequence."""
     for number in shard.table_parts:
         part = shard.parts[number]
         total, length = part.shape[0], max(1, RANGE_BYTES // (part.width * part.variable.dtype.size))

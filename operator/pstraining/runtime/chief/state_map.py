@@ -1,4 +1,4 @@
-"""Where the servers hold each tensor of a checkpoint: spans of the parts of their state, by the tensors' names."""
+"""The map of a checkpoint's tensors to the servers: spans of the parts of their state, by the tensors' names."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,37 +10,38 @@ from pstraining.runtime.ps.state_parts import StatePart
 
 
 class Span(NamedTuple):
-    """Consecutive elements of a part, which are consecutive in their tensor as well, or rows of a table."""
+    """Consecutive elements of a part that are also consecutive in their tensor, or rows of a table."""
 
     name: str
-    """Of the tensor."""
+    """The tensor's name."""
     shard: int
     part: int
     begin: int
-    """First element in the part."""
+    """Index of the first element in the part."""
     first: int
-    """The same element in the tensor; for a table, its row."""
+    """Index of the first element in the tensor; for a table, its row."""
     size: int
+    """Number of elements."""
     stride: int = 0
-    """Of a table's rows in the tensor; 0: no table."""
+    """Distance of a table's rows in the tensor; 0 if the tensor is not a table."""
 
 
 class StateMap:
-    """The tensors of a state on these shards, and where they are.
+    """The tensors of a state, and their spans on the shards.
 
     Args:
-        layout: of the model.
+        layout: the model's layout.
         shards: every shard's parts.
-        rows: for every shard the number of keys in each of its arenas; None: 0.
+        rows: the number of keys in each arena of every shard; None: 0.
     """
 
     def __init__(
         self, layout: Layout, shards: Sequence[ShardParts], rows: Sequence[Sequence[int]] | None = None
     ) -> None:
         self.entries: dict[str, Entry] = {}
-        """Every tensor, in the order in which the servers hold their first elements."""
+        """Dtype and shape of every tensor, in the order of their first elements on the servers."""
         self.spans: dict[str, list[Span]] = {}
-        """Every tensor's spans, in the order of its elements; of a counter, the first server's."""
+        """Every tensor's spans, in the order of its elements; for a counter, the first server's only."""
         self.of_parts: dict[tuple[int, int], list[Span]] = {}
         """The spans of each part, by shard and part."""
         for shard, own in enumerate(shards):
@@ -59,7 +60,7 @@ class StateMap:
             spans.sort(key=lambda span: span.first)
 
     def _add_column(self, layout: Layout, shard: int, number: int, part: StatePart, rows: int) -> None:
-        """Add a column of an arena: the servers' rows follow each other."""
+        """Add a column of an arena, whose rows on this server follow those of the servers before."""
         name, width = column_name(layout, part), part.width
         spans = self.spans.setdefault(name, [])
         first = sum(span.size for span in spans)
@@ -69,9 +70,13 @@ class StateMap:
 
 
 def column_name(layout: Layout, part: StatePart) -> str:
-    """Return the tensor's name of an arena's column."""
+    """Return the name of the tensor that an arena's column belongs to.
+
+    Raises:
+        TypeError: the part is not a column of an arena.
+    """
     if part.segment is None or part.arena is None:
-        raise TypeError("the part is no column of an arena")
+        raise TypeError("the part is not a column of an arena")
     return f"{part.kind}/{layout.tensors[part.segment.slices[0].tensor].path}{part.suffix}"
 
 

@@ -31,7 +31,7 @@ PAUSE_SECONDS: Final = 5.0
 
 
 class StoreAdmin:
-    """The chief's traced functions over a store; each returns when every server has replied."""
+    """The chief's traced functions over a store. Each call returns when every server has replied."""
 
     def __init__(self, store: ParameterStore) -> None:
         self.store, self.client = store, store.client
@@ -83,7 +83,7 @@ class StoreAdmin:
             StateMismatchError: the state belongs to another model or optimizer.
         """
         contents = self._states.contents(state, fresh=fresh)
-        # Each step names the generation before it: a call of a former attempt that arrives late changes nothing.
+        # Each call names the generation that it expects: a late call of a former attempt changes nothing.
         self.set_record(fence, observed=[record.generation for record in self.store.read()], generation=0, done=0)
         self._states.write(contents, fence, fresh=fresh)
         complete = {"generation": generation, "done": done, "step": state.step, "layout": self.store.fingerprint}
@@ -140,7 +140,7 @@ class StoreAdmin:
         return [(argument,)] * len(self.store.every)
 
     def snapshot(self, *, fence: int, wait: Callable[[], None] = lambda: time.sleep(0.01)) -> State:
-        """Return the state, whole in memory; see `copied`."""
+        """Return the state with all tensors in memory; see `copied`."""
         with self.copied(fence=fence, wait=wait) as state:
             return whole(state)
 
@@ -153,7 +153,7 @@ class StoreAdmin:
         Args:
             fence: the chief's fence.
             wait: called while workers push newer dense parameters; may raise to end the wait.
-            between: called between calls that make and read the copy; may raise to end it.
+            between: called between the calls that create and read the copy; may raise to end it.
 
         In mode Async servers are a few updates apart. In modes with rounds all servers are at one step: a step that a
         worker left incomplete is applied on the other servers first.
@@ -171,7 +171,7 @@ class StoreAdmin:
         self.release(fence)
 
     def release(self, fence: int) -> None:
-        """Let every server forget what it keeps for a chief that saves, this one or its predecessor."""
+        """Let every server delete the copy that it keeps for this chief or its predecessor."""
         self._states.release(fence)
 
     def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None]) -> ServerState:
@@ -268,11 +268,11 @@ class StoreAdmin:
         return self._on(self.store.every, emit)
 
     def _on_primaries(self, emit: Callable[..., Tensor]) -> TracedFunction:
-        """Return such a function over the primaries."""
+        """Return a function as `_on_all` does, over the primaries."""
         return self._on(self.store.shards, emit)
 
     def _on_first(self, emit: Callable[[], Tensor]) -> TracedFunction:
-        """Return a traced function of what is emitted on the first server."""
+        """Return a traced function that runs the emitted operations on the first server."""
 
         def there() -> Tensor:
             with tf.device(self.store.shards[0].device):

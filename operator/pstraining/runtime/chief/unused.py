@@ -6,15 +6,15 @@ from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
 UNEVEN: Final = 1.5
-"""The fullest server's bytes by the mean of all from which whole tensors are reported as uneven."""
+"""Ratio of the fullest server's bytes to the mean of all, above which a layout of whole tensors is reported."""
 
 
 def report_unused(layout: Layout, servers: int) -> None:
     """Report servers that hold nothing, and a server that holds much more than the others.
 
     Args:
-        layout: of the state on the servers.
-        servers: of the job, or shards where they have standbys.
+        layout: the layout of the state on the servers.
+        servers: number of the job's servers, or of its shards if servers have standbys.
     """
     if layout.ps < servers:
         unused = [f"ps-{index}" for index in range(layout.ps, servers)]
@@ -22,7 +22,7 @@ def report_unused(layout: Layout, servers: int) -> None:
         event("unused_servers", servers=unused, reason=reason)
     if any(tensor.whole for tensor in layout.tensors) and (times := layout.skew()) > UNEVEN:
         reason = (
-            f"one parameter server holds {times:.1f} times the mean of all, because the optimizer looks at whole "
-            "tensors, which are not divided; fewer servers may be as fast"
+            f"one parameter server holds {times:.1f} times the mean of all, because the optimizer needs whole "
+            "tensors, which are not split; fewer servers may be as fast"
         )
         event("uneven_layout", times=round(times, 2), reason=reason)

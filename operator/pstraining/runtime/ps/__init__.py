@@ -1,2 +1,4 @@
-"""The parameter store on the servers: records, variables, shards and the data ledger; imports no update mode, no
-replication and no chief or worker."""
+"""The parameter store on the servers: records, variables, shards and the data ledger.
+
+Imports no update mode, no replication, no chief and no worker.
+"""

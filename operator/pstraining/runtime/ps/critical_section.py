@@ -135,7 +135,7 @@ def remembered(what: str) -> dict[Hashable, Tensor]:
 def _return_at_once() -> None:
     """Let the traced function return its results before all its operations have run.
 
-    TensorFlow would hold the results back, by a message from every server; the call itself ends no sooner.
+    TensorFlow would hold the results back until a message from every server. The call itself ends at the same time.
     """
     manager = tf.compat.v1.get_default_graph().experimental_acd_manager
     if manager is not None:

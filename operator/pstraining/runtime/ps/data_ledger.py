@@ -1,8 +1,8 @@
 """The data ledger: the workers' splits and their progress, on the first parameter server beside the parameters.
 
 A worker's position in the data advances in the critical section that applies its update, and a checkpoint holds both.
-So a sample is trained again exactly if its update was lost. A process that replaces a worker continues after the last
-applied update. The split of a worker without heartbeats, whose index no longer exists, is assigned to another worker.
+A sample is therefore trained again if and only if its update was lost. A process that replaces a worker continues after
+the last applied update. The split of a worker without heartbeats for RECLAIM_SECONDS is assigned to another worker.
 
 Splits are assigned in the order of requests. With ordered sums all workers without a split get theirs at once, in the
 order of their numbers. Workers run in lockstep then, so a repeated run assigns the same splits.
@@ -168,10 +168,10 @@ class Ledger:
         )
 
     def news(self, admitted: Tensor | None = None) -> list[Tensor]:
-        """Return the news for a copy of the ledger, as of now or after a step.
+        """Return the current changes for a copy of the ledger, or those after a step.
 
         Args:
-            admitted: 1 for each worker whose gradient is in the step; None: as of now. int64[WORKER_SLOTS].
+            admitted: 1 for each worker whose gradient is in the step; None: the current state. int64[WORKER_SLOTS].
 
         Returns:
             See `messages.LedgerNews`. int64[n, 2], int64[n], int64[2].

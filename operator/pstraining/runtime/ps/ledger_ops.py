@@ -21,7 +21,7 @@ def assign_split(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor)
         limit: the first position that is never assigned. int64[].
 
     Returns:
-        See `messages.SplitReply`, int64[3], and the ledger's news for standbys, if there may be any.
+        See `messages.SplitReply`, int64[3], and the ledger's changes for standbys; empty in a job without standbys.
     """
     ledger = _ledger(shard)
 

@@ -1,7 +1,7 @@
 """Files of a checkpoint that a parameter server writes and reads itself, as operations for a traced function.
 
-TensorFlow's server has no Python of ours, but runs TensorFlow's operations for files. All of them run outside of the
-critical section, so steps continue meanwhile.
+TensorFlow's server runs no Python code of this package, but it runs TensorFlow's operations on files. They run outside
+the critical section, and steps continue meanwhile.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from pstraining.runtime.ps.parts import ShardParts
 from pstraining.runtime.ps.state_parts import Unit
 
 ALL: Final = 2**31 - 1
-"""A number of bytes that no file has."""
+"""More bytes than a file of this module has: the length of a substring up to the end."""
 
 
 class PartFiles:
@@ -25,10 +25,10 @@ class PartFiles:
         self.parts, self._device = parts, parts.shard.device
 
     def answer(self, question: Tensor, answer: Tensor) -> Tensor:
-        """Copy a file; return 1. A server that does not reach the question's folder fails before it writes.
+        """Copy a file and return 1. The copy fails on a server without access to the folder.
 
         Args:
-            question, answer: names of files. string[].
+            question, answer: paths of the file and of its copy. string[].
         """
         with tf.device(self._device):
             content = tf.raw_ops.ReadFile(filename=question)
@@ -43,17 +43,17 @@ class PartFiles:
     def write(
         self, unit: Unit, token: Tensor, begin: Tensor, end: Tensor, file: Tensor, header: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Write rows of a part that is cut, as they are in a copy.
+        """Write rows of a copied part to a file.
 
         Args:
-            unit: the part.
+            unit: the part, which is split.
             token: the copy's name. int64[].
-            begin, end: the first row, and the one behind the last. int64[].
-            file: name of the file, which is replaced. string[].
-            header: how it begins. string[].
+            begin, end: the first row, and the first row after the range. int64[].
+            file: path of the file, which is replaced. string[].
+            header: the file's header. string[].
 
         Returns:
-            Whether there is a copy of this name, bool[], and the file's checksum, uint8[1, 8].
+            Whether the server has the copy, bool[], and the file's checksum, uint8[1, 8].
         """
         is_there, (values,) = self.parts.read(unit, token, begin, end)
 
@@ -69,15 +69,15 @@ class PartFiles:
             return is_there, tf.cond(is_there, written, lambda: tf.zeros([1, 8], tf.uint8))
 
     def load(self, unit: Unit, fence: Tensor, token: Tensor, file: Tensor, skip: Tensor, rows: Tensor) -> Tensor:
-        """Take rows of a table from a file, between `begin` and `finish`; return 1 if it applied.
+        """Read rows of a table from a file, between `begin` and `finish`; return 1 if it applied.
 
         Args:
             unit: the table.
             fence: the chief's fence. int64[].
-            token: as `ShardParts.begin` got it. int64[].
-            file: name of the file. string[].
+            token: the token of `ShardParts.begin`. int64[].
+            file: path of the file. string[].
             skip: length of its header in bytes. int64[].
-            rows: which rows, see `checkpoint.parts.SharedRows`. int64[5].
+            rows: the fields of `checkpoint.parts.SharedRows`. int64[5].
         """
         (number,) = unit.numbers
         part = self.parts.parts[number]

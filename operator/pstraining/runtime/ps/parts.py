@@ -1,12 +1,13 @@
 """One parameter server's part of a checkpoint, as operations to emit inside a traced function.
 
-A small part moves in one call, read or written in one critical section. Of a larger one the server makes a copy, from
-which the chief then reads in calls of bounded size while training continues. The copy is in variables beside the
-shard's own. Tables are copied ahead in ranges, each in a short critical section (`copy_ahead`). One more section
-(`keep`) ends the copy: it takes the rows that steps have changed meanwhile, and all the rest. Assigning a dense vector
-copies nothing, as TensorFlow copies it at the next step that changes it.
+A small state is read or written by one call, in one critical section. A larger state is copied on the server first, to
+variables beside the shard's own. The chief then reads the copy in calls of bounded size while training continues.
 
-For a restore the server takes such pieces while it does not count as initialised.
+Tables are copied ahead in ranges, each in a short critical section (`copy_ahead`). One more section (`keep`) completes
+the copy with the rows that steps have changed meanwhile, and with all other variables. Assigning a dense vector takes
+no time there, because TensorFlow copies it at the next step that changes it.
+
+In a restore the server receives pieces of bounded size, and does not count as initialised until the last one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from pstraining.runtime.ps.state_parts import MODEL, StatePart, Unit, parts_of
 from pstraining.runtime.ps.variables import PSVariable
 
 SMALL_TABLE: Final = 1 << 20
-"""Size in bytes up to which a table is copied at once: a call, and tracing it, would take longer."""
+"""Bytes up to which a table is copied in `keep`: calls for ranges, and tracing them, would take longer."""
 
 
 class ShardParts:
@@ -33,12 +34,12 @@ class ShardParts:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.arenas = shard.arenas
-        """The rows by key, and what belongs to keys without rows."""
+        """The rows by key, and the values of keys without rows."""
         self.parts = list(parts_of(shard))
 
     @cached_property
     def table_parts(self) -> dict[int, int]:
-        """The numbers of the parts that are copied ahead, each with the number of its table."""
+        """The number of the table of each part that is copied ahead, by the part's number."""
         tables = self.shard.tables
         return {
             number: tables.index(part.segment)
@@ -48,11 +49,11 @@ class ShardParts:
 
     @property
     def bytes(self) -> int:
-        """Size of all parts."""
+        """Size of all parts in bytes."""
         return sum(part.bytes for part in self.parts)
 
     def units(self, most: int) -> list["Unit"]:
-        """Return which parts move in one call of at most `most` bytes; a larger part is cut into rows."""
+        """Group the parts by calls of at most `most` bytes; a larger part is split into rows."""
         units: list[Unit] = []
         total = 0
         for number, part in enumerate(self.parts):
@@ -79,7 +80,9 @@ class ShardParts:
         return record, values
 
     def begin_copy(self, fence: Tensor, token: Tensor) -> Tensor:
-        """Make room for a copy of the tables, and record which rows change, under the fence; return 1 if it applied.
+        """Allocate a copy of the tables, and record the rows that change from now on; return 1 if it applied.
+
+        Applies under the fence only.
 
         Args:
             fence: the chief's fence. int64[].
@@ -99,10 +102,10 @@ class ShardParts:
         """Copy some rows of a table between `begin_copy` and `keep`; return 1 if it applied.
 
         Args:
-            number: of the part.
+            number: the part's number.
             fence: the chief's fence. int64[].
-            token: as `begin_copy` got it. int64[].
-            begin, end: the first row, and the one behind the last. int64[].
+            token: the token of `begin_copy`. int64[].
+            begin, end: the first row, and the first row after the range. int64[].
         """
 
         def body(fence: Tensor, token: Tensor, begin: Tensor, end: Tensor) -> Tensor:
@@ -113,13 +116,13 @@ class ShardParts:
         return self._critical([fence, token, begin, end], body)
 
     def keep(self, fence: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """End a copy: of every part at one moment between two updates, under the fence.
+        """Complete a copy of every part at one moment between two updates, under the fence.
 
-        May be repeated, for a later moment.
+        Another call replaces the copy by one of a later moment.
 
         Args:
             fence: the chief's fence. int64[].
-            token: the copy's name, as `begin_copy` got it. int64[].
+            token: the token of `begin_copy`. int64[].
 
         Returns:
             The record, int64[5], and the number of keys in each arena, int64[n].
@@ -146,19 +149,21 @@ class ShardParts:
         return found
 
     def read(self, unit: Unit, token: Tensor, begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return whether there is a copy of this name, bool[], and a unit of it, flat; outside the section.
+        """Return whether the server has the copy, bool[], and a unit of it, one flattened tensor for each part.
+
+        Outside the section.
 
         Args:
-            unit: whose parts are returned.
+            unit: the unit.
             token: the copy's name. int64[].
-            begin, end: the first row of a part that is cut, and the one behind the last. int64[].
+            begin, end: for a part that is split, the first row, and the first row after the range. int64[].
         """
 
         def rows(number: int) -> Tensor:
             copy = self._copies[number]
             if not unit.is_cut:
                 return copy.read_value()
-            if number in self.table_parts:  # reading the variable would copy all of it: its rows were written
+            if number in self.table_parts:  # TensorFlow copies all of a variable with written rows when it is read
                 return tf.raw_ops.ResourceGather(resource=copy.handle, indices=tf.range(begin, end), dtype=copy.dtype)
             return copy.read_value()[begin:end]
 
@@ -174,7 +179,7 @@ class ShardParts:
             return is_there, list(found) if isinstance(found, list | tuple) else [found]
 
     def release(self, fence: Tensor) -> Tensor:
-        """Forget the copy, under the fence; return 1 if it applied."""
+        """Delete the copy, under the fence; return 1 if it applied."""
 
         def body(fence: Tensor) -> Tensor:
             return tf.cond(self._is_under(fence), lambda: with_dependencies(self._forgotten(), applied()), not_applied)
@@ -186,8 +191,8 @@ class ShardParts:
 
         Args:
             fence: the chief's fence. int64[].
-            values: in the order of `parts`; with `fresh` without slots and counters.
-            fresh: whether slots and counters begin with the optimizer's own initial values.
+            values: one tensor for each part, in the order of `parts`; with `fresh` without slots and counters.
+            fresh: whether slots and counters get the optimizer's initial values.
         """
 
         def body(fence: Tensor, *values: Tensor) -> Tensor:
@@ -202,9 +207,9 @@ class ShardParts:
         return self._critical([fence, *values], body)
 
     def begin(self, fence: Tensor, token: Tensor) -> Tensor:
-        """Start to take a state in pieces, under the fence and in generation 0; return 1 if it applied.
+        """Start a restore in pieces, under the fence and in generation 0; return 1 if it applied.
 
-        Every variable has its initial value then, or a piece's copy has it.
+        Every variable gets its initial value.
         """
 
         def body(fence: Tensor, token: Tensor) -> Tensor:
@@ -218,14 +223,14 @@ class ShardParts:
         return self._critical([fence, token], body)
 
     def take(self, unit: Unit, fence: Tensor, token: Tensor, begin: Tensor, values: Sequence[Tensor]) -> Tensor:
-        """Take a unit, or some of its rows, between `begin` and `finish`; return 1 if it applied.
+        """Write a unit, or some rows of a split part, between `begin` and `finish`; return 1 if it applied.
 
         Args:
-            unit: whose parts are given.
+            unit: the unit.
             fence: the chief's fence. int64[].
-            token: as `begin` got it. int64[].
-            begin: the first row of a part that is cut. int64[].
-            values: one flat tensor for each part.
+            token: the token of `begin`. int64[].
+            begin: the first row, for a part that is split. int64[].
+            values: one flattened tensor for each part.
         """
 
         def body(fence: Tensor, token: Tensor, begin: Tensor, *values: Tensor) -> Tensor:
@@ -248,10 +253,10 @@ class ShardParts:
         """Append keys to an arena, between `begin` and `finish`; return 1 if it applied.
 
         Args:
-            number: place of the arena in `arenas`.
+            number: index of the arena in `arenas`.
             fence: the chief's fence. int64[].
-            token: as `begin` got it. int64[].
-            begin: number of its keys before. int64[].
+            token: the token of `begin`. int64[].
+            begin: number of keys in the arena before the call. int64[].
             keys: see `Arena.append`. int64[n].
             columns: see `Arena.append`.
         """
@@ -266,7 +271,7 @@ class ShardParts:
         return self._critical([fence, token, begin, keys, *values], body)
 
     def adopt(self, unit: Unit, fence: Tensor, token: Tensor) -> Tensor:
-        """Replace a part that is cut by the copy that has taken its pieces, and forget the copy; return 1 if done."""
+        """Assign the collected pieces of a split part to its variable, and delete the copy; return 1 if it applied."""
         (number,) = unit.numbers
         copy, own = self._copies[number], self._variables[number]
 
@@ -280,7 +285,7 @@ class ShardParts:
         return self._critical([fence, token], body)
 
     def finish(self, fence: Tensor, token: Tensor, *, fresh: bool) -> Tensor:
-        """End what `begin` started, after all pieces; return 1 if it applied. `fresh`: see `write`."""
+        """End a restore after its last piece; return 1 if it applied. `fresh`: see `write`."""
 
         def body(fence: Tensor, token: Tensor) -> Tensor:
             def apply() -> Tensor:
@@ -292,11 +297,11 @@ class ShardParts:
         return self._critical([fence, token], body)
 
     def takes(self, fence: Tensor, token: Tensor) -> Tensor:
-        """Return whether the server takes pieces, between `begin` and `finish`; in the critical section. bool[]."""
+        """Return whether the server is between `begin` and `finish` of this restore; in the section. bool[]."""
         return self._is_incomplete(fence) & tf.equal(self._token_or_zero(), token)
 
     def _taken(self, number: int, begin: Tensor, value: Tensor) -> Operation:
-        """Emit writing some rows of a part."""
+        """Emit writing rows of a table to its variable, or rows of another part to a copy."""
         part = self.parts[number]
         rows = tf.reshape(value, [-1, *part.shape[1:]])
         end = begin + tf.shape(rows, tf.int64)[0]
@@ -304,7 +309,7 @@ class ShardParts:
             return tf.raw_ops.ResourceScatterUpdate(
                 resource=part.variable.handle, indices=tf.range(begin, end), updates=rows
             )
-        # Not in the variable itself: every later read would copy it, in each step too.
+        # Slices written to the variable itself would make every later read copy all of it, in each step.
         copy = self._copies[number]
         started = tf.cond(
             copy.initialized(),
@@ -317,9 +322,9 @@ class ShardParts:
             )
 
     def _with_room(self, number: int) -> Operation:
-        """Emit memory for the copy of a table. The system gives it page by page, when rows are first written."""
+        """Emit allocating the copy of a table. The system provides its pages when rows are first written."""
         copy = self._copies[number]
-        with tf.control_dependencies([_destroyed(copy)]):  # assigning to one whose rows were written copies
+        with tf.control_dependencies([_destroyed(copy)]):  # assigning to a variable with written rows would copy
             room = tf.raw_ops.Empty(shape=self.parts[number].shape, dtype=copy.dtype, init=False)
             return copy.assign(room, read_value=False)
 
@@ -338,12 +343,12 @@ class ShardParts:
         return [v.assign(v.initial(), read_value=False) for v in (*self.shard.rest, *own)]
 
     def _copied_parameters(self) -> list[Operation]:
-        """Emit the start of slots that begin as parameters."""
+        """Emit assigning the parameters to slots whose initial values they are."""
         copies, values = self.shard.optimizer.copies, self.shard.values
         return [slot.assign(values[number].read_value(), read_value=False) for slot, number in copies]
 
     def _is_incomplete(self, fence: Tensor) -> Tensor:
-        """Return whether a restore under this fence is under way: a late call finds another generation. bool[]."""
+        """Return whether a restore under this fence is under way; a late call finds another generation. bool[]."""
         record = self.shard.record.read_value()
         return tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], 0)
 
@@ -385,7 +390,7 @@ class ShardParts:
 
 
 def _value(part: StatePart) -> Tensor:
-    """Emit all elements of a part; of an arena's column, those in use."""
+    """Emit all elements of a part; for an arena's column, the rows in use."""
     return part.arena.live(part.variable) if part.arena else part.variable.read_value()
 
 

@@ -33,7 +33,7 @@ class RecordField(IntEnum):
 
 RECORD_SIZE: Final = len(RecordField)
 ANY_GENERATION: Final = -(1 << 63)
-"""In place of an observed generation: no matter which; see `ps.shard.Shard.set_record`."""
+"""Matches every generation as the observed one; see `ps.shard.Shard.set_record`."""
 EARLY: Final = 2
 """Value of the field DONE if the program ended training early; 1: training is complete, 0: it continues."""
 

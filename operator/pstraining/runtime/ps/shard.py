@@ -64,11 +64,11 @@ class Shard:
     """The named variables of one server. Creating it sends nothing.
 
     Args:
-        device: the server's.
+        device: the server's device.
         container: the job's container there.
-        layout: of the whole model.
-        ps: number of the server.
-        model: the program's, whose optimizers are cloned.
+        layout: the layout of the whole model.
+        ps: the server's number.
+        model: the program's model, whose optimizers are cloned.
         updates: the hooks of the update mode, whose variables are `mode_state`.
         acceptor_size: length of the acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
@@ -278,7 +278,10 @@ class Shard:
             return self.count_step(losses)
 
     def fetch_rows(self, table: int, indices: Tensor) -> Tensor:
-        """Return current rows of a table by their local indices, or keys; outside the section. [n, width]."""
+        """Return current rows of a table by their local indices, or keys. int64[n] to [n, width].
+
+        Outside the section, unless keys can lose their rows.
+        """
         dynamic = self.dynamic.get(table)
         if dynamic is not None and dynamic.moves_rows:
             return critical(self.device, self.container, [indices], dynamic.fetch)
@@ -289,7 +292,7 @@ class Shard:
             return tf.raw_ops.ResourceGather(resource=variable.handle, indices=indices, dtype=variable.dtype)
 
     def _apply_rows(self, tables: TableOptimizers, step: Tensor, touched: Sequence[Touched]) -> list[Operation]:
-        """Apply one step to touched rows: the keys of dynamic tables get their places here."""
+        """Apply one step to touched rows, after an assignment of rows to new keys of dynamic tables."""
         dynamic = self.dynamic
         placed = [dynamic[n].placed(own, step) if n in dynamic else own for n, own in enumerate(touched)]
         updated = tables.apply(step, placed)

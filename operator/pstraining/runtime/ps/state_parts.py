@@ -1,4 +1,4 @@
-"""What one parameter server's part of a checkpoint consists of: its variables, and what each is of."""
+"""The parts of a parameter server's state in a checkpoint: its variables, and the tensor that each belongs to."""
 
 import math
 from collections.abc import Iterator
@@ -12,26 +12,28 @@ from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.variables import PSVariable
 
 MODEL: Final = "model"
-"""Kind of the parts of the model's variables; of a slot it is slot/<slot>, of a counter scalar/<name>."""
+"""Kind of the parts of the model's variables. Slots have the kind slot/<slot>, and counters scalar/<name>."""
 
 _COLUMNS: Final = {KEYS: (MODEL, f"/{KEYS}"), ROWS: (MODEL, ""), SEEN: ("scalar", f"/{SEEN}")}
 """Kind and suffix of the columns of a table with rows by key; the other columns are slots."""
 
 
 class StatePart(NamedTuple):
-    """A variable of a server's state, and what it is of."""
+    """A variable of a server's state, and the tensor that it belongs to."""
 
     variable: PSVariable
     kind: str
+    """See MODEL."""
     segment: Segment | None = None
-    """The segment whose elements it has."""
+    """The segment whose elements the variable holds; None for a counter or a slot of one tensor."""
     offset: int = 0
-    """Number of its first element in the segment."""
+    """Index of the variable's first element in the segment."""
     place: SlotPlace | None = None
+    """The slot; None for variables of the model, counters and columns."""
     arena: Arena | None = None
-    """The rows by key of which it is a column; then its length is known to the server alone."""
+    """The arena that the variable is a column of. Only the server knows such a column's length."""
     suffix: str = ""
-    """What a column's name has after the path of its table."""
+    """The part of a column's name after the path of its table."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,7 +47,7 @@ class StatePart(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Number of elements in a row, the smallest part that moves: one of a vector."""
+        """Number of elements in a row, the smallest part that moves; 1 for a vector."""
         return math.prod(self.shape[1:])
 
     @property
@@ -55,26 +57,26 @@ class StatePart(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        """Whether steps change single rows of it."""
+        """Whether steps change single rows."""
         return self.segment is not None and self.segment.group == TABLE
 
     @property
     def has_rows(self) -> bool:
-        """Whether it has a row for each row of a table with a fixed number of rows."""
+        """Whether the variable has one row for each row of a table with a fixed number of rows."""
         if self.segment is None or self.arena is not None:
             return False
         return self.is_table and self.shape[:1] == (self.segment.slices[0].rows,)
 
 
 class Unit(NamedTuple):
-    """Parts of one shard that move in one call, or one part whose rows move in several."""
+    """Parts of one shard that move in one call, or one part whose rows move in several calls."""
 
     numbers: list[int]
     is_cut: bool
 
 
 def parts_of(shard: Shard) -> Iterator[StatePart]:
-    """Yield the parts of a shard's state, in the order in which they are written."""
+    """Yield the parts of a shard's state, in the order of `ShardParts.parts`."""
     first = len(shard.segments)
     dynamic = {first + number for number in shard.dynamic}
     for number, (value, segment) in enumerate(zip(shard.values, shard.held, strict=True)):
@@ -95,7 +97,7 @@ def parts_of(shard: Shard) -> Iterator[StatePart]:
 
 
 def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:
-    """Yield a value's variables."""
+    """Yield a part for each variable of a value."""
     offset = 0
     for variable in value.variables if isinstance(value, TensorVariables) else [value]:
         yield StatePart(variable, kind, segment, offset, place)

@@ -1,7 +1,7 @@
-"""Which rows of a server's tables steps have changed since a chief began to copy them.
+"""The record of the rows in a server's tables that change while a chief copies the tables.
 
-Tables are copied in ranges while training continues. A range that was copied can change before the last one is copied;
-only the rows recorded here are then copied once more. Nothing is recorded at other times.
+Tables are copied in ranges while training continues, and copied rows may change before the last range is copied. Only
+the rows recorded here are then copied again. Outside of a copy nothing is recorded.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ class TouchedRows:
     """One mark for each row of every table of a server with a fixed number of rows. Creating it sends nothing.
 
     Args:
-        device: the server's.
+        device: the server's device.
         container: the job's container there.
-        number: of the server.
-        tables: the tables' segments, by the numbers of the tables.
+        number: the server's number.
+        tables: the tables' segments, by the tables' numbers.
     """
 
     def __init__(self, device: str, container: str, number: int, tables: Mapping[int, Segment]) -> None:
@@ -43,24 +43,24 @@ class TouchedRows:
     # Each method below emits operations, in the critical section.
 
     def begin(self, token: Tensor) -> list[Operation]:
-        """Record from now on, under this name, which is not 0; return the operations to wait for.
+        """Start a record of changed rows; return the operations to wait for.
 
         Args:
-            token: int64[].
+            token: the record's name, not 0. int64[].
         """
         cleared = [mark.assign(mark.initial(), read_value=False) for mark in self._marks.values()]
         return [*cleared, self._token.assign(token, read_value=False)]
 
     def is_recorded(self, token: Tensor) -> Tensor:
-        """Return whether this name's record is being kept. bool[]."""
+        """Return whether the record of this name is under way. bool[]."""
         own = self._token
         return tf.equal(tf.cond(own.initialized(), own.read_value, lambda: tf.zeros([], tf.int64)), token)
 
     def record(self, indices: Mapping[int, Tensor]) -> list[Operation]:
-        """Record that a step changes rows, if a record is kept; return the operations to wait for.
+        """Record that a step changes rows, if a record is under way; return the operations to wait for.
 
         Args:
-            indices: local indices of rows, by the numbers of the tables. int64[n].
+            indices: local indices of rows, by the tables' numbers. int64[n].
         """
         if not self._marks:
             return []
@@ -81,7 +81,7 @@ class TouchedRows:
         return tf.reshape(tf.where(self._marks[table].read_value()), [-1])
 
     def forget(self) -> list[Operation]:
-        """End the record; return the operations to wait for."""
+        """End and delete the record; return the operations to wait for."""
         return [
             tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
             for variable in (self._token, *self._marks.values())
