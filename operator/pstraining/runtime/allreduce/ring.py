@@ -1,4 +1,4 @@
-"""One ring of workers: sums of vectors, and state that is passed on. Plain TCP and numpy; knows no TensorFlow."""
+"""One ring of workers: all-reduce of vectors and broadcast of state, over TCP. Imports NumPy, no TensorFlow."""
 
 import select
 import time
@@ -12,18 +12,19 @@ from pstraining.runtime.allreduce.topology import BrokenRingError, Peer
 from pstraining.runtime.allreduce.transport import NeighborLinks
 
 AT_ONCE: Final = 1024 * 1024
-"""Bytes that are handed to the system at a time."""
+"""Maximum bytes in one call of `send`."""
 WAIT_SECONDS: Final = 0.2
 """Seconds of waiting after which the caller decides whether to continue."""
 VERDICT_SECONDS: Final = 1.0
-"""Seconds to wait for the word of a neighbor, or its silence, after its data has ended."""
+"""Seconds to wait for a neighbor's leave message, or the end of its heartbeats, after its data has ended."""
 
 
 class Ring:
-    """A ring that has come to be. With one member nothing is sent.
+    """A connected ring. With one member nothing is sent.
 
     Args:
-        members: the peers, in order.
+        number: the ring's number.
+        members: the peers, in the ring's order.
         place: this worker's index in the ring.
         neighbors: connections to both neighbors; None for one member.
     """
@@ -36,7 +37,7 @@ class Ring:
 
     @property
     def broken(self) -> BrokenRingError | None:
-        """Why it is no more."""
+        """The error that broke the ring; None while the ring is connected."""
         return self._neighbors.broken if self._neighbors else None
 
     def all_reduce(
@@ -45,12 +46,12 @@ class Ring:
         """Replace vectors by the sum of all members' vectors.
 
         Args:
-            arrays: contiguous vectors, of the same sizes and types on all members.
+            arrays: contiguous vectors, of the same sizes and types on all members. They are changed in place.
             header: identifies the operation; equal on all members.
-            should_continue: called regularly while other members are waited for.
+            should_continue: called regularly while this member waits for others; False leaves the ring.
 
         Raises:
-            BrokenRingError: a member is gone, or has left; the vectors are spoilt.
+            BrokenRingError: a member has crashed or left. The vectors' contents are undefined.
             HeaderMismatchError: the left neighbor sent another header.
         """
         size, place = len(self.members), self.place
@@ -59,18 +60,27 @@ class Ring:
     def all_gather(
         self, number: int, *, header: bytes, should_continue: Callable[[], bool] = lambda: True
     ) -> list[int]:
-        """Send a number to all members; return every member's number, in order."""
+        """Send a number to all members, and return every member's number, in the ring's order.
+
+        Raises:
+            BrokenRingError: see `all_reduce`.
+            HeaderMismatchError: see `all_reduce`.
+        """
         gathered = np.zeros([len(self.members)], np.int64)
         gathered[self.place] = number
         self.all_reduce([gathered], header=header, should_continue=should_continue)
         return [int(value) for value in gathered]
 
     def broadcast(self, arrays: Sequence[Array], *, source: int, last: int) -> None:
-        """Send the arrays of the member at `source` around the ring, up to the member at `last`."""
+        """Send the arrays of the member at index `source` around the ring, up to the member at index `last`.
+
+        Raises:
+            BrokenRingError: a member has crashed or left. The receivers' arrays are undefined.
+        """
         self._run(Relay(arrays, members=len(self.members), place=self.place, source=source, last=last), lambda: True)
 
     def leave(self) -> None:
-        """Be part of it no longer."""
+        """Leave the ring and close its connections."""
         if self._neighbors:
             self._neighbors.close()
 
@@ -112,7 +122,7 @@ class Ring:
             raise
 
     def _wait(self, neighbors: NeighborLinks, sends: bool, takes: bool) -> bool:
-        """Until something can be sent or taken; False if nothing could for a while."""
+        """Wait until data can be sent or received; return False after WAIT_SECONDS."""
         poll = select.poll()
         left, right = neighbors.data
         if sends:
@@ -123,7 +133,7 @@ class Ring:
 
     @staticmethod
     def _verdict(neighbors: NeighborLinks) -> BrokenRingError:
-        """Why data has ended: the connections for signs of life know."""
+        """Return the error for an end of data, after a wait for the reason on the connections for heartbeats."""
         until = time.monotonic() + VERDICT_SECONDS
         while neighbors.broken is None and time.monotonic() < until:
             time.sleep(0.001)

@@ -1,11 +1,11 @@
-"""What one member of a ring sends and takes, as streams of bytes: sums of arrays, and arrays that are passed on.
+"""The streams of bytes that a member of a ring sends and receives: sums of arrays, and relayed arrays.
 
-A member sends to the one at its right and takes from the one at its left. A sum is a reduce-scatter and an all-gather
-(Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009): of n members each sends 2(n-1)/n of the bytes, and
-all hold the same bits at the end, because each part is added up in one place. What a member sends after its own part is
-what it has taken, in the same order, so every piece is forwarded as soon as it is there.
+A member sends to its right neighbor and receives from its left neighbor. A sum is a reduce-scatter and an all-gather
+(Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009). Each of n members sends 2(n-1)/n of the bytes. All
+results are equal bit for bit, because the sum of each part is computed in one order only. After its own part, a member
+sends the parts that it has received, in the same order, and forwards each block as soon as it is complete.
 
-Pure: no sockets and no clock. Knows numpy, not TensorFlow.
+Pure: no sockets and no clock. Imports NumPy, no TensorFlow.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 BLOCK_BYTES: Final = 256 * 1024
-"""Bytes that are added up at a time."""
+"""Bytes that are added in one operation."""
 
 
 class HeaderMismatchError(Exception):
@@ -36,7 +36,7 @@ class RingStep:
     send: int
     take: int
     adds: bool
-    """Whether what is taken is added to what is there; else it replaces it."""
+    """Whether the received part is added to the member's own; otherwise the received part replaces it."""
 
 
 def ring_steps(members: int, place: int) -> list[RingStep]:
@@ -46,32 +46,32 @@ def ring_steps(members: int, place: int) -> list[RingStep]:
 
 
 def part(array: Array, number: int, members: int) -> Array:
-    """One of `members` parts of a vector, alike in size up to one element."""
+    """Return part `number` of a vector that is divided into `members` parts, equal in size up to one element."""
     return array[array.size * number // members : array.size * (number + 1) // members]
 
 
 class Stream(Protocol):
-    """What a member sends and takes."""
+    """The bytes that a member sends and receives."""
 
     def outgoing(self) -> memoryview:
-        """What can be sent now; empty if nothing can."""
+        """Return the bytes that can be sent now; empty if there are none."""
 
     def sent(self, count: int) -> None:
-        """The number of its bytes that were sent."""
+        """Note that the first `count` bytes of `outgoing` were sent."""
 
     def incoming(self) -> memoryview:
-        """Where to put what comes next; empty when everything has come."""
+        """Return the buffer for the next bytes; empty when all bytes are received."""
 
     def came(self, count: int) -> None:
-        """The number of bytes that were put there."""
+        """Note that `count` bytes were written to `incoming`."""
 
     @property
     def done(self) -> bool:
-        """Whether everything was sent, and everything has come."""
+        """Whether all bytes are sent and received."""
 
 
 class _Sending:
-    """Blocks that are sent one after the other, as far as they are free to go."""
+    """Blocks that are sent in sequence; only the first `free` bytes are complete and can be sent now."""
 
     def __init__(self, blocks: Sequence[memoryview], free: int) -> None:
         self._out, self._free = [view for view in blocks if len(view)], free
@@ -96,10 +96,10 @@ class Sum(_Sending):
 
     Args:
         arrays: contiguous vectors; changed in place.
-        members: how many there are.
-        place: this member's, from 0.
-        header: sent first; the left neighbor must send the same.
-        room: of PIECE bytes at least, to take what is added.
+        members: number of members.
+        place: this member's index in the ring, from 0.
+        header: sent first; the left neighbor must send an equal one.
+        room: a buffer of at least BLOCK_BYTES for received parts that are added; None: a new one.
     """
 
     def __init__(
@@ -163,14 +163,14 @@ class Sum(_Sending):
 
 
 class Relay(_Sending):
-    """Brings the arrays of one member, the source, to those that come after it in the ring.
+    """Sends the arrays of one member, the source, to members after it in the ring.
 
     Args:
-        arrays: contiguous; those of the source are sent, the others' are overwritten.
-        members: how many there are.
-        place: this member's.
-        source: whose arrays they are.
-        last: the last one after the source that wants them; those in between pass them on.
+        arrays: contiguous arrays; the source's are sent, the receivers' are overwritten.
+        members: number of members.
+        place: this member's index in the ring.
+        source: the source's index.
+        last: index of the last receiver; receivers before it forward the arrays.
     """
 
     def __init__(self, arrays: Sequence[Array], *, members: int, place: int, source: int, last: int) -> None:

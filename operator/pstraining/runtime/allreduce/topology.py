@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-"""An IPv4 address as one of IPv6 begins so (RFC 4291, 2.5.5.2)."""
+"""Prefix of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RingTopology:
     number: int
     members: tuple[Peer, ...]
     place: int
-    """This worker's."""
+    """This worker's index in `members`."""
 
     @property
     def right(self) -> Peer:

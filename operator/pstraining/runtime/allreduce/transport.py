@@ -1,10 +1,12 @@
-"""A worker's connections to its neighbors in the ring: which peers may connect, and which are still there.
+"""A worker's connections to its neighbors in the ring: authentication of peers, and failure detection.
 
-Each member dials the one at its right, twice: a connection for data, and one for signs of life, both ways. Whoever
-leaves a ring says so; a neighbor whose connection ends without a word is suspected to be dead, and so is one that is
-silent. One thread of the process does all of it beside the training thread, so a worker that computes for long is not
-silent. Silence is counted in this process's own beats: where the machine is so busy that they come late, its patience
-is longer, too. Knows no TensorFlow.
+Each member opens two connections to its right neighbor: one for data, and one for heartbeats in both directions. A
+member that leaves a ring sends a leave message. A neighbor is suspected if its connection ends without that message, or
+if its heartbeats stop.
+
+A thread beside the training thread sends and receives heartbeats, also during a long computation. The timeout is
+counted in this process's own heartbeats: on a busy machine, where they are late, the timeout is longer as well. Imports
+no TensorFlow.
 """
 
 import hashlib
@@ -22,19 +24,19 @@ from typing import Final
 from pstraining.runtime.allreduce.topology import BrokenRingError, Peer, RingTopology
 
 BEAT_SECONDS: Final = 0.1
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 SILENT_BEATS: Final = 7
 """Heartbeats that a neighbor may miss before it is suspected."""
 DIAL_SECONDS: Final = 1.0
-"""Seconds after which a neighbor that does not take a connection is suspected."""
+"""Seconds after which a neighbor that does not accept a connection is suspected."""
 ASK_SECONDS: Final = 0.05
-"""Seconds between questions whether a ring is still wanted, while a neighbor is waited for."""
+"""Seconds between calls of `still` while this process waits for a neighbor."""
 HELLO_BEATS: Final = 20
 """Heartbeats within which a caller must identify itself."""
 BUFFER: Final = 4 * 1024 * 1024
-"""Bytes that the system holds for a data connection, each way."""
+"""Bytes of the system's buffer for a data connection, in each direction."""
 UNASKED: Final = 64
-"""Connections that may wait to be asked for."""
+"""Maximum number of connections that no ring of this process uses yet."""
 
 _HELLO: Final = struct.Struct("!8sQqqqqQB")
 _MAGIC: Final = b"psring01"
@@ -49,7 +51,7 @@ class HeartbeatLink:
     sock: socket.socket
     peer: Peer | None = None
     silent: int = 0
-    """Beats since the last message."""
+    """Number of own heartbeats since the neighbor's last message."""
     ended: bool = False
     dead: bool = False
     """Whether the connection ended without a leave message."""
@@ -61,7 +63,7 @@ class _Caller:
     """A connection whose other side has not identified itself yet."""
 
     sock: socket.socket
-    said: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
     beats: int = 0
 
 
@@ -69,12 +71,15 @@ _Key = tuple[int, int, int, int, int]
 
 
 class RingTransport:
-    """A process's connections in the rings that it joins, one after the other.
+    """A process's connections in the rings that it joins in sequence.
 
     Args:
-        job: its name; others are refused.
-        host: this process's own address.
-        ports: to listen on one of; none: any that is free.
+        job: the job's name; connections of other jobs are rejected.
+        host: this process's address.
+        ports: ports of which the first free one is used; empty: any free port.
+
+    Raises:
+        OSError: none of the ports is free.
     """
 
     def __init__(self, job: str, host: str, ports: Iterable[int] = ()) -> None:
@@ -99,10 +104,10 @@ class RingTransport:
 
         Args:
             topology: the ring.
-            still: asked now and then whether it is still wanted.
+            still: called regularly; returns whether the ring is still needed.
 
         Raises:
-            BrokenRingError: it will not come to be.
+            BrokenRingError: the ring cannot form, or is no longer needed.
         """
         self._forget_before(topology)
         links = NeighborLinks(topology)
@@ -132,7 +137,7 @@ class RingTransport:
         return links
 
     def _arrived(self, keys: Sequence["_Key"]) -> list[socket.socket | HeartbeatLink]:
-        """The connections of the left neighbor, once both are there; none of them for a while."""
+        """Return both connections of the left neighbor; empty if they are not open after ASK_SECONDS."""
         with self._changed:
             if not all(key in self._came for key in keys):
                 self._changed.wait(ASK_SECONDS)
@@ -156,7 +161,7 @@ class RingTransport:
             for key in old:
                 _close(self._came.pop(key))
 
-    # What follows runs in the thread.
+    # The methods below run in the thread.
 
     def _run(self) -> None:
         beat = time.monotonic() + BEAT_SECONDS
@@ -182,7 +187,7 @@ class RingTransport:
             heartbeats = list(self._heartbeats)
         for heartbeat in heartbeats:
             heartbeat.silent += 1
-            with suppress(OSError):  # what is wrong shows where it is read
+            with suppress(OSError):  # a read of the connection reports the error
                 heartbeat.sock.send(_BEAT)
             if heartbeat.ended or heartbeat.silent > SILENT_BEATS:
                 self._end(heartbeat, dead=not heartbeat.ended)
@@ -209,16 +214,16 @@ class RingTransport:
 
     def _listen_to(self, caller: _Caller) -> None:
         try:
-            said = caller.sock.recv(_HELLO.size - len(caller.said))
+            received = caller.sock.recv(_HELLO.size - len(caller.received))
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        caller.said += said
-        if not said:
+            received = b""
+        caller.received += received
+        if not received:
             self._drop(caller)
-        elif len(caller.said) == _HELLO.size:
-            magic, job, generation, number, worker, incarnation, token, kind = _HELLO.unpack(caller.said)
+        elif len(caller.received) == _HELLO.size:
+            magic, job, generation, number, worker, incarnation, token, kind = _HELLO.unpack(caller.received)
             known = (magic, job) == (_MAGIC, self._job) and secrets.compare_digest(
                 token.to_bytes(8, "big"), self._token.to_bytes(8, "big")
             )
@@ -241,14 +246,14 @@ class RingTransport:
 
     def _hear(self, heartbeat: HeartbeatLink) -> None:
         try:
-            said = heartbeat.sock.recv(256)
+            received = heartbeat.sock.recv(256)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
+            received = b""
         heartbeat.silent = 0
-        if not said or _LEAVE in said:
-            self._end(heartbeat, dead=not said and not heartbeat.ended)
+        if not received or _LEAVE in received:
+            self._end(heartbeat, dead=not received and not heartbeat.ended)
 
     def _end(self, heartbeat: HeartbeatLink, *, dead: bool) -> None:
         with self._changed:
@@ -287,7 +292,7 @@ class NeighborLinks:
         return self.left, self.right
 
     def watch(self, heartbeat: HeartbeatLink, peer: Peer) -> None:
-        """Break with this connection."""
+        """Leave the ring when this connection ends, and suspect its peer if no leave message was received."""
         heartbeat.peer, heartbeat.on_end = peer, self._on_end
         self._heartbeats.append(heartbeat)
         if heartbeat.ended:
@@ -297,7 +302,7 @@ class NeighborLinks:
         self.leave([heartbeat.peer] if heartbeat.dead and heartbeat.peer else [])
 
     def leave(self, suspects: Sequence[Peer] = ()) -> None:
-        """Notify the neighbors, and close all connections; what waits for data on them fails at once."""
+        """Notify the neighbors, and shut down all connections; reads and writes of their data fail at once."""
         with self._lock:
             if self.broken is not None:
                 return
@@ -313,7 +318,7 @@ class NeighborLinks:
                         found.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free the data connections, once nothing waits for them."""
+        """Leave the ring and close the data connections, which no thread may use any more."""
         self.leave()
         for found in (self.left, self.right):
             if found is not None:
@@ -321,7 +326,7 @@ class NeighborLinks:
 
 
 def _ready(sock: socket.socket, kind: int) -> socket.socket:
-    """Set a connection up that has been introduced."""
+    """Set the options of an identified connection."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if kind == _DATA:
@@ -342,7 +347,11 @@ def _close(waiting: socket.socket | HeartbeatLink) -> None:
 
 
 def _listen(host: str, ports: Iterable[int]) -> socket.socket:
-    """A listening socket at this address, on the first port that is free."""
+    """Return a listening socket at this address, on the first free port.
+
+    Raises:
+        OSError: none of the ports is free.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in ports or [0]:
         found = socket.socket(family)

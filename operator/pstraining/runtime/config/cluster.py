@@ -13,7 +13,7 @@ from typing import Any, Final
 from pstraining.api import contract
 
 ENV_CLUSTER_FILE: Final = "PSTRAINING_CLUSTER_FILE"
-"""Another place of the cluster file than a pod's: for runs outside a cluster."""
+"""Environment variable with the path of the cluster file, for runs outside a cluster; default: the path in a pod."""
 
 
 class ClusterError(ValueError):
@@ -22,14 +22,14 @@ class ClusterError(ValueError):
 
 @dataclass(frozen=True)
 class Task:
-    """A task by TensorFlow's words: chief, worker or ps, and its index."""
+    """A task in TensorFlow's terms: chief, worker or ps, and its index."""
 
     type: str
     index: int
 
     @property
     def label(self) -> str:
-        """chief, worker-0, ps-0, ...: there is never a second chief."""
+        """The task's name: chief, worker-0, ps-0 and so on. A job has one chief."""
         return self.type if self.type == "chief" else f"{self.type}-{self.index}"
 
 
@@ -42,7 +42,7 @@ class Cluster:
     addresses: Mapping[str, tuple[str, ...]]
     """host:port of every task, by task type."""
     own_host: str = "127.0.0.1"
-    """Where the parameter servers reach this task: they dial back for every tensor that they are sent."""
+    """This task's address. Parameter servers connect to it to fetch every tensor that this task sends."""
     term: int = 1
     """The chief's attempt, from 1."""
     members: int = 1
@@ -54,13 +54,13 @@ class Cluster:
     namespace: str = ""
     """The job's namespace; empty if unknown."""
     gpus: int = 0
-    """GPUs that the container's limits ask for."""
+    """Number of GPUs in the container's limits."""
     in_pod: bool = False
-    """Whether a launcher stands beside each parameter server."""
+    """Whether the task runs in a pod, where a launcher runs beside each parameter server."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """The job's `spec.training`."""
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
-    """The job's `spec.checkpoint`, its path replaced by the one in the pod's environment where that is set."""
+    """The job's `spec.checkpoint`. The pod's environment overrides its path."""
 
     @property
     def ps(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task has the chief's duty: the chief, or worker 0 of a job without one."""
+        """Whether this task does the chief's work: the chief, or worker 0 of a job without one."""
         if self.addresses.get("chief"):
             return self.task.type == "chief"
         return self.task == Task("worker", 0)
@@ -93,10 +93,11 @@ class Cluster:
 
 
 def read(environ: Mapping[str, str] | None = None) -> Cluster:
-    """This process's task.
+    """Return this process's task and its job, from the environment and the cluster file.
 
     Raises:
-        ClusterError: the environment lacks something or contradicts itself; the message says what.
+        ClusterError: the environment or the cluster file is incomplete or inconsistent; the message names the variable
+            or the field.
     """
     env = os.environ if environ is None else environ
     if not env.get("TF_CONFIG"):
@@ -118,7 +119,7 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         raise ClusterError("the job has no parameter server")
     shared = _cluster_file(_path(env))
     checkpoint = dict(shared.get("checkpoint") or {})
-    checkpoint.pop("volume", None)  # where the path's bytes live is the operator's business
+    checkpoint.pop("volume", None)  # the operator mounts the volume; the runtime needs its path only
     if env.get(contract.ENV_CHECKPOINT_DIR):
         checkpoint["path"] = env[contract.ENV_CHECKPOINT_DIR]
     return Cluster(
@@ -139,9 +140,9 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
 
 
 def number_of_workers(cluster: Cluster, environ: Mapping[str, str] | None = None) -> int:
-    """Return the job's number of workers now: a pod's cluster file is refreshed when the job is scaled.
+    """Return the job's current number of workers, from a pod's cluster file, which changes when the job is scaled.
 
-    TF_CONFIG keeps the number of the process's start. It counts if the file cannot be read, or has no worker.
+    Without a readable file that lists workers, it is the number at the process's start, from TF_CONFIG.
     """
     try:
         tasks = _cluster_file(_path(os.environ if environ is None else environ))["cluster"]["worker"]
@@ -155,7 +156,7 @@ def _path(env: Mapping[str, str]) -> Path:
 
 
 def _in_order(tasks: Mapping[str, object] | Sequence[object]) -> list[str]:
-    """Addresses by index; TF_CONFIG allows a list and a map from index to address."""
+    """Return addresses in the order of their indices; TF_CONFIG allows a list and a map from index to address."""
     if isinstance(tasks, Mapping):
         return [str(tasks[key]) for key in sorted(tasks, key=int)]
     return [str(address) for address in tasks]

@@ -1,7 +1,7 @@
-"""Which of a task's devices compute: its accelerators, or those of them that the program names.
+"""The choice of the devices that compute: the task's accelerators, or the devices that the program names.
 
-Without an accelerator the task's first CPU device computes. Calls to the servers, and everything small that goes with
-them, are on the CPU always. Pure; imports no TensorFlow.
+Without an accelerator the task's first CPU device computes. Calls to the servers, and the small tensors of these calls,
+are always on the CPU. Pure; imports no TensorFlow.
 """
 
 from collections import Counter
@@ -16,20 +16,20 @@ NOT_CHOSEN: Final = ("CPU", "TPU_SYSTEM", "XLA_CPU", "XLA_GPU")
 
 
 class GpuMissingError(RuntimeError):
-    """TensorFlow sees fewer GPUs than the container's limits ask for; another node may have working ones."""
+    """TensorFlow sees fewer GPUs than the container's limits request; a pod on another node may see all."""
 
 
 def check_gpus(*, requested: int, visible: int, is_built_for_gpus: bool) -> None:
-    """Refuse to train slowly where GPUs were asked for.
+    """Refuse to train on CPUs if the container requests GPUs.
 
     Args:
-        requested: GPUs that the container's limits ask for.
-        visible: GPUs that TensorFlow sees.
-        is_built_for_gpus: whether this TensorFlow can use a GPU at all.
+        requested: number of GPUs in the container's limits.
+        visible: number of GPUs that TensorFlow sees.
+        is_built_for_gpus: whether this build of TensorFlow supports GPUs.
 
     Raises:
-        SettingsError: the image's TensorFlow cannot use one.
-        GpuMissingError: there are fewer on this node.
+        SettingsError: the image's TensorFlow does not support GPUs.
+        GpuMissingError: TensorFlow sees fewer GPUs on this node.
     """
     if visible >= requested:
         return

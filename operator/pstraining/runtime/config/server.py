@@ -9,14 +9,22 @@ from pstraining.runtime.config.cluster import ClusterError
 
 
 def become_server() -> None:
-    """Replace this process by the launcher's lean server; it never loads TensorFlow's Python side."""
+    """Replace this process by the launcher's server, which does not load TensorFlow's Python side. Does not return.
+
+    Raises:
+        ClusterError: the installation has no launcher.
+    """
     launcher = launcher_file()
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, str(launcher), "serve"])  # noqa: S606
 
 
 def launcher_file() -> Path:
-    """The launcher in this installation, as a file: importing it is not needed to run it."""
+    """Return the path of the launcher in this installation, without importing it.
+
+    Raises:
+        ClusterError: the installation has no launcher.
+    """
     spec = importlib.util.find_spec("pstraining")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     for folder in folders:

@@ -1,7 +1,7 @@
-"""The settings of a training run, from its program and from the job's own fields.
+"""The settings of a training run, from its program and from the job's spec.
 
-The job's `spec.training` and `spec.checkpoint` arrive in the cluster file and override what the program passed, field
-by field.
+The job's `spec.training` and `spec.checkpoint` are in the cluster file, and override the program's settings field by
+field.
 """
 
 import json
@@ -28,7 +28,7 @@ class SettingsError(FinalError, ValueError):
 
 
 class CompressionSettings(BaseModel):
-    """How gradients and parameters travel. The job's `spec.training.compression` says what each field does."""
+    """The encoding of gradients and parameters on the network. See the job's `spec.training.compression`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -39,7 +39,7 @@ class CompressionSettings(BaseModel):
 
 
 class TrainingSettings(BaseModel):
-    """How the parameters are updated, and for how long. The job's `spec.training` says what each field does."""
+    """The update mode and the length of training. See the job's `spec.training`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -58,11 +58,11 @@ class TrainingSettings(BaseModel):
     non_finite: NonFinite = NonFinite.FAIL
 
     def is_over(self, step: int) -> bool:
-        """Whether this number of steps is all of them."""
+        """Return whether training is over after this number of steps."""
         return self.steps is not None and step >= self.steps
 
     def positions(self, splits: int | None) -> int:
-        """The first position of the data that is not trained, for this number of splits."""
+        """Return the first position after all data to train, for a number of splits per epoch; ENDLESS without one."""
         return ENDLESS if self.epochs is None or splits is None else self.epochs * splits
 
     @property
@@ -104,7 +104,7 @@ class CheckpointSettings(BaseModel):
     path: str | None = None
     """Folder; None: no checkpoints, and the loss of a parameter server starts training from the beginning."""
     keep: int = Field(default=3, ge=1)
-    """How many of the newest checkpoints stay."""
+    """How many of the newest checkpoints are kept."""
     interval_seconds: int | None = Field(default=None, ge=1)
     """Seconds from the end of one checkpoint to the start of the next; None: by Young's rule, see
     `checkpoint.interval`."""
@@ -126,7 +126,7 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Ma
     """
     found = merged(_by_alias(model, script), job)
     try:
-        # As JSON, because a strict model takes an enumeration's value from nothing else.
+        # As JSON, because a strict model accepts an enumeration's value from JSON only.
         return model.model_validate_json(json.dumps(found), by_name=False, by_alias=True)
     except ValidationError as error:
         problems = "; ".join(
@@ -137,7 +137,7 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Ma
 
 
 def _by_alias(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by the API's names, from those by Python's names."""
+    """Return values by the API's names, from values by Python's names."""
     found = {}
     for name, value in values.items():
         field = model.model_fields.get(name)
@@ -149,6 +149,6 @@ def _by_alias(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, An
 
 
 def _message(kind: str, text: str) -> str:
-    if kind == "value_error":  # our own words
+    if kind == "value_error":  # a message of this module
         return text.removeprefix("Value error, ")
     return "unknown field" if kind == "extra_forbidden" else text[:1].lower() + text[1:]

@@ -19,7 +19,7 @@ _PROGRESS, _HISTORY = "/progress", "/history"
 
 
 class OperatorError(Exception):
-    """The operator has not answered, or has refused; the message says why."""
+    """The operator has not answered, or has refused the request; the message has the reason."""
 
 
 @dataclass(frozen=True)

@@ -4,4 +4,4 @@ from pstraining.runtime.errors import FinalError
 
 
 class ModelError(FinalError, ValueError):
-    """A model that cannot be trained on parameter servers; the message says what to change."""
+    """A model that cannot be trained on parameter servers; the message names the necessary change."""

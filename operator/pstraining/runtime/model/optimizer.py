@@ -150,7 +150,7 @@ def is_schedule_free(optimizer: KerasOptimizer) -> bool:
 
 
 def is_whole(optimizer: KerasOptimizer) -> bool:
-    """Return whether an optimizer looks at whole tensors: at their norms or shapes."""
+    """Return whether an optimizer needs whole tensors, such as for their norms or shapes."""
     return _is_one_of(optimizer, WHOLE)
 
 

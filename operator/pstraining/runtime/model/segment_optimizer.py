@@ -215,7 +215,7 @@ class SegmentOptimizer:
 
 
 def is_whole(segment: Segment, layout: Layout) -> bool:
-    """Return whether a segment's optimizer looks at whole tensors: then all tensors of its group are whole."""
+    """Return whether a segment's optimizer needs whole tensors; no tensor of its group is then split."""
     return layout.tensors[segment.slices[0].tensor].whole
 
 

@@ -60,7 +60,7 @@ class RowOptimizer:
     Args:
         optimizer: the user's.
         tables: the tables' Keras variables on the server.
-        groups: for each table its group, which says whether touched rows decay.
+        groups: for each table its group, which determines whether touched rows decay.
     """
 
     def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], groups: Sequence[str]) -> None:

@@ -287,7 +287,7 @@ def _written(slicing: Slicing, variable: PSVariable, begin: Tensor, end: Tensor,
         case Slicing.WHOLE:
             return variable.assign(value, read_value=False)
         case Slicing.RANGE:
-            # Not in place: every later read would copy the vector from then on, in each step too.
+            # Slices written in place would make every later read copy the whole vector, in each step.
             own = variable.read_value()
             return variable.assign(tf.concat([own[:begin], value, own[end:]], 0), read_value=False)
         case Slicing.ROWS:

@@ -1,4 +1,4 @@
-"""A process runs its program again in place, and so frees the memory that TensorFlow leaks with every connection.
+"""Renewal of a process: it runs its program again in place, which frees memory that TensorFlow leaks per connection.
 
 TensorFlow never releases the local part of a function that has parts on servers, and every connection traces the
 functions again. With hot standbys a process connects once for each server that returns. After some connections it
@@ -30,7 +30,7 @@ the limit is 5 % of growth."""
 CHIEF_EACH: Final = 8
 """The chief's connections between two renewals; it grows by 2 MB per connection."""
 QUIET_SECONDS: Final = 60.0
-"""Seconds without a new connection before a renewal: while servers fail one after another, no task is to be away."""
+"""Seconds without a new connection before a renewal: while servers fail in sequence, every task stays present."""
 TURN_SECONDS: Final = 15.0
 """Seconds between the turns of two workers."""
 TURNS: Final = 32

@@ -45,7 +45,7 @@ class StateTransfer:
     ) -> tuple[list[Process], list[Process]]:
         """Return the members that can be in sync under the next view, and those that are to be its learners.
 
-        Learners wait for each other: when one is promoted alone, the others start over.
+        Learners are promoted together: after a promotion of one alone, the others would restart their transfer.
         """
         promotable = [process for process in members if process in self._given_up]
         learners = self._view.learners if self._view else ()

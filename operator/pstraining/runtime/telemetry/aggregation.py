@@ -1,7 +1,7 @@
 """Workers' counters, summed on the chief.
 
-A worker sends its counters with its heartbeats, as JSON: cheap, not part of a step, and at most a second old. A counter
-starts at 0 with its process, so the sums of a replaced process are kept.
+A worker sends its counters with its heartbeats, as JSON: outside of steps, and at most a second old. A counter starts
+at 0 with its process; the aggregate keeps the sums of replaced processes.
 
 Pure; importing it imports no TensorFlow.
 """
@@ -22,16 +22,16 @@ METRIC = "metric/"
 WEIGHT = "weight/"
 """Prefix of a metric's name: the number of its samples."""
 STATE = "state/"
-"""Prefix of a number's place in the states of Keras' metrics: its sum over batches."""
+"""Prefix of an index in the states of Keras' metrics: the sum of that number over batches."""
 
 
 def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "") -> str:
     """Return a worker's report, without counters that are not finite.
 
     Args:
-        incarnation: the worker's process.
-        counters: its counters.
-        outputs: what the chief needs for Keras' metrics, see `model.training_metrics`.
+        incarnation: start of the worker's process, in nanoseconds since 1970.
+        counters: the process's counters.
+        outputs: description of the model's outputs for Keras' metrics, see `model.training_metrics`.
     """
     finite = {name: value for name, value in counters.items() if math.isfinite(value)}
     return json.dumps({"incarnation": incarnation, "counters": finite, "outputs": outputs})
@@ -46,7 +46,7 @@ class CounterAggregate:
         self.total: Counters = {}
         """Counters of all workers since the first reports; earlier work does not count."""
         self.outputs = ""
-        """What a worker reported for Keras' metrics."""
+        """The description of the model's outputs that a worker reported; empty before the first report."""
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the counters with a prefix, without it."""
@@ -76,7 +76,7 @@ class Window:
         self._loss = self._losses = 0.0
 
     def add_losses(self, total: float, number: float) -> None:
-        """Sum and number of the losses that were collected."""
+        """Add losses, given by their sum and number."""
         self._loss, self._losses = self._loss + total, self._losses + number
 
     @property
@@ -85,14 +85,14 @@ class Window:
         return self._loss / self._losses if self._losses else math.nan
 
     def counted(self, name: str) -> float:
-        """How much a counter has grown."""
+        """Return the growth of a counter."""
         return self._aggregate.total.get(name, 0.0) - self._from.get(name, 0.0)
 
     def state(self) -> dict[int, float]:
-        """The growth of the states of Keras' metrics, by place."""
+        """Return the growth of the states of Keras' metrics, by index."""
         return {int(place): self.counted(STATE + place) for place in self._aggregate.names(STATE)}
 
     def metrics(self) -> dict[str, float]:
-        """The mean of every metric of a training step of the program's own."""
+        """Return the mean of every metric of the program's own training step."""
         weights = {name: self.counted(WEIGHT + name) for name in self._aggregate.names(METRIC)}
         return {name: self.counted(METRIC + name) / weight for name, weight in weights.items() if weight}

@@ -1,6 +1,6 @@
-"""What each event in a task's log means. docs/reference/events.md is made of it, and has every event of the source.
+"""The meaning of each event in a task's log, from which docs/reference/events.md is generated.
 
-What to do about the events that `doctor` reports is in its own table, pstraining/cli/doctor/advice.py.
+The advice on events that `doctor` reports is in pstraining/cli/doctor/advice.py.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class EventText:
     """The tasks that log it."""
     meaning: str
     todo: str = ""
-    """What to do; empty if nothing is to be done, or `doctor` says it."""
+    """The user's action; empty if none is necessary, or `doctor` advises it."""
 
 
 _CHIEF: Final = "chief"
@@ -51,7 +51,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "checkpoint_way": EventText(
         _CHIEF,
         "Large tensors are saved, or restored, `by` the servers, or by the chief because of `reason`.",
-        "To let the servers write: mount the volume of checkpoints in their pods, too.",
+        "To let the servers write, mount the volume of checkpoints in their pods as well.",
     ),
     "checkpoint_interval": EventText(
         _CHIEF, "The interval was set by the time that a checkpoint takes and by the losses of parameter servers."
@@ -71,12 +71,12 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "no_tracker": EventText(
         _CHIEF, "`MLFLOW_TRACKING_URI` is set, and MLflow is not in the image.", "Install `mlflow-skinny` in the image."
     ),
-    "tracker_failed": EventText(_CHIEF, "MLflow did not take what was logged. Training continues, and it is retried."),
+    "tracker_failed": EventText(_CHIEF, "MLflow did not store logged values. Training continues, and they are resent."),
     "tracker_incomplete": EventText(
         _CHIEF, "`dropped` points or artifacts did not reach MLflow. Training is not affected.", "See `tracker_failed`."
     ),
     "data_begins_anew": EventText(
-        _CHIEF, "The checkpoint says nothing of the data that is trained already, so the first epoch starts again."
+        _CHIEF, "The checkpoint has no record of the data that is trained already: the first epoch starts again."
     ),
     # Data and metrics
     "workers_changed": EventText(_WORKER, "The job was scaled; the worker created its dataset for the new number."),
@@ -119,10 +119,10 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "A table with rows by key has `max_rows` rows. New keys replace rows whose last updates are the oldest.",
         "Raise `max_rows`, if `pstraining_table_keys_total` shows that rows are evicted soon after they are inserted.",
     ),
-    "compression": EventText(_WORKER, "Codec Auto has changed its choice; `on` says whether gradients are encoded."),
+    "compression": EventText(_WORKER, "Codec Auto has changed its choice; `on` shows whether gradients are encoded."),
     # Connections
     "waiting": EventText(_ANY, "The task waits for what the field `what` names."),
-    "silent": EventText(_ANY, "A server has not answered for seconds; its connections were cut, and are made again."),
+    "silent": EventText(_ANY, "A server has not answered for seconds; its connections were cut, and are opened again."),
     "cut": EventText(_ANY, "A call has taken too long, and its connections were cut."),
     "stuck": EventText(_ANY, "A call did not return although its connections were cut; the process ends and restarts."),
     "reconnected": EventText(_ANY, "The connections were restored, after `seconds`."),

@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def overwrite(text: str) -> None:
-    """Print a terminal's progress line in place of the former one; the next output replaces it."""
+    """Print a terminal's progress line over the former one; the next output replaces it."""
     with _lock:
         sys.stdout.write(f"{ERASE}{text}")
         sys.stdout.flush()

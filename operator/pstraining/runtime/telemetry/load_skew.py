@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 TOO_MUCH: Final = 1.5
-"""Multiple of the mean from which a shard is reported, because all workers wait for it."""
+"""Multiple of the mean load from which a shard is reported, because all workers wait for that shard."""
 LEAST_RATE: Final = 1e6
-"""Mean bytes per second and shard below which skew does not matter."""
+"""Mean bytes per second and shard below which skew is not reported."""
 LOOKS: Final = 3
 """Consecutive observations before a report."""
 

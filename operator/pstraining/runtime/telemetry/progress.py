@@ -15,11 +15,11 @@ REPORT_SECONDS: Final = 1.0
 PROGRESS_SECONDS: Final = 2.0
 """Seconds between the chief's progress lines."""
 STALL_TIMES: Final = 10
-"""Times the usual seconds of a step after which training stands still."""
+"""Multiple of a step's usual duration after which training is reported as stalled."""
 STALL_SECONDS: Final = 30.0
-"""Seconds without a step that are never a stall."""
+"""Seconds without a step before which training is never reported as stalled."""
 NAMED: Final = 5
-"""Missing workers that a stall names."""
+"""Maximum number of missing workers that a stall's text names."""
 BAR: Final = 20
 """Characters in the bar on a terminal."""
 
@@ -27,8 +27,8 @@ BAR: Final = 20
 class StepReports:
     """Reports of a worker's steps and the gaps between them.
 
-    A report contains the longest gap since the last report and since the start, so it shows a stall and its time
-    without a line for every step.
+    A report contains the longest gap since the last report and since the start. These show each stall without a line
+    for every step.
     """
 
     def __init__(self, worker: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class StepReports:
         self._staleness: list[int] = []  # of the updates since the last report
 
     def step(self, global_step: int, loss: float, staleness: int = 0) -> None:
-        """Record an applied update; other workers made `staleness` updates since its pull."""
+        """Record an applied update; `staleness` updates of other workers were applied since its pull."""
         self._staleness.append(staleness)
         now = self._clock()
         if self._last is not None:
@@ -167,7 +167,7 @@ class StallDetector:
         self._usual: float | None = None
 
     def observe(self, step: int, present: Collection[int], workers: int) -> str:
-        """Return why training stands still; empty while it makes steps.
+        """Return why training is stalled; empty while steps are applied.
 
         Args:
             step: the job's step now.
@@ -178,7 +178,7 @@ class StallDetector:
         if self._step is None or step != self._step:
             if self._step is not None and step > self._step:
                 seconds = (now - self._since) / (step - self._step)
-                # A moving average, so that one slow step does not count as usual.
+                # A moving average: one slow step changes the usual duration little.
                 self._usual = seconds if self._usual is None else self._usual + (seconds - self._usual) / 8
             self._step, self._since = step, now
             return ""
@@ -192,7 +192,7 @@ class StallDetector:
 
 
 def _missing(absent: Sequence[int], workers: int) -> str:
-    """Return which workers training waits for."""
+    """Return the workers that training waits for, as text."""
     if not absent:
         return f"all {workers} workers take part, so one of them may wait for its data"
     named = ", ".join(f"worker-{index}" for index in absent[:NAMED])

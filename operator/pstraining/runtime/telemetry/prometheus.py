@@ -116,11 +116,11 @@ def _of_worker(account: WorkerCounters) -> Iterator["Metric"]:
     for name, text in WORKER.items():
         yield CounterMetricFamily(f"pstraining_worker_{name}", text, value=getattr(account, name))
     yield _histogram(
-        "pstraining_worker_step_seconds", "From the end of a step to the end of the next.", account.seconds
+        "pstraining_worker_step_seconds", "Seconds from the end of a step to the end of the next.", account.seconds
     )
     yield _histogram(
         "pstraining_worker_staleness",
-        "Updates that others made between fetching the parameters and the worker's own update. In mode Sync always 0.",
+        "Updates of other workers between the pull of the parameters and the worker's own update. Always 0 in Sync.",
         account.staleness,
     )
     yield GaugeMetricFamily("pstraining_worker_longest_gap_seconds", "Longest step so far.", value=account.longest_gap)

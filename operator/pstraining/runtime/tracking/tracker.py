@@ -45,7 +45,7 @@ class Run(Protocol):
 
 
 class TrackerMissingError(Exception):
-    """The tracker's package is not there; the message says which."""
+    """The tracker's package is missing; the message names it."""
 
 
 def newer(point: TrackedPoint, last: Mapping[str, int]) -> dict[str, float]:

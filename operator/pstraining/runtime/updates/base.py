@@ -16,7 +16,7 @@ from pstraining.runtime.updates.gradients import GradientComputer
 
 FIRST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.01
-"""Seconds between queries while other workers have yet to push; doubled from the first to the longest."""
+"""Seconds between queries while other workers have yet to push; they double from the first to the longest."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class GradientComputer:
 
     Raises:
         ModelError: local steps cannot move the rows of tables.
-        OptimizerError: an optimizer cannot make local steps.
+        OptimizerError: an optimizer does not support local steps.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class GradientComputer:
             if model.loss_scale is None:
                 finite = are_finite([*tf.nest.flatten(vectors), *rows])
                 return _stats(batch, loss, finite, self._parts), vectors, touched
-            # An overflow makes no step of the optimizer; the forward pass has changed the state nevertheless.
+            # After an overflow the optimizer applies no step, but the forward pass has changed the state.
             overflowed = tf.logical_not(are_finite([*gradients, *rows]))
             finite = are_finite(changes) if changes else tf.constant(True)
             return _stats(batch, loss, finite, self._parts, overflowed), vectors, touched

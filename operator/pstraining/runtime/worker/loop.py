@@ -80,7 +80,7 @@ class Worker:
         self._in_session = False
         self._epochs, self._epoch = epochs or Epochs(), 0
         self._wake = threading.Event()  # the heartbeat is due before its time
-        self._sending = threading.Lock()  # so that no older report replaces a newer one
+        self._sending = threading.Lock()  # one report at a time: an older one never replaces a newer one
         self._pending: UpdateBatches | None = None  # the batches to train next; kept until their update is applied
         self._upcoming: UpdateBatches | None = None  # those after them, if the updates look ahead
         self._session: records.Session | None = None
@@ -294,7 +294,7 @@ class Worker:
         return encoding.ballot(session.fence).term if self._client.cluster.members > 1 else session.fence
 
     def _skip_non_finite(self, result: StepResult) -> None:
-        """Report a gradient that is not finite; raise if the policy says so.
+        """Report a gradient that is not finite; raise if the policy is Fail.
 
         Raises:
             NonFiniteError: `nonFinite` is Fail.

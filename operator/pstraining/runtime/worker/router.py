@@ -18,11 +18,11 @@ from pstraining.runtime.updates.base import Updates
 SETTLED_SECONDS: Final = 2.0
 """Seconds without a change after which a worker prepares for the next failure."""
 AGAIN_SECONDS: Final = 5.0
-"""Seconds until a failed preparation is tried again."""
+"""Seconds until a failed preparation is retried."""
 
 
 class Router(Protocol):
-    """Where a worker finds the parameters."""
+    """Provides the store and the updates that a worker currently trains with."""
 
     @property
     def first(self) -> tuple[ParameterStore, Updates]:

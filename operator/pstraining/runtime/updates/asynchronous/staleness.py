@@ -40,7 +40,7 @@ class Clocks(ModeState):
 
     @property
     def transient(self) -> list[Variable]:
-        """Return nothing: a member that takes over recognizes every update that was applied before."""
+        """Return nothing: after a failover the member recognizes every update that was applied before."""
         return []
 
     def followers(self, segment: int) -> list[PSVariable]:
