@@ -76,7 +76,7 @@ REFUSED = {
     "a wrong codec": (edit("spec.training.compression.push", "Zip"), "spec.training.compression.push"),
     "a bound on staleness with Sync": (
         edit("spec.training", {"mode": "Sync", "maxStaleness": 4}),
-        "only with mode Async do workers run apart",
+        "spec.training.maxStaleness needs mode Async",
     ),
     "overlapped communication with Sync": (
         edit("spec.training", {"mode": "Sync", "overlapCommunication": True}),
@@ -86,36 +86,42 @@ REFUSED = {
         edit("spec.training", {"localSteps": 2, "overlapCommunication": True}),
         "spec.training.overlapCommunication: only updates of mode Async, and of single steps",
     ),
-    "backup workers without Sync": (edit("spec.training.backupWorkers", 1), "only an update of mode Sync waits"),
-    "ordered sums without Sync": (edit("spec.training.orderedSums", True), "added up only with mode Sync"),
+    "backup workers without Sync": (
+        edit("spec.training.backupWorkers", 1),
+        "backupWorkers needs spec.training.mode: Sync",
+    ),
+    "ordered sums without Sync": (
+        edit("spec.training.orderedSums", True),
+        "orderedSums needs spec.training.mode: Sync",
+    ),
     "ordered sums and backup workers": (
         edit("spec.training", {"mode": "Sync", "orderedSums": True, "backupWorkers": 1}),
-        "it does not go with backupWorkers",
+        "cannot be used with backupWorkers",
     ),
-    "a codec for pulls without Sync": (edit("spec.training.compression.pull", "Int8"), "may be None, Bf16 or Auto"),
+    "a codec for pulls without Sync": (edit("spec.training.compression.pull", "Int8"), "must be None, Bf16 or Auto"),
     "ordered sums and Auto": (
         edit("spec.training", {"mode": "Sync", "orderedSums": True, "compression": {"push": "Auto"}}),
-        "compression Auto, which goes by the clock",
+        "compression Auto, which depends on measured times",
     ),
     "compression with Hybrid": (
         edit("spec.training", {"mode": "Hybrid", "compression": {"push": "Int8"}}),
-        "spec.training.compression does not go with mode Hybrid",
+        "spec.training.compression cannot be used with mode Hybrid",
     ),
     "local steps with Hybrid": (
         edit("spec.training", {"mode": "Hybrid", "localSteps": 2}),
-        "spec.training.localSteps does not go with mode Hybrid",
+        "spec.training.localSteps cannot be used with mode Hybrid",
     ),
     "backup workers with Hybrid": (
         edit("spec.training", {"mode": "Hybrid", "backupWorkers": 1}),
-        "only an update of mode Sync waits",
+        "backupWorkers needs spec.training.mode: Sync",
     ),
     "ordered sums with Hybrid": (
         edit("spec.training", {"mode": "Hybrid", "orderedSums": True}),
-        "added up only with mode Sync",
+        "orderedSums needs spec.training.mode: Sync",
     ),
     "local steps and accumulation": (
         edit("spec.training", {"localSteps": 2, "accumulationSteps": 2}),
-        "localSteps and accumulationSteps do not go together",
+        "localSteps and accumulationSteps cannot be used together",
     ),
     "a wrong policy": (
         edit("spec.runPolicy.cleanPodPolicy.onSuccess", "Never"),
@@ -124,24 +130,27 @@ REFUSED = {
     "no checkpoint volume": (edit("spec.checkpoint.path", "/c"), "exactly one of volume and volumeClaimTemplate"),
     "a claim of one's own that would be deleted": (
         edit("spec.checkpoint", {"volume": {"emptyDir": {}}, "retainPolicy": "Delete"}),
-        "spec.checkpoint.retainPolicy: Delete goes with volumeClaimTemplate only",
+        "spec.checkpoint.retainPolicy: Delete needs volumeClaimTemplate",
     ),
     "a checkpoint path of ours": (
         edit("spec.checkpoint", {"path": "/pstraining", "volume": {"emptyDir": {}}}),
         "spec.checkpoint.path",
     ),
-    "two claim templates of one name": (edit("spec.ps.volumeClaimTemplates", [CLAIM, CLAIM]), "two have one name"),
+    "two claim templates of one name": (
+        edit("spec.ps.volumeClaimTemplates", [CLAIM, CLAIM]),
+        "two templates have the same name",
+    ),
     "a claim template with our volume's name": (
         edit("spec.ps.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "pstraining-run"}}]),
         "are the operator's volumes",
     ),
     "hot standbys of a program of one's own": (
         edits(edit("spec.training", {}), edit("spec.ps.standby", {"mode": "Hot"})),
-        "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync, Async or Hybrid",
+        "spec.ps.standby.mode Hot needs pstraining.runtime: set spec.training.mode to Sync, Async or Hybrid",
     ),
     "too many hot standbys": (
         edit("spec.ps.standby", {"mode": "Hot", "replicasPerShard": 3}),
-        "a shard has one or two hot standbys",
+        "replicasPerShard must be 1 or 2 with hot standbys",
     ),
     "a placement of no standbys": (
         edit("spec.ps.standby", {"placement": {"nodeSelector": {"pool": "reliable"}}}),
@@ -149,7 +158,7 @@ REFUSED = {
     ),
     "hot standbys that are thrown away": (
         edit("spec.ps", {"replicas": 1, "onChiefRestart": "Restart", "standby": {"mode": "Hot"}}),
-        "throws away what hot standbys keep",
+        "would delete the state on hot standbys",
     ),
     "a gang of no scheduler": (edit(f"{SCHEDULING}.gang", "Kueue"), f"{SCHEDULING}.gang"),
     "a queue without a gang": (edit(f"{SCHEDULING}.queue", "q"), "only Volcano has queues; set gang to Volcano"),

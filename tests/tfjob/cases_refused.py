@@ -73,7 +73,7 @@ REFUSED = (
         tfjob="Overwritten by the replica's, with a warning event",
         source=API,
         ours="Refused",
-        refused="spec.worker.template.spec.restartPolicy is not the pod's here",
+        refused="spec.worker.template.spec.restartPolicy is not supported",
     ),
     Case(
         name="host-network",
@@ -121,7 +121,7 @@ REFUSED = (
         tfjob="(Taken; it cannot succeed)",
         source=TYPES,
         ours="Refused",
-        refused="spec.successPolicy AllWorkers needs workers that may end",
+        refused="spec.successPolicy AllWorkers needs workers that can succeed",
     ),
     Case(
         name="a-name-that-is-too-long-for-the-names-of-its-services",

@@ -81,12 +81,12 @@ def root() -> list[Rule]:
         {
             "rule": f"self.metadata.name.size() <= {names.MAX_JOB_NAME}",
             "message": f"metadata.name must have at most {names.MAX_JOB_NAME} characters: names of Services and pods "
-            "are made from it",
+            "start with it",
         },
         {
             "rule": f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
             "message": "metadata.name must be lower-case letters, digits and '-', and start with a letter: names of "
-            "Services are made from it",
+            "Services start with it",
         },
         *(_fixed(free, path, fixed) for path in FIXED_WHILE_RUNNING),
         *(_fixed(f"{free} || self.spec.ps.standby.mode == 'Hot'", path, unless_hot) for path in FREE_WITH_HOT_STANDBYS),
@@ -123,60 +123,63 @@ def training() -> list[Rule]:
     return [
         {
             "rule": f"!({hybrid}) || !has(self.compression) || ({plain})",
-            "message": "spec.training.compression does not go with mode Hybrid: dense gradients travel among workers",
+            "message": "spec.training.compression cannot be used with mode Hybrid, where workers exchange dense "
+            "gradients directly; remove it, or set spec.training.mode to Sync or Async",
             "fieldPath": ".compression",
         },
         {
             "rule": f"!({hybrid}) || !has(self.localSteps) || self.localSteps == 1",
-            "message": "spec.training.localSteps does not go with mode Hybrid; use accumulationSteps",
+            "message": "spec.training.localSteps cannot be used with mode Hybrid; use accumulationSteps",
             "fieldPath": ".localSteps",
         },
         {
             "rule": f"{pull} || ({sync})",
-            "message": "spec.training.compression.pull: with mode Async it may be None, Bf16 or Auto; other codecs "
-            "need mode Sync; set spec.training.mode, too",
+            "message": "spec.training.compression.pull must be None, Bf16 or Auto in mode Async; other codecs need "
+            "spec.training.mode: Sync",
             "fieldPath": ".compression",
         },
         {
             "rule": "!has(self.localSteps) || self.localSteps == 1 || !has(self.accumulationSteps) || "
             "self.accumulationSteps == 1",
-            "message": "spec.training.localSteps and accumulationSteps do not go together",
+            "message": "spec.training.localSteps and accumulationSteps cannot be used together; remove one of them",
             "fieldPath": ".localSteps",
         },
         {
             "rule": "!has(self.maxStaleness) || !has(self.mode) || self.mode == 'Async'",
-            "message": "spec.training.maxStaleness: only with mode Async do workers run apart; take it away",
+            "message": "spec.training.maxStaleness needs mode Async, because only its workers are at different steps; "
+            "remove it",
             "fieldPath": ".maxStaleness",
         },
         {
             "rule": "!has(self.overlapCommunication) || !self.overlapCommunication || ((!has(self.mode) || "
             "self.mode == 'Async') && (!has(self.localSteps) || self.localSteps == 1))",
-            "message": "spec.training.overlapCommunication: only updates of mode Async, and of single steps, travel "
-            "while a worker computes; take it away, or mode and localSteps",
+            "message": "spec.training.overlapCommunication needs mode Async without localSteps; remove it, or remove "
+            "mode and localSteps",
             "fieldPath": ".overlapCommunication",
         },
         {
             "rule": f"!has(self.backupWorkers) || self.backupWorkers == 0 || ({sync})",
-            "message": "spec.training.backupWorkers: only an update of mode Sync waits for workers; set "
-            "spec.training.mode, too",
+            "message": "spec.training.backupWorkers needs spec.training.mode: Sync, whose updates can leave out slow "
+            "workers",
             "fieldPath": ".backupWorkers",
         },
         {
             "rule": f"!has(self.orderedSums) || !self.orderedSums || ({sync})",
-            "message": "spec.training.orderedSums: gradients are added up only with mode Sync; set "
-            "spec.training.mode, too",
+            "message": "spec.training.orderedSums needs spec.training.mode: Sync, whose servers can add gradients in a "
+            "fixed order",
             "fieldPath": ".orderedSums",
         },
         {
             "rule": "!has(self.orderedSums) || !self.orderedSums || !has(self.backupWorkers) || "
             "self.backupWorkers == 0",
-            "message": "spec.training.orderedSums waits for every worker: it does not go with backupWorkers",
+            "message": "spec.training.orderedSums waits for every worker and cannot be used with backupWorkers; remove "
+            "one of them",
             "fieldPath": ".orderedSums",
         },
         {
             "rule": f"!has(self.orderedSums) || !self.orderedSums || !has(self.compression) || !{auto}",
-            "message": "spec.training.orderedSums repeats a run bit for bit: compression Auto, which goes by the "
-            "clock, does not",
+            "message": "spec.training.orderedSums repeats a run bit for bit, and cannot be used with compression Auto, "
+            "which depends on measured times; choose a fixed codec",
             "fieldPath": ".orderedSums",
         },
     ]
@@ -198,16 +201,17 @@ def pod_spec(path: str) -> list[Rule]:
         {
             "rule": f"{containers}.all(c, !has(c.env) || c.env.all(e, !e.name.startsWith('{_RESERVED_ENV}') || "
             f"{_FREE_ENV}))",
-            "message": f"{path}.containers: names in env that start with {_RESERVED_ENV} are the operator's but for "
-            f"{' and '.join(contract.ENV_OF_TEMPLATES)}; rename",
+            "message": f"{path}.containers: names in env that start with {_RESERVED_ENV} are reserved, except "
+            f"{' and '.join(contract.ENV_OF_TEMPLATES)}; rename them",
         },
         {
             "rule": "!has(self.hostNetwork) || !self.hostNetwork",
-            "message": f"{path}.hostNetwork is not supported: two tasks of a job on one node would fight for a port",
+            "message": f"{path}.hostNetwork is not supported, because two tasks on one node would need the same port; "
+            "remove it",
         },
         {
             "rule": "!has(self.restartPolicy)",
-            "message": f"{path}.restartPolicy is not the pod's here: use restartPolicy of the role",
+            "message": f"{path}.restartPolicy is not supported: use restartPolicy of the role",
         },
     ]
 
@@ -232,25 +236,27 @@ def spec() -> list[Rule]:
     return [
         {
             "rule": "self.successPolicy != 'AllWorkers' || self.worker.restartPolicy != 'Always'",
-            "message": "spec.successPolicy AllWorkers needs workers that may end: spec.worker.restartPolicy is Always",
+            "message": "spec.successPolicy AllWorkers needs workers that can succeed: set spec.worker.restartPolicy to "
+            "another value than Always",
         },
         {
             "rule": "self.ps.standby.mode != 'Hot' || has(self.training.mode)",
-            "message": "spec.ps.standby.mode Hot is the runtime's: set spec.training.mode to Sync, Async or Hybrid",
+            "message": "spec.ps.standby.mode Hot needs pstraining.runtime: set spec.training.mode to Sync, Async or "
+            "Hybrid",
             "fieldPath": ".ps",
         },
         {
             "rule": f"!has({least}) || ({least} >= {always} + {needed} && {least} <= {always} + self.worker.replicas)",
             "message": "spec.runPolicy.schedulingPolicy.minAvailable must be at least all parameter servers, the chief "
             "and spec.worker.minReplicas workers (all without it), and at most all of these with "
-            "spec.worker.replicas: change it or the workers' numbers, or take it away",
+            "spec.worker.replicas: change it or the workers' numbers, or remove it",
             "fieldPath": ".runPolicy.schedulingPolicy",
         },
     ]
 
 
 def autoscaling() -> list[Rule]:
-    """On spec.autoscaling."""
+    """Return the rules on spec.autoscaling."""
     return [
         {
             "rule": "!has(self.mode) || self.mode != 'Grow' || (has(self.rolePolicies) && "
@@ -267,20 +273,20 @@ def scheduling_policy() -> list[Rule]:
     return [
         {
             "rule": "!has(self.queue) || self.gang == 'Volcano'",
-            "message": "spec.runPolicy.schedulingPolicy.queue: only Volcano has queues; set gang to Volcano, or take "
-            "the queue away",
+            "message": "spec.runPolicy.schedulingPolicy.queue: only Volcano has queues; set gang to Volcano, or remove "
+            "the queue",
             "fieldPath": ".queue",
         },
         {
             "rule": "!has(self.minAvailable) || self.gang != 'None'",
             "message": "spec.runPolicy.schedulingPolicy.minAvailable: without a gang pods are scheduled one by one; "
-            "set gang, too, or take it away",
+            "set gang as well, or remove it",
             "fieldPath": ".minAvailable",
         },
         {
             "rule": "!has(self.timeoutSeconds) || self.gang == 'SchedulerPlugins'",
             "message": "spec.runPolicy.schedulingPolicy.timeoutSeconds: only SchedulerPlugins has such a timeout; set "
-            "gang to SchedulerPlugins, or take it away",
+            "gang to SchedulerPlugins, or remove it",
             "fieldPath": ".timeoutSeconds",
         },
     ]
@@ -306,7 +312,7 @@ def ps() -> list[Rule]:
     return [
         {
             "rule": f"!has({claims}) || {claims}.all(c, {claims}.exists_one(d, d.metadata.name == {claim}))",
-            "message": "spec.ps.volumeClaimTemplates: two have one name",
+            "message": "spec.ps.volumeClaimTemplates: two templates have the same name; rename one of them",
             "fieldPath": ".volumeClaimTemplates",
         },
         {
@@ -323,7 +329,7 @@ def ps() -> list[Rule]:
         },
         {
             "rule": f"!({hot}) || self.standby.replicasPerShard <= 2",
-            "message": "spec.ps.standby.replicasPerShard: a shard has one or two hot standbys",
+            "message": "spec.ps.standby.replicasPerShard must be 1 or 2 with hot standbys",
             "fieldPath": ".standby",
         },
         {
@@ -334,7 +340,7 @@ def ps() -> list[Rule]:
         },
         {
             "rule": f"!({hot}) || !has(self.onChiefRestart) || self.onChiefRestart != 'Restart'",
-            "message": "spec.ps.onChiefRestart: Restart throws away what hot standbys keep; take it away",
+            "message": "spec.ps.onChiefRestart: Restart would delete the state on hot standbys; remove it",
             "fieldPath": ".onChiefRestart",
         },
     ]
@@ -349,13 +355,14 @@ def checkpoint() -> list[Rule]:
         },
         {
             "rule": "self.retainPolicy != 'Delete' || has(self.volumeClaimTemplate)",
-            "message": "spec.checkpoint.retainPolicy: Delete goes with volumeClaimTemplate only, as the operator never "
-            "deletes a claim of your own",
+            "message": "spec.checkpoint.retainPolicy: Delete needs volumeClaimTemplate, because the operator never "
+            "deletes your own claim; remove it",
             "fieldPath": ".retainPolicy",
         },
         {
             "rule": "self.path != '/pstraining' && !self.path.startsWith('/pstraining/') && self.path != "
             "'/run/pstraining' && !self.path.startsWith('/run/pstraining/')",
-            "message": "spec.checkpoint.path: /pstraining and /run/pstraining are the launcher's; choose another",
+            "message": "spec.checkpoint.path: /pstraining and /run/pstraining are reserved for the launcher; choose "
+            "another path",
         },
     ]

@@ -47,25 +47,25 @@ def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:
         ({"steps": 10, "mode": "Sync", "maxStaleness": 1}, "training: maxStaleness needs mode Async"),
         (
             {"steps": 10, "mode": "Sync", "overlapCommunication": True},
-            "training: overlapCommunication needs mode Async, and does not go with localSteps",
+            "training: overlapCommunication needs mode Async without localSteps",
         ),
         (
             {"steps": 10, "localSteps": 2, "overlapCommunication": True},
-            "training: overlapCommunication needs mode Async, and does not go with localSteps",
+            "training: overlapCommunication needs mode Async without localSteps",
         ),
         ({"steps": 10, "maxStaleness": 0}, "training.maxStaleness: input should be greater than or equal to 1"),
         ({"steps": 10, "mode": "Hybrid", "backupWorkers": 1}, "training: backupWorkers and orderedSums need mode Sync"),
         (
             {"steps": 10, "mode": "Hybrid", "localSteps": 2},
-            "training: localSteps and compression do not go with mode Hybrid",
+            "training: localSteps and compression cannot be used with mode Hybrid",
         ),
         (
             {"steps": 10, "mode": "Hybrid", "compression": {"push": "Int8"}},
-            "training: localSteps and compression do not go with mode Hybrid",
+            "training: localSteps and compression cannot be used with mode Hybrid",
         ),
         (
             {"steps": 10, "mode": "Hybrid", "compression": {"pull": "Bf16"}},
-            "training: localSteps and compression do not go with mode Hybrid",
+            "training: localSteps and compression cannot be used with mode Hybrid",
         ),
         (
             {"steps": 10, "compression": {"push": "Zip"}},
@@ -73,11 +73,12 @@ def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:
         ),
         (
             {"steps": 10, "mode": "Sync", "backupWorkers": 1, "orderedSums": True},
-            "training: orderedSums waits for every worker: it does not go with backupWorkers",
+            "training: orderedSums waits for every worker and cannot be used with backupWorkers",
         ),
         (
             {"steps": 10, "mode": "Sync", "orderedSums": True, "compression": {"push": "Auto"}},
-            "training: orderedSums repeats a run bit for bit: compression Auto, which goes by the clock, does not",
+            "training: orderedSums repeats a run bit for bit, and cannot be used with compression Auto, which depends on "
+            "measured times; choose a fixed codec",
         ),
         (
             {"steps": 10, "compression": {"pull": "Int8"}},

@@ -81,17 +81,18 @@ class TrainingSettings(BaseModel):
         if self.mode is not Mode.ASYNC and self.max_staleness is not None:
             raise ValueError("maxStaleness needs mode Async")
         if self.overlap_communication and (self.mode is not Mode.ASYNC or self.local_steps > 1):
-            raise ValueError("overlapCommunication needs mode Async, and does not go with localSteps")
+            raise ValueError("overlapCommunication needs mode Async without localSteps")
         coded = {self.compression.push, self.compression.pull} != {Codec.NONE}
         if self.mode is Mode.HYBRID and (self.local_steps > 1 or coded):
-            raise ValueError("localSteps and compression do not go with mode Hybrid")
+            raise ValueError("localSteps and compression cannot be used with mode Hybrid")
         if self.local_steps > 1 and self.accumulation_steps > 1:
-            raise ValueError("localSteps and accumulationSteps do not go together")
+            raise ValueError("localSteps and accumulationSteps cannot be used together; remove one of them")
         if self.backup_workers and self.ordered_sums:
-            raise ValueError("orderedSums waits for every worker: it does not go with backupWorkers")
+            raise ValueError("orderedSums waits for every worker and cannot be used with backupWorkers")
         if self.ordered_sums and Codec.AUTO in (self.compression.push, self.compression.pull):
             raise ValueError(
-                "orderedSums repeats a run bit for bit: compression Auto, which goes by the clock, does not"
+                "orderedSums repeats a run bit for bit, and cannot be used with compression Auto, which depends on "
+                "measured times; choose a fixed codec"
             )
         return self
 
