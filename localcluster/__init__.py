@@ -3,7 +3,7 @@
 Purpose: ``python3 -m localcluster up`` starts etcd, the control plane and real kubelets from
 pinned Go modules; every node is a network namespace with its own containerd.
 
-Invariants: standard library only (it runs before any virtual environment exists); it touches
-nothing outside its run folder, its cache, its own namespaces, links and cgroups; ``down`` leaves
-nothing but the cache. It imports nothing else of this repository.
+Invariants: it imports only the standard library, because it runs before any virtual environment
+exists. It changes only its run folder, its cache, its own namespaces, links and cgroups. ``down``
+removes all of these except the cache. It imports no other package of this repository.
 """

@@ -25,7 +25,7 @@ def up(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
     with lifecycle.locked(layout, progress), ThreadPoolExecutor(max_workers=2) as pool:
         images: Future[list[Image]] | None = pool.submit(prepare_images, layout, progress) if args.images else None
         cluster = lifecycle.up(layout, args.nodes, progress, ipv6=args.ipv6)
-        # What the cluster does not need to run, but its users do.
+        # Tools that the cluster's users need, and the cluster itself does not.
         extra = pool.submit(cluster.toolbox.ensure, DEFAULT_TOOLS)
         if images is not None:
             load.load(layout, cluster.plan, images.result(), progress)
@@ -42,11 +42,11 @@ def prepare_images(layout: Layout, progress: Progress) -> list[Image]:
 
 
 def down(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
-    """Take the cluster down; only the cache stays."""
+    """Take the cluster down; only the cache is kept."""
     lifecycle.require_root()
     with lifecycle.locked(layout, progress):
         lifecycle.down(layout, progress, purge=args.purge)
-    progress.say("down; the cache stays in " + str(layout.cache))
+    progress.say(f"down; the cache is kept in {layout.cache}")
 
 
 def show_status(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
@@ -54,7 +54,7 @@ def show_status(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
     text, well = status.report(layout)
     print(text)
     if not well:
-        raise ClusterError("the cluster is not whole: 'up' repairs it")
+        raise ClusterError("a daemon or a node of the cluster is missing: 'up' repairs the cluster")
 
 
 def kubeconfig(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
@@ -64,7 +64,7 @@ def kubeconfig(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
 
 
 def build_images(args: argparse.Namespace, layout: Layout, progress: Progress) -> None:
-    """Build images whose inputs changed; print names and digests."""
+    """Build images whose inputs have changed; print names and digests."""
     ensure_packages(layout, progress)
     for image in ImageStore(layout, progress).ensure(args.targets or TARGETS):
         print(f"{image.name}\t{image.digest}")
@@ -134,7 +134,7 @@ def audit(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
 
 
 def bin_folder(_: argparse.Namespace, layout: Layout, progress: Progress) -> None:
-    """Build the usual tools if needed; print the folder that holds them, for PATH."""
+    """Build the default tools if needed; print their folder, for PATH."""
     toolbox = Toolbox(layout, progress)
     toolbox.ensure(DEFAULT_TOOLS)
     print(toolbox.path_folder(DEFAULT_TOOLS))
@@ -150,7 +150,7 @@ def one_tool(args: argparse.Namespace, layout: Layout, progress: Progress) -> No
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands and their options."""
+    """Return the parser of all commands and their options."""
     top = argparse.ArgumentParser(prog="python3 -m localcluster", description="A real Kubernetes on this machine.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -161,9 +161,9 @@ def parser() -> argparse.ArgumentParser:
         return command
 
     command = add("up", up)
-    command.add_argument("--nodes", type=int, help="how many (default: as before, else 2)")
+    command.add_argument("--nodes", type=int, help="number of nodes (default: as before, or 2)")
     command.add_argument("--images", action="store_true", help="also build and load the project's images")
-    command.add_argument("--ipv6", action="store_true", help="nodes, pods and Services have IPv6 addresses alone")
+    command.add_argument("--ipv6", action="store_true", help="nodes, pods and Services have IPv6 addresses only")
     command = add("down", down)
     command.add_argument("--purge", action="store_true", help="also drop the images loaded into the nodes")
     add("status", show_status)
@@ -188,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
     add("gang", run_gang).add_argument("action", choices=("up", "down"))
     command = add("kueue", run_kueue)
     command.add_argument("action", choices=("up", "down"))
-    command.add_argument("--all-jobs", action="store_true", help="it sets manageJobsWithoutQueueName")
+    command.add_argument("--all-jobs", action="store_true", help="set manageJobsWithoutQueueName")
     add("audit", audit).add_argument("action", nargs="?", choices=("path",), default="path")
     add("bin", bin_folder)
     add("tool", one_tool).add_argument("name")
@@ -196,7 +196,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command and return the exit status."""
     args = parser().parse_args(argv)
     try:
         args.run(args, read_layout(os.environ), Progress())
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; 'up' continues where this ended, 'down' cleans up", file=sys.stderr)
+        print("interrupted: 'up' continues, and 'down' cleans up", file=sys.stderr)
         return 130
     return 0
 

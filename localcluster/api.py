@@ -1,6 +1,6 @@
-"""A tiny client of the API server, for what the cluster's own tools need.
+"""A small client of the API server for the cluster's own tools.
 
-Starting kubectl costs a tenth of a second each time; this costs a connection.
+A request costs one connection, while each start of kubectl costs a tenth of a second.
 """
 
 import http.client
@@ -17,7 +17,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class ApiClient:
-    """Speaks JSON with the API server as the cluster's administrator."""
+    """Sends JSON requests to the API server as the cluster's administrator."""
 
     def __init__(self, address: str, pki: Path) -> None:
         self.address = address
@@ -32,7 +32,7 @@ class ApiClient:
         *,
         content_type: str = "application/json",
     ) -> tuple[int, str]:
-        """Send one request; returns status and body.
+        """Send one request; return the status and the body.
 
         Raises:
             ClusterError: the server cannot be reached.
@@ -57,7 +57,7 @@ class ApiClient:
         return self._result("GET", path, status, text)
 
     def create(self, path: str, body: Mapping[str, object]) -> bool:
-        """Create an object; returns false when it exists already."""
+        """Create an object; return False if it exists already."""
         status, text = self.request("POST", path, body)
         if status == 409 and "AlreadyExists" in text:
             return False
@@ -70,7 +70,7 @@ class ApiClient:
         self._result("PATCH", path, status, text)
 
     def delete(self, path: str) -> bool:
-        """Delete an object or a collection; returns false when there is none."""
+        """Delete an object or a collection; return False if there is none."""
         status, text = self.request("DELETE", path)
         if status == 404:
             return False
@@ -78,7 +78,7 @@ class ApiClient:
         return True
 
     def ready(self) -> bool:
-        """Whether the server reports that it is ready."""
+        """Return whether the server reports that it is ready."""
         try:
             return self.request("GET", "/readyz")[0] == 200
         except ClusterError:

@@ -1,4 +1,4 @@
-"""Reading the API server's audit log, which is rotated by renaming."""
+"""A reader of the API server's audit log, which is rotated by renaming."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,28 +7,28 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in the log."""
+    """A position in the log."""
 
     inode: int
     offset: int
 
 
 class AuditFiles:
-    """The log's files, the newest of which is written to."""
+    """The log's files; the API server writes to the newest one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def mark(self) -> Mark:
-        """The end of the log now."""
+        """Return the current end of the log."""
         found = self._path.stat()
         return Mark(found.st_ino, found.st_size)
 
     def lines(self, since: Mark | None = None) -> Iterator[bytes]:
-        """Whole lines, one JSON object each: those after a mark, or all that there still are.
+        """Yield complete lines, one JSON object each: those after a mark, or those of all kept files.
 
         Raises:
-            LookupError: the file with the mark is no longer kept.
+            LookupError: the file with the mark was rotated away.
         """
         files = sorted(self._path.parent.glob(f"{self._path.stem}*{self._path.suffix}"), key=_written)
         inodes = [file.stat().st_ino for file in files]

@@ -1,7 +1,7 @@
 """The base image: Debian's Python under the name that Dockerfiles expect.
 
-Where no registry is in reach, ``FROM python:3.11-slim`` must still build. Debian bookworm carries
-Python 3.11; what the well-known image has and Debian lacks (``python``, an unmanaged pip) is added.
+``FROM python:3.11-slim`` must build without access to a registry. Debian bookworm has Python 3.11;
+the parts of the public image that Debian lacks (``python``, an unmanaged pip) are added.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from localcluster.shell import run, run_logged
 BASE_IMAGE = "docker.io/library/python:3.11-slim"
 SUITE = "bookworm"
 PACKAGES = ("python3", "python3-venv", "python3-pip", "ca-certificates")
-# Freed space that no program in a container misses.
+# Folders that no program in a container needs.
 UNUSED = (
     "usr/share/doc",
     "usr/share/man",
@@ -32,14 +32,14 @@ REVISION = "2"
 
 
 def base_key() -> str:
-    """What the base is made of; a change makes it again."""
+    """Return a hash of the base's inputs; another hash means another build."""
     mirror = os.environ.get("PSTRAINING_DEBIAN_MIRROR", "")
     text = repr((REVISION, SUITE, PACKAGES, UNUSED, mirror))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def command(root: Path) -> list[str]:
-    """The debootstrap command; its default mirror unless the environment names another."""
+    """Return the debootstrap command, with its default mirror unless the environment names another one."""
     mirror = os.environ.get("PSTRAINING_DEBIAN_MIRROR", "")
     args = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root)]
     return [*args, mirror] if mirror else args
@@ -47,9 +47,9 @@ def command(root: Path) -> list[str]:
 
 @contextmanager
 def make_root(root: Path, log: Path, step: Step) -> Iterator[None]:
-    """A root file system at ``root`` while the block runs.
+    """Provide a root file system at ``root`` while the block runs.
 
-    It is made on a tmpfs, for dpkg syncs every file to its disk.
+    It is on a tmpfs, because dpkg syncs every file to its disk.
     """
     if is_mounted(root):
         run(["umount", "-l", str(root)])
@@ -69,7 +69,7 @@ def make_root(root: Path, log: Path, step: Step) -> Iterator[None]:
 
 
 def finish(root: Path) -> None:
-    """Make it look like the well-known image, and smaller."""
+    """Adapt the root file system to the public image, and make it smaller."""
     (root / "usr/bin/python").symlink_to("python3")
     for marker in (root / "usr/lib").glob("python3*/EXTERNALLY-MANAGED"):
         marker.unlink()
@@ -78,5 +78,5 @@ def finish(root: Path) -> None:
         (root / folder).mkdir(parents=True)
     for name in ("hostname", "resolv.conf"):
         (root / "etc" / name).write_text("", encoding="utf-8")
-    # The mount point of the build's pip configuration: it exists, so that no build adds it.
+    # The mount point of the build's pip configuration: created here, or each build would add it to an image.
     (root / "etc/pip.conf").write_text("", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The buildah commands that we use, with a storage of our own in the cache.
+"""The buildah commands of this package, with a separate storage in the cache.
 
-Own storage, own registry and signature settings: the user's images and configuration are neither
-used nor touched, and a short name can only mean what is built here.
+Storage and registry settings are separate: the user's images and configuration are neither read
+nor changed, and a short name always means an image that was built here.
 """
 
 import json
@@ -26,7 +26,7 @@ class Buildah:
         self.folder = layout.cache / "buildah"
 
     def label(self, image: str) -> str:
-        """The base key that an image was labelled with; empty when there is no such image."""
+        """Return the base key in an image's label; empty without the image or the label."""
         try:
             text = run([*self._base(), "inspect", "--type", "image", image])
         except ClusterError:
@@ -60,7 +60,7 @@ class Buildah:
     ) -> None:
         """Build a target of the context's Dockerfile, with cached layers or without any.
 
-        All files get one time, so that the same files are the same image.
+        All files get the same time, so that equal files result in equal images.
         """
         layers = ["--layers"] if cached else ["--no-cache", "--layers=false"]
         args = [*self._base(), "bud", "--isolation", "chroot", "--network", "host", "--pull-never", *layers]
@@ -71,15 +71,15 @@ class Buildah:
         run_logged(args, log, what=f"building image {target}", env=self._env(), on_line=on_line)
 
     def clean(self) -> None:
-        """Remove the working containers of builds that were interrupted; the caller holds the lock."""
+        """Remove the working containers of interrupted builds; the caller holds the lock."""
         run([*self._base(), "rm", "--all"], check=False)
 
     def store(self) -> LayerStore:
-        """A view of the storage, from which images are loaded."""
+        """Return a view of the storage, from which images are loaded."""
         return LayerStore(self.folder / "root", self._driver())
 
     def _base(self) -> list[str]:
-        # Mount counts are only true for one boot.
+        # Mount counts are valid for one boot only.
         state = self.folder / f"run-{boot_id()[:8]}"
         for old in self.folder.glob("run-*"):
             if old != state:

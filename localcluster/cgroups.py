@@ -1,8 +1,8 @@
-"""Control groups: one tree for each node's pods, one for our own daemons.
+"""Control groups: one tree for each node's pods, and one for the cluster's daemons.
 
-Version 1 (any set of controllers, with or without the empty version 2 tree beside them) and
-version 2 work. Every process of a cluster lives in one of its groups, so that ``down`` can end all
-of them exactly, even when the records of their ids are lost.
+Both version 1 (with any set of controllers, and with or without an empty version 2 tree) and
+version 2 are supported. Every process of a cluster is in one of its groups. ``down`` ends exactly
+these processes, also without the records of their ids.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class Hierarchy:
 
 
 def parse_mounts(mountinfo: str) -> list[Hierarchy]:
-    """All cgroup hierarchies of a ``/proc/self/mountinfo`` text."""
+    """Return all cgroup hierarchies of a ``/proc/self/mountinfo`` text."""
     found = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -43,10 +43,10 @@ def parse_mounts(mountinfo: str) -> list[Hierarchy]:
 
 
 def hierarchies() -> list[Hierarchy]:
-    """The mounted cgroup hierarchies.
+    """Return the mounted cgroup hierarchies.
 
     Raises:
-        ClusterError: there are none.
+        ClusterError: no hierarchy is mounted.
     """
     found = parse_mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
     if not found:
@@ -55,7 +55,7 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def tracking(trees: Iterable[Hierarchy]) -> Hierarchy:
-    """The hierarchy in which our daemons are tracked: v2 where it is the only one, else v1 pids."""
+    """Return the hierarchy that tracks the daemons: version 1's pids, freezer or systemd, or else version 2."""
     ordered = list(trees)
     for wanted in ("pids", "freezer", "name=systemd"):
         for tree in ordered:
@@ -65,7 +65,7 @@ def tracking(trees: Iterable[Hierarchy]) -> Hierarchy:
 
 
 def create(group: str) -> None:
-    """Create a pod cgroup root in every hierarchy, with controllers and cpusets usable."""
+    """Create a root cgroup for pods in every hierarchy, with usable controllers and cpusets."""
     trees = hierarchies()
     unified = all(tree.version == 2 for tree in trees)
     for tree in trees:
@@ -80,7 +80,7 @@ def create(group: str) -> None:
 
 
 def create_system(group: str) -> Path:
-    """Create the group of our daemons and return its ``cgroup.procs`` file."""
+    """Create the group of the cluster's daemons, and return its ``cgroup.procs`` file."""
     tree = tracking(hierarchies())
     folder = tree.path / group
     folder.mkdir(exist_ok=True)
@@ -88,10 +88,10 @@ def create_system(group: str) -> Path:
 
 
 def _delegate(root: Path) -> None:
-    """Version 2: let child groups use every controller.
+    """Enable every controller for child groups, in version 2.
 
-    In a container the root we see may hold processes, which forbids that; they are moved into a
-    leaf first, as kind and docker-in-docker do.
+    In a container the visible root may have processes, which forbids this. They are moved to a
+    leaf first, as in kind and docker-in-docker.
     """
     wanted = (root / "cgroup.controllers").read_text().split()
     control = root / "cgroup.subtree_control"
@@ -115,10 +115,10 @@ def _delegate(root: Path) -> None:
 
 
 def members(group: str) -> set[int]:
-    """All processes in a group and below it, in any hierarchy."""
+    """Return the ids of all processes in a group and below it, in any hierarchy, except this process's."""
     pids: set[int] = set()
     for tree in hierarchies():
-        # Groups vanish while they are walked through, which os.walk takes as it comes.
+        # Groups may be removed during the walk, which os.walk ignores.
         for folder, _, files in os.walk(tree.path / group):
             with contextlib.suppress(OSError):
                 if "cgroup.procs" in files:
@@ -127,16 +127,16 @@ def members(group: str) -> set[int]:
 
 
 def kill(group: str) -> int:
-    """SIGKILL everything in a group until it is empty; returns how many processes were hit.
+    """SIGKILL all processes in a group until it is empty, and return their number.
 
     Raises:
-        ClusterError: processes are left after the deadline.
+        ClusterError: the group has processes after KILL_DEADLINE_S.
     """
     hit: set[int] = set()
     end = time.monotonic() + KILL_DEADLINE_S
     while left := members(group):
         if time.monotonic() > end:
-            raise ClusterError(f"cgroup {group}: processes {sorted(left)} do not die")
+            raise ClusterError(f"cgroup {group}: processes {sorted(left)} do not end after SIGKILL")
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ def remove(group: str) -> None:
 
 
 def _rmdir(folder: Path) -> None:
-    """The kernel frees a group some moments after its last process."""
+    """Remove a group; retry for 2 s, because the kernel releases a group after its last process only."""
     for _ in range(100):
         try:
             folder.rmdir()
@@ -169,7 +169,7 @@ def _rmdir(folder: Path) -> None:
 
 
 def has_capability(number: int, status: str | None = None) -> bool:
-    """Whether this process holds a capability effectively."""
+    """Return whether this process has an effective capability."""
     text = status if status is not None else Path("/proc/self/status").read_text(encoding="utf-8")
     for line in text.splitlines():
         if line.startswith("CapEff:"):
@@ -178,7 +178,7 @@ def has_capability(number: int, status: str | None = None) -> bool:
 
 
 def kill_one(pid: int) -> None:
-    """SIGKILL one process that is known to be ours, and wait until it is gone."""
+    """SIGKILL a process of the cluster, and wait until it has ended, for at most KILL_DEADLINE_S."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     end = time.monotonic() + KILL_DEADLINE_S

@@ -19,15 +19,14 @@ CHATTY_USERS = (
     "kwok",
 )
 OPERATOR_HERE = "pstraining-operator"
-"""Who an operator is that runs on this machine, for tests that kill it: another context of the kubeconfig."""
+"""The user of an operator that runs on this machine, for tests that kill it; a second context of the kubeconfig."""
 WATCHED_USERS = ("system:serviceaccount:pstraining-system:pstraining-operator", OPERATOR_HERE)
-"""Operators, the first one as the chart installs it: their reads are in the audit log, too, so that rights can be
-compared."""
+"""Users of operators, the chart's first. The audit log has their reads as well, for tests that compare rights."""
 
 
 @dataclass(frozen=True)
 class NodePaths:
-    """What a node's configuration names on disk."""
+    """The paths in a node's configuration."""
 
     run: Path
     containerd_root: Path
@@ -38,9 +37,9 @@ class NodePaths:
 
 
 def containerd_toml(paths: NodePaths, *, snapshotter: str, restrict_oom: bool) -> str:
-    """containerd's configuration for one node.
+    """Return containerd's configuration for one node.
 
-    Namespaces of pods lie under the node's state folder, so that tear-down finds exactly its own.
+    Namespaces of pods are under the node's state folder, where ``down`` finds exactly its own.
     """
     state = paths.run / "containerd"
     return f"""version = 2
@@ -87,10 +86,10 @@ disabled_plugins = [
 
 
 def cni_conflist(plan: ClusterPlan, node: NodePlan, state: Path) -> str:
-    """The pod network of one node.
+    """Return the configuration of one node's pod network.
 
-    ``ptp`` rather than ``bridge``: pods of one node talk through its IP layer, so Services work
-    without the br_netfilter module.
+    ``ptp`` rather than ``bridge``: traffic between pods of one node passes its IP layer, and
+    Services work without the br_netfilter module.
     """
     ptp = {
         "type": "ptp",
@@ -108,7 +107,7 @@ def cni_conflist(plan: ClusterPlan, node: NodePlan, state: Path) -> str:
 
 
 def kubelet_config(plan: ClusterPlan, node: NodePlan, paths: NodePaths) -> str:
-    """The kubelet's configuration; the values that are not obvious are explained."""
+    """Return the kubelet's configuration."""
     return _json(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -156,7 +155,7 @@ def kubelet_config(plan: ClusterPlan, node: NodePlan, paths: NodePaths) -> str:
 
 
 def kube_proxy_config(plan: ClusterPlan, node: NodePlan, kubeconfig: Path) -> str:
-    """kube-proxy in iptables mode, with Kubernetes' default minSyncPeriod (1 s)."""
+    """Return kube-proxy's configuration: iptables mode, with Kubernetes' default minSyncPeriod (1 s)."""
     return _json(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -181,7 +180,7 @@ def kube_proxy_config(plan: ClusterPlan, node: NodePlan, kubeconfig: Path) -> st
 
 
 def corefile(plan: ClusterPlan, kubeconfig: Path, context: str) -> str:
-    """CoreDNS's configuration: no cache (Kubernetes' own default) and no way out."""
+    """Return CoreDNS's configuration, without a cache (Kubernetes' default) and without forwarding."""
     return f""".:53 {{
     bind {plan.gateway}
     errors
@@ -198,7 +197,7 @@ def corefile(plan: ClusterPlan, kubeconfig: Path, context: str) -> str:
 
 
 def coredns_rbac() -> list[tuple[str, Mapping[str, object]]]:
-    """(collection path, object) pairs that let CoreDNS read what it serves."""
+    """Return (collection path, object) pairs of the rights that CoreDNS needs."""
     rules = [
         {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
@@ -222,7 +221,7 @@ def coredns_rbac() -> list[tuple[str, Mapping[str, object]]]:
 
 
 def audit_policy() -> str:
-    """Every finished write with its user, verb and object; no component's Leases, and no reads but the operator's."""
+    """Return the audit policy: all finished writes except components' Leases, and the reads of operators."""
     leases = [{"group": "coordination.k8s.io", "resources": ["leases"]}]
     return _json(
         {
@@ -250,7 +249,7 @@ def audit_policy() -> str:
 
 
 def resolv_conf(plan: ClusterPlan) -> str:
-    """What pods with ``dnsPolicy: Default`` and the nodes' own lookups use."""
+    """Return the resolv.conf of the nodes, and of pods with ``dnsPolicy: Default``."""
     return f"nameserver {plan.gateway}\n"
 
 

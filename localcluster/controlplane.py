@@ -20,7 +20,7 @@ Binary = Callable[[str], Path]
 
 
 class ControlPlane:
-    """Renders the control plane's files and keeps its daemons running."""
+    """Renders the control plane's files, and starts its daemons or restarts changed ones."""
 
     def __init__(self, layout: Layout, plan: ClusterPlan, supervisor: Supervisor, binary: Binary) -> None:
         self.layout = layout
@@ -30,7 +30,7 @@ class ControlPlane:
         self.api = ApiClient(plan.api_address, layout.pki)
 
     def write_files(self) -> None:
-        """Certificates, kubeconfigs, audit policy, Corefile; unchanged files stay untouched."""
+        """Write certificates, kubeconfigs, audit policy and Corefile; unchanged files are not written again."""
         pki.ensure_pki(self.layout.pki, pki.certificates(self.plan))
         self.layout.etc.mkdir(parents=True, exist_ok=True)
         inside = [node.name for node in self.plan.nodes]
@@ -44,17 +44,17 @@ class ControlPlane:
         write(self.layout.etc / "Corefile", core)
 
     def kubeconfig(self, name: str) -> Path:
-        """The kubeconfig of a component inside the namespaces."""
+        """Return the path of the kubeconfig of a component inside the namespaces."""
         return self.layout.etc / f"{name}.kubeconfig"
 
     def write_kubeconfig(self, name: str, path: Path, server: str, others: Mapping[str, str] | None = None) -> None:
-        """Write a kubeconfig with the certificate of this name; only its owner may read it."""
+        """Write a kubeconfig with the certificate of this name, readable for its owner only."""
         text = pki.kubeconfig(self.layout.pki, name, server=server, context=self.layout.context, others=others)
         write(path, text)
         path.chmod(0o600)
 
     def start_store(self) -> None:
-        """Mount a tmpfs and start etcd on it: nothing of a test cluster outlives the machine."""
+        """Mount a tmpfs and start etcd on it; a test cluster's data need not survive a reboot."""
         data = self.layout.run / "etcd"
         data.mkdir(parents=True, exist_ok=True)
         if not is_mounted(data):
@@ -75,7 +75,7 @@ class ControlPlane:
         )
 
     def start_api(self) -> None:
-        """Start the API server; it waits for etcd by itself."""
+        """Start the API server, which waits for etcd itself."""
         certs = self.layout.pki
         self._ensure(
             "kube-apiserver",
@@ -85,7 +85,7 @@ class ControlPlane:
             f"--advertise-address={self.plan.gateway}",
             f"--service-cluster-ip-range={self.plan.service_cidr}",
             "--authorization-mode=Node,RBAC",
-            # The second one tests that the operator may block the owners that it sets.
+            # The second plugin checks the operator's right to set blockOwnerDeletion.
             "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             f"--client-ca-file={certs}/ca.crt",
@@ -119,7 +119,7 @@ class ControlPlane:
         )
 
     def start_controllers(self) -> None:
-        """Start scheduler and controller manager; one of each, so without leader election."""
+        """Start scheduler and controller manager, without leader election because each has one process."""
         certs = self.layout.pki
         own = self.kubeconfig("kube-controller-manager")
         self._ensure(
@@ -138,9 +138,9 @@ class ControlPlane:
             # Node loss within seconds: the end-to-end tests wait for it.
             "--node-monitor-period=2s",
             "--node-monitor-grace-period=12s",
-            # Kubernetes' own 20 requests a second would be what every test of scale measures.
+            # Tests of scale would measure Kubernetes' default limit of 20 requests per second.
             *FAST,
-            # Claims and volumes meet within a second instead of within fifteen.
+            # Claims and volumes are bound within one second instead of 15.
             "--pvclaimbinder-sync-period=1s",
             "--profiling=false",
             inputs=(own,),
@@ -184,7 +184,7 @@ class ControlPlane:
         )
 
     def answers(self, address: str, port: int, path: str) -> bool:
-        """Whether a probe over plain HTTP is answered with 200, asked beside the API server."""
+        """Return whether an HTTP probe from the control plane's namespace is answered with 200."""
         # http.client ignores proxy settings.
         probe = (
             f"import http.client, sys; c = http.client.HTTPConnection('{address}', {port}, timeout=2);"
@@ -206,7 +206,7 @@ class ControlPlane:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file unless it has this content already; never half of it."""
+    """Write a file atomically, unless it has this content already."""
     try:
         if path.read_text(encoding="utf-8") == text:
             return
@@ -220,12 +220,16 @@ def write(path: Path, text: str) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Whether something is mounted exactly here."""
+    """Return whether a path is a mount point."""
     return str(path) in mount_points()
 
 
 def mount_points() -> list[str]:
-    """All mount points, in the order of mounting."""
+    """Return all mount points, in the order of mounting.
+
+    Raises:
+        ClusterError: the mount table cannot be read.
+    """
     try:
         text = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     except OSError as error:

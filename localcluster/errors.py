@@ -1,9 +1,9 @@
 """The one error of this package.
 
-Everything a user can cause or repair is a ``ClusterError``: its text is printed as it is, without
+A ``ClusterError`` reports a problem that the user can cause or repair. Its text is printed without
 a traceback. Any other exception is a bug and keeps its traceback.
 """
 
 
 class ClusterError(Exception):
-    """Something the user should read: what failed, why, and what to do."""
+    """An error for the user; its text has the failed action, the reason and the way out."""

@@ -1,7 +1,7 @@
 """Faults for end-to-end tests: kill a container, kill a process in it, pull a node's cable.
 
-All are idempotent where that has a meaning, and fail with a message that reports what was found
-instead. Usable from the command line and as functions.
+Cutting and restoring a cable are idempotent. Each fault fails with a message that lists the
+containers, processes or nodes found. Faults are commands, and functions for tests.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ class Target:
 
 
 def kill_container(pod: str, container: str | None = None, layout: Layout | None = None) -> Target:
-    """SIGKILL a container's first process; returns what was killed.
+    """SIGKILL a container's first process, and return the container.
 
     Args:
         pod: ``namespace/name``, or a name in the default namespace.
-        container: needed when the pod has several.
+        container: the container's name; required if the pod has several.
 
     Raises:
-        ClusterError: no such pod or container, or it does not run.
+        ClusterError: the pod or the container does not exist, or does not run.
     """
     target = find_container(pod, container, layout or read_layout(os.environ))
     _kill(target.pid)
@@ -51,13 +51,13 @@ def kill_container(pod: str, container: str | None = None, layout: Layout | None
 
 
 def kill_process(pod: str, pattern: str, container: str | None = None, layout: Layout | None = None) -> list[int]:
-    """SIGKILL the processes in a pod's container whose command line matches; never its first one.
+    """SIGKILL matching processes in a pod's container, except its first one, and return their ids.
 
     Args:
         pattern: a regular expression, searched in the command line joined by blanks.
 
     Raises:
-        ClusterError: as above, or nothing matches; the message lists what runs there.
+        ClusterError: see `find_processes`.
     """
     hits = find_processes(pod, pattern, container, layout)
     for pid in hits:
@@ -67,10 +67,10 @@ def kill_process(pod: str, pattern: str, container: str | None = None, layout: L
 
 @contextlib.contextmanager
 def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout | None = None) -> Iterator[None]:
-    """Inside, such processes stand still (SIGSTOP): their kernel still answers for them, they do not.
+    """Suspend matching processes in the block (SIGSTOP); the kernel still accepts connections for them.
 
     Raises:
-        ClusterError: as above.
+        ClusterError: see `find_processes`.
     """
     hits = find_processes(pod, pattern, container, layout)
     try:
@@ -85,10 +85,10 @@ def stopped(pod: str, pattern: str, container: str | None = None, layout: Layout
 
 @contextlib.contextmanager
 def without_api(layout: Layout | None = None) -> Iterator[None]:
-    """Inside, the API server is frozen (SIGSTOP): it accepts connections and answers nothing.
+    """Suspend the API server in the block (SIGSTOP): connections are accepted, and requests not answered.
 
     Raises:
-        ClusterError: it does not run.
+        ClusterError: the API server does not run.
     """
     name = "kube-apiserver"
     found = {record.name: record for record in procs.read_records((layout or read_layout(os.environ)).records)}
@@ -102,10 +102,11 @@ def without_api(layout: Layout | None = None) -> Iterator[None]:
 
 
 def find_processes(pod: str, pattern: str, container: str | None = None, layout: Layout | None = None) -> list[int]:
-    """Processes in a pod's container whose command line matches; never its first one.
+    """Return the ids of processes in a pod's container with a matching command line, except its first one.
 
     Raises:
-        ClusterError: no such pod or container, or nothing matches; the message lists what runs there.
+        ClusterError: the pod or the container does not exist, or no process matches. The message lists the container's
+            processes.
     """
     target = find_container(pod, container, layout or read_layout(os.environ))
     running = {pid: command_line(pid) for pid in container_processes(target.pid)}
@@ -117,19 +118,23 @@ def find_processes(pod: str, pattern: str, container: str | None = None, layout:
 
 
 def cut(node: str, layout: Layout | None = None) -> bool:
-    """Pull a node's network cable; returns false when it was pulled already."""
+    """Pull a node's network cable; return False if it was pulled already."""
     plan, found = _node(node, layout)
     return network.set_port(plan, found, up=False)
 
 
 def restore(node: str, layout: Layout | None = None) -> bool:
-    """Plug a node's network cable in; returns false when it was plugged already."""
+    """Plug a node's network cable in; return False if it was plugged in already."""
     plan, found = _node(node, layout)
     return network.set_port(plan, found, up=True)
 
 
 def find_container(pod: str, container: str | None, layout: Layout) -> Target:
-    """The host's view of a pod's running container."""
+    """Return a pod's running container with its process on the host.
+
+    Raises:
+        ClusterError: the pod or the container does not exist, or does not run.
+    """
     plan = require_plan(layout)
     namespace, _, name = pod.rpartition("/")
     namespace = namespace or "default"
@@ -149,10 +154,10 @@ def find_container(pod: str, container: str | None, layout: Layout) -> Target:
 
 
 def choose_container(pod: dict[str, Any], container: str | None) -> dict[str, Any]:
-    """The status of the container meant.
+    """Return the status of a pod's container of this name, or of its only container.
 
     Raises:
-        ClusterError: it is not clear which one, or it does not run.
+        ClusterError: the name is missing or unknown, or the container does not run.
     """
     status = pod.get("status", {})
     found = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
@@ -172,7 +177,11 @@ def choose_container(pod: dict[str, Any], container: str | None) -> dict[str, An
 
 
 def container_processes(pid: int) -> list[int]:
-    """All processes in the cgroup of a process, and below it."""
+    """Return the ids of all processes in the cgroup of a process, and below it.
+
+    Raises:
+        ClusterError: the cgroup is in no mounted hierarchy.
+    """
     for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         for mount in _mounts(controllers):
@@ -187,7 +196,7 @@ def container_processes(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """A process's command line, joined by blanks."""
+    """Return a process's command line, joined by blanks; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -203,7 +212,7 @@ def _mounts(controllers: str) -> list[Path]:
 
 
 def _kill(pid: int) -> None:
-    """SIGKILL, and wait until the kernel has taken the process away."""
+    """SIGKILL a process, and wait until the kernel has released its memory."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     end = time.monotonic() + 5

@@ -1,7 +1,7 @@
 """A second scheduler that places pods as gangs: scheduler-plugins' Coscheduling, on demand.
 
-It runs beside the cluster's own under the name that its chart gives it, so pods that name it, and no others, are its
-own. Its CRD comes and goes with it.
+It runs beside the cluster's scheduler, and places only pods that name it. Its name is that of its chart. `up` installs
+its CRD, and `down` removes it.
 """
 
 import json
@@ -18,13 +18,13 @@ TOOL, NAME = "scheduler-plugins", "gang-scheduler"
 SCHEDULER = "scheduler-plugins-scheduler"
 CRD = "podgroups.scheduling.x-k8s.io"
 LOOK_AGAIN = "--pod-max-in-unschedulable-pods-duration=20s"
-"""A gang that is turned away in the moment in which the last of its room is freed may miss that; it is five minutes
-until the scheduler looks again by itself."""
+"""A gang may miss the release of its last resources if the scheduler rejects it at the same moment. By default the
+scheduler retries such pods after five minutes."""
 CERTIFICATE = Certificate(NAME, NAME, "system:masters")
 
 
 def configuration(kubeconfig: Path) -> dict[str, Any]:
-    """The scheduler's, as scheduler-plugins' own instructions have it."""
+    """Return the scheduler's configuration, as in scheduler-plugins' instructions."""
     plugins = {
         "multiPoint": {"enabled": [{"name": "Coscheduling"}]},
         "queueSort": {"enabled": [{"name": "Coscheduling"}], "disabled": [{"name": "*"}]},
@@ -39,7 +39,7 @@ def configuration(kubeconfig: Path) -> dict[str, Any]:
 
 
 def definition(cluster: Cluster) -> Path:
-    """The file with the CRD of PodGroups, of the same version as the scheduler."""
+    """Return the path of the CRD of PodGroups, of the same version as the scheduler."""
     return cluster.toolbox.binary(NAME).parent / "bases" / "scheduling.x-k8s.io_podgroups.yaml"
 
 
@@ -53,12 +53,12 @@ def up(cluster: Cluster) -> None:
     write(config, json.dumps(configuration(own), indent=1))
     cluster.kubectl("apply", "-f", str(definition(cluster)))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
-    # No own port: the cluster's scheduler uses it.
+    # No serving port: the cluster's scheduler uses the default one.
     argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0", LOOK_AGAIN)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
 
 
 def down(cluster: Cluster) -> None:
-    """Stop the scheduler; the CRD goes, and with it all PodGroups."""
+    """Stop the scheduler, and delete the CRD with all PodGroups."""
     cluster.supervisor.stop([NAME])
     cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")

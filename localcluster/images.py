@@ -1,8 +1,8 @@
-"""Building the project's images without a container engine and without a registry.
+"""Builds the project's images without a container engine and without a registry.
 
-The base is made with debootstrap, the rest by buildah from the repository's Dockerfile. What is
-built lies in buildah's storage in the cache, and ``load`` reads it there. An image whose inputs did
-not change is not built again; its key covers every file of the build.
+debootstrap builds the base, and buildah the images from the repository's Dockerfile. Images are in
+buildah's storage in the cache, from which ``load`` reads them. An image is built again only if its
+key has changed, which covers every file of the build.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ BASE = "python"
 
 @dataclass(frozen=True)
 class Image:
-    """A built image: its full name, the key of what it was built from, its manifest's digest."""
+    """A built image: its full name, the key of its inputs, and its manifest's digest."""
 
     name: str
     key: str
@@ -36,7 +36,11 @@ class Image:
 
 
 def project_version(pyproject: str) -> str:
-    """The version in a pyproject.toml text (tomllib would do, a table of one line needs none)."""
+    """Return the version in a pyproject.toml text.
+
+    Raises:
+        ClusterError: the text has no version.
+    """
     found = re.search(r'^version\s*=\s*"([^"]+)"', pyproject, re.MULTILINE)
     if not found:
         raise ClusterError("pyproject.toml names no version")
@@ -44,17 +48,17 @@ def project_version(pyproject: str) -> str:
 
 
 def image_repository(target: str) -> str:
-    """The name of a target's image without its tag."""
+    """Return the name of a target's image without its tag."""
     return f"docker.io/pstraining/{target}"
 
 
 def image_name(target: str, version: str) -> str:
-    """The full name under which the nodes know an image."""
+    """Return the full name of an image on the nodes."""
     return BASE_IMAGE if target == BASE else f"{image_repository(target)}:{version}"
 
 
 def allowed_paths(dockerignore: str) -> list[str] | None:
-    """The paths that a "nothing but these" .dockerignore lets through; None when it is not one."""
+    """Return the paths that a .dockerignore allows if it excludes all others; None for other files."""
     lines = [line.strip() for line in dockerignore.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines or lines[0] not in ("*", "**"):
@@ -63,9 +67,9 @@ def allowed_paths(dockerignore: str) -> list[str] | None:
 
 
 def context_files(repo: Path) -> list[Path]:
-    """Every file that a build may read, sorted.
+    """Return every file that a build may read, sorted.
 
-    Slightly more than the build sees is harmless: it costs a lookup in buildah's layer cache.
+    Some more files than the build reads are harmless: a change costs a lookup in buildah's layer cache.
     """
     ignore = repo / ".dockerignore"
     allowed = allowed_paths(ignore.read_text(encoding="utf-8")) if ignore.exists() else None
@@ -82,7 +86,7 @@ def context_files(repo: Path) -> list[Path]:
 
 
 def image_key(repo: Path, target: str, files: Sequence[Path]) -> str:
-    """A hash over the base, the target and every input file with its mode."""
+    """Return a hash of the base, the target and every input file with its mode."""
     digest = hashlib.sha256(f"{base_key()} {target}".encode())
     for path in files:
         mode = path.stat().st_mode & 0o777  # the image has it
@@ -91,7 +95,7 @@ def image_key(repo: Path, target: str, files: Sequence[Path]) -> str:
 
 
 class ImageStore:
-    """Builds images and remembers what it built."""
+    """Builds images and records them."""
 
     def __init__(self, layout: Layout, progress: Progress) -> None:
         self.layout = layout
@@ -100,12 +104,16 @@ class ImageStore:
         self.buildah = Buildah(layout)
 
     def name(self, target: str) -> str:
-        """The full name of a target's image."""
+        """Return the full name of a target's image."""
         text = (self.layout.repo / "pyproject.toml").read_text(encoding="utf-8")
         return image_name(target, project_version(text))
 
     def ensure(self, targets: Sequence[str]) -> list[Image]:
-        """Build what changed and return all of them, in the order asked for."""
+        """Build changed images, and return all in the order of `targets`.
+
+        Raises:
+            ClusterError: a target is unknown, or a build failed.
+        """
         unknown = sorted(set(targets) - {BASE, *TARGETS})
         if unknown:
             raise ClusterError(f"no image {', '.join(unknown)}; there are: {BASE}, {', '.join(TARGETS)}")
@@ -117,7 +125,7 @@ class ImageStore:
             return [self._current(target) or self._make(target) for target in targets]
 
     def _current(self, target: str) -> Image | None:
-        """The image as it was built last, if that was from what lies here now."""
+        """Return the image of the last build if its inputs are unchanged; else None."""
         image = self._read(target)
         if image is None or (image.key, image.name) != (self._key(target), self.name(target)):
             return None
@@ -131,7 +139,7 @@ class ImageStore:
         return base_key() if target == BASE else image_key(repo, target, context_files(repo))
 
     def _make(self, target: str) -> Image:
-        # The key first: a file that changes while the build runs makes the next call build again.
+        # The key comes first: the next call builds again if a file changes during the build.
         key, name = self._key(target), self.name(target)
         self.buildah.clean()
         self._ensure_base()

@@ -1,7 +1,7 @@
 """Kueue, which admits pods by quota, on demand: its manager beside the control plane, and its webhooks.
 
-The API server calls the manager on the loopback device that they share, and not through a Service. Its CRDs and
-webhooks come and go with it.
+The API server calls the manager on the loopback device of their namespace, not through a Service. `up` installs CRDs
+and webhooks, and `down` removes them.
 """
 
 import base64
@@ -24,9 +24,9 @@ FRAMEWORKS = ("batch/job", "pod", "deployment", "statefulset")
 EXTERNAL = ("PSTrainingJob.v1alpha1.pstraining.dev",)
 """The kinds whose own operators request their quota: Kueue ignores children of these objects."""
 CALLED = ("v1-pod", "v1-job", "v1-deployment", "v1-statefulset", "kueue-x-k8s-io")
-"""Parts of the paths of the webhooks that belong to them, and to Kueue's own objects."""
+"""Parts of the paths of the webhooks for these kinds, and for Kueue's own objects."""
 CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
-"""CRDs with versions between which the manager converts."""
+"""CRDs whose versions the manager converts."""
 DEADLINE_S = 60
 OWN_ETC = (
     "unshare",
@@ -35,17 +35,17 @@ OWN_ETC = (
     "-ec",
     'mount -t tmpfs tmpfs /etc; mkdir -p /etc/kueue/metrics; ln -s "$0" /etc/kueue/metrics/certs; exec "$@"',
 )
-"""Kueue reads certificates for metrics from a path of its choice, also where it serves none: it gets its own /etc."""
+"""Kueue reads certificates for metrics from a fixed path in /etc, even without metrics: it gets a separate /etc."""
 
 Object = dict[str, Any]
 
 
 def configuration(certificates: Path, *, all_jobs: bool) -> Object:
-    """The manager's: what is ours to choose, and little else.
+    """Return the manager's configuration, with few fields beside those that the local cluster needs.
 
     Args:
-        certificates: the folder of its serving certificate.
-        all_jobs: whether it also takes jobs without a queue.
+        certificates: the folder of the manager's serving certificate.
+        all_jobs: whether the manager also admits jobs without a queue.
     """
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
@@ -62,25 +62,25 @@ def configuration(certificates: Path, *, all_jobs: bool) -> Object:
 
 
 def called(path: str, authority: bytes) -> Object:
-    """How the API server reaches a path of the manager's."""
+    """Return the client configuration for a path of the manager."""
     return {"url": f"https://127.0.0.1:{PORT}{path}", "caBundle": base64.b64encode(authority).decode()}
 
 
 def documents(manifest: Path) -> list[Object]:
-    """The objects of a manifest, which is YAML.
+    """Return the objects of a manifest, which is YAML.
 
     Raises:
         ClusterError: this Python has no PyYAML.
     """
     try:
-        import yaml  # only here: the other commands run on a machine that has no packages
+        import yaml  # only here: the other commands run without any package
     except ImportError:
-        raise ClusterError("Kueue's manifests are YAML: use a Python with PyYAML, as .venv/bin/python is") from None
+        raise ClusterError("Kueue's manifests are YAML: use a Python with PyYAML, such as .venv/bin/python") from None
     return [item for item in yaml.safe_load_all(manifest.read_text(encoding="utf-8")) if item]
 
 
 def definitions(folder: Path, authority: bytes) -> list[Object]:
-    """The CRDs, with the conversions that Kueue's own kustomization gives them."""
+    """Return the CRDs, with the conversions of Kueue's kustomization."""
     found = [item for file in sorted(folder.glob("*.yaml")) for item in documents(file)]
     for crd in found:
         if crd["spec"]["names"]["plural"] in CONVERTED:
@@ -90,7 +90,7 @@ def definitions(folder: Path, authority: bytes) -> list[Object]:
 
 
 def webhooks(manifests: Path, authority: bytes) -> list[Object]:
-    """Kueue's webhook configurations, without what belongs to kinds that this cluster does not have."""
+    """Return Kueue's webhook configurations, without webhooks for kinds that this cluster does not have."""
     found = documents(manifests)
     for item in found:
         item["metadata"]["name"] = f"{NAME}-{item['metadata']['name']}"
@@ -102,7 +102,7 @@ def webhooks(manifests: Path, authority: bytes) -> list[Object]:
 
 
 def up(cluster: Cluster, *, all_jobs: bool = False) -> None:
-    """Install the CRDs, start the manager, and have the API server ask it; a manager of other settings is replaced."""
+    """Install the CRDs, start the manager or restart one with other settings, and install the webhooks."""
     cluster.toolbox.ensure([NAME])
     certs, etc = cluster.layout.pki, cluster.layout.etc
     pki.ensure_pki(certs, CERTIFICATES)
@@ -118,7 +118,7 @@ def up(cluster: Cluster, *, all_jobs: bool = False) -> None:
     write(config, json.dumps(configuration(serving, all_jobs=all_jobs), indent=1))
     program, authority = cluster.toolbox.binary(NAME), (certs / "ca.crt").read_bytes()
     _apply(cluster, "crds", definitions(program.parent / "bases", authority))
-    # Its API for pending workloads would need its own certificates.
+    # Kueue's API for pending workloads would need further certificates.
     options = (f"--config={config}", f"--kubeconfig={own}", "--feature-gates=VisibilityOnDemand=false")
     argv = (*OWN_ETC, str(serving), str(program), *options)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))
@@ -129,12 +129,12 @@ def up(cluster: Cluster, *, all_jobs: bool = False) -> None:
         hint=lambda: log_hint(cluster.supervisor.log(NAME)),
         abort=lambda: None if cluster.supervisor.alive(NAME) else "its manager has ended",
     )
-    # Last, for nothing that they validate could be created while they do not answer.
+    # The webhooks come last: objects that they validate cannot be created before the manager answers.
     _apply(cluster, "webhooks", webhooks(program.parent / "webhook" / "manifests.yaml", authority))
 
 
 def down(cluster: Cluster) -> None:
-    """Webhooks first: they have no server then. The CRDs go with all objects, whose finalizers nothing else removes."""
+    """Remove Kueue: webhooks first, because they have no server afterwards, and then finalizers and CRDs."""
     _forget(cluster, "webhooks")
     cluster.supervisor.stop([NAME])
     for plural in CONVERTED:
@@ -153,7 +153,7 @@ def _forget(cluster: Cluster, name: str) -> None:
 
 
 def _release(cluster: Cluster) -> None:
-    """Remove Kueue's finalizers, because its controller is gone."""
+    """Remove Kueue's finalizers, because its controller no longer runs."""
     owned = [f"{plural}.kueue.x-k8s.io" for plural in ("clusterqueues", "localqueues", "resourceflavors", "workloads")]
     lines = "{range .items[*]}{.metadata.name} {.metadata.namespace} {.metadata.finalizers}{'\\n'}{end}"
     for kind in (*owned, "pods"):

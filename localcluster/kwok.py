@@ -1,6 +1,6 @@
 """Fake nodes beside the real ones, for tests of scale: KWOK on demand.
 
-The fake nodes are tainted, so that nothing lands on them by chance: a pod that wants one tolerates
+A taint keeps other pods off the fake nodes: a pod for a fake node tolerates
 ``kwok.x-k8s.io/node=fake:NoSchedule`` and selects ``type: kwok``.
 """
 
@@ -27,7 +27,7 @@ DEADLINE_S = 60
 
 
 def fake_node(index: int) -> dict[str, Any]:
-    """A fake node that has room for any number of pods."""
+    """Return a fake node with resources for 1000 pods."""
     name = f"kwok-{index}"
     room = {"cpu": "64", "memory": "512Gi", "pods": "1000", "nvidia.com/gpu": "8"}
     return {
@@ -50,12 +50,16 @@ def fake_node(index: int) -> dict[str, Any]:
 
 
 def stages_text(folder: Path) -> str:
-    """The stages (what fake nodes and pods do, and when) as one document."""
+    """Return the stages, which define the behavior of fake nodes and pods, as one document."""
     return "\n---\n".join((folder / name).read_text(encoding="utf-8") for name in STAGES)
 
 
 def up(cluster: Cluster, count: int) -> None:
-    """Start KWOK with ``count`` fake nodes; more or fewer than before are added or removed."""
+    """Start KWOK, and add or remove fake nodes until there are ``count`` of them.
+
+    Raises:
+        ClusterError: the cluster uses IPv6, or the nodes are not ready in time.
+    """
     if cluster.plan.ipv6:
         raise ClusterError("fake nodes have IPv4 addresses: bring the cluster up without --ipv6")
     cluster.toolbox.ensure(["kwok"])
@@ -69,7 +73,7 @@ def up(cluster: Cluster, count: int) -> None:
         f"--kubeconfig={own}",
         "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={MARK}=fake",
-        # Renewed every 4 s: a busy machine must not make fake nodes look lost (the controller manager waits 12 s).
+        # Renewed every 4 s: on a busy machine fake nodes must not appear as lost (the controller manager waits 12 s).
         "--node-lease-duration-seconds=16",
         "--cidr=10.128.0.0/14",
         "--node-ip=10.30.255.1",
@@ -104,7 +108,7 @@ def down(cluster: Cluster) -> None:
 
 
 def fake_names(api: ApiClient) -> list[str]:
-    """The names of the fake nodes."""
+    """Return the names of the fake nodes."""
     return [str(node["metadata"]["name"]) for node in _fakes(api)]
 
 

@@ -1,8 +1,8 @@
-"""Reading images straight out of buildah's storage.
+"""Reads images directly from buildah's storage.
 
-``buildah push`` packs every layer again (half a minute for TensorFlow) even when one small layer
-changed. The storage keeps, for every layer, the recipe of its exact tar file (tar-split) beside its
-unpacked files, so a layer can be streamed to a node when it lacks it, and only then.
+``buildah push`` packs every layer again (half a minute for TensorFlow), even after a change of one
+small layer. The storage has the recipe of each layer's exact tar file (tar-split) beside its
+unpacked files. With it, only the layers that a node lacks are streamed to the node.
 
 The format is that of containers/storage: ``<driver>-images`` and ``<driver>-layers``.
 """
@@ -43,17 +43,17 @@ class StoredImage:
 
 
 class LayerStore:
-    """Looks into a containers/storage folder; never writes."""
+    """Reads a containers/storage folder; never writes to it."""
 
     def __init__(self, root: Path, driver: str) -> None:
         self.root = root
         self.driver = driver
 
     def find(self, name: str) -> StoredImage:
-        """The image of this name.
+        """Return the image of this name.
 
         Raises:
-            ClusterError: there is none, or the storage is not as expected.
+            ClusterError: the image was not built, or the storage is inconsistent or unreadable.
         """
         for entry in self._read("images"):
             if name in (entry.get("names") or []):
@@ -76,7 +76,11 @@ class LayerStore:
         )
 
     def stream(self, layer: Layer) -> Iterator[bytes]:
-        """The layer's tar file, piece by piece."""
+        """Yield the layer's tar file in pieces.
+
+        Raises:
+            ClusterError: a file is shorter than its entry in the recipe.
+        """
         files = self._files(layer.id)
         recipe = self.root / f"{self.driver}-layers" / f"{layer.id}.tar-split.gz"
         with gzip.open(recipe, "rt", encoding="utf-8") as lines:
@@ -111,12 +115,12 @@ class LayerStore:
 
 
 def big_data_name(key: str) -> str:
-    """The file name under which the storage keeps data with this key."""
+    """Return the storage's file name for data with this key."""
     return "=" + base64.b64encode(key.encode()).decode().replace("/", "_")
 
 
 def entry_name(entry: dict[str, Any]) -> str:
-    """A file's name in a recipe, relative to the layer's folder."""
+    """Return a file's name in a recipe, relative to the layer's folder."""
     raw = entry.get("name_raw")
     name = base64.b64decode(raw).decode("utf-8", "surrogateescape") if raw else str(entry["name"])
     return name.lstrip("/")
@@ -128,6 +132,6 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
         while left:
             chunk = stream.read(min(left, CHUNK))
             if not chunk:
-                raise ClusterError(f"{path} is shorter than its layer says")
+                raise ClusterError(f"{path} is shorter than its entry in the layer's recipe")
             left -= len(chunk)
             yield chunk

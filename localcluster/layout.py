@@ -1,10 +1,9 @@
-"""Where things lie and how they are named: folders, and the cluster's address plan.
+"""Folders, names and addresses of a cluster.
 
-Pure: computed from the environment and two numbers, so that every module agrees and tests need
-no machine. Several instances may run side by side (``PSTRAINING_INSTANCE``): only the names of
-namespaces, links and cgroups and the host's /30 must differ, for all other addresses exist inside
-an instance's namespaces only. A cluster is of one address family; the host reaches its API server
-by IPv4 in both.
+Pure: all of them follow from the environment and two numbers. Several instances may run side by
+side (``PSTRAINING_INSTANCE``). Only the names of namespaces, links and cgroups, and the host's /30,
+differ between instances; all other addresses exist inside an instance's namespaces only. A cluster
+uses one address family, and the host reaches its API server by IPv4 in both.
 """
 
 import ipaddress
@@ -27,7 +26,7 @@ DOMAIN = "cluster.local"
 
 @dataclass(frozen=True)
 class Family:
-    """The networks of an address family: of nodes, of pods, of Services, and the prefix of one node's pods."""
+    """The networks of an address family: nodes, pods, Services, and the prefix length of one node's pods."""
 
     fabric: Network
     pods: Network
@@ -41,7 +40,7 @@ IPV4 = Family(
     ipaddress.IPv4Network("10.96.0.0/16"),
     24,
 )
-# Unique local addresses (RFC 4193). The API server takes at most 2^20 addresses of Services.
+# Unique local addresses (RFC 4193). The API server accepts at most 2^20 addresses of Services.
 IPV6 = Family(
     ipaddress.IPv6Network("fd00:10:30::/64"),
     ipaddress.IPv6Network("fd00:10:244::/48"),
@@ -54,8 +53,8 @@ IPV6 = Family(
 class Layout:
     """The folders of one instance.
 
-    ``run`` holds everything of the running cluster and must be short, for unix sockets lie in
-    it. ``disk`` holds what is too big for a tmpfs; of it ``down`` keeps the container stores.
+    ``run`` has the files of the running cluster. Its path must be short, because unix sockets are
+    in it. ``disk`` has files that are too large for a tmpfs; ``down`` keeps its container stores.
     """
 
     repo: Path
@@ -85,7 +84,7 @@ class Layout:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig, as the host uses it."""
+        """The administrator's kubeconfig for the host."""
         return self.run / "kubeconfig"
 
     @property
@@ -95,12 +94,12 @@ class Layout:
 
     @property
     def state_file(self) -> Path:
-        """What was asked of the last `up`."""
+        """The options of the last `up`."""
         return self.run / "cluster.json"
 
     @property
     def lock(self) -> Path:
-        """Held while an `up` or `down` runs."""
+        """The lock file that an `up` or `down` holds while it runs."""
         return self.cache / f"lock-{self.instance}"
 
     @property
@@ -110,7 +109,7 @@ class Layout:
 
     @property
     def disk(self) -> Path:
-        """What is too big or too dear to lose for the run folder."""
+        """Files that are too large for the run folder, or are kept by `down`."""
         return self.cache / "nodes" / str(self.instance)
 
     @property
@@ -119,19 +118,19 @@ class Layout:
         return "pstraining-local" + ("" if self.instance == 0 else f"-{self.instance}")
 
     def node(self, name: str) -> Path:
-        """A node's run folder: sockets, configuration, containerd's state."""
+        """Return a node's run folder: sockets, configuration, containerd's state."""
         return self.run / name
 
     def containerd_root(self, name: str) -> Path:
-        """A node's images and snapshots; kept by ``down`` so that a warm start loads nothing."""
+        """Return the folder of a node's images and snapshots. ``down`` keeps it, so a later start loads no image."""
         return self.disk / name / "containerd"
 
     def kubelet_disk(self, name: str) -> Path:
-        """A node's pod folders (emptyDir), on disk because /run is memory."""
+        """Return the folder of a node's pods (emptyDir), on disk because /run is in memory."""
         return self.disk / name / "kubelet"
 
     def containerd_socket(self, name: str) -> Path:
-        """Where a node's containerd listens."""
+        """Return the socket on which a node's containerd listens."""
         return self.node(name) / "containerd.sock"
 
 
@@ -171,29 +170,29 @@ class ClusterPlan:
     api_address: str
     nodes: tuple[NodePlan, ...]
     ipv6: bool = False
-    """Nodes, pods and Services have only IPv6 addresses."""
+    """Whether nodes, pods and Services have IPv6 addresses only."""
 
     @property
     def server(self) -> str:
-        """The API server as the host reaches it."""
+        """The API server's URL for the host."""
         return f"https://{self.api_address}:{API_PORT}"
 
     @property
     def internal_server(self) -> str:
-        """The API server as nodes and pods reach it."""
+        """The API server's URL for nodes and pods."""
         return f"https://{self.gateway_host}:{API_PORT}"
 
     @property
     def gateway_host(self) -> str:
-        """The gateway as the host of a URL, an IPv6 address in brackets."""
+        """The gateway as the host of a URL; an IPv6 address is in brackets."""
         return f"[{self.gateway}]" if self.ipv6 else self.gateway
 
 
 def read_layout(env: Mapping[str, str], repo: Path | None = None) -> Layout:
-    """The folders for this environment.
+    """Return the folders for this environment.
 
     Raises:
-        ClusterError: ``PSTRAINING_INSTANCE`` is not a number from 0 to 63.
+        ClusterError: ``PSTRAINING_INSTANCE`` is not a number from 0 to 63, or ``PSTRAINING_RUN`` is too long.
     """
     text = env.get("PSTRAINING_INSTANCE", "0") or "0"
     if not text.isdigit() or int(text) > MAX_INSTANCE:
@@ -211,7 +210,7 @@ def read_layout(env: Mapping[str, str], repo: Path | None = None) -> Layout:
 
 
 def plan_node(instance: int, index: int, family: Family = IPV4) -> NodePlan:
-    """Names and addresses of node ``index``; they depend on nothing else."""
+    """Return names and addresses of node ``index``, which depend on the arguments only."""
     pods = next(islice(family.pods.subnets(new_prefix=family.node_prefix), index, None))
     return NodePlan(
         index=index,
@@ -226,10 +225,10 @@ def plan_node(instance: int, index: int, family: Family = IPV4) -> NodePlan:
 
 
 def plan_cluster(instance: int, nodes: int, *, ipv6: bool = False) -> ClusterPlan:
-    """The whole address plan, of one family.
+    """Return the address plan of one family.
 
     Raises:
-        ClusterError: too few or too many nodes.
+        ClusterError: the number of nodes is not 1 to 64.
     """
     if not 1 <= nodes <= MAX_NODES:
         raise ClusterError(f"the number of nodes must be 1 to {MAX_NODES}, not {nodes}")

@@ -1,7 +1,7 @@
-"""Files that programs of ours write outside our folders, because their paths are fixed.
+"""Removal of files that the cluster's programs write to fixed paths outside the cluster's folders.
 
-Only what is certainly ours, or empty, is removed: another instance, a container engine or a real
-kubelet may live on the same machine.
+Only files that certainly belong to the instance, and empty folders, are removed: another instance,
+a container engine or a real kubelet may run on the same machine.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SHARED = (
 
 
 def remove(prefix: str) -> None:
-    """Remove what an instance left; its namespaces must be gone already.
+    """Remove the files of an instance, whose namespaces must be deleted already.
 
     Args:
         prefix: the instance's prefix, which is also the name of its pod network.
@@ -40,7 +40,7 @@ def remove(prefix: str) -> None:
 
 
 def _remove_device_plugins(kubelet: Path) -> None:
-    """Every kubelet makes this folder, under any root; a real one has more beside it."""
+    """Remove the folder that every kubelet creates under any root; a real kubelet has more files beside it."""
     folder = kubelet / "device-plugins"
     if not folder.is_dir() or [path.name for path in kubelet.iterdir()] != [folder.name]:
         return

@@ -1,7 +1,7 @@
-"""Bringing the cluster up, and taking it down without a trace.
+"""Start and removal of the cluster.
 
-Both are idempotent and repair: ``up`` keeps what runs as wanted and replaces the rest; ``down``
-works from what it finds (cgroups, mounts, namespaces), not only from what it remembers.
+Both are idempotent, and repair. ``up`` keeps daemons that run as configured and replaces the
+others. ``down`` removes the cgroups, mounts and namespaces that it finds, recorded or not.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ LOCK_DEADLINE_S = 1800
 
 @dataclass
 class Cluster:
-    """A running (or starting) cluster: everything the other commands need of it."""
+    """A running or starting cluster, for the other commands."""
 
     layout: Layout
     plan: ClusterPlan
@@ -42,17 +42,17 @@ class Cluster:
     nodes: list[Node]
 
     def kubectl(self, *args: str, check: bool = True) -> str:
-        """What a command of kubectl prints.
+        """Run a command of kubectl and return its output.
 
         Raises:
-            ClusterError: it failed, unless `check` is false.
+            ClusterError: the command failed, and `check` is true.
         """
         command = [str(self.toolbox.binary("kubectl")), f"--kubeconfig={self.layout.kubeconfig}"]
         return run([*command, *args], check=check)
 
 
 def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluster:
-    """Tie the parts together; starts nothing."""
+    """Create the cluster's objects without starting a daemon."""
     supervisor = procs.Supervisor(layout, cgroups.create_system(plan.system_cgroup))
     control = ControlPlane(layout, plan, supervisor, toolbox.binary)
     nodes = [Node(layout, plan, node, supervisor, toolbox.binary) for node in plan.nodes]
@@ -60,7 +60,7 @@ def build_cluster(layout: Layout, plan: ClusterPlan, toolbox: Toolbox) -> Cluste
 
 
 def saved_plan(layout: Layout) -> ClusterPlan | None:
-    """The plan of the cluster that was started here, if any."""
+    """Return the plan of the cluster that was started since the machine's boot; None without one."""
     state = _read_state(layout)
     if state.get("boot") != procs.boot_id():
         return None
@@ -76,10 +76,10 @@ def _read_state(layout: Layout) -> dict[str, Any]:
 
 
 def require_plan(layout: Layout) -> ClusterPlan:
-    """The plan of the running cluster.
+    """Return the plan of the running cluster.
 
     Raises:
-        ClusterError: there is none.
+        ClusterError: no cluster was started.
     """
     plan = saved_plan(layout)
     if plan is None:
@@ -89,7 +89,11 @@ def require_plan(layout: Layout) -> ClusterPlan:
 
 @contextmanager
 def locked(layout: Layout, progress: Progress) -> Iterator[None]:
-    """One ``up`` or ``down`` at a time for an instance; the second waits."""
+    """Allow one ``up`` or ``down`` of an instance at a time; another one waits.
+
+    Raises:
+        ClusterError: the lock was not free within LOCK_DEADLINE_S.
+    """
     layout.cache.mkdir(parents=True, exist_ok=True)
     with layout.lock.open("w") as stream:
         end = time.monotonic() + LOCK_DEADLINE_S
@@ -109,25 +113,25 @@ def locked(layout: Layout, progress: Progress) -> Iterator[None]:
 
 
 def require_root() -> None:
-    """Namespaces, mounts and cgroups need root.
+    """Check that this process runs as root.
 
     Raises:
-        ClusterError: we are not.
+        ClusterError: it does not.
     """
     if os.geteuid() != 0:
         raise ClusterError("root is needed for network namespaces, mounts and cgroups (try sudo -E)")
 
 
 def up(layout: Layout, nodes: int | None, progress: Progress, *, ipv6: bool = False) -> Cluster:
-    """Bring the cluster up or repair it; ``None`` keeps the number of nodes it has (else 2).
+    """Bring the cluster up or repair it; ``None`` keeps the present number of nodes, or starts 2.
 
     Raises:
-        ClusterError: a part does not start; or the running cluster is of IPv4, and `ipv6` is set.
+        ClusterError: a daemon does not start, or the running cluster uses IPv4 and `ipv6` is set.
     """
     require_root()
     before = saved_plan(layout)
     if before and ipv6 and not before.ipv6:
-        raise ClusterError("the running cluster is of IPv4: run 'python3 -m localcluster down' first")
+        raise ClusterError("the running cluster uses IPv4: run 'python3 -m localcluster down' first")
     count = nodes or (len(before.nodes) if before else 2)
     plan = plan_cluster(layout.instance, count, ipv6=ipv6 or bool(before and before.ipv6))
     toolbox = Toolbox(layout, progress)
@@ -138,7 +142,7 @@ def up(layout: Layout, nodes: int | None, progress: Progress, *, ipv6: bool = Fa
     if before and len(before.nodes) > count:
         _shrink(layout, before, count, progress)
     if before is None and layout.run.exists():
-        progress.say("removing what an unfinished start or an earlier boot left")
+        progress.say("removing the files of an unfinished start or an earlier boot")
         down(layout, progress)
     layout.run.mkdir(parents=True, exist_ok=True)
     write(layout.state_file, json.dumps({"nodes": count, "ipv6": plan.ipv6, "boot": procs.boot_id()}))
@@ -156,7 +160,7 @@ def up(layout: Layout, nodes: int | None, progress: Progress, *, ipv6: bool = Fa
 
 
 def _start(cluster: Cluster, progress: Progress) -> None:
-    """Start everything in order of need; runtimes start while the API server does."""
+    """Start all daemons in the order of their dependencies; runtimes start beside the API server."""
     control, nodes = cluster.control, cluster.nodes
     with ThreadPoolExecutor(max_workers=8) as pool:
         with progress.step("starting etcd, API server and container runtimes", announce=False):
@@ -178,7 +182,7 @@ def _start(cluster: Cluster, progress: Progress) -> None:
 
 
 def _shrink(layout: Layout, before: ClusterPlan, count: int, progress: Progress) -> None:
-    """Take away the nodes beyond ``count``: their processes, folders and objects."""
+    """Remove the nodes beyond ``count``: their processes, folders and objects."""
     gone = before.nodes[count:]
     progress.say(f"removing {', '.join(node.name for node in gone)}")
     supervisor = procs.Supervisor(layout, Path(os.devnull))
@@ -196,7 +200,11 @@ def _shrink(layout: Layout, before: ClusterPlan, count: int, progress: Progress)
 
 
 def down(layout: Layout, progress: Progress, *, purge: bool = False) -> None:
-    """Take everything away but the cache; ``purge`` also drops the nodes' image stores."""
+    """Remove the cluster except for the cache; ``purge`` also removes the nodes' image stores.
+
+    Raises:
+        ClusterError: a process or a mount cannot be removed.
+    """
     require_root()
     prefix = f"pst{layout.instance}"
     names = known_nodes(layout)
@@ -206,7 +214,7 @@ def down(layout: Layout, progress: Progress, *, purge: bool = False) -> None:
         procs.stop(agents, grace_s=0.3)
         for name in names:
             cgroups.kill(f"{prefix}-{name}")
-        # etcd and containerds end cleanly, so that the kept stores are whole.
+        # etcd and containerd exit after SIGTERM, which leaves the kept stores consistent.
         procs.stop([record for record in records if record.name.endswith("containerd")])
         cgroups.kill(f"{prefix}-system")
     with progress.step("removing mounts, namespaces and folders", announce=False):
@@ -227,7 +235,7 @@ def down(layout: Layout, progress: Progress, *, purge: bool = False) -> None:
 
 
 def known_nodes(layout: Layout) -> list[str]:
-    """Every node there are traces of: folders, namespaces or cgroups."""
+    """Return the names of all nodes with a folder, a namespace or a cgroup."""
     names = {path.name for path in layout.run.glob("node-*")} | {path.name for path in layout.disk.glob("node-*")}
     prefix = f"pst{layout.instance}-"
     names |= {name.removeprefix(prefix) for name in network.namespaces() if name.startswith(f"{prefix}node-")}
@@ -237,7 +245,7 @@ def known_nodes(layout: Layout) -> list[str]:
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount everything at or below a folder, the last mounted first."""
+    """Unmount all mounts at or below a folder, the newest first."""
     inside = [point for point in mount_points() if point == str(folder) or point.startswith(f"{folder}/")]
     for start in range(0, len(inside), 100):
         chunk = list(reversed(inside))[start : start + 100]
@@ -245,10 +253,10 @@ def unmount_below(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder, but never what is mounted in it: that may be a user's data.
+    """Delete a folder, but never the contents of a mount in it, which may be a user's data.
 
     Raises:
-        ClusterError: something is mounted there and stays.
+        ClusterError: a mount in the folder cannot be unmounted.
     """
     unmount_below(folder)
     left = [point for point in mount_points() if point.startswith(f"{folder}/") or point == str(folder)]
@@ -269,7 +277,7 @@ def _shims(node: Path) -> list[Path]:
 
 
 def _unlink_shim_sockets(node: Path) -> None:
-    """Shims keep their sockets in a fixed folder outside ours; their address files name them."""
+    """Remove the shims' sockets, which are in a fixed folder outside the cluster's; address files name them."""
     for bundle in _shims(node):
         with contextlib.suppress(OSError):
             address = (bundle / "address").read_text(encoding="utf-8").strip()
@@ -286,6 +294,6 @@ def _kill_shims(node: Path) -> None:
 
 
 def component_names(plan: ClusterPlan) -> list[str]:
-    """The names under which all daemons are recorded."""
+    """Return the names of all daemons' records."""
     nodes = [plan_node(plan.instance, node.index).name for node in plan.nodes]
     return [*NAMES, *(f"{name}-{program}" for name in nodes for program in DAEMONS)]

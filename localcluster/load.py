@@ -1,7 +1,7 @@
-"""Loading images into the nodes' containerds, all nodes at once.
+"""Loads images into the containerd of every node, in parallel.
 
-A node that has the image's digest already is skipped; one that has some of its layers is sent the
-others only. The stores outlive ``down``, so a warm start loads nothing.
+A node that has the image's digest is skipped, and a node with some of its layers receives only the
+others. ``down`` keeps the nodes' stores, so a later start loads no image.
 """
 
 import json
@@ -21,14 +21,14 @@ from localcluster.progress import Progress
 from localcluster.shell import run
 
 COLLECTED = "parent snapshot"
-"""In containerd's message about a layer that its garbage collector has removed during the import."""
+"""Part of containerd's message about a layer that its garbage collector removed during the import."""
 
 
 def node_names(plan: ClusterPlan, wanted: str) -> list[str]:
-    """The nodes meant by "all" or by names with commas.
+    """Return the nodes for "all", or for names that are separated by commas.
 
     Raises:
-        ClusterError: a name is not a node's.
+        ClusterError: a node of that name does not exist.
     """
     known = [node.name for node in plan.nodes]
     names = known if wanted == "all" else [name for name in wanted.split(",") if name]
@@ -39,7 +39,7 @@ def node_names(plan: ClusterPlan, wanted: str) -> list[str]:
 
 
 def load(layout: Layout, plan: ClusterPlan, images: Sequence[Image], progress: Progress, nodes: str = "all") -> None:
-    """Load images into nodes; several images of one node go one after the other."""
+    """Load images into nodes: the nodes in parallel, and the images of one node in sequence."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         jobs = [pool.submit(_load_node, layout, name, images, progress) for name in node_names(plan, nodes)]
         for job in jobs:
@@ -70,7 +70,7 @@ def _load_node(layout: Layout, node: str, images: Sequence[Image], progress: Pro
 
 
 def loaded_digest(listing: str, name: str) -> str:
-    """An image's digest in the output of ``ctr images ls``; empty when it is not there."""
+    """Return an image's digest from the output of ``ctr images ls``; empty without the image."""
     for line in listing.splitlines():
         fields = line.split()
         if len(fields) >= 3 and fields[0] == name:
@@ -79,7 +79,7 @@ def loaded_digest(listing: str, name: str) -> str:
 
 
 def _import(layout: Layout, node: str, image: Image) -> None:
-    """Import an image; once more if containerd has collected a layer that it was about to use as garbage."""
+    """Import an image; retry once if containerd's garbage collector removed a layer during the import."""
     try:
         _import_once(layout, node, image)
     except ClusterError as error:
@@ -105,14 +105,14 @@ def _import_once(layout: Layout, node: str, image: Image) -> None:
             write_archive(process.stdin, image.name, store, store.find(image.name), present)
             process.stdin.close()
         except BrokenPipeError:
-            pass  # the program's own words below say why
-        said = process.stdout.read().decode(errors="replace")
+            pass  # the program's output below has the reason
+        output = process.stdout.read().decode(errors="replace")
     if process.returncode != 0:
-        raise ClusterError(f"loading {image.name} into {node}: {said.strip()[-2000:]}")
+        raise ClusterError(f"loading {image.name} into {node}: {output.strip()[-2000:]}")
 
 
 def write_archive(out: IO[bytes], name: str, store: LayerStore, image: StoredImage, present: Iterable[str]) -> None:
-    """Stream an OCI archive that holds what the node lacks, and always the manifest."""
+    """Stream an OCI archive with the manifest, the configuration, and the layers that the node lacks."""
     entry = {
         "mediaType": MANIFEST_TYPE,
         "digest": image.digest,
@@ -133,12 +133,12 @@ def write_archive(out: IO[bytes], name: str, store: LayerStore, image: StoredIma
 
 
 def blob_path(digest: str) -> str:
-    """Where an OCI archive holds a blob."""
+    """Return a blob's path in an OCI archive."""
     return f"blobs/{digest.replace(':', '/')}"
 
 
 def _add(out: IO[bytes], name: str, pieces: Iterable[bytes], size: int | None = None) -> None:
-    """Write one member; by hand, for tarfile copies in small blocks and wants a file."""
+    """Write one member of the archive, without tarfile, which needs a file and copies it in small blocks."""
     known = list(pieces) if size is None else pieces
     member = tarfile.TarInfo(name)
     member.size = sum(map(len, known)) if size is None else size

@@ -1,9 +1,9 @@
 """Network namespaces and links.
 
-The control plane's namespace holds a bridge; each node's namespace is tied to it by a veth pair
-and knows routes to the other nodes' pods. The host reaches the API server through a veth with a
-/30. No namespace has a default route: nothing leaves the machine. All functions create what is
-missing and keep the rest, so they also repair.
+The control plane's namespace has a bridge. A veth pair connects each node's namespace to it, and
+nodes have routes to the other nodes' pods. The host reaches the API server through a veth pair with
+a /30. No namespace has a default route: no packet leaves the machine. All functions create missing
+links and keep existing ones, and thereby repair a cluster.
 """
 
 import json
@@ -18,42 +18,42 @@ FORWARDING = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 
 def namespaces() -> set[str]:
-    """The named network namespaces of this machine."""
+    """Return the named network namespaces of this machine."""
     return {path.name for path in NETNS_FOLDER.glob("*")} if NETNS_FOLDER.is_dir() else set()
 
 
 def ensure_namespace(name: str) -> None:
-    """Create a namespace with its loopback up and forwarding on."""
+    """Create a namespace, with its loopback device up and forwarding enabled."""
     if name in namespaces():
         try:
             run(["ip", "-n", name, "link", "show", "lo"])
             return
         except ClusterError:
-            # A file without a namespace behind it: left by a crash or a reboot.
+            # A crash or a reboot may leave a file without a namespace.
             run(["ip", "netns", "delete", name], check=False)
             (NETNS_FOLDER / name).unlink(missing_ok=True)
     run(["ip", "netns", "add", name])
     run(["ip", "-n", name, "link", "set", "lo", "up"])
-    # A kernel without IPv6 lacks the second file, and serves clusters of IPv4.
+    # A kernel without IPv6 lacks the second file; clusters with IPv4 work there.
     script = "; ".join(f"test ! -e /proc/sys/{path} || echo 1 > /proc/sys/{path}" for path in FORWARDING)
     run(["nsenter", f"--net={NETNS_FOLDER / name}", "sh", "-c", script])
 
 
 def links(netns: str) -> dict[str, dict[str, object]]:
-    """The links of a namespace by name; an empty name means the host's."""
+    """Return the links of a namespace by name; an empty name means the host's namespace."""
     where = ["-n", netns] if netns else []
     text = run(["ip", "-j", *where, "addr", "show"])
     return {str(link["ifname"]): link for link in json.loads(text or "[]")}
 
 
 def is_up(link: dict[str, object]) -> bool:
-    """Whether a link is administratively up."""
+    """Return whether a link is administratively up."""
     flags = link.get("flags")
     return isinstance(flags, list) and "UP" in flags
 
 
 def ensure_control(plan: ClusterPlan) -> None:
-    """The control plane's namespace, its bridge and the link to the host."""
+    """Create the control plane's namespace, its bridge and its link to the host, or repair them."""
     name = plan.control_netns
     ensure_namespace(name)
     if plan.bridge not in links(name):
@@ -73,7 +73,7 @@ def ensure_control(plan: ClusterPlan) -> None:
 
 
 def ensure_node(plan: ClusterPlan, node: NodePlan) -> None:
-    """A node's namespace and its link to the bridge."""
+    """Create a node's namespace and its link to the bridge, or repair them."""
     ensure_namespace(node.netns)
     port = links(plan.control_netns).get(node.port)
     if port is not None and "eth0" in links(node.netns):
@@ -93,11 +93,11 @@ def ensure_node(plan: ClusterPlan, node: NodePlan) -> None:
 
 
 def ensure_routes(plan: ClusterPlan) -> None:
-    """Routes to every node's pods, from the control plane and from each other node."""
+    """Set routes to every node's pods, on the control plane and on each other node."""
     for node in plan.nodes:
         others = [other for other in plan.nodes if other.index != node.index]
         routes = [f"route replace {other.pod_cidr} via {other.address}" for other in others]
-        # Services are translated on the node; the route only has to exist for the lookup.
+        # The node translates addresses of Services; the lookup of a route must succeed before that.
         batch(node.netns, *routes, f"route replace {plan.service_cidr} dev eth0")
     batch(
         plan.control_netns,
@@ -106,14 +106,17 @@ def ensure_routes(plan: ClusterPlan) -> None:
 
 
 def _at_once(plan: ClusterPlan) -> str:
-    # Without the detection of duplicates an IPv6 address is usable at once; the plan has no duplicates.
+    # An IPv6 address is usable at once without duplicate detection; the plan has no duplicates.
     return " nodad" if plan.ipv6 else ""
 
 
 def set_port(plan: ClusterPlan, node: NodePlan, *, up: bool) -> bool:
-    """Plug or pull a node's cable at the bridge; returns whether that changed anything.
+    """Plug or pull a node's cable at the bridge; return whether its state changed.
 
-    The bridge's end is used because the node's own end would lose its routes.
+    The bridge's end is used because the node would lose its routes at its own end.
+
+    Raises:
+        ClusterError: the node has no port at the bridge.
     """
     port = links(plan.control_netns).get(node.port)
     if port is None:
@@ -138,5 +141,5 @@ def remove_all(prefix: str) -> None:
 
 
 def link_exists(name: str) -> bool:
-    """Whether the host has a link of this name."""
+    """Return whether the host has a link of this name."""
     return Path(f"/sys/class/net/{name}").exists()

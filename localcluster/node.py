@@ -23,7 +23,7 @@ DAEMONS = ("containerd", "kubelet", "kube-proxy")
 
 
 class Node:
-    """Renders a node's files and keeps its daemons running."""
+    """Renders a node's files, and starts its daemons or restarts changed ones."""
 
     def __init__(
         self, layout: Layout, plan: ClusterPlan, node: NodePlan, supervisor: Supervisor, binary: Binary
@@ -34,7 +34,7 @@ class Node:
         self.supervisor = supervisor
         self.binary = binary
         self.run_folder = layout.node(node.name)
-        # When this process started the kubelet; words of an earlier kubelet do not count.
+        # When this process started the kubelet; reports of an earlier kubelet are ignored.
         self.started = 0.0
         cni = cni_folder()
         if cni is None:
@@ -49,7 +49,7 @@ class Node:
         )
 
     def daemon_name(self, program: str) -> str:
-        """The name under which a daemon of this node is recorded."""
+        """Return the name of the record of this node's daemon."""
         return f"{self.node.name}-{program}"
 
     def ctr(self, *args: str, timeout: float = 300) -> str:
@@ -57,7 +57,7 @@ class Node:
         return run(["ctr", "-a", str(self.paths.containerd_socket), "-n", "k8s.io", *args], timeout=timeout)
 
     def write_files(self) -> None:
-        """Configuration of containerd, CNI, kubelet and kube-proxy."""
+        """Write the configuration of containerd, CNI, kubelet and kube-proxy."""
         folder = self.run_folder
         self.paths.containerd_root.mkdir(parents=True, exist_ok=True)
         toml = config.containerd_toml(
@@ -72,15 +72,15 @@ class Node:
         proxy = config.kube_proxy_config(self.plan, self.node, self.layout.etc / "kube-proxy.kubeconfig")
         write(folder / "kube-proxy.json", proxy)
         write(folder / "resolv.conf", config.resolv_conf(self.plan))
-        # World-readable: the kubelet copies it into pods.
+        # Readable for all, because the kubelet copies the file into pods.
         (folder / "resolv.conf").chmod(0o644)
 
     def start_runtime(self) -> None:
-        """Start containerd, with the pause image and without containers of an earlier life."""
+        """Start containerd with the pause image, and without containers of an earlier run."""
         fresh = not (self.run_folder / "containerd").exists()
         self._ensure_containerd()
         if fresh and self._purge():
-            # The CRI plugin read them at its start; let it forget them.
+            # The CRI plugin read the containers at its start; a restart removes them from its memory.
             self.supervisor.stop([self.daemon_name("containerd")])
             self._ensure_containerd()
         if config.PAUSE_IMAGE not in self.ctr("images", "ls", "-q").split():
@@ -111,9 +111,9 @@ class Node:
         self._ensure("kube-proxy", argv, (settings, self.layout.etc / "kube-proxy.kubeconfig"))
 
     def wait_ready(self, api: ApiClient) -> None:
-        """Wait until the API server calls this node Ready, then give it its role.
+        """Wait until the node is Ready, then set its role's label.
 
-        Ready may be the word of a kubelet that was killed: a new one must have renewed its Lease.
+        A killed kubelet may have reported Ready: the new kubelet must have renewed the Lease as well.
         """
         path = f"/api/v1/nodes/{self.node.name}"
         lease_path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{self.node.name}"
@@ -158,20 +158,20 @@ class Node:
         return self.supervisor.ensure(Daemon(self.daemon_name(program), argv, self.node.netns, inputs))
 
     def _purge(self) -> int:
-        """Remove the containers of an earlier life from the kept store; images stay."""
+        """Remove the containers of an earlier run from the kept store, without their images."""
         old = self.ctr("containers", "ls", "-q").split()
         if old:
             self.ctr("containers", "rm", *old)
         return len(old)
 
     def _mount_kubelet_root(self) -> None:
-        """Bind the pods' folders from disk to a short path, for sockets lie below it."""
+        """Bind the pods' folders from disk to a short path, because unix sockets are below it."""
         disk = self.layout.kubelet_disk(self.node.name)
         disk.mkdir(parents=True, exist_ok=True)
         self.paths.kubelet_root.mkdir(parents=True, exist_ok=True)
         if not is_mounted(self.paths.kubelet_root):
             run(["mount", "--bind", str(disk), str(self.paths.kubelet_root)])
-            # Mounts that the kubelet makes must reach the containers, but not the same folder's first place.
+            # The kubelet's mounts must propagate to the containers, but not to the same folder on the disk.
             run(["mount", "--make-private", str(self.paths.kubelet_root)])
             run(["mount", "--make-shared", str(self.paths.kubelet_root)])
 
@@ -186,13 +186,13 @@ class Node:
 
 
 def is_ready(node: dict[str, Any]) -> bool:
-    """Whether a Node object's Ready condition is True."""
+    """Return whether a Node object's Ready condition is True."""
     conditions = node.get("status", {}).get("conditions", [])
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
 
 def renewed(lease: dict[str, Any]) -> float:
-    """When a Lease was renewed last, in seconds since 1970; 0 when never."""
+    """Return when a Lease was renewed last, in seconds since 1970; 0 if it never was."""
     text = str(lease.get("spec", {}).get("renewTime") or "")
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -201,7 +201,11 @@ def renewed(lease: dict[str, Any]) -> float:
 
 
 def find_program(name: str) -> str:
-    """The absolute path of an installed program."""
+    """Return the absolute path of an installed program.
+
+    Raises:
+        ClusterError: the program is not installed.
+    """
     found = shutil.which(name, path=system_path())
     if found is None or not have(name):
         raise ClusterError(f"{name} is not installed")
@@ -209,13 +213,13 @@ def find_program(name: str) -> str:
 
 
 def choose_snapshotter(folder: Path) -> str:
-    """overlayfs, unless the folder itself lies on an overlay (a cluster within a container)."""
+    """Return overlayfs, or native if the folder is on an overlay itself (a cluster within a container)."""
     kind = run(["stat", "-f", "-c", "%T", str(folder)], check=False).strip()
     return "native" if kind in ("overlayfs", "overlay") else "overlayfs"
 
 
 def pod_log_links(run_folder: Path) -> list[Path]:
-    """The links that a kubelet leaves in /var/log/containers for its pods' logs."""
+    """Return the links that a kubelet has created in /var/log/containers for its pods' logs."""
     found = []
     with contextlib.suppress(OSError):
         for link in Path("/var/log/containers").iterdir():

@@ -1,8 +1,7 @@
-"""Installing the Debian packages that the cluster needs, when a program is missing.
+"""Installs the Debian packages of missing programs.
 
-Programs decide, not packages: a machine with another vendor's containerd is left as it is. A
-containerd daemon that the installation would start is never started (policy-rc.d), for every node
-runs its own.
+A package is installed only if its program is missing: another vendor's containerd is kept. The
+installation starts no containerd daemon (policy-rc.d), because every node runs its own.
 """
 
 import os
@@ -19,11 +18,11 @@ from localcluster.shell import have, run_logged
 
 CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
-# The image thread and the cluster thread both ask; the second finds all there.
+# The image thread and the cluster thread both call `ensure_packages`; the second one finds all programs.
 LOCK = threading.Lock()
 POLICY = Path("/usr/sbin/policy-rc.d")
 
-# Debian package -> the program that shows that it is there.
+# Debian package -> a program that it installs.
 CLUSTER_PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
@@ -39,11 +38,11 @@ CLUSTER_PACKAGES = {
 }
 IMAGE_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""Programs of which one is enough; the first is also the package that is installed."""
+"""Alternative programs; the first is also the name of the package to install."""
 
 
 def cni_folder() -> Path | None:
-    """The folder that holds all CNI plugins we use."""
+    """Return the folder with all required CNI plugins; None without one."""
     for folder in CNI_FOLDERS:
         if all((Path(folder) / plugin).exists() for plugin in CNI_PLUGINS):
             return Path(folder)
@@ -51,32 +50,37 @@ def cni_folder() -> Path | None:
 
 
 def missing_packages(has: Callable[[str], bool], has_cni: bool) -> list[str]:
-    """The packages to install, given what programs there are."""
+    """Return the packages to install.
+
+    Args:
+        has: returns whether a program is installed.
+        has_cni: whether the CNI plugins are installed.
+    """
     wanted = {**CLUSTER_PACKAGES, **IMAGE_PACKAGES}
     missing = [package for package, program in wanted.items() if not has(program)]
     return missing if has_cni else [*missing, "containernetworking-plugins"]
 
 
 def missing_browser(has: Callable[[str], bool]) -> list[str]:
-    """The package to install for tests in a browser, if there is no browser."""
+    """Return the package to install for tests in a browser; empty if a browser is installed."""
     return [] if any(map(has, BROWSERS)) else [BROWSERS[0]]
 
 
 def ensure_packages(layout: Layout, progress: Progress) -> None:
-    """Install what is missing.
+    """Install the packages of missing programs.
 
     Raises:
-        ClusterError: something is missing and this is not root on a Debian-like system.
+        ClusterError: a program is missing, and this process is not root on a Debian-like system.
     """
     with LOCK:
         _ensure(layout, progress, lambda: missing_packages(have, cni_folder() is not None))
 
 
 def ensure_browser(layout: Layout, progress: Progress) -> None:
-    """Install a browser where there is none.
+    """Install a browser if the machine has none.
 
     Raises:
-        ClusterError: there is none and this is not root on a Debian-like system.
+        ClusterError: no browser is installed, and this process is not root on a Debian-like system.
     """
     with LOCK:
         _ensure(layout, progress, lambda: missing_browser(have))
@@ -101,7 +105,7 @@ def _ensure(layout: Layout, progress: Progress, find_missing: Callable[[], list[
 
 
 def install(packages: Sequence[str], log: Path) -> None:
-    """apt-get update and install; another apt that is running is waited for."""
+    """Run apt-get update and install, after a wait for another apt process of up to 300 s."""
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"]
     run_logged([*apt, "update"], log, what="apt-get update", env=env)
@@ -115,7 +119,7 @@ def install(packages: Sequence[str], log: Path) -> None:
 
 @contextmanager
 def no_service_starts() -> Iterator[None]:
-    """Forbid package scripts to start daemons, unless the machine has its own policy."""
+    """Prevent package scripts from starting daemons, unless the machine has its own policy."""
     if POLICY.exists() or shutil.which("invoke-rc.d") is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The pause image, made by hand: one static program in one layer."""
+"""The pause image, written without an image builder: one static program in one layer."""
 
 import hashlib
 import io
@@ -14,7 +14,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def ensure_archive(layout: Layout, program: Path) -> Path:
-    """The image as an archive in the cache, named after the program's folder (its key)."""
+    """Return the image's archive in the cache, which is named after the program's folder (its key)."""
     archive = layout.cache / "images" / f"{program.parent.name}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def ensure_archive(layout: Layout, program: Path) -> Path:
 
 
 def build_archive(program: bytes, name: str) -> bytes:
-    """An archive in docker's format that holds one program as /pause."""
+    """Return an archive in docker's format with one program as /pause."""
     layer = tar_of({"pause": program}, mode=0o755)
     settings = json.dumps(
         {
@@ -41,7 +41,7 @@ def build_archive(program: bytes, name: str) -> bytes:
 
 
 def tar_of(files: dict[str, bytes], mode: int = 0o644) -> bytes:
-    """A tar file with fixed times, so that equal content gives equal bytes."""
+    """Return a tar file with fixed times: equal content results in equal bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content in files.items():

@@ -1,8 +1,8 @@
-"""Carrying this machine's pip configuration into image builds.
+"""This machine's pip configuration for image builds.
 
 The settings (an index, a certificate, a folder of wheels) are merged into one file that is mounted
-over /etc/pip.conf while building: nothing of it stays in an image or in the repository, and the
-layer cache does not depend on it.
+over /etc/pip.conf during a build. Neither images nor the repository contain the settings, and the
+layer cache does not depend on them.
 """
 
 import configparser
@@ -11,14 +11,14 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-# Settings that make sense on this machine only, or that would change what is installed where.
+# Settings that are valid on this machine only, or that would change the place of the installation.
 SKIPPED = {"cache-dir", "require-virtualenv", "user", "target", "prefix", "root", "log", "python", "config-file"}
 PATHS = ("cert", "client-cert", "find-links")
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
 def config_files(env: Mapping[str, str]) -> list[Path]:
-    """pip's configuration files, the weakest first."""
+    """Return the paths of pip's configuration files, in ascending precedence."""
     home = Path(env.get("HOME") or os.path.expanduser("~"))
     base = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", base / "pip/pip.conf"]
@@ -27,7 +27,7 @@ def config_files(env: Mapping[str, str]) -> list[Path]:
 
 
 def merge(files: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
-    """The settings of several pip.conf texts and of PIP_* variables; later ones win."""
+    """Return the settings of several pip.conf texts and of PIP_* variables; later ones override earlier ones."""
     settings: dict[str, str] = {}
     for text in files:
         parser = configparser.RawConfigParser()
@@ -45,7 +45,7 @@ def merge(files: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
 
 
 def render(settings: Mapping[str, str]) -> str:
-    """A pip.conf with these settings."""
+    """Return a pip.conf with these settings."""
     parser = configparser.RawConfigParser()
     parser["global"] = dict(settings)
     out = io.StringIO()
@@ -54,7 +54,7 @@ def render(settings: Mapping[str, str]) -> str:
 
 
 def mounts(settings: Mapping[str, str], conf: Path) -> list[tuple[Path, Path]]:
-    """What to mount into a build (from, to): certificates, the file, folders that it names."""
+    """Return the mounts of a build as (from, to): certificates, the file, and folders that it names."""
     found = {CERTIFICATES: CERTIFICATES} if CERTIFICATES.is_dir() else {}
     for name in PATHS:
         for part in settings.get(name, "").split():
@@ -66,6 +66,6 @@ def mounts(settings: Mapping[str, str], conf: Path) -> list[tuple[Path, Path]]:
 
 
 def read_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """This machine's settings."""
+    """Return this machine's settings."""
     texts = [path.read_text(encoding="utf-8") for path in config_files(env) if path.is_file()]
     return merge(texts, env)

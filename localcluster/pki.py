@@ -1,7 +1,7 @@
-"""The cluster's certificates and keys, made with the openssl program.
+"""The cluster's certificates and keys, which the openssl program creates.
 
-One certificate authority per start of a cluster; it lives and dies with the run folder. Files that
-exist are kept, so a repair does not restart anything.
+Each start of a cluster creates a certificate authority, and `down` deletes it with the run folder.
+Existing files are kept, so a repair restarts no daemon.
 """
 
 import base64
@@ -21,7 +21,7 @@ DAYS = "3650"
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate to issue; ``sans`` make it a server's, their absence a client's."""
+    """A certificate to issue: a server's with ``sans``, or a client's without."""
 
     name: str
     common_name: str
@@ -36,7 +36,7 @@ class Certificate:
 
 
 def certificates(plan: ClusterPlan) -> list[Certificate]:
-    """Everything that a cluster needs besides its authority."""
+    """Return all certificates of a cluster except its authority's."""
     service = "kubernetes.default.svc"
     names = ["kubernetes", "kubernetes.default", service, f"{service}.{DOMAIN}", "localhost"]
     addresses = [plan.gateway, plan.api_address, plan.service_ip, "127.0.0.1"]
@@ -60,7 +60,7 @@ def certificates(plan: ClusterPlan) -> list[Certificate]:
 
 
 def ensure_pki(folder: Path, wanted: Iterable[Certificate]) -> None:
-    """Create the authority, the service-account key and the certificates that are missing."""
+    """Create those of the authority, the service-account key and the certificates that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     if not (folder / "ca.crt").exists():

@@ -1,8 +1,8 @@
-"""Our daemons: starting, recognising and stopping them.
+"""The cluster's daemons: their start, identification and stop.
 
-Invariant: a process is signalled only after its identity was checked (id, start time and boot), so
-a reused process id is never hit. A daemon is kept as it is when it still runs what we would start
-(same command, same configuration files, same network namespace); otherwise it is replaced.
+Invariant: a process is signalled only after a check of its identity (id, start time and boot). A
+reused process id is never signalled. A running daemon is kept if its command, configuration files
+and network namespace are unchanged; otherwise it is replaced.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from localcluster.layout import Layout
 from localcluster.shell import system_path
 
 NETNS_FOLDER = Path("/run/netns")
-# Joins the tracking group before anything else, so that no descendant can escape it.
+# The shell joins the tracking group first: all descendants are then in the group.
 LAUNCH = 'echo $$ > "$1" && shift && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is remembered of a started daemon."""
+    """The record of a started daemon."""
 
     name: str
     pid: int
@@ -40,10 +40,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Daemon:
-    """What should run.
+    """A daemon that should run.
 
     Attributes:
-        inputs: files whose content matters: a change means a restart.
+        inputs: files that cause a restart if their content changes.
         netns: the name of the network namespace, or an empty string for the host's.
     """
 
@@ -55,9 +55,9 @@ class Daemon:
 
 
 def parse_start_time(stat: str) -> int | None:
-    """The start time in a ``/proc/<pid>/stat`` text, or None for a zombie.
+    """Return the start time in a ``/proc/<pid>/stat`` text, in clock ticks since boot; None for a zombie.
 
-    The command's name (field 2) may hold blanks and brackets, so fields count from the last one.
+    The command's name (field 2) may contain blanks and brackets: fields are counted after its last bracket.
     """
     fields = stat.rpartition(")")[2].split()
     if len(fields) < 20 or fields[0] in ("Z", "X"):
@@ -66,7 +66,7 @@ def parse_start_time(stat: str) -> int | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it does not live."""
+    """Return when a process started, in clock ticks since boot; None if it does not run."""
     try:
         return parse_start_time(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -74,7 +74,7 @@ def start_time(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """Identifies one boot of the machine."""
+    """Return the id of the machine's boot; empty if it is unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
@@ -82,7 +82,7 @@ def boot_id() -> str:
 
 
 def inode(path: Path) -> int:
-    """The inode behind a path, 0 when there is none: names a namespace exactly."""
+    """Return a path's inode number, which identifies a namespace; 0 if the path does not exist."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -90,12 +90,12 @@ def inode(path: Path) -> int:
 
 
 def is_alive(record: Record) -> bool:
-    """Whether the recorded process itself (not a successor with its id) still runs."""
+    """Return whether the recorded process runs, and not a later one with its id."""
     return record.boot == boot_id() and start_time(record.pid) == record.start
 
 
 def digest_of(daemon: Daemon) -> str:
-    """A hash of the command and of the content of its input files."""
+    """Return a hash of the command, its environment and the content of its input files."""
     digest = hashlib.sha256(json.dumps([daemon.argv, daemon.env]).encode())
     for path in daemon.inputs:
         digest.update(path.read_bytes() if path.exists() else b"-")
@@ -103,18 +103,18 @@ def digest_of(daemon: Daemon) -> str:
 
 
 class Supervisor:
-    """Starts and stops the daemons of one instance; its memory is a folder of records."""
+    """Starts and stops the daemons of one instance, and records them in a folder."""
 
     def __init__(self, layout: Layout, procs_file: Path) -> None:
         self.layout = layout
         self.procs_file = procs_file
 
     def record(self, name: str) -> Record | None:
-        """What is remembered of a daemon."""
+        """Return a daemon's record; None without one."""
         return read_record(self.layout.records / f"{name}.json")
 
     def ensure(self, daemon: Daemon) -> bool:
-        """Have the daemon running; returns whether it had to be started."""
+        """Start the daemon unless it runs unchanged; return whether it was started."""
         record = self.record(daemon.name)
         if record is not None and self._is_current(record, daemon):
             return False
@@ -124,16 +124,16 @@ class Supervisor:
         return True
 
     def alive(self, name: str) -> bool:
-        """Whether the daemon runs."""
+        """Return whether the daemon runs."""
         record = self.record(name)
         return record is not None and is_alive(record)
 
     def log(self, name: str) -> Path:
-        """A daemon's log file."""
+        """Return the path of a daemon's log."""
         return self.layout.logs / f"{name}.log"
 
     def stop(self, names: Iterable[str]) -> None:
-        """Stop daemons and forget them."""
+        """Stop daemons and delete their records."""
         records = [record for name in names if (record := self.record(name)) is not None]
         stop(records)
         for record in records:
@@ -148,7 +148,7 @@ class Supervisor:
         self.layout.logs.mkdir(parents=True, exist_ok=True)
         command = ["/bin/sh", "-c", LAUNCH, "sh", str(self.procs_file)]
         if daemon.netns:
-            # Not "ip netns exec": that mounts a new /sys, which hides the cgroups.
+            # "ip netns exec" would mount a new /sys without the cgroups.
             command += ["nsenter", f"--net={NETNS_FOLDER / daemon.netns}"]
         log = self.log(daemon.name)
         with log.open("ab") as out:
@@ -172,19 +172,19 @@ class Supervisor:
             log=str(log),
         )
         write_record(self.layout.records, record)
-        # The process outlives us on purpose: keep Python from warning about it.
+        # The daemon outlives this process; a return code prevents Python's warning about a running child.
         process.returncode = 0
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write a record whole or not at all."""
+    """Write a record atomically."""
     fresh = folder / f".{record.name}.new"
     fresh.write_text(json.dumps(asdict(record), indent=1), encoding="utf-8")
     fresh.rename(folder / f"{record.name}.json")
 
 
 def read_record(path: Path) -> Record | None:
-    """Read a record; None when it is missing or spoilt."""
+    """Read a record; None if it is missing or damaged."""
     try:
         return Record(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -192,13 +192,13 @@ def read_record(path: Path) -> Record | None:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of a folder, by name."""
+    """Return all readable records of a folder, in the order of their names."""
     found = (read_record(path) for path in sorted(folder.glob("*.json")))
     return [record for record in found if record is not None]
 
 
 def stop(records: Sequence[Record], *, grace_s: float = 5.0) -> None:
-    """SIGTERM, then SIGKILL after the grace time, all at once."""
+    """Send SIGTERM to all recorded processes, and SIGKILL after the grace time to those that still run."""
     waiting = [record for record in records if send(record, signal.SIGTERM)]
     end = time.monotonic() + grace_s
     while waiting and time.monotonic() < end:
@@ -209,7 +209,7 @@ def stop(records: Sequence[Record], *, grace_s: float = 5.0) -> None:
 
 
 def send(record: Record, number: signal.Signals) -> bool:
-    """Signal a recorded process if it is still the same; returns whether it was."""
+    """Signal a recorded process; return False if it no longer runs."""
     if not is_alive(record):
         return False
     with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,6 @@
-"""What the user sees while things run: one line per event, a heart-beat, a table of times.
+"""Progress for the user: one line per event, a regular line on running steps, and a table of times.
 
-Lines go to standard error, so that commands that print a path on standard output stay usable in
-scripts.
+Lines are written to standard error: scripts can use commands that print a path on standard output.
 """
 
 import sys
@@ -26,7 +25,7 @@ class Step:
 
 @dataclass
 class Progress:
-    """Prints steps as they begin and end; every ten seconds prints the running ones.
+    """Prints each step's start and end, and the running steps every ten seconds.
 
     Thread-safe: several steps may run at once.
     """
@@ -54,7 +53,7 @@ class Progress:
 
     @contextmanager
     def step(self, name: str, *, announce: bool = True) -> Iterator[Step]:
-        """Time a piece of work; its time joins the table even if it fails."""
+        """Measure the time of the block for the table, also if it fails."""
         step = Step(name=name, started=self.clock())
         with self._lock:
             self._active.append(step)
@@ -90,24 +89,24 @@ class Progress:
                     self._print(format_heartbeat(late, now))
 
     def table(self) -> str:
-        """The times of all steps so far, longest names aligned."""
+        """Return the table of the times of all steps so far."""
         return format_table(self.timings, total=self.clock() - self._begin)
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for people: 0.42 s, 7.3 s, 83 s."""
+    """Return seconds as text: 0.42 s, 7.3 s, 83 s."""
     if seconds < 1:
         return f"{seconds:.2f} s"
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def format_line(elapsed: float, text: str) -> str:
-    """One progress line."""
+    """Return one progress line."""
     return f"[{elapsed:5.0f}s] {text}"
 
 
 def format_heartbeat(steps: Sequence[Step], now: float) -> str:
-    """The running steps, with their seconds and details."""
+    """Return a line on the running steps, with their seconds and details."""
     parts = []
     for step in steps:
         detail = f", {step.detail}" if step.detail else ""
@@ -116,7 +115,7 @@ def format_heartbeat(steps: Sequence[Step], now: float) -> str:
 
 
 def format_table(timings: Sequence[tuple[str, float]], *, total: float) -> str:
-    """The table that ``up`` prints at its end; steps below 50 ms are left out."""
+    """Return the table that ``up`` prints at its end; steps below 50 ms are left out."""
     rows = [(name, seconds) for name, seconds in timings if seconds >= 0.05]
     width = max((len(name) for name, _ in [*rows, ("total (some overlap)", total)]), default=0)
     lines = [f"  {name:<{width}}  {seconds:7.1f} s" for name, seconds in rows]
@@ -125,7 +124,7 @@ def format_table(timings: Sequence[tuple[str, float]], *, total: float) -> str:
 
 
 def format_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain text table with aligned columns."""
+    """Return a plain text table with aligned columns."""
     widths = [max(len(str(line[i])) for line in [header, *rows]) for i in range(len(header))]
     lines = []
     for line in [header, *rows]:

@@ -1,7 +1,7 @@
-"""Running other programs and waiting for conditions.
+"""Runs other programs, and waits for conditions.
 
-Every external command of the package goes through ``run``, so that a failure always shows the
-command and what it printed.
+External commands run by ``run`` or ``run_logged``: the error of a failure has the command and its
+output.
 """
 
 import os
@@ -51,8 +51,8 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{shlex.join(args)} did not end within {timeout} s") from error
     if check and done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-3000:]
-        raise ClusterError(f"{shlex.join(args)} ended with {done.returncode}: {said}")
+        output = (done.stderr.strip() or done.stdout.strip())[-3000:]
+        raise ClusterError(f"{shlex.join(args)} ended with {done.returncode}: {output}")
     return done.stdout
 
 
@@ -94,12 +94,12 @@ def run_logged(
 
 
 def log_hint(log: Path) -> str:
-    """The sentence that ends every failure: where the log is, and its last lines."""
+    """Return the end of an error's text: the path of a log, and its last lines."""
     return f"log: {log}\n{tail(log)}"
 
 
 def tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, indented; empty when there is none."""
+    """Return the last lines of a log, indented, or a note that the log cannot be read."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 16_384))
@@ -118,11 +118,14 @@ def wait_for(
     hint: Callable[[], str] = lambda: "",
     abort: Callable[[], str | None] = lambda: None,
 ) -> T:
-    """Call ``probe`` until it returns something true.
+    """Call ``probe`` until it returns a true value, and return that value.
 
     Args:
-        hint: text for the error, computed when the deadline has passed.
-        abort: returns a reason when waiting on makes no sense (the process died).
+        hint: returns further text for the error.
+        abort: returns a reason to end the wait, such as the end of the process; None to continue.
+
+    Raises:
+        ClusterError: the deadline has passed, or ``abort`` returned a reason.
     """
     end = time.monotonic() + deadline_s
     while True:
@@ -138,12 +141,12 @@ def wait_for(
 
 
 def have(program: str) -> bool:
-    """Whether a program is on PATH or in the system folders that a user's PATH may lack."""
+    """Return whether a program is on PATH, or in a system folder that a user's PATH may lack."""
     return shutil.which(program, path=system_path()) is not None
 
 
 def system_path() -> str:
-    """PATH with the sbin folders: iptables and friends live there."""
+    """Return PATH with the system folders, including those of iptables and similar programs."""
     known = os.environ.get("PATH", "").split(":")
     extra = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"]
     return ":".join(part for part in [*known, *[e for e in extra if e not in known]] if part)

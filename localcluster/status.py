@@ -1,4 +1,4 @@
-"""What ``status`` shows: every daemon, every node, the versions."""
+"""The output of ``status``: every daemon, every node, and the versions."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from localcluster.progress import format_grid
 
 
 def report(layout: Layout) -> tuple[str, bool]:
-    """The text, and whether everything is well."""
+    """Return the text, and whether all daemons run and all nodes are ready."""
     plan = lifecycle.saved_plan(layout)
     if plan is None:
         return "no cluster is up", False
@@ -22,7 +22,7 @@ def report(layout: Layout) -> tuple[str, bool]:
 
 
 def component_table(layout: Layout, plan: ClusterPlan) -> tuple[str, bool]:
-    """One row for each daemon that there should be, and those beside them."""
+    """Return a table with a row for each expected or recorded daemon, and whether all of them run."""
     records = {record.name: record for record in procs.read_records(layout.records)}
     names = lifecycle.component_names(plan)
     names += sorted(set(records) - set(names))
@@ -37,7 +37,7 @@ def component_table(layout: Layout, plan: ClusterPlan) -> tuple[str, bool]:
 
 
 def node_table(layout: Layout, plan: ClusterPlan) -> tuple[str, bool]:
-    """One row for each real node; fake nodes are counted in one row."""
+    """Return a table with a row for each real node, and whether all are ready; one row counts fake nodes."""
     api = ApiClient(plan.api_address, layout.pki)
     try:
         body = api.get("/api/v1/nodes") or {}
@@ -60,7 +60,7 @@ def node_table(layout: Layout, plan: ClusterPlan) -> tuple[str, bool]:
 
 
 def node_row(plan: ClusterPlan, item: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """A node's row."""
+    """Return a node's row."""
     name = str(item["metadata"]["name"])
     info = item.get("status", {}).get("nodeInfo", {})
     ports = {node.name: node.port for node in plan.nodes}

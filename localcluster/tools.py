@@ -1,8 +1,7 @@
-"""Building the cluster's programs from pinned Go modules, once, into a cache.
+"""Builds the cluster's programs from pinned Go modules, once, into a cache.
 
-Each tool has a folder ``tools/<name>/`` with its own go.mod and go.sum. The cache key covers
-these files, the flags and the Go version, so a stale binary is never used and an unchanged one is
-never built again.
+Each tool has a folder ``tools/<name>/`` with a go.mod and a go.sum. The cache key covers these
+files, the flags and the Go version: a program is built again if and only if one of them changes.
 """
 
 import fcntl
@@ -23,17 +22,17 @@ from localcluster.layout import Layout
 from localcluster.progress import Progress, Step
 from localcluster.shell import run, run_logged
 
-# No DWARF: a tenth less to compile, and these are not debugged with delve.
+# Without DWARF, which saves a tenth of the time; these programs are not debugged with delve.
 FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false")
 BUILD_ENV = {"CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 
 
 @dataclass(frozen=True)
 class Tool:
-    """What to build from one go.mod.
+    """The programs and data files of one go.mod.
 
     Attributes:
-        binaries: (package, name of the program); none where only `extra` is wanted.
+        binaries: (package, name of the program); empty if only `extra` is needed.
         version_module: the module whose version is stamped into the programs.
         extra: (module, path in it) of data files to keep beside the programs.
         tags: build tags.
@@ -59,7 +58,7 @@ def _kubernetes() -> tuple[tuple[str, str], ...]:
     return tuple((f"k8s.io/kubernetes/cmd/{name}", name) for name in names)
 
 
-# In the order of building: the longest first, what the start needs before what the demo needs.
+# In the order of builds: the longest first, and tools of the start before those of the demo.
 TOOLS = (
     Tool("kubernetes", _kubernetes(), "k8s.io/kubernetes", stamp=True),
     Tool("etcd", (("go.etcd.io/etcd/server/v3", "etcd"),), "go.etcd.io/etcd/server/v3"),
@@ -107,10 +106,10 @@ DEFAULT_TOOLS = (*CLUSTER_TOOLS, "helm")
 
 
 def tool_named(name: str) -> Tool:
-    """The tool that is, or that holds the program, called ``name``.
+    """Return the tool of this name, or the tool with a program of this name.
 
     Raises:
-        ClusterError: there is none.
+        ClusterError: no tool or program has this name.
     """
     for tool in TOOLS:
         if name == tool.name or name in [binary for _, binary in tool.binaries]:
@@ -119,13 +118,13 @@ def tool_named(name: str) -> Tool:
 
 
 def module_version(go_mod: str, module: str) -> str:
-    """The version that a go.mod requires of a module, or an empty string."""
+    """Return the version that a go.mod requires of a module; empty without one."""
     found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
     return found.group(1) if found else ""
 
 
 def linker_flags(tool: Tool, go_mod: str) -> str:
-    """Flags for the linker: no symbol table; the version where the program has a place for it."""
+    """Return the linker's flags: no symbol table, and the version if the tool's `stamp` is set."""
     if not tool.stamp:
         return "-s -w"
     version = module_version(go_mod, tool.version_module)
@@ -135,7 +134,7 @@ def linker_flags(tool: Tool, go_mod: str) -> str:
 
 
 def cache_key(tool: Tool, files: Iterable[tuple[str, bytes]], go_version: str) -> str:
-    """A hash over everything that decides what the programs look like."""
+    """Return a hash of all inputs of a build."""
     digest = hashlib.sha256()
     for part in (repr(tool), " ".join(FLAGS), repr(sorted(BUILD_ENV.items())), go_version, *tool.tags):
         digest.update(part.encode() + b"\0")
@@ -145,14 +144,14 @@ def cache_key(tool: Tool, files: Iterable[tuple[str, bytes]], go_version: str) -
 
 
 def source_files(layout: Layout, tool: Tool) -> list[tuple[str, bytes]]:
-    """The files that the key covers: go.mod, go.sum and our own Go files."""
+    """Return the names and contents of the files in the key: go.mod, go.sum and the folder's Go files."""
     folder = layout.tools / tool.name
     names = ["go.mod", "go.sum", *sorted(path.name for path in folder.glob("*.go"))]
     return [(name, (folder / name).read_bytes()) for name in names if (folder / name).exists()]
 
 
 class Toolbox:
-    """Builds tools on demand and knows where they lie."""
+    """Builds tools on demand, and returns their paths."""
 
     def __init__(self, layout: Layout, progress: Progress) -> None:
         self.layout = layout
@@ -161,22 +160,22 @@ class Toolbox:
 
     @property
     def go(self) -> Go:
-        """The toolchain; searched for on first use."""
+        """The toolchain, which is searched for on first use."""
         if self._go is None:
             self._go = find_go(self.layout, self.progress)
         return self._go
 
     def folder(self, tool: Tool) -> Path:
-        """Where a tool's programs lie or will lie."""
+        """Return the folder of a tool's programs, built or not."""
         key = cache_key(tool, source_files(self.layout, tool), self.go.version)
         return self.layout.cache / "bin" / f"{tool.name}-{key}"
 
     def binary(self, name: str) -> Path:
-        """The path of one program."""
+        """Return the path of a program."""
         return self.folder(tool_named(name)) / name
 
     def ensure(self, names: Sequence[str]) -> None:
-        """Build what is missing, two at a time: linking uses one core only."""
+        """Build missing tools, two at a time because linking uses one core only."""
         missing = [BY_NAME[name] for name in names if not self.folder(BY_NAME[name]).is_dir()]
         if not missing:
             return
@@ -190,7 +189,7 @@ class Toolbox:
             job.result()
 
     def path_folder(self, names: Sequence[str]) -> Path:
-        """A folder of links to all programs of the named tools, to put on PATH."""
+        """Return a folder of links to all programs of the named tools, for PATH."""
         folders = [self.folder(BY_NAME[name]) for name in names]
         digest = hashlib.sha256("\n".join(folder.name for folder in folders).encode())
         target = self.layout.cache / "bin" / f"path-{digest.hexdigest()[:16]}"
@@ -234,10 +233,10 @@ class Toolbox:
             count += 1
             step.detail = f"{count} packages compiled"
 
-        # A single package may be named at will; several keep the names of their folders.
+        # A single package may have any output name; several packages keep the names of their folders.
         single = len(tool.binaries) == 1
         output = str(work / tool.binaries[0][1]) if single else f"{work}/"
-        # The images are made at the same time, mostly waiting for the network: they go first when they can.
+        # Images are built at the same time and mostly wait for the network: they get the processor first.
         run_logged(
             ["nice", "-n", "10", str(self.go.binary), "build", "-v", *FLAGS, *tags, "-ldflags", flags, "-o", output]
             + [package for package, _ in tool.binaries],
@@ -257,7 +256,7 @@ class Toolbox:
 
     @contextmanager
     def _locked(self, target: Path) -> Iterator[None]:
-        """Two callers (a demo and a lint run) never build the same tool at once."""
+        """Prevent two callers, such as a demo and a lint run, from building the same tool at once."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / f".lock-{target.name}").open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)

@@ -51,7 +51,7 @@ def test_a_clusters_address_family_is_kept_until_it_is_down(tmp_path: Path, monk
     assert plan is not None
     assert plan.ipv6
     layout.state_file.write_text(json.dumps({"nodes": 1, "ipv6": False, "boot": procs.boot_id()}))
-    with pytest.raises(ClusterError, match="of IPv4: run 'python3 -m localcluster down' first"):
+    with pytest.raises(ClusterError, match="uses IPv4: run 'python3 -m localcluster down' first"):
         lifecycle.up(layout, 1, Progress(), ipv6=True)
 
 
