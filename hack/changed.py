@@ -1,9 +1,10 @@
-"""Which layers, and which of their test files, a change can have broken.
+"""The layers, and their test files, that a change may have broken.
 
-`make test-changed` runs them. Cheap layers are run whole. Of the others those test files are run that a changed module
-reaches: by imports (read with grimp), by `conftest.py`, or because they name it as the program of a process, such as
-`"pstraining.controller.main"`. Images hold the whole package: a test that meets a module only inside a pod is not found
-so, which the plan says. Everything here but `Repository.read` and `changed_files` is a function of its arguments.
+`make test-changed` runs them. Cheap layers run completely. Of the other layers only test files run that a changed
+module reaches: by imports (read with grimp), by `conftest.py`, or because they name the module as the program of a
+process, such as `"pstraining.controller.main"`. Tests that use a module only inside a pod are not found, because images
+contain the whole package; a note of the plan reports this. Except for `Repository.read` and `changed_files`, all
+functions are pure.
 """
 
 import ast
@@ -18,10 +19,10 @@ from hack.layers import LAYERS, ROOT, Layer
 PACKAGES = ("pstraining", "hack", "localcluster", "bench", "examples", "tests")
 ALWAYS = ("lint", "drift")
 WHOLE = (*ALWAYS, "unit")
-"""Layers that are run whole, or not at all."""
+"""Layers that run completely or not at all."""
 DOCS_TESTS = "tests/unit/docs"
 EVERYTHING = ("pyproject.toml", "hack/install.py", "hack/locks/")
-"""What every layer depends on."""
+"""Files that every layer depends on."""
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "charts/": ("unit", "chart", "controlplane"),
     "crds/": ("unit", "chart", "controlplane"),
@@ -33,12 +34,12 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".gitignore": (),
     "LICENSE": (),
 }
-"""Layers that are run whole for what is below a folder, besides what its modules reach."""
+"""Layers that run completely after a change below a folder, besides the test files that its modules reach."""
 DATA: Mapping[str, str] = {
     "examples/": "tests.support.examples",
     "operator/pstraining/launcher/": "pstraining.launcher",
 }
-"""Modules that read the files of a folder, also those that are modules themselves."""
+"""Modules that read the files of a folder, including files that are modules themselves."""
 SOURCES = tuple("operator/pstraining/" if package == "pstraining" else f"{package}/" for package in PACKAGES)
 
 
@@ -48,16 +49,16 @@ class ChangeError(Exception):
 
 @dataclass(frozen=True)
 class Repository:
-    """What the plan is made from."""
+    """The repository's modules and their uses, from which a plan is computed."""
 
     files: frozenset[str]
     """All Python files of PACKAGES."""
     users: Mapping[str, frozenset[str]]
-    """For each module the modules that use it directly."""
+    """The modules that use each module directly."""
 
     @classmethod
     def read(cls, root: Path = ROOT) -> "Repository":
-        """Read the modules and what they use."""
+        """Read the modules and their uses."""
         import grimp
 
         for folder in (str(root / "operator"), str(root)):
@@ -75,17 +76,17 @@ class Repository:
 
 @dataclass
 class Plan:
-    """What to run, and why."""
+    """The layers and test files to run, with the reasons."""
 
     reasons: dict[str, dict[str, None]] = field(default_factory=dict)
-    """For each layer the changes that ask for it."""
+    """The changes that require each layer."""
     whole: set[str] = field(default_factory=set)
     files: dict[str, set[str]] = field(default_factory=dict)
-    """The test files of a layer that is not run whole."""
+    """The test files to run of each layer that does not run completely."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, layer: str, why: str, files: Collection[str] | None = None) -> None:
-        """Ask for a layer; without files for all of it."""
+        """Add a layer, or some of its test files."""
         self.reasons.setdefault(layer, {})[why] = None
         if files is None:
             self.whole.add(layer)
@@ -93,12 +94,12 @@ class Plan:
             self.files.setdefault(layer, set()).update(files)
 
     def layers(self) -> list[Layer]:
-        """The layers to run, in their order."""
+        """Return the layers to run, in their order."""
         chosen = (layer for layer in LAYERS if layer.name in self.reasons)
         return [x if x.name in self.whole else x.only(self.files[x.name]) for x in chosen]
 
     def text(self) -> str:
-        """What is run and why."""
+        """Return the plan as text."""
         if not self.reasons:
             return "nothing was changed: nothing to run"
         lines = ["== what the change asks for"]
@@ -110,10 +111,10 @@ class Plan:
 
 
 def changed_files(base: str, root: Path = ROOT) -> list[str]:
-    """The files that differ from where we left a revision, committed or not, and the new ones.
+    """Return the files that differ from the merge base with a revision, committed or not, and untracked files.
 
     Raises:
-        ChangeError: there is no such revision.
+        ChangeError: the revision does not exist.
     """
     common = _git(root, "merge-base", base, "HEAD").strip()
     differ = _git(root, "diff", "--name-only", "--no-renames", "-z", common, "--")
@@ -122,7 +123,7 @@ def changed_files(base: str, root: Path = ROOT) -> list[str]:
 
 
 def plan(changes: Sequence[str], repository: Repository) -> Plan:
-    """What to run for changed files, as paths from the root."""
+    """Return the plan for changed files, given as paths from the root."""
     made = Plan()
     inside = False
     for change in changes:
@@ -152,7 +153,7 @@ def plan(changes: Sequence[str], repository: Repository) -> Plan:
 
 
 def seeds_of(change: str, repository: Repository) -> frozenset[str]:
-    """The modules that a changed file is, or that read it."""
+    """Return the module of a changed file, and the modules that read the file."""
     if is_page(change) or not change.startswith(SOURCES):
         return frozenset()
     readers = {module for path, module in DATA.items() if change.startswith(path)}
@@ -167,7 +168,7 @@ def seeds_of(change: str, repository: Repository) -> frozenset[str]:
 
 
 def readers_of(change: str, repository: Repository) -> set[str]:
-    """The modules that may read a file: the one of the same name, or all of the nearest folder that has some."""
+    """Return the modules that may read a file: the one of its name, or all in the nearest folder with modules."""
     twin = PurePosixPath(change).with_suffix(".py").as_posix()
     if twin in repository.files:
         return {module_of(twin)}
@@ -177,7 +178,7 @@ def readers_of(change: str, repository: Repository) -> set[str]:
 
 
 def test_files(seeds: Iterable[str], repository: Repository) -> list[str]:
-    """The test files that modules reach."""
+    """Return the test files that modules reach."""
     paths = {module_of(file): file for file in repository.files}
     reached: set[str] = set()
     waiting = list(seeds)
@@ -198,7 +199,7 @@ test_files.__test__ = False  # type: ignore[attr-defined]
 
 
 def by_layer(files: Iterable[str]) -> dict[str, list[str]]:
-    """Test files by their layers; those of no layer, such as the campaign's, are left out."""
+    """Return test files by layer, without files of no layer, such as the campaign's."""
     found: dict[str, list[str]] = {}
     for file in files:
         for layer in LAYERS:
@@ -208,29 +209,29 @@ def by_layer(files: Iterable[str]) -> dict[str, list[str]]:
 
 
 def is_page(change: str) -> bool:
-    """Whether it is documentation."""
+    """Return whether a file is documentation."""
     return change.startswith("docs/") or change.endswith(".md")
 
 
 def is_gone(change: str, repository: Repository) -> bool:
-    """Whether it is a module that was deleted: what used it was changed, too, or fails in lint."""
+    """Return whether a file is a deleted module, whose users were changed as well or fail in lint."""
     return change.endswith(".py") and change.startswith(SOURCES) and change not in repository.files
 
 
 def module_of(file: str) -> str:
-    """The dotted name of a Python file."""
+    """Return the dotted name of a Python file's module."""
     return file.removeprefix("operator/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def named_modules(source: str, known: Collection[str]) -> Iterator[str]:
-    """The modules that a source names in texts, as `python -m` runs them."""
+    """Yield the modules that a source names in strings, as arguments of `python -m`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
             yield from (name for name in (node.value, f"{node.value}.__main__") if name in known)
 
 
 def python_files(root: Path) -> list[str]:
-    """All Python files of PACKAGES."""
+    """Return all Python files of PACKAGES, as paths from the root."""
     folders = (root / "operator" if package == "pstraining" else root / package for package in PACKAGES)
     return sorted(path.relative_to(root).as_posix() for folder in folders for path in folder.rglob("*.py"))
 

@@ -1,4 +1,4 @@
-"""Commands that are run to their end, or ended: with a limit of time, and with time to clean up after Ctrl-C."""
+"""Commands with a time limit, and with time for their clean-up after an interrupt."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ from typing import IO
 from hack.layers import ROOT
 
 CLEAN_UP_S = 120
-"""Seconds that an interrupted command has for its own clean-up."""
+"""Seconds for the clean-up of an interrupted command."""
 LOOK_S = 0.5
 """Seconds between two checks of a command's progress."""
 POLL_S = 0.05
@@ -22,11 +22,11 @@ POLL_S = 0.05
 
 
 class EndlessError(Exception):
-    """A command took too long, and was ended."""
+    """A command exceeded its time limit and was ended."""
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: like Ctrl-C, but sent only to this process and not to its children."""
+    """SIGTERM, which unlike Ctrl-C is sent to this process only, and not to its children."""
 
 
 def run_child(
@@ -37,17 +37,19 @@ def run_child(
     out: IO[bytes] | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command to its end; when interrupted, let it clean up first. Its exit status.
+    """Run a command in the root of the repository, and return its exit status.
+
+    After an interrupt the command has CLEAN_UP_S for its clean-up.
 
     Args:
-        command: what to run, in the root of the repository.
-        environment: its variables.
-        longest_s: seconds after which it is ended.
-        out: where its output goes; without it, where ours goes.
-        look: called now and then while it runs.
+        command: the command line.
+        environment: the command's variables.
+        longest_s: the time limit in seconds.
+        out: the file for the output; None: this process's output.
+        look: called every LOOK_S while the command runs.
 
     Raises:
-        EndlessError: it took longer than longest_s.
+        EndlessError: the command exceeded the time limit.
     """
     errors = None if out is None else subprocess.STDOUT
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=errors) as process:
@@ -137,7 +139,7 @@ def run_children(
 
 
 def _watched(process: subprocess.Popen[bytes], longest_s: float, look: Callable[[], None]) -> int:
-    """Its exit status; raises TimeoutExpired like Popen.wait."""
+    """Wait for a process and return its exit status; raise TimeoutExpired as Popen.wait does."""
     deadline = time.monotonic() + longest_s
     while True:
         left = deadline - time.monotonic()
@@ -162,5 +164,5 @@ def end(*processes: "subprocess.Popen[bytes]", interrupt: bool) -> None:
 
 
 def interrupted(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the run like Ctrl-C: with everything taken down."""
+    """Handle SIGTERM as Ctrl-C: the run ends with its clean-up."""
     raise TerminatedError

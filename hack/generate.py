@@ -50,7 +50,7 @@ def crd() -> str:
 
 
 def described_values(text: str) -> Iterator[tuple[str, str]]:
-    """The path and description of every value that has a comment `# -- ...` above it, in the file's order."""
+    """Yield path and description of every value with a comment `# -- ...` above it, in the file's order."""
     path: list[str] = []
     description = ""
     for line in text.splitlines():
@@ -64,7 +64,7 @@ def described_values(text: str) -> Iterator[tuple[str, str]]:
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:
-    """The value under a dotted path."""
+    """Return the value at a dotted path."""
     found: Any = values
     for step in path.split("."):
         found = found[step]
@@ -72,7 +72,7 @@ def value_at(values: Mapping[str, Any], path: str) -> Any:
 
 
 def values_table(text: str) -> str:
-    """The table of values for the chart's README."""
+    """Return the table of values for the chart's README."""
     values = yaml.safe_load(text)
     lines = ["| value | default | what it is |", "|---|---|---|"]
     for path, description in described_values(text):
@@ -83,10 +83,10 @@ def values_table(text: str) -> str:
 
 
 def chart_readme(text: str, table: str) -> str:
-    """The chart's README with its table replaced.
+    """Return the chart's README with its table replaced.
 
     Raises:
-        ValueError: the README has no place for the table.
+        ValueError: the README lacks the markers of the table.
     """
     before, begin, rest = text.partition(TABLE_BEGIN)
     _, end, after = rest.partition(TABLE_END)
@@ -96,13 +96,13 @@ def chart_readme(text: str, table: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file, or file that names the version, and what it must hold."""
+    """Return the expected content of every generated file, and of every file that names the version."""
     made = pages_and_manifests()
     return {**made, **dict(versioned(ROOT, made))}
 
 
 def pages_and_manifests() -> dict[Path, str]:
-    """Every file that is generated as a whole, and the chart's README."""
+    """Return the expected content of every completely generated file, and of the chart's README."""
     definition = crd()
     readme = CHART / "README.md"
     table = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -130,7 +130,7 @@ def pages_and_manifests() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write files that differ; with --check only list them and return 1."""
+    """Write files that differ; with --check only list them, and return 1 if there are any."""
     check = "--check" in sys.argv[1:]
     stale = {path: text for path, text in generated().items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in stale.items():

@@ -1,8 +1,8 @@
-"""Make the virtual environment `.venv` with the package and all that its tests need; do nothing if it is up to date.
+"""Create the virtual environment `.venv` with the package and the requirements of its tests, unless it is up to date.
 
-Up to date means: made by this Python for what pyproject.toml and the lock of its versions say now. pip's configuration
-and PIP_* variables of the machine are honoured. On Debian and its like the package that `python3 -m venv` needs is
-installed, by root.
+The environment is up to date if this Python created it for the present pyproject.toml and lock of versions. pip's
+configuration and the machine's PIP_* variables apply. On Debian and its derivatives, root installs the package that
+`python3 -m venv` needs.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LOCK = ROOT / "hack" / "locks" / "development.txt"
 
 
 def fingerprint() -> str:
-    """A hash of all that decides what is installed."""
+    """Return a hash of all inputs of the installation."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lock = LOCK.read_text(encoding="utf-8")
     parts = [pyproject["project"], pyproject["build-system"], lock, EXTRAS, sys.version, str(ROOT)]
@@ -34,7 +34,7 @@ def fingerprint() -> str:
 
 
 def is_current(wanted: str) -> bool:
-    """Whether the environment was installed whole for this fingerprint."""
+    """Return whether the environment was completely installed for this fingerprint."""
     try:
         return (VENV / "bin" / "python").exists() and json.loads(STAMP.read_text())["fingerprint"] == wanted
     except (OSError, ValueError, KeyError):
@@ -42,12 +42,12 @@ def is_current(wanted: str) -> bool:
 
 
 def ensure_venv_module() -> None:
-    """Debian splits `venv` off: install it when it is missing, or print advice."""
+    """Install the module `venv` if it is missing, which Debian has in a separate package, or exit with advice."""
     if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
         return
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        sys.exit(f"error: {sys.executable} cannot make virtual environments; install {package} (or python3-venv)")
+        sys.exit(f"error: {sys.executable} cannot create virtual environments; install {package} (or python3-venv)")
     print(f"installing {package}", flush=True)
     apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -56,7 +56,7 @@ def ensure_venv_module() -> None:
 
 
 def made_by_this_python() -> bool:
-    """Whether the environment that is there can be kept: same Python, still working."""
+    """Return whether the existing environment works and has this Python."""
     python = VENV / "bin" / "python"
     command = [str(python), "-c", "import sys; print(sys.version)"]
     try:
@@ -67,11 +67,15 @@ def made_by_this_python() -> bool:
 
 
 def install(wanted: str) -> None:
-    """Make the environment if needed, and install into it."""
+    """Create the environment if necessary, and install the package.
+
+    Raises:
+        CalledProcessError: a command failed.
+    """
     if not made_by_this_python():
         ensure_venv_module()
         shutil.rmtree(VENV, ignore_errors=True)
-        print(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}", flush=True)
+        print(f"creating {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     print(f"installing the package with {', '.join(EXTRAS)}; with TensorFlow it takes a minute or two", flush=True)
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
@@ -80,10 +84,10 @@ def install(wanted: str) -> None:
 
 
 def run_told(command: Sequence[str]) -> None:
-    """Run pip and pass on what it is doing now, without what was there already.
+    """Run pip and print its output, without lines on packages that were installed before.
 
     Raises:
-        CalledProcessError: it failed.
+        CalledProcessError: pip failed.
     """
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -95,7 +99,7 @@ def run_told(command: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """The command line; the exit status."""
+    """Run the command line, and return the exit status."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     wanted = fingerprint()
     if is_current(wanted):

@@ -1,4 +1,4 @@
-"""The layers of the tests: what they run, what they need, how long they may take. Data, and nothing else."""
+"""The layers of the tests: their commands, requirements and time budgets. Data only."""
 
 import sys
 from collections.abc import Collection
@@ -11,78 +11,78 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 OWN = "not installed and not alone"
-"""Selects the end-to-end tests with an operator of their own."""
+"""Selects the end-to-end tests with a separate operator."""
 SITE = (str(BIN / "sphinx-build"), *["-c", "docs", "-W", "--keep-going", "-q", "-j", "auto", "-E", ".", "build/site"])
-"""Sphinx follows every link; a warning is an error. `-E` reads all pages again: else it is silent on those it knows."""
+"""Sphinx checks every link, and a warning is an error. `-E` reads all pages again; known pages give no warnings."""
 CHECKED = ("operator/pstraining", "hack", "localcluster", "tests", "examples", "bench")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds that a layer may take on a warm machine: built programs, images and cluster are there."""
+    """Seconds that a layer may take on a warm machine, with built programs and images and a running cluster."""
 
     quick: float
     all: float
 
     def at(self, level: Level) -> float | None:
-        """The seconds at a level; a soak has no budget."""
+        """Return the seconds at a level; None for a soak, which has no budget."""
         return {Level.QUICK: self.quick, Level.ALL: self.all}.get(level)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One run of pytest, with its own report."""
+    """One run of pytest with a report."""
 
     name: str
-    """Different for each part of a layer; the name of an only part is not shown."""
+    """Unique within the layer; the name of a single part is not shown."""
     paths: tuple[str, ...]
     """Folders or files."""
     options: tuple[str, ...] = ()
-    """Further options of pytest, also those that select tests: `("-m", "not alone", "-n", "3")`."""
+    """Further options of pytest, including the selection of tests: `("-m", "not alone", "-n", "3")`."""
 
     def only(self, files: Collection[str]) -> "Part":
-        """The same part, limited to these files."""
+        """Return the part, limited to these files."""
         chosen = (f for f in files if any(f == path or f.startswith(f"{path}/") for path in self.paths))
         return replace(self, paths=tuple(sorted(chosen)))
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A group of checks that are run together."""
+    """A group of checks that run together."""
 
     name: str
     checks: tuple[tuple[str, ...], ...] = ()
     """Commands that pass or fail as a whole, each without the others: several run at the same time."""
     parts: tuple[Part, ...] = ()
-    """Runs of pytest, one after the other. A test may be in one of them only."""
+    """Runs of pytest in sequence. Each test is in one part only."""
     budget_s: Budget = field(default=Budget(60, 60))
     cheap: bool = False
-    """A failure ends the run at once."""
+    """Whether a failure ends the whole run at once."""
     helm: bool = False
     tools: tuple[str, ...] = ()
-    """Programs of localcluster/tools.py that its tests run: built before, not while others are measured."""
+    """Programs of localcluster/tools.py for the layer's tests; they are built before the tests are measured."""
     programs: tuple[str, ...] = ()
-    """Programs of Debian packages that its tests run as root: installed before, with those of the cluster."""
+    """Programs of Debian packages for the layer's tests; as root, they are installed before the tests."""
     browser: bool = False
-    """Its tests that only `make test-all` runs look at pages in Chromium: as root, its package is installed before."""
+    """Whether tests that only `make test-all` runs need Chromium; as root, it is installed before the tests."""
     cluster: bool = False
     images: bool = False
-    """The project's images must be on the cluster's nodes."""
+    """Whether the cluster's nodes need the project's images."""
     narrowed: bool = False
-    """Only some of its files are run: it may be that all tests in them are for another level."""
+    """Whether only some of the files run, whose tests may all belong to another level."""
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """All paths of its parts, each once."""
+        """All paths of the parts, each once."""
         return tuple(dict.fromkeys(path for part in self.parts for path in part.paths))
 
     def only(self, files: Collection[str]) -> "Layer":
-        """The same layer, limited to these test files."""
+        """Return the layer, limited to these test files."""
         parts = tuple(part for part in (part.only(files) for part in self.parts) if part.paths)
         return replace(self, parts=parts, narrowed=True)
 
     def report_name(self, part: Part) -> str:
-        """The stem of the file of a part's report."""
+        """Return the stem of the file name of a part's report."""
         return self.name if len(self.parts) == 1 else f"{self.name}-{part.name}"
 
 
@@ -110,16 +110,16 @@ LAYERS = (
         browser=True,
         budget_s=Budget(60, 60),
         parts=(
-            # The longest tests come first: at the end no process waits for another one.
+            # The longest tests come first: all processes then end at about the same time.
             Part("unit", ("tests/property", "tests/unit", "tests/contract"), ("-n", "auto", "--maxprocesses", "4")),
         ),
     ),
     Layer(
         "chart", helm=True, tools=("prometheus",), budget_s=Budget(30, 120), parts=(Part("chart", ("tests/chart",)),)
     ),
-    # Two at a time: they wait for processes as much as they compute; the tests of a file share their servers. A test
-    # that hangs in TensorFlow hears no signal; once a process is lost, xdist may wait for ever for what it should have
-    # run.
+    # Two at a time, because tests wait for processes half of the time; the tests of a file share their servers. A test
+    # that hangs in TensorFlow receives no signal: pytest-timeout needs a thread. xdist does not restart a lost process,
+    # for whose tests it could wait forever.
     Layer(
         "training",
         programs=("ip", "iptables"),
@@ -148,7 +148,7 @@ LAYERS = (
         helm=True,
         tools=("scheduler-plugins", "kwok"),
         budget_s=Budget(600, 2400),
-        # See tests/e2e/conftest.py for what is in which part.
+        # tests/e2e/conftest.py describes the parts.
         parts=(
             Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "4", "--dist", "worksteal")),
             Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}", "-n", "2", "--dist", "worksteal")),
@@ -160,5 +160,5 @@ LAYERS = (
 
 
 def names() -> tuple[str, ...]:
-    """The names of all layers, in the order in which they are run."""
+    """Return the names of all layers, in the order of their runs."""
     return tuple(layer.name for layer in LAYERS)

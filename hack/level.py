@@ -1,4 +1,4 @@
-"""How much the tests try: one environment variable, read here and nowhere else."""
+"""The level of the tests, from one environment variable that only this module reads."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,14 +7,14 @@ VARIABLE = "PSTRAINING_TESTS"
 
 
 class Level(StrEnum):
-    """How much the tests try; each level includes the ones before it."""
+    """A level of the tests, which includes the levels before it."""
 
     QUICK = "quick"
     """`make test`: every mechanism once."""
     ALL = "all"
-    """`make test-all`: also what `make test` gives up."""
+    """`make test-all`: also the tests that `make test` leaves out."""
     SOAK = "soak"
-    """`make soak`: hours."""
+    """`make soak`: also repetitions for hours."""
 
 
 class LevelError(ValueError):
@@ -22,10 +22,10 @@ class LevelError(ValueError):
 
 
 def read_level(environment: Mapping[str, str]) -> Level:
-    """The level that the environment names; quick if it names none.
+    """Return the level that the environment names; QUICK without one.
 
     Raises:
-        LevelError: there is no such level.
+        LevelError: the environment names an unknown level.
     """
     given = environment.get(VARIABLE) or Level.QUICK
     try:

@@ -1,6 +1,6 @@
-"""Refuse modules of more than 400 lines: one that needs more holds two things.
+"""Refuse modules of more than 400 lines, which usually have more than one subject.
 
-Prints every offender; the exit status is 1 if there is one.
+Prints every such module; the exit status is then 1.
 """
 
 import sys
@@ -12,7 +12,7 @@ FOLDERS = ("operator", "hack", "localcluster", "examples", "tests")
 
 
 def too_long(root: Path) -> Iterator[tuple[Path, int]]:
-    """The modules over the limit, with their numbers of lines."""
+    """Yield the modules above the limit, with their numbers of lines."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             lines = len(path.read_text(encoding="utf-8").splitlines())
@@ -21,7 +21,7 @@ def too_long(root: Path) -> Iterator[tuple[Path, int]]:
 
 
 def main() -> int:
-    """The exit status."""
+    """Print the modules above the limit, and return the exit status."""
     root = Path(__file__).resolve().parents[1]
     found = list(too_long(root))
     for path, lines in found:

@@ -1,6 +1,6 @@
 """Draw the package's layers as an SVG, from the import contracts in pyproject.toml.
 
-The contracts are what import-linter enforces, so the picture cannot differ from the code. `make generate` writes it.
+import-linter enforces the contracts, and the picture therefore matches the code. `make generate` writes the picture.
 """
 
 import tomllib
@@ -40,7 +40,7 @@ WORDS = {
     "errors": "what another run cannot mend",
     "launcher": "standard library only",
 }
-"""What each package holds; a new package must have an entry."""
+"""The contents of each package in a few words; each package must have an entry."""
 
 
 def layers(pyproject: str, container: str = "") -> list[list[str]]:

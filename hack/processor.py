@@ -1,4 +1,4 @@
-"""How busy the cores of the machine are: pods and daemons count as well as the tests."""
+"""The use of the machine's cores by all processes, including pods and daemons."""
 
 import os
 from dataclasses import dataclass
@@ -6,25 +6,25 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6)
-"""user, nice, system, irq, softirq; idle and iowait are not, and steal (7) is another machine's."""
+"""Columns of busy time: user, nice, system, irq, softirq; not idle, iowait, and steal (7) by other machines."""
 _COLUMNS = 8
-"""guest and guest_nice, which follow, are in user and nice already."""
+"""Columns to read; guest and guest_nice, which follow, are included in user and nice."""
 
 
 @dataclass(frozen=True)
 class Cores:
-    """Seconds of all cores, since the machine started or between two looks."""
+    """Seconds of all cores, since the machine's start or between two measurements."""
 
     busy_s: float
     total_s: float
 
     @property
     def share(self) -> float:
-        """The part of the time in which a core was busy."""
+        """The share of the time in which a core was busy, from 0 to 1."""
         return self.busy_s / self.total_s if self.total_s else 0.0
 
     def since(self, before: "Cores") -> "Cores":
-        """What was added after an earlier look."""
+        """Return the seconds since an earlier measurement."""
         return Cores(self.busy_s - before.busy_s, self.total_s - before.total_s)
 
 

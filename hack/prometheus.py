@@ -1,7 +1,8 @@
-"""A Prometheus of one's own, as a process that scrapes a cluster in the way that the chart's PodMonitors ask for.
+"""A Prometheus process that scrapes a cluster as the chart's PodMonitors define.
 
-The Prometheus operator turns PodMonitors into scrape configurations; `configuration` does the same for what the chart
-uses of them. One thing differs: pods are reached through the API server, so that it works from outside the cluster.
+The Prometheus operator translates PodMonitors to scrape configurations; `configuration` does the same for the fields
+that the chart uses. In contrast to the operator, pods are scraped through the API server, which also works from outside
+the cluster.
 """
 
 import json
@@ -19,15 +20,15 @@ import yaml
 
 Object = dict[str, Any]
 READY_S = 30
-"""Seconds that it may take to start."""
+"""Seconds until Prometheus must be ready after its start."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How the API server is reached.
+    """The access to the API server: its address and files of TLS.
 
     Attributes:
-        host: its address, `https://...`.
+        host: the server's address, `https://...`.
     """
 
     host: str
@@ -37,26 +38,26 @@ class Access:
 
     @property
     def tls(self) -> Object:
-        """Prometheus' words for the files."""
+        """Prometheus' configuration of TLS."""
         return {"ca_file": self.ca, "cert_file": self.certificate, "key_file": self.key}
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of an answer: its labels, and values at times, both in seconds since 1970."""
+    """A time series: its labels, and pairs of a time in seconds since 1970 and a value."""
 
     labels: dict[str, str]
     values: tuple[tuple[float, float], ...]
 
 
 def configuration(monitors: Iterable[Object], access: Access, rules: Path, *, seconds: int = 1) -> Object:
-    """Prometheus' configuration.
+    """Return Prometheus' configuration.
 
     Args:
-        monitors: PodMonitors, as the chart has rendered them.
-        access: to the cluster.
+        monitors: PodMonitors, as rendered by the chart.
+        access: the access to the cluster.
         rules: the file with the alerts.
-        seconds: from one scrape, and evaluation, to the next.
+        seconds: interval of scrapes and of evaluations.
     """
     every = f"{seconds}s"
     return {
@@ -67,7 +68,7 @@ def configuration(monitors: Iterable[Object], access: Access, rules: Path, *, se
 
 
 def _pods(monitor: Object, access: Access) -> Object:
-    """What a PodMonitor with one endpoint means."""
+    """Return the scrape configuration for a PodMonitor with one endpoint."""
     metadata, spec = monitor["metadata"], monitor["spec"]
     (endpoint,) = spec["podMetricsEndpoints"]
     namespaces = spec.get("namespaceSelector") or {"matchNames": [metadata["namespace"]]}
@@ -96,7 +97,7 @@ def _pods(monitor: Object, access: Access) -> Object:
 
 
 def _kubelets(access: Access) -> Object:
-    """What the kubelets report about containers; most installations scrape it."""
+    """Return the scrape configuration for the kubelets' metrics of containers, which most installations scrape."""
     relabel = _through_api_server(access, ["__meta_kubernetes_node_name"], "/api/v1/nodes/$1/proxy/metrics/resource")
     return _scrape("kubelet", "node", access, relabel) | {"honor_labels": True}
 
@@ -132,14 +133,14 @@ def _safe(label: str) -> str:
 
 
 class Prometheus:
-    """A running one, until `stop`; it forgets everything then.
+    """A Prometheus process, which runs until `stop`.
 
     Raises:
-        RuntimeError: it does not start; the message contains its output.
+        RuntimeError: the process does not start; the message contains its output.
     """
 
     def __init__(self, program: str, folder: Path, settings: Mapping[str, Any], port: int) -> None:
-        """Start it in an empty folder, and wait until it answers."""
+        """Start the process in an empty folder, and wait until it is ready."""
         self.url, self._log = f"http://127.0.0.1:{port}", folder / "prometheus.log"
         file = folder / "prometheus.yaml"
         file.write_text(yaml.safe_dump(dict(settings), sort_keys=False))
@@ -155,17 +156,17 @@ class Prometheus:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait(10)
 
     def now(self, expression: str) -> list[Series]:
-        """The values of an expression now."""
+        """Return the present values of an expression."""
         found = ask(self.url, "query", query=expression)["result"]
         return [Series(r["metric"], (_point(r["value"]),)) for r in found]
 
     def rules(self) -> list[Object]:
-        """Its alerts with what they stand at."""
+        """Return the alerts with their states."""
         return [rule for group in ask(self.url, "rules")["groups"] for rule in group["rules"]]
 
     def _ready(self) -> bool:
@@ -177,13 +178,13 @@ class Prometheus:
 
 
 def ask(url: str, path: str, **query: str) -> Any:
-    """The data of an answer of a Prometheus' API."""
+    """Return the data of a reply of Prometheus' API."""
     with urllib.request.urlopen(f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:
         return json.load(answer)["data"]
 
 
 def lately(url: str, expression: str, seconds: float) -> list[Series]:
-    """An expression's values in the last seconds, as many as can be drawn."""
+    """Return an expression's values in the last `seconds`, at most about 300."""
     end, step = time.time(), max(1.0, seconds / 300)
     query = {"query": expression, "start": f"{end - seconds}", "end": f"{end}", "step": f"{step}"}
     found = ask(url, "query_range", **query)["result"]

@@ -1,7 +1,7 @@
-"""A plugin of pytest: it writes into a file how many tests there are, and a character for each one that has ended.
+"""A plugin of pytest that writes the number of tests, and a character for each finished test, to a file.
 
 Used as `-p hack.pytest_progress`, with the file's path in the environment (FILE). The first line is the number of
-tests; behind it come `.` passed, `s` skipped and `F` failed. With pytest-xdist only the controlling process writes.
+tests. It is followed by `.` passed, `s` skipped and `F` failed. With pytest-xdist only the controlling process writes.
 """
 
 import os
@@ -13,12 +13,12 @@ import pytest
 
 FILE = "PSTRAINING_PROGRESS_FILE"
 _RANK = ".sF"
-"""A test has several reports; the one furthest to the right counts."""
+"""Results in ascending order: the worst of a test's reports counts."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How far a run of pytest is."""
+    """The progress of a run of pytest."""
 
     done: int = 0
     total: int | None = None
@@ -27,12 +27,12 @@ class Count:
 
     @property
     def left(self) -> int:
-        """The collected tests that have not ended."""
+        """The number of collected tests that have not ended."""
         return max(0, (self.total or 0) - self.done)
 
 
 def read(path: Path) -> Count:
-    """What the plugin has written so far."""
+    """Return the progress that the plugin has written."""
     try:
         total, _, ended = path.read_text("ascii").partition("\n")
     except OSError:
@@ -51,7 +51,7 @@ class Writer:
         self._seen: dict[str, str] = {}
 
     def total(self, number: int) -> None:
-        """Every worker of xdist collects the same tests: the first number counts."""
+        """Write the number of tests once: every worker of xdist collects the same tests."""
         if not self._counted:
             self._counted = True
             self._write(f"{number}\n")
@@ -62,17 +62,17 @@ class Writer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Without xdist."""
+        """Write the number of tests in a run without xdist."""
         if session.items:
             self.total(len(session.items))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """With xdist."""
+        """Write the number of tests in a run with xdist."""
         self.total(len(ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test ends with its teardown, or with the process that ran it (`???`)."""
+        """Write a test's result at its teardown, or after the crash of its process (`???`)."""
         char = {"failed": "F", "skipped": "s"}.get(report.outcome, ".")
         worst = max(self._seen.get(report.nodeid, "."), char, key=_RANK.index)
         self._seen[report.nodeid] = worst

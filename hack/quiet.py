@@ -1,4 +1,4 @@
-"""The terminal while layers run: one line that says how far they are; what they print is in a log, unless they fail."""
+"""The terminal while layers run: a progress line, and the output of failures. All other output is in a log."""
 
 import re
 import sys
@@ -11,15 +11,15 @@ from typing import TextIO
 from hack.pytest_progress import Count
 
 EVERY_S = 30.0
-"""Seconds between two lines where a line cannot be redrawn."""
+"""Seconds between two lines if the output is not a terminal."""
 LONGEST_FAILURES = 400
 LONGEST_TAIL = 100
 _SUMMARY = 100
-"""Lines kept of the end when the failures are too many: pytest's list of what failed is there."""
+"""Last lines that are kept of many failures; pytest's list of failed tests is among them."""
 _FAILURES = re.compile(r"^=+ (FAILURES|ERRORS) =+$")
 _CRASH = re.compile(r"Fatal Python error: |Timeout \(\d+:\d\d:\d\d\)!$")
-"""The first line of faulthandler's report of a fatal signal, and of a test that takes too long. A process of xdist has
-no terminal on which pytest-timeout could report the same before it ends the process."""
+"""The first line of faulthandler's report on a fatal signal, and on a test that exceeds its time. In a process of xdist
+pytest-timeout has no terminal for this report before it ends the process."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class Line:
     _last: float | None = None
 
     def start(self) -> None:
-        """A layer begins: the next line is due after EVERY_S."""
+        """Note the start of a layer: the next line is printed after EVERY_S."""
         self._last = self.clock()
 
     def show(self, text: str) -> None:
-        """Redraw the line; where that is not possible print one now and then."""
+        """Redraw the line; without a terminal, print a line every EVERY_S."""
         now = self.clock()
         if self.out.isatty():
             self.out.write(f"\r\x1b[K{text}")
@@ -47,20 +47,20 @@ class Line:
             self._last = now
 
     def clear(self) -> None:
-        """Make room for something that stays."""
+        """Erase the progress line."""
         if self._shown:
             self.out.write("\r\x1b[K")
             self.out.flush()
             self._shown = False
 
     def say(self, text: str) -> None:
-        """Print something that stays."""
+        """Erase the progress line, and print a permanent one."""
         self.clear()
         print(text, file=self.out, flush=True)
 
 
 def progress(layer: str, what: str, count: Count, seconds: float) -> str:
-    """How far a layer is: `unit  1200/3300 tests, 1 failed  34 s`."""
+    """Return a layer's progress line: `unit  1200/3300 tests, 1 failed  34 s`."""
     if count.total is not None:
         failed = f", {count.failed} failed" if count.failed else ""
         what = f"{what}  {count.done}/{count.total} tests{failed}".strip()
@@ -68,9 +68,9 @@ def progress(layer: str, what: str, count: Count, seconds: float) -> str:
 
 
 def failures(output: str) -> list[str]:
-    """What to show of a failed run of pytest: from its failures or errors to the end, the middle left out if too long.
+    """Return the relevant lines of a failed run of pytest: from its failures or errors to the end.
 
-    A run that ended without such a section (a crash, a wrong option) shows its last lines.
+    The middle of a long text is left out. Without a section of failures, as after a crash, it is the last lines.
     """
     lines = output.splitlines()
     start = next((number for number, line in enumerate(lines) if _FAILURES.match(line)), None)
@@ -84,13 +84,13 @@ def failures(output: str) -> list[str]:
 
 
 def crash(lines: Sequence[str]) -> list[str]:
-    """The stacks that a test process wrote as it died: pytest's own report has only the test's name."""
+    """Return the stacks that a crashing test process wrote; pytest's report has only the test's name."""
     start = next((number for number, line in enumerate(lines) if _CRASH.search(line)), len(lines))
     return list(lines[start : start + LONGEST_TAIL])
 
 
 def tail(output: str) -> list[str]:
-    """The last lines of a failed check."""
+    """Return the last lines of a failed check's output."""
     return output.splitlines()[-LONGEST_TAIL:]
 
 
@@ -105,7 +105,7 @@ class Log:
         self.path.write_bytes(b"")
 
     def begin(self, command: Sequence[str]) -> int:
-        """Write a command's headline; the place behind it."""
+        """Write the line of a command, and return the position after it."""
         with self.path.open("ab") as file:
             file.write(f"$ {' '.join(command)}\n".encode())
             return file.tell()
@@ -116,7 +116,7 @@ class Log:
             file.write(output)
 
     def since(self, start: int) -> str:
-        """What was written from a place on."""
+        """Return the text from a position on."""
         with self.path.open("rb") as file:
             file.seek(start)
             return file.read().decode("utf-8", "replace")

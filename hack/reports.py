@@ -1,4 +1,4 @@
-"""What the runs of the tests leave: JUnit reports read, the tables at the end, and the same as JSON."""
+"""Results of the tests: read from JUnit reports, and written as tables and as JSON."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -23,55 +23,55 @@ class Test:
     __test__ = False
     layer: str
     name: str
-    """As `tests/.../test_file.py::test_name`."""
+    """The test's name, as `tests/.../test_file.py::test_name`."""
     seconds: float
     processor_s: float | None = None
-    """Of its process and of what that has waited for; None where tests/conftest.py was not there to count."""
+    """CPU seconds of the test's process and its ended children; None without the counter of tests/conftest.py."""
 
 
 @dataclass
 class Outcome:
-    """How a layer went."""
+    """The result of a layer."""
 
     name: str
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     lost: int = 0
-    """Tests that were collected and never ran: pytest ended before, as it does when a test process dies."""
+    """Number of collected tests that never ran, because pytest ended early, as after the crash of a test process."""
     seconds: float = 0.0
-    """Without what it needed first, such as the cluster."""
+    """Duration without that of the layer's requirements, such as the cluster."""
     problem: str = ""
-    """What went wrong besides failed tests."""
+    """A problem besides failed tests; empty without one."""
     budget_s: float | None = None
     narrowed: bool = False
-    """Only some of its files were run: it may be that none of their tests is for this level."""
+    """Whether only some of the layer's files ran, whose tests may all belong to another level."""
     cores: Cores = NOTHING
     tests: list[Test] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """Nothing failed, and all that was collected was run."""
+        """Whether nothing failed, and all collected tests ran."""
         return not self.failed and not self.problem and not self.lost and (self.passed > 0 or self.narrowed)
 
     @property
     def over_budget(self) -> bool:
-        """It took longer than it should; that fails nothing."""
+        """Whether the layer exceeded its budget, which is not a failure."""
         return self.budget_s is not None and self.seconds > self.budget_s
 
     def counts(self) -> str:
-        """Its tests and checks."""
+        """Return the numbers of tests and checks as text."""
         others = ((self.skipped, "skipped"), (self.lost, "never run"))
         counts = ", ".join([f"{self.passed} passed, {self.failed} failed", *(f"{n} {what}" for n, what in others if n)])
         return counts + (f" ({self.problem})" if self.problem else "")
 
     def line(self) -> str:
-        """One line for when it has ended."""
+        """Return one line on the layer's end."""
         mark = "  over budget" if self.over_budget else ""
         return f"  {'ok' if self.good else 'FAILED':<7} {self.name:<13} {self.seconds:7.1f} s   {self.counts()}{mark}"
 
     def row(self) -> list[str]:
-        """Its row of the table at the end."""
+        """Return the layer's row in the final table."""
         used, busy = ("-", "-") if self.cores == NOTHING else (f"{self.cores.busy_s:.0f}", f"{self.cores.share:.0%}")
         budget = "-" if self.budget_s is None else f"{self.budget_s:.0f}"
         mark = "over budget" if self.over_budget else ""
@@ -79,7 +79,7 @@ class Outcome:
         return ["ok" if self.good else "FAILED", *cells]
 
     def data(self) -> dict[str, Any]:
-        """The same for machines."""
+        """Return the result for JSON."""
         return {
             "layer": self.name,
             "good": self.good,
@@ -98,7 +98,7 @@ class Outcome:
 
 @dataclass
 class Summary:
-    """How a whole run went."""
+    """The result of a whole run."""
 
     level: Level
     outcomes: list[Outcome] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Summary:
 
     @property
     def failed(self) -> int:
-        """Failed tests and checks, and layers that failed without one."""
+        """Number of failed tests and checks, and of layers that failed without a failed test."""
         return sum(o.failed or int(not o.good) for o in self.outcomes)
 
     @property
@@ -118,12 +118,12 @@ class Summary:
         return 1 if self.failed or self.why_not else 0
 
     def slowest(self) -> list[Test]:
-        """The tests that took longest."""
+        """Return the slowest tests."""
         tests = (test for outcome in self.outcomes for test in outcome.tests)
         return sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]
 
     def text(self) -> str:
-        """The tables, and the sum as the last line."""
+        """Return the tables, with the totals in the last line."""
         lines = [f"== results of {self.level}"]
         if self.outcomes:
             header = ["", "layer", "seconds", "budget", "processor s", "cores busy", "tests and checks", ""]
@@ -139,7 +139,7 @@ class Summary:
         return "\n".join([*lines, "", f"{sum(o.passed for o in self.outcomes)} passed, {self.failed} failed{tail}"])
 
     def write(self, folder: Path) -> None:
-        """Write the same as JSON."""
+        """Write the result as JSON."""
         found: Mapping[str, Any] = {
             "level": self.level,
             "status": self.status,
@@ -173,7 +173,7 @@ def read_report(path: Path, outcome: Outcome) -> None:
 
 
 def place(classname: str, name: str, root: Path = ROOT) -> str:
-    """A test as pytest names it, from the dotted name that a JUnit report has."""
+    """Return pytest's name of a test, from the dotted name in a JUnit report."""
     words = classname.split(".")
     for count in range(len(words), 0, -1):
         file = "/".join(words[:count]) + ".py"

@@ -2,14 +2,14 @@
 
     python hack/run_tests.py              everything: what `make test` and CI run
     python hack/run_tests.py unit         one or several layers
-    python hack/run_tests.py --changed    what a change can have broken: see hack/changed.py
+    python hack/run_tests.py --changed    tests that a change may have broken: see hack/changed.py
 
-PSTRAINING_TESTS sets how much the tests try (quick, all or soak). What a layer prints is in build/test-reports; the
-terminal shows how far it is, and what failed.
+PSTRAINING_TESTS sets the level of the tests (quick, all or soak). The output of layers is in build/test-reports; the
+terminal shows progress and failures.
 
-A cluster that a layer needs is brought up with the project's images and taken down again at the end, also after a
-failure or Ctrl-C; one that was up before, or that KUBECONFIG and PSTRAINING_CONTEXT name, is used and left as it is.
-When a cheap layer fails the others are not run; after that a failure does not keep later layers from running.
+If a layer needs a cluster, one is started with the project's images, and removed at the end, also after a failure or
+Ctrl-C. A cluster that ran before, or that KUBECONFIG and PSTRAINING_CONTEXT name, is used and kept. After a failure of
+a cheap layer no further layer runs; other failures do not prevent later layers.
 """
 
 import argparse
@@ -41,20 +41,20 @@ from localcluster.progress import Progress  # noqa: E402
 
 REPORTS = ROOT / "build" / "test-reports"
 LONGEST_S: Mapping[Level, float] = {Level.QUICK: 60 * 60, Level.ALL: 2 * 60 * 60, Level.SOAK: 8 * 60 * 60}
-"""Seconds for one command of a layer: a run that hangs is ended, and the next is run."""
+"""Time limit for one command of a layer in seconds; a command that exceeds it is ended."""
 BEGAN = "PSTRAINING_LAYER_BEGAN"
-"""The variable in which a layer's tests find when its first part began."""
+"""Environment variable with the start time of a layer, for its tests."""
 NO_TESTS = 5
 """The exit status of pytest when it selects no test."""
 
 
 @dataclass
 class Surroundings:
-    """What layers need besides the repository, made when first asked for."""
+    """The requirements of layers besides the repository, created when a layer first needs them."""
 
     progress: Progress
     images: bool
-    """Some layer needs the images: they are built while the cluster comes up, and not while tests run."""
+    """Whether a layer needs the images, which are built while the cluster starts, and not while tests run."""
     level: Level = Level.QUICK
     session: ClusterSession = field(init=False)
     _cluster: Mapping[str, str] | None = None
@@ -63,10 +63,10 @@ class Surroundings:
         self.session = ClusterSession(self.progress)
 
     def environment(self, layer: Layer) -> dict[str, str]:
-        """The variables for a layer's tests.
+        """Provide a layer's requirements, and return the environment variables for its tests.
 
         Raises:
-            ClusterError: what it needs could not be made.
+            ClusterError: a requirement could not be provided.
         """
         found = dict(os.environ)
         found.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the same modules
@@ -88,7 +88,7 @@ class Surroundings:
         return found
 
     def close(self) -> None:
-        """Leave the machine as it was found."""
+        """Remove the requirements that were created."""
         self.session.close()
         self.session.down()
 
@@ -101,7 +101,7 @@ class Runner:
     level: Level = Level.QUICK
     reports: Path = REPORTS
     verbose: bool = False
-    """Layers print on the terminal and write no log."""
+    """Whether layers print on the terminal and write no log."""
     longest_s: float = LONGEST_S[Level.QUICK]
     line: quiet.Line = field(default_factory=quiet.Line)
     summary: Summary = field(init=False)
@@ -110,7 +110,7 @@ class Runner:
         self.summary = Summary(self.level)
 
     def run(self, layers: Sequence[Layer]) -> Summary:
-        """Run layers in order; how they went, and why the rest was not run."""
+        """Run layers in order, and return their outcomes with the layers that did not run."""
         outcomes = self.summary.outcomes
         try:
             for layer in layers:
@@ -126,7 +126,7 @@ class Runner:
         return self.summary
 
     def run_layer(self, layer: Layer) -> Outcome:
-        """Run one layer; its errors are part of the outcome."""
+        """Run one layer and return its outcome, which includes errors."""
         outcome = Outcome(layer.name, budget_s=layer.budget_s.at(self.level), narrowed=layer.narrowed)
         if self.verbose:
             print(f"\n== {layer.name}", flush=True)
@@ -144,7 +144,7 @@ class Runner:
                 LayerRun(self, layer, {**environment, "TMPDIR": scratch}, outcome).run()
             except EndlessError as error:
                 outcome.problem = str(error)
-        if outcome.good:  # TensorFlow leaves a file for each function of a process that is killed
+        if outcome.good:  # TensorFlow leaves a file for each function of a killed process
             shutil.rmtree(scratch, ignore_errors=True)
         return outcome
 
@@ -158,7 +158,7 @@ class Runner:
 
 @contextmanager
 def _measured(outcome: Outcome) -> Iterator[None]:
-    """Time a layer, and measure the use of cores before and after it."""
+    """Measure a layer's duration and its use of the cores."""
     started, before = time.monotonic(), processor.look()
     try:
         yield
@@ -168,10 +168,10 @@ def _measured(outcome: Outcome) -> Iterator[None]:
 
 
 class LayerRun:
-    """One run of a layer whose needs are met."""
+    """One run of a layer whose requirements are provided."""
 
     def __init__(self, runner: Runner, layer: Layer, environment: Mapping[str, str], outcome: Outcome) -> None:
-        """Make its log; nothing is run yet."""
+        """Create the layer's log, without a run."""
         self.runner, self.layer, self.outcome = runner, layer, outcome
         self.environment = {**environment, BEGAN: datetime.now(UTC).isoformat()}
         self.started = time.monotonic()
@@ -241,7 +241,7 @@ class LayerRun:
             self.outcome.problem = f"pytest ended with {code}"
 
     def _command(self, command: Sequence[str], what: str, counted: Path | None = None) -> int:
-        """Run a command; when it fails, show why. Its exit status."""
+        """Run a command and return its exit status; show the relevant output of a failure."""
         if self.log is None:
             print(f"$ {_shown(command)}", flush=True)
             return run_child(command, self.environment, self.runner.longest_s)

@@ -1,7 +1,7 @@
 """A test cluster: started with the project's images, or the one that the environment names.
 
-`make demo` and the tests that need a cluster share it. With KUBECONFIG and PSTRAINING_CONTEXT set, that context is used
-and no other, nothing is built or brought up, and its nodes must be able to pull the images.
+`make demo` and the tests that need a cluster share this module. If KUBECONFIG and PSTRAINING_CONTEXT are set, only that
+context is used: nothing is built or started, and its nodes must be able to pull the images.
 """
 
 import os
@@ -27,7 +27,7 @@ NODES = 2
 
 @dataclass(frozen=True)
 class Target:
-    """The cluster to talk to, and the programs to do it with."""
+    """A cluster, and the programs for its use."""
 
     kubeconfig: str
     context: str
@@ -35,28 +35,28 @@ class Target:
     helm_binary: str
 
     def kubectl_command(self, *args: str) -> list[str]:
-        """The command line of kubectl on this cluster."""
+        """Return the command line of kubectl for this cluster."""
         return [self.kubectl_binary, "--kubeconfig", self.kubeconfig, "--context", self.context, *args]
 
     def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
-        """Run kubectl on this cluster; its standard output."""
+        """Run kubectl on this cluster, and return its standard output."""
         return run(self.kubectl_command(*args), stdin=stdin, check=check, timeout=timeout)
 
     def helm(self, *args: str, timeout: float = 300) -> str:
-        """Run helm on this cluster; its standard output."""
+        """Run helm on this cluster, and return its standard output."""
         command = [self.helm_binary, "--kubeconfig", self.kubeconfig, "--kube-context", self.context, *args]
         return run(command, timeout=timeout)
 
     def environment(self) -> dict[str, str]:
-        """The variables of tests."""
+        """Return the environment variables for tests."""
         return {"KUBECONFIG": self.kubeconfig, "PSTRAINING_CONTEXT": self.context, "HELM": self.helm_binary}
 
 
 def given_context(env: Mapping[str, str]) -> str | None:
-    """The context of a custom cluster, if the environment names one.
+    """Return the context of another cluster that the environment names; None without one.
 
     Raises:
-        ClusterError: a context without a KUBECONFIG.
+        ClusterError: the environment names a context, and no KUBECONFIG.
     """
     context = env.get("PSTRAINING_CONTEXT")
     if context and not env.get("KUBECONFIG"):
@@ -65,14 +65,14 @@ def given_context(env: Mapping[str, str]) -> str | None:
 
 
 class ClusterSession:
-    """Brings the local cluster up, doing at once what does not wait for each other.
+    """Starts the local cluster, with independent steps in parallel.
 
-    Compiling keeps the cores busy, installing the images' packages the network: both run at once. Helm, which is
-    needed last, is compiled while the cluster starts.
+    Compilation uses the cores, and the installation of the images' packages the network: both run in parallel. Helm,
+    which is needed last, is compiled while the cluster starts.
     """
 
     def __init__(self, progress: Progress, env: Mapping[str, str] = os.environ) -> None:
-        """Look at the environment; nothing is started yet."""
+        """Read the environment, without starting anything."""
         self.progress = progress
         self.env = env
         self.context = given_context(env)
@@ -85,7 +85,7 @@ class ClusterSession:
         self._is_ours = False
 
     def helm(self) -> str:
-        """The helm program, from $HELM or built."""
+        """Return the path of helm, from $HELM or built."""
         given = self.env.get("HELM") or (shutil.which("helm") if self.context else None)
         if given:
             return given
@@ -114,7 +114,7 @@ class ClusterSession:
         )
 
     def load(self, target: str) -> Image | None:
-        """Bring one of the images onto the nodes; None on a given cluster, which pulls it."""
+        """Load an image onto the nodes, and return it; None on a given cluster, which pulls it."""
         if self._plan is None or self._images is None:
             return None
         (image,) = [i for i in self._images.result() if f"/{target}:" in i.name]
@@ -122,7 +122,7 @@ class ClusterSession:
         return image
 
     def load_all(self) -> None:
-        """Bring all images onto the nodes."""
+        """Load all images onto the nodes."""
         for target in TARGETS:
             self.load(target)
 
@@ -137,7 +137,7 @@ class ClusterSession:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def aside(self, work: Callable[[], object]) -> Future[object]:
-        """Start something that need not be waited for yet."""
+        """Start work in the background."""
         return self._pool.submit(work)
 
     def _build_images(self, packages: Future[None]) -> Sequence[Image]:

@@ -1,7 +1,7 @@
-"""Which tests `make test` leaves out, and which of its tests holds their mechanism: read from the source of the tests.
+"""The tests that `make test` leaves out, each with the test that holds its mechanism, from the source of the tests.
 
 Tests are marked with `in_all("tests/.../test_file.py::test_name")` and `in_soak` of tests/support/soak_marks.py. A
-comment behind the mark, on its line, gives the reason. `make generate` writes docs/project/test-tiers.md from it.
+comment on the mark's line gives the reason. `make generate` writes docs/project/test-tiers.md from the marks.
 """
 
 import ast
@@ -33,7 +33,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class TierError(Exception):
-    """A test that is left out of `make test`, and nothing in its place."""
+    """A test is left out of `make test` without another test of its mechanism."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class Mark:
     kind: str
     """IN_ALL or IN_SOAK."""
     held_by: str | None
-    """What the mark names; None for IN_SOAK, and where it is no text that is written out."""
+    """The test that the mark names; None for IN_SOAK, and if the argument is not a literal string."""
     test: str
-    """The function, class or list of parameters that it is at; empty for a whole file."""
+    """The marked function, class or list of parameters; empty for a whole file."""
     whole: bool
-    """The test is left out, not only some of its parameters."""
+    """Whether the whole test is left out, not only some of its parameters."""
     why: str = ""
     listed: bool = False
-    """It is in a list of parameters: no function or class has the name."""
+    """Whether `test` is the name of a list of parameters, and not of a function or class."""
 
     @property
     def place(self) -> str:
-        """The test as pytest names it, or the file and its list, as code in Markdown."""
+        """Pytest's name of the test, or the file and the list's name, as code in Markdown."""
         if not self.test:
             return f"`{self.file}`"
         return f"`{self.file}`, `{self.test}`" if self.listed else f"`{self.file}::{self.test}`"
@@ -76,12 +76,12 @@ class Module:
         return frozenset(_tests(ast.parse(self.source).body))
 
     def left_out(self, test: str) -> bool:
-        """Whether a test of it is marked as a whole: itself, its class or the file."""
+        """Return whether a mark leaves out a whole test: at the test, its class or the file."""
         return any(m.whole and (not m.test or m.test == test or test.startswith(f"{m.test}::")) for m in self.marks)
 
 
 def read(root: Path) -> dict[str, Module]:
-    """All files of the tests."""
+    """Return all files of the tests, by path."""
     files = (p.relative_to(root).as_posix() for p in sorted((root / "tests").rglob("*.py")))
     return {file: module(file, (root / file).read_text("utf-8")) for file in files if file not in NOT_READ}
 
@@ -95,20 +95,20 @@ def module(file: str, source: str) -> Module:
 
 
 def problems(modules: dict[str, Module]) -> Iterator[str]:
-    """Every mark that names no test which `make test` runs."""
+    """Yield a problem for every mark that does not name a test which `make test` runs."""
     for mark in (mark for found in modules.values() for mark in found.marks if mark.kind == IN_ALL):
         if wrong := _wrong(modules, mark):
             yield f"{mark.file}:{mark.line}: {wrong}"
 
 
 def page(modules: dict[str, Module]) -> str:
-    """The page of the reference."""
+    """Return the page docs/project/test-tiers.md."""
     rows = dict.fromkeys(_row(mark) for found in modules.values() for mark in found.marks)
     return HEAD + "".join(f"{row}\n" for row in rows)
 
 
 def checked_page(root: Path) -> str:
-    """The page, once every mark is right.
+    """Check every mark, and return the page.
 
     Raises:
         TierError: a mark names no test that `make test` runs.
@@ -120,7 +120,7 @@ def checked_page(root: Path) -> str:
 
 
 def _wrong(modules: dict[str, Module], mark: Mark) -> str:
-    """What is wrong with a mark; empty if nothing is."""
+    """Return a mark's problem; empty without one."""
     if mark.held_by is None:
         return f"{IN_ALL} wants one text that is written out: tests/.../test_file.py::test_name"
     file, _, test = mark.held_by.partition("::")
@@ -195,7 +195,7 @@ class _Reader:
 
 
 def _kind(node: ast.AST) -> str | None:
-    """Which mark an expression is."""
+    """Return the kind of mark that an expression is; None for other expressions."""
     if isinstance(node, ast.Call):
         return IN_ALL if _name(node.func) == IN_ALL else None
     return IN_SOAK if _name(node) == IN_SOAK else None
@@ -208,7 +208,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _written(call: ast.Call) -> str | None:
-    """The one argument of a call if it is a text."""
+    """Return the only argument of a call if it is a literal string."""
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "held_by")]
     if len(given) != 1 or len(call.args) + len(call.keywords) != 1:
         return None
@@ -222,7 +222,7 @@ def _assigned(node: ast.stmt) -> list[str]:
 
 
 def _comments(source: str) -> dict[int, str]:
-    """The comments that stand behind code, by their lines; those for tools are no reasons."""
+    """Return the comments after code, by line, without those for tools."""
     found = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         behind = token.type == tokenize.COMMENT and token.line[: token.start[1]].strip()

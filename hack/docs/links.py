@@ -1,7 +1,7 @@
-"""Refuse pages that name files which are gone, or to which no link leads.
+"""Refuse pages that name missing files, and pages that no link leads to.
 
-A code span or a block of code that looks like a path of this repository must name a file. Links of pages below docs/
-lead from docs/README.md to every page there. Sphinx follows the links themselves, when it builds the site.
+A code span or a word of a code block with the form of a path of this repository must name a file. Links must lead from
+docs/README.md to every page below docs/. Sphinx checks the links themselves when it builds the site.
 """
 
 import re
@@ -21,12 +21,12 @@ FOLDERS = (".ci", "bench", "charts", "crds", "docs", "examples", "hack", "localc
 """A path that starts with one of them is relative to the root."""
 _PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w.*/-]+)(::\w+)?")
 _NO_PATHS = {"examples/s": "a rate", "docs/project/decisions/NNNN-title.md": "how records are named"}
-"""What looks like a path and is none, and why."""
+"""Words with the form of a path that are not paths, with the reasons."""
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
 def problems(root: Path) -> Iterator[str]:
-    """All that is wrong, each with its page and line."""
+    """Yield all problems, each with its page and line."""
     known = pages(root)
     for page in known.values():
         where = page.path.relative_to(root)
@@ -38,12 +38,12 @@ def problems(root: Path) -> Iterator[str]:
 
 
 def target_of(page: Page, file: str) -> Path:
-    """The path that a link's file part means; without one it is the page."""
+    """Return the path of a link's file part; without one, the page's path."""
     return (page.path.parent / unquote(file)).resolve() if file else page.path
 
 
 def words(page: Page) -> Iterator[Piece]:
-    """What is written as code, word by word."""
+    """Yield the words in a page's code."""
     for span in page.spans:
         for word in span.text.split():
             yield Piece(span.line, word.strip("\"'(),;"))
@@ -54,7 +54,7 @@ def words(page: Page) -> Iterator[Piece]:
 
 
 def is_there(root: Path, word: str) -> bool:
-    """Whether a word is no path of the repository, or one of something that exists; a test may follow it."""
+    """Return whether a word is not a path of the repository, or an existing one; a test's name may follow it."""
     found = _PATH.fullmatch(word)
     if not found or word in _NO_PATHS:
         return True
@@ -65,7 +65,7 @@ def is_there(root: Path, word: str) -> bool:
 
 
 def lonely(known: Mapping[Path, Page], folder: Path) -> list[Path]:
-    """The pages of a folder to which none of its links lead, from its README on."""
+    """Return the pages of a folder that links from its README do not reach."""
     inside = {path for path in known if path.is_relative_to(folder)}
     start = folder / "README.md"
     reached, waiting = {start}, [start]
@@ -79,7 +79,7 @@ def lonely(known: Mapping[Path, Page], folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Print every problem; the exit status is 1 if there is one."""
+    """Print every problem, and return the exit status: 1 if there are any."""
     found = list(problems(ROOT))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

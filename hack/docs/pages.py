@@ -1,4 +1,4 @@
-"""What the pages of the documentation hold: links, code, as CommonMark reads them."""
+"""The links and the code in the pages of the documentation, parsed as CommonMark."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
 PATTERNS = ("*.md", "docs/**/*.md", "charts/*/*.md", "examples/**/*.md", "localcluster/*.md")
-"""Where pages are."""
+"""Patterns of the pages' paths."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Block:
     """A block of code, fenced or indented."""
 
     line: int
-    """Of the code's own first line, counted from 1."""
+    """Number of the code's first line, counted from 1."""
     language: str
-    """The first word behind the fence; empty where there is none."""
+    """The first word after the fence; empty without one."""
     text: str
 
 
@@ -44,13 +44,13 @@ class Page:
 
 @cache
 def pages(root: Path = ROOT) -> dict[Path, Page]:
-    """Every page of the documentation by its path."""
+    """Return every page of the documentation by its path."""
     found = sorted({path for pattern in PATTERNS for path in root.glob(pattern)})
     return {path: read(path, path.read_text(encoding="utf-8")) for path in found}
 
 
 def read(path: Path, text: str) -> Page:
-    """A page from its text."""
+    """Return a page from its text."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     children = list(_inline(tokens))
     return Page(
@@ -67,11 +67,11 @@ def read(path: Path, text: str) -> Page:
 
 
 def _inline(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """What stands in running text, with its line."""
+    """Yield the inline tokens with their lines."""
     line = 0
     for token in tokens:
         if token.map is not None:
-            line = token.map[0] + 1  # cells of tables have no line of their own: it is their row's
+            line = token.map[0] + 1  # a cell of a table has its row's line
         at = line
         for child in token.children or ():
             yield at, child

@@ -1,7 +1,7 @@
 """Refuse prose against the house style: words of hack/docs/prose.txt, and sentences of more than 25 words.
 
-Checked are pages written by hand, the chart's comments and notes, and comments and docstrings of the package; in the
-package only some words. Code in the text is not checked.
+It checks handwritten pages, the chart's comments and notes, and comments and docstrings of the package; in the package
+only some words. Code in the text is not checked.
 """
 
 import ast
@@ -47,7 +47,7 @@ def paragraphs(path: Path, text: str) -> Iterator[tuple[int, str]]:
     if path.suffix == ".md":
         line, kept = 1, {"softbreak": "\n", "code_inline": "x"}
         for token in MarkdownIt("commonmark").enable("table").parse(text):
-            line = token.map[0] + 1 if token.map else line  # a cell has no line of its own: it is the row's
+            line = token.map[0] + 1 if token.map else line  # a cell of a table has its row's line
             inside = token.children or [] if token.type == "inline" else []
             yield line, "".join(child.content if child.type == "text" else kept.get(child.type, "") for child in inside)
     elif path.suffix == ".py":
