@@ -1,1 +1,1 @@
-"""Benchmarks: programs that measure, and the thresholds that they are held to."""
+"""Benchmarks: programs that measure, and the thresholds of their figures."""

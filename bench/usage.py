@@ -1,4 +1,4 @@
-"""What a process has cost so far, by /proc."""
+"""CPU time and memory of a process, from /proc."""
 
 import os
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has cost so far."""
+    """CPU time and memory of a process since its start."""
 
     cpu: float
-    """Seconds, user and system."""
+    """Seconds of CPU time, user and system."""
     rss: float
     peak: float
-    """Megabytes now and at most."""
+    """Resident megabytes: present and maximum."""
 
 
 def usage(pid: int) -> Usage:
-    """The cost of a process that runs."""
+    """Return the present cost of a running process."""
     folder = Path(f"/proc/{pid}")
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())

@@ -1,1 +1,1 @@
-"""The operator against a real API server with fake nodes: its cost, and its time beside programs that do less."""
+"""The operator with a real API server and fake nodes: its cost, and its time compared with minimal programs."""

@@ -1,7 +1,7 @@
 """The benchmark of the control plane: `python -m bench.controlplane`, or `make bench`.
 
-Needs a cluster with fake nodes and an audit log. Unless the local one is up already, it is brought up again for every
-program, and taken down again. Programs run in turn within a round, so that ratios hold on a busy machine too.
+Needs a cluster with fake nodes and an audit log. Unless the local cluster runs already, it is started and removed for
+every program. Programs alternate within a round: ratios are valid on a busy machine as well.
 """
 
 import argparse
@@ -33,7 +33,7 @@ FAKE_NODES = 20
 
 
 def shape(text: str) -> Shape:
-    """A shape such as 100x1+2."""
+    """Parse a shape such as 100x1+2: jobs, parameter servers and workers."""
     jobs, _, tasks = text.partition("x")
     ps, _, workers = tasks.partition("+")
     return Shape(int(jobs), int(ps), int(workers))
@@ -45,13 +45,13 @@ async def measure(
     earlier: Figures | None = None,
     keep: Callable[[Figures], None] = lambda found: None,
 ) -> Figures:
-    """Everything that was asked for.
+    """Run the selected measurements and return their figures.
 
     Args:
-        bench: where.
-        options: what.
-        earlier: figures that stay where they are not taken again.
-        keep: is given what there is after every step, as the whole takes hours.
+        bench: the cluster.
+        options: the selection.
+        earlier: figures of an earlier run, which are kept unless they are measured again.
+        keep: called with all figures after every step, because a full run takes hours.
     """
     found: Figures = {"shapes": {}} | (earlier or {})
     found |= {
@@ -107,7 +107,7 @@ async def _round(bench: Bench, wanted: Shape, concurrency: int) -> Figures:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parsed command line."""
     found = argparse.ArgumentParser(prog="python -m bench.controlplane", description=__doc__)
     found.add_argument("--shapes", default=SHAPES, help=f"default: {SHAPES}")
     found.add_argument("--rounds", type=int, default=5)
@@ -134,9 +134,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Measure, write the figures down, and compare them with the thresholds."""
+    """Measure, write the figures, compare them with the thresholds, and return the exit status."""
     options = parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no program is left behind
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the exit stops the programs
     layout = read_layout(os.environ)
     was_up = layout.kubeconfig.exists()
     target = {KUBECONFIG: str(layout.kubeconfig), CONTEXT: layout.context}
@@ -178,7 +178,7 @@ def _renew() -> None:
 
 
 def _hack(*arguments: str) -> None:
-    """The local cluster's commands; their output is shown when one fails."""
+    """Run a command of the local cluster; a failure shows its output."""
     command = [sys.executable, "-m", "localcluster", *arguments]
     done = subprocess.run(command, check=False, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:

@@ -19,37 +19,37 @@ class Write:
     """One finished request."""
 
     agent: str
-    """The first part of its user agent."""
+    """The first part of the client's user agent."""
     verb: str
     resource: str
     name: str
     code: int
     received: float
     accepted: float
-    """Seconds since the epoch."""
+    """Time of the request's end, in seconds since 1970."""
 
     @property
     def ok(self) -> bool:
-        """Whether the API server took it."""
+        """Whether the API server accepted the request."""
         return self.code < 300
 
 
 class AuditLog(AuditFiles):
-    """What was written, by the log of one API server."""
+    """The writes in the log of one API server."""
 
     def since(self, mark: Mark, namespace: str) -> list[Write]:
-        """What was written in a namespace since a mark."""
+        """Return the writes in a namespace since a mark."""
         return [_write(json.loads(line)) for line in self.lines(mark) if namespace.encode() in line]
 
     def size_since(self, mark: Mark, namespace: str) -> int:
-        """How many lines there are about a namespace."""
+        """Return the number of lines about a namespace."""
         return sum(namespace.encode() in line for line in self.lines(mark))
 
     async def quiet(self, namespace: str, seconds: float, limit: float, agent: str = "") -> None:
         """Wait until a namespace had no writes, or none by one agent, for a given time.
 
         Raises:
-            TimeoutError: there is no end to it.
+            TimeoutError: writes have not stopped in time.
         """
         mark, since, loop = self.mark(), 0.0, asyncio.get_running_loop()
         end = loop.time() + limit
@@ -63,20 +63,20 @@ class AuditLog(AuditFiles):
 
 
 def counts(writes: list[Write], agent: str) -> Counter[str]:
-    """An agent's writes that were taken, by verb and resource, the Lease left out."""
+    """Return the numbers of an agent's accepted writes by verb and resource, without those of the Lease."""
     mine = [w for w in writes if w.agent == agent and w.ok and w.resource != "leases"]
     return Counter(f"{w.verb} {w.resource}" for w in mine)
 
 
 def time_to_children(writes: list[Write], agent: str) -> float:
-    """Seconds from the first job accepted to the last child accepted."""
+    """Return the seconds from the first accepted job to the last accepted child."""
     jobs = [w.accepted for w in writes if w.verb == "create" and w.resource == "pstrainingjobs" and w.ok]
     made = [w.accepted for w in writes if w.agent == agent and w.verb == "create" and w.resource in CHILDREN and w.ok]
     return max(made) - min(jobs)
 
 
 def job_times(writes: list[Write], agent: str) -> dict[str, float]:
-    """For each job the seconds from its acceptance to that of its last child."""
+    """Return for each job the seconds from its acceptance to that of its last child."""
     start = {w.name: w.accepted for w in writes if w.verb == "create" and w.resource == "pstrainingjobs" and w.ok}
     end: dict[str, float] = {}
     for write in writes:

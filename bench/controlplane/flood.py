@@ -1,7 +1,7 @@
-"""One namespace full of objects that claim to be of jobs: what do the operator and the other namespace pay for it?
+"""The cost of a namespace full of objects that imitate those of jobs, for the operator and for another namespace.
 
-Anybody with the role `edit` may write them: events of the reason that the operator watches, with long messages, and
-ConfigMaps with a job's labels. A run without them and one with them follow each other, and ratios are of such a pair.
+Every user with the role `edit` may create them: events with a reason that the operator watches and long messages, and
+ConfigMaps with a job's labels. Runs without and with these objects alternate, and ratios are computed in pairs.
 """
 
 import uuid
@@ -18,17 +18,17 @@ from pstraining.api import names
 TEXT_BYTES: Final = 20_000
 """Bytes of a message, and of a ConfigMap's data."""
 BATCH: Final = 1_000
-"""Objects that are made at a time: a body is in memory until it is sent."""
+"""Objects that are created at a time: a body is in memory until it is sent."""
 
 
 async def measure(bench: Bench, objects: int, jobs: int, rounds: int) -> AsyncIterator[Figures]:
-    """Rounds of a run without the flood and one with it, as far as they are.
+    """Yield the figures after each round of a run without and a run with the flood.
 
     Args:
-        bench: where.
-        objects: events, and as many ConfigMaps.
-        jobs: of the other namespace, 1 PS and 2 workers each.
-        rounds: how many pairs.
+        bench: the cluster.
+        objects: number of events, and of ConfigMaps.
+        jobs: number of jobs in the other namespace, with 1 PS and 2 workers each.
+        rounds: number of pairs.
     """
     each: list[Figures] = []
     for _ in range(rounds):

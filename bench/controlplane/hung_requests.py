@@ -1,6 +1,6 @@
-"""Jobs whose children are rejected or never answered: what do they cost the other jobs?
+"""The cost of jobs whose children are rejected, or whose requests hang, for other jobs.
 
-Both runs, the clean one and the poisoned one, go through a proxy of their own; its cost is in both.
+Both the clean and the poisoned run use a proxy, whose cost is in both.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def is_poisoned(number: int, share: int = 20) -> bool:
 
 
 async def measure(bench: Bench, jobs: int, rounds: int) -> AsyncIterator[Figures]:
-    """Rounds of a clean run and one of each poison, as far as they are; the ratios are made within a round."""
+    """Yield the figures after each round of a clean run and one run of each poison, with the round's ratios."""
     each: list[dict[str, Figures]] = []
     for _ in range(rounds):
         each.append(await _round(bench, jobs))
@@ -38,7 +38,7 @@ async def measure(bench: Bench, jobs: int, rounds: int) -> AsyncIterator[Figures
 def _summary(jobs: int, each: list[dict[str, Figures]]) -> Figures:
     medians = {poison: report.medians([found[poison] for found in each]) for poison in ("clean", REFUSE, HANG)}
     for poison, found in medians.items():
-        # Not one healthy job may be lost in any round.
+        # No healthy job may be lost in any round.
         found["unfinished"] = max(one[poison]["unfinished"] for one in each)
     return medians | {"jobs": jobs, "poisoned": sum(is_poisoned(n) for n in range(jobs)), "each": each}
 

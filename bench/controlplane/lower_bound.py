@@ -1,9 +1,9 @@
-"""The floor: POST jobs and their children, rendered in advance, and do nothing else.
+"""The lower bound: a client that only POSTs jobs and their children, which are rendered in advance.
 
     python -m bench.controlplane.lower_bound PLAN CONCURRENCY
 
-The plan is a JSON file: a list of jobs, each with its path and body and those of its children. A child waits for its
-job's answer, as the uid in it is needed for the owner reference; nothing else waits for anything.
+The plan is a JSON file: a list of jobs, each with its path and body and those of its children. A child waits for the
+reply to its job's request, whose uid its owner reference needs. There are no other waits.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from pstraining.kube.paths import RESOURCES
 
 
 def write_plan(shape: Shape, namespace: str, path: Path) -> None:
-    """Render everything in advance."""
+    """Render all requests in advance."""
     jobs = []
     for manifest in shape.manifests(namespace):
         children = [(RESOURCES[c.kind].path(namespace), json.dumps(c.body)) for c in rendered(manifest)]
@@ -31,7 +31,7 @@ def write_plan(shape: Shape, namespace: str, path: Path) -> None:
 
 
 async def post(jobs: list[tuple[str, str, list[tuple[str, str]]]], concurrency: int) -> None:
-    """Send it all."""
+    """Send all requests."""
     configuration = await load_configuration()
     client = ApiClient(configuration)
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": FLOOR}

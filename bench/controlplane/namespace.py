@@ -1,4 +1,4 @@
-"""A namespace for one run, and the bench's own requests in it."""
+"""A namespace for one run, and the benchmark's requests in it."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ from pstraining.kube.errors import ApiError, NotFound, Transient
 from pstraining.kube.paths import Resource
 
 CONCURRENCY = 32
-"""Requests in flight while a load is created."""
+"""Number of concurrent requests while a load is created."""
 CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 MERGE = "application/merge-patch+json"
 LIST_ATTEMPTS: Final = 5
@@ -38,16 +38,16 @@ class Bench:
     starter: Starter
     folder: Path
     limit: float
-    """Seconds that anything may take."""
+    """Time limit in seconds for each wait."""
     renew: Renew | None = None
-    """Makes the cluster again, at the same place; None for one that is another process's."""
+    """Recreates the cluster at the same address; None for a cluster of another process."""
 
     @asynccontextmanager
     async def namespace(self, what: str) -> AsyncIterator[str]:
-        """A fresh namespace, quite gone afterwards.
+        """Provide a new namespace, and delete it afterwards.
 
-        Where that is allowed a whole cluster goes with it: every program meets the same empty one, and the thousands of
-        objects of a large load need not be collected one by one.
+        If possible the whole cluster is recreated instead: every program then starts with an empty cluster, and the
+        thousands of objects of a large load need no garbage collection.
         """
         name = f"bench-{what}-{uuid.uuid4().hex[:6]}"
         await self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -63,11 +63,11 @@ class Bench:
                 self.client = await _connected(self.starter.target)
 
     async def request(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Any:
-        """One request."""
+        """Send one request."""
         return await self.client._request(method, path, None, body, content)
 
     async def create_jobs(self, namespace: str, manifests: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """POST jobs as fast as that goes."""
+        """POST jobs as fast as possible."""
         made = (self.client.create(Kind.PS_TRAINING_JOB, namespace, manifest) for manifest in manifests)
         return await together(made)
 
@@ -77,7 +77,7 @@ class Bench:
         await self.request("PATCH", path, {"status": status}, MERGE)
 
     async def list(self, path: str) -> list[dict[str, Any]]:
-        """All objects of a collection; a list of thousands may be late on a machine that is measured to its limit."""
+        """Return all objects of a collection, with a long timeout for lists of thousands on a busy machine."""
         for _ in range(LIST_ATTEMPTS - 1):
             try:
                 return list((await self.request("GET", path)).get("items") or ())
@@ -86,7 +86,7 @@ class Bench:
         return list((await self.request("GET", path)).get("items") or ())
 
     async def running_jobs(self, namespace: str, prefix: str = "") -> int:
-        """Jobs, by the beginning of their names, whose phase is Running and whose workers are all ready."""
+        """Return the running jobs with a name's prefix whose workers are all ready."""
         jobs = await self.list(f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}")
         found = [j.get("status") or {} for j in jobs if j["metadata"]["name"].startswith(prefix)]
         return sum(
@@ -94,7 +94,7 @@ class Bench:
         )
 
     async def watched_objects(self, namespace: str) -> int:
-        """Objects in the operator's watches."""
+        """Return the number of objects in the operator's watches."""
         count = len(await self.list(f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"))
         for group, version, plural in CHILDREN:
             api = f"apis/{group}/{version}" if group else f"api/{version}"
@@ -118,7 +118,7 @@ class Bench:
 async def opened(
     target: dict[str, str], audit: Path, folder: Path, limit: float, renew: Renew | None = None
 ) -> AsyncIterator[Bench]:
-    """The bench on one cluster, with the CRD in place."""
+    """Provide the benchmark on one cluster, with the CRD installed."""
     bench = Bench(await _connected(target), AuditLog(audit), Starter(target, folder), folder, limit, renew)
     try:
         yield bench
@@ -138,7 +138,7 @@ async def _connected(target: dict[str, str]) -> KubeClient:
 
 
 async def together(work: Iterable[Any], concurrency: int = CONCURRENCY) -> list[Any]:
-    """Await many, a number of them at a time."""
+    """Await many coroutines, a number of them concurrently."""
     slots = asyncio.Semaphore(concurrency)
 
     async def one(each: Any) -> Any:
@@ -149,5 +149,5 @@ async def together(work: Iterable[Any], concurrency: int = CONCURRENCY) -> list[
 
 
 def sample(found: list[Any], count: int) -> list[Any]:
-    """Some of many, the same in every run."""
+    """Return a sample, which is equal in every run."""
     return random.Random(1).sample(found, min(count, len(found)))

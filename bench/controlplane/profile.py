@@ -1,8 +1,8 @@
-"""Where the operator's CPU goes: one load under cProfile, its time by package.
+"""The operator's CPU time by package: one load under cProfile.
 
     python -m bench.controlplane.profile 100x1+2
 
-cProfile itself makes the operator about twice as dear; the shares are what counts.
+cProfile itself about doubles the operator's CPU time: only the shares are meaningful.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ PACKAGES = (*OURS, *THEIRS)
 
 
 async def run(bench: Bench, load: Shape, profile: Path) -> None:
-    """The load under the profiler."""
+    """Run the load under the profiler."""
     async with bench.namespace("profile") as namespace:
         program = await bench.starter.operator(namespace, profile=profile)
         await bench.create_jobs(namespace, load.manifests(namespace))
@@ -36,7 +36,7 @@ async def run(bench: Bench, load: Shape, profile: Path) -> None:
 
 
 def shares(profile: Path) -> list[tuple[str, float]]:
-    """Each package's own time, without what waits for the network."""
+    """Return each package's own time, without waits for the network."""
     own: Counter[str] = Counter()
     stats = pstats.Stats(str(profile)).stats  # type: ignore[attr-defined]
     for (file, _, function), (_, _, total, _, callers) in stats.items():

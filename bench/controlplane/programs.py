@@ -1,4 +1,4 @@
-"""The programs under test, each in its own process, and their cost by /proc."""
+"""The programs under test, each in a process, and their cost from /proc."""
 
 import asyncio
 import os
@@ -26,11 +26,11 @@ class Program:
     log: Path
 
     def usage(self) -> Usage:
-        """Its cost so far."""
+        """Return the process's present cost."""
         return usage(self.process.pid)
 
     async def idle(self, seconds: float, limit: float, share: float = 0.05) -> None:
-        """Wait until it has used less than a share of a core for a given time."""
+        """Wait until the process has used less than a share of a core for a given time."""
         end = asyncio.get_running_loop().time() + limit
         while True:
             before = self.usage().cpu
@@ -39,11 +39,11 @@ class Program:
                 return
 
     async def ended(self, limit: float) -> int:
-        """Wait for its end."""
+        """Wait for the process's end."""
         return await asyncio.to_thread(self.process.wait, limit)
 
     async def stop(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -58,10 +58,10 @@ class Starter:
     """Starts programs against one cluster."""
 
     target: dict[str, str]
-    """KUBECONFIG and PSTRAINING_CONTEXT."""
+    """The environment variables KUBECONFIG and PSTRAINING_CONTEXT."""
     folder: Path
     started: list[Program] = field(default_factory=list)
-    """All of them, also those that have ended."""
+    """All started processes, including ended ones."""
 
     def start(self, name: str, *arguments: str, **settings: str) -> Program:
         """Start a Python program by its arguments."""
@@ -76,19 +76,19 @@ class Starter:
         return program
 
     async def stop(self) -> None:
-        """Stop what still runs, also after an error."""
+        """Stop all running processes at the block's end, also after an error."""
         await asyncio.gather(*(p.stop() for p in self.started if p.process.poll() is None))
 
     async def operator(
         self, namespace: str, *others: str, profile: Path | None = None, progress_port: int | None = None
     ) -> Program:
-        """Start the operator for a namespace, and for others, and wait until it is ready.
+        """Start the operator for one or more namespaces, and wait until it is ready.
 
         Args:
-            namespace: the first, which also has the operator's Lease.
-            others: further ones.
-            profile: the file for a profile of its processor time.
-            progress_port: where it accepts progress; None if it accepts none.
+            namespace: the first namespace, which also has the operator's Lease.
+            others: further namespaces.
+            profile: the file for a profile of the operator's CPU time.
+            progress_port: the port for progress; None if the operator accepts none.
         """
         with ExitStack() as held:
             port = hold_port(held)
@@ -115,7 +115,7 @@ class Starter:
         return program
 
     def behind(self, kubeconfig: Path, context: str) -> "Starter":
-        """The same cluster through a proxy."""
+        """Return the programs for the same cluster through a proxy."""
         return replace(self, target={KUBECONFIG: str(kubeconfig), CONTEXT: context})
 
 

@@ -1,8 +1,8 @@
-"""Jobs that report their progress: what do the reports and their writes cost the operator?
+"""The cost of jobs' progress reports, and of their writes, for the operator.
 
-The reports come from this process, with tokens of the jobs' pods that the API server has issued. KWOK completes a
-chief's pod at once, so worker 0 of a job without a chief reports, as the programs of such jobs do. The age of what a
-status shows follows from the times of the reports and of the audit log's writes.
+This process sends the reports, with tokens of the jobs' pods that the API server has issued. KWOK completes a chief's
+pod at once: worker 0 of jobs without a chief reports. The age of the progress in a status follows from the times of the
+reports and of the writes in the audit log.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from pstraining.runtime.local import hold_port
 
 TOKEN_SECONDS: Final = 2 * 60 * 60
 STEPS: Final = 10_000_000
-"""A number with which no report is a milestone, which would be written sooner than others."""
+"""Number of steps with which no report is a milestone, which the operator would write earlier."""
 WRITE: Final = "patch pstrainingjobs/status"
 
 
@@ -46,7 +46,7 @@ class _Reporter:
     step: int = 0
     refused: int = 0
     sent: list[float] = field(default_factory=list)
-    """When it reported, in seconds since the epoch."""
+    """Times of the reports, in seconds since 1970."""
 
     async def report(self, session: aiohttp.ClientSession) -> None:
         """Send one report over a new connection: the operator closes an idle one within a minute."""
@@ -74,12 +74,12 @@ class _Reporter:
 
 
 async def measure(bench: Bench, jobs: int, seconds: float, period: float = PERIOD_SECONDS) -> Figures:
-    """Running jobs of 1 PS and 2 workers, each of which reports once a period.
+    """Measure running jobs of 1 PS and 2 workers, each of which reports once per period.
 
     Args:
-        bench: where.
-        jobs: how many.
-        seconds: how long they report, after a first period in which every token is reviewed.
+        bench: the cluster.
+        jobs: number of jobs.
+        seconds: duration of the reports, after a first period in which every token is reviewed.
         period: seconds from one report of a job to the next.
     """
     async with bench.namespace("progress") as namespace:
@@ -109,7 +109,7 @@ async def _cost(
     seconds: float,
     period: float,
 ) -> Figures:
-    """What the operator uses and writes while all report."""
+    """Return the operator's use of resources, and its writes, while all jobs report."""
     loop, before, mark = asyncio.get_running_loop(), program.usage(), bench.audit.mark()
     start, sent = loop.time(), sum(r.step for r in reporters)
     each = enumerate(reporters)
@@ -167,6 +167,6 @@ async def _reporter(bench: Bench, server: str, pod: Mapping[str, Any]) -> _Repor
 
 
 async def _trusted(bench: Bench, namespace: str) -> ssl.SSLContext:
-    """Trust in the operator's own authority."""
+    """Return a context that trusts the operator's certificate authority."""
     secret = await bench.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{OPERATOR}-progress")
     return ssl.create_default_context(cadata=base64.b64decode(secret["data"][CERTIFICATE]).decode())

@@ -1,4 +1,4 @@
-"""From figures to a verdict and to a page."""
+"""The comparison of figures with their limits, and the page of figures."""
 
 import math
 import statistics
@@ -29,12 +29,12 @@ class Check:
 
 
 def limits() -> dict[str, float]:
-    """The committed thresholds."""
+    """Return the committed thresholds."""
     return {name: float(value) for name, value in tomllib.loads(LIMITS.read_text()).items()}
 
 
 def medians(rounds: list[Figures]) -> Figures:
-    """The median of every figure over the rounds; ratios are made within a round."""
+    """Return the median of every figure over the rounds; ratios are computed within a round."""
     found: Figures = {"rounds": len(rounds)}
     for key in rounds[0]:
         values = [r[key] for r in rounds if isinstance(r.get(key), (int, float))]
@@ -44,13 +44,13 @@ def medians(rounds: list[Figures]) -> Figures:
 
 
 def exponent(points: list[tuple[float, float]]) -> float:
-    """The slope of log(cost) against log(size), by least squares."""
+    """Return the slope of log(cost) against log(size), by least squares."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(max(y, 1e-9)) for _, y in points]
     return statistics.linear_regression(xs, ys).slope
 
 
 def growth(points: list[Figures]) -> Figures:
-    """How CPU and memory grow with the number of jobs, above what the first point's process costs without any."""
+    """Return the exponents of CPU and memory in the number of jobs, above the cost of the process without jobs."""
     return {
         what: exponent([(p["jobs"], p[what]) for p in points])
         for what in ("cpu", "rss", "writes")
@@ -59,7 +59,7 @@ def growth(points: list[Figures]) -> Figures:
 
 
 def checks(found: Figures) -> Iterator[Check]:
-    """Every figure that has a limit."""
+    """Return every figure that has a limit."""
     limit = limits()
 
     def check(what: str, value: Any, name: str) -> Iterator[Check]:
@@ -112,7 +112,7 @@ def checks(found: Figures) -> Iterator[Check]:
 
 
 def page(found: Figures) -> str:
-    """The figures as a page."""
+    """Return the page of the figures."""
     lines = ["<!-- Written by `make bench`. -->", "# Figures of the control plane", ""]
     lines += [f"Taken on {found['taken']} with {found['cores']} cores, pstraining {found['version']}.", ""]
     lines += ["| check | figure | limit | |", "|---|---|---|---|"]

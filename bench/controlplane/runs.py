@@ -20,7 +20,7 @@ QUIET = 3.0
 
 
 async def floor(bench: Bench, shape: Shape, concurrency: int, *, watched: bool = False) -> Figures:
-    """The floor client; with `watched` the watch-only program runs beside it and is what is measured."""
+    """Run the client of the lower bound; with `watched`, measure the watch-only program beside it."""
     async with bench.namespace("floor") as namespace:
         plan = bench.folder / f"{namespace}.json"
         write_plan(shape, namespace, plan)
@@ -50,7 +50,7 @@ async def floor(bench: Bench, shape: Shape, concurrency: int, *, watched: bool =
 
 
 async def operator(bench: Bench, shape: Shape, *, idle: float = 0.0, reactions: int = 0) -> Figures:
-    """The operator from the jobs' acceptance until nothing happens any more, and what follows from there."""
+    """Measure the operator from the jobs' acceptance until it is idle, and afterwards."""
     async with bench.namespace("operator") as namespace:
         program = await bench.starter.operator(namespace)
         try:
@@ -77,7 +77,7 @@ async def operator(bench: Bench, shape: Shape, *, idle: float = 0.0, reactions: 
 
 
 async def finished(bench: Bench, sizes: list[int]) -> list[Figures]:
-    """An operator that starts in front of a number of finished jobs: the same namespace grows from size to size."""
+    """Measure the operator's start with finished jobs, whose number grows from size to size in one namespace."""
     found: list[Figures] = []
     async with bench.namespace("finished") as namespace:
         made = 0
@@ -86,14 +86,14 @@ async def finished(bench: Bench, sizes: list[int]) -> list[Figures]:
             await together(_finish(bench, namespace, m) for m in await bench.create_jobs(namespace, manifests))
             await _chiefs_end(bench, namespace, size)
             made = size
-            # The first start may write what the bench's statuses lack; the second is what is measured.
+            # The first start may write fields that the benchmark's statuses lack; the second start is measured.
             await _restart(bench, namespace)
             found.append(await _restart(bench, namespace) | {"jobs": size})
     return found
 
 
 async def _finish(bench: Bench, namespace: str, stored: dict[str, Any]) -> None:
-    """What a job that has succeeded leaves: its status, and its chief's Job with a pod, whose log may be read."""
+    """Create the objects of a succeeded job: its status, and its chief's Job with a pod, whose log may be read."""
     await bench.set_status(namespace, stored["metadata"]["name"], _ended())
     for made in rendered(stored, stored["metadata"]["uid"]):
         if made.kind is Kind.JOB:
@@ -101,7 +101,7 @@ async def _finish(bench: Bench, namespace: str, stored: dict[str, Any]) -> None:
 
 
 async def _chiefs_end(bench: Bench, namespace: str, count: int) -> None:
-    """Wait until a number of Jobs are complete: KWOK completes their pods at once."""
+    """Wait until a number of Jobs are complete; KWOK completes their pods at once."""
     end = asyncio.get_running_loop().time() + bench.limit + count / 10
     while True:
         jobs = await bench.list(f"/apis/batch/v1/namespaces/{namespace}/jobs")
@@ -140,7 +140,7 @@ async def _steady(bench: Bench, program: Program, namespace: str, seconds: float
 
 
 async def _reaction(bench: Bench, namespace: str, count: int) -> Figures:
-    """Seconds from what happens to a pod, or to a Deployment, until the operator's write about it is accepted."""
+    """Measure the seconds from a change of a pod or a Deployment to the operator's accepted write about it."""
     jobs = sample(await bench.list(f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"), 2 * count)
     chosen = [job["metadata"]["name"] for job in jobs]
     mark = bench.audit.mark()
@@ -177,7 +177,7 @@ async def _reaction(bench: Bench, namespace: str, count: int) -> Figures:
 
 
 async def _fail_worker(bench: Bench, namespace: str, job: str) -> None:
-    """The kubelet reports that worker 0's container exited with 1 and runs again."""
+    """Write a status as the kubelet would: worker 0's container exited with 1 and runs again."""
     selector = f"{names.LABEL_JOB}%3D{job},{names.LABEL_ROLE}%3D{names.WORKER},{names.LABEL_INDEX}%3D0"
     (pod,) = await bench.list(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")
     (container,) = pod["status"]["containerStatuses"]
@@ -188,7 +188,7 @@ async def _fail_worker(bench: Bench, namespace: str, job: str) -> None:
 
 
 async def all_run(bench: Bench, namespace: str, jobs: int) -> None:
-    """Wait until all jobs run with all their workers."""
+    """Wait until all jobs run with all workers."""
     end = asyncio.get_running_loop().time() + bench.limit
     while True:
         try:
@@ -198,7 +198,7 @@ async def all_run(bench: Bench, namespace: str, jobs: int) -> None:
             pass
         if asyncio.get_running_loop().time() > end:
             raise TimeoutError(f"not all jobs of {namespace} run")
-        # A list of a thousand jobs is no small thing for the API server that is being measured.
+        # A list of a thousand jobs is expensive for the API server that is being measured.
         await asyncio.sleep(1.0 + jobs / 200)
 
 
@@ -226,7 +226,7 @@ def _first(mine: list[audit.Write], after: float, resource: str) -> list[float]:
 
 
 def percentile(values: list[float], percent: int) -> float | None:
-    """A percentile; None of nothing."""
+    """Return a percentile; None without values."""
     if len(values) < 2:
         return values[0] if values else None
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

@@ -15,7 +15,7 @@ from pstraining.kube.connection import load_configuration
 
 
 async def watch(namespace: str) -> None:
-    """Watch until it is stopped."""
+    """Watch until the process is stopped."""
     configuration = await load_configuration()
     registry = kopf.OperatorRegistry()
 
@@ -23,7 +23,7 @@ async def watch(namespace: str) -> None:
         return await registration.connection_info(configuration)
 
     async def event(**_: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     kopf.on.login(id="login", registry=registry)(login)
     for group, version, plural in registration.WATCHED:

@@ -12,12 +12,12 @@ from pstraining.launcher import launcher_files, launcher_version
 from pstraining.resources.launcher import LauncherFiles
 
 UID = "00000000-0000-4000-8000-000000000000"
-"""Stands for a job's uid in children that are rendered before there is one."""
+"""Placeholder of a job's uid in children that are rendered before the job exists."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A number of jobs of one size."""
+    """A number of jobs of equal size."""
 
     jobs: int
     ps: int
@@ -25,26 +25,26 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """How people read it."""
+        """Return the load as text."""
         return f"{self.jobs} x ({self.ps}+{self.workers})"
 
     @property
     def children(self) -> int:
-        """Objects that the operator creates for it."""
+        """Number of objects that the operator creates for the load."""
         return self.jobs * len(rendered(job("any", "any", self.ps, self.workers)))
 
     @property
     def pods(self) -> int:
-        """Pods that come to run."""
+        """Number of pods that will run."""
         return self.jobs * (self.ps + self.workers)
 
     def manifests(self, namespace: str) -> list[dict[str, Any]]:
-        """The jobs."""
+        """Return the jobs."""
         return [job(namespace, f"b-{number}", self.ps, self.workers) for number in range(self.jobs)]
 
 
 def job(namespace: str, name: str, ps: int, workers: int, *, chief: bool = False) -> dict[str, Any]:
-    """A job on fake nodes. While it is to run it has no chief, as KWOK completes a Job's pods at once."""
+    """Return a job on fake nodes. A job that must keep running has no chief: KWOK completes a Job's pods at once."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -67,7 +67,7 @@ def job(namespace: str, name: str, ps: int, workers: int, *, chief: bool = False
 
 
 def rendered(manifest: dict[str, Any], uid: str = UID) -> list[Create]:
-    """The creations that the operator would make for a job as the API server stores it."""
+    """Return the objects that the operator would create for a job as stored by the API server."""
     found = {**manifest, "metadata": {**manifest["metadata"], "uid": uid, "generation": 1, "resourceVersion": "1"}}
     launcher = LauncherFiles(version=launcher_version(), files=launcher_files())
     made = plan(observe(found, (), ()), datetime.now(UTC), launcher).actions

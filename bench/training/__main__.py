@@ -1,6 +1,6 @@
 """The benchmark of the training runtime: `python -m bench.training`, or `make bench`.
 
-Needs root, for networks of its own. What is compared runs in turn within a round: ratios hold on a busy machine, too.
+Needs root, for separate networks. Compared jobs alternate within a round: ratios are valid on a busy machine as well.
 """
 
 import argparse
@@ -20,7 +20,7 @@ PAGE = "training-figures.md"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parsed command line."""
     found = argparse.ArgumentParser(prog="python -m bench.training", description=__doc__)
     found.add_argument("--only", action="append", help="names, or parts of names, of what to measure; adds to the file")
     found.add_argument("--seconds", type=float, default=Effort.seconds, help="for which each job is watched")
@@ -33,13 +33,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Measure, write the figures down, and compare them with the thresholds."""
+    """Measure, write the figures, compare them with the thresholds, and return the exit status."""
     options = parser().parse_args()
     wanted = [m for m in MEASUREMENTS if any(part in m.name for part in options.only or [""])]
     if options.list or not wanted:
         print("\n".join(measurement.name for measurement in MEASUREMENTS))
         return 0 if options.list else 2
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no job is left behind
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the exit stops the jobs
     network.leave()
     file = options.out / FIGURES
     kept: figures.Kept = json.loads(file.read_text()) if options.only and file.exists() else {}

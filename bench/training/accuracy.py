@@ -1,8 +1,8 @@
-"""What modes and codecs cost in accuracy: `python -m bench.training.accuracy`.
+"""The accuracy of modes and codecs: `python -m bench.training.accuracy`.
 
 Every variant trains on real parameter servers with as many samples as plain synchronous training, over 5 folds and 5
-seeds, and is compared with it in pairs (`pairs`). Servers and workers stay for all runs; a run begins with new values.
-Exits with 1 when a variant loses more than it may, or when the control does not.
+seeds, and is compared with it in pairs (`pairs`). All runs use the same servers and workers; each run starts from new
+values. The exit status is 1 if a variant loses more than its limit, or if the control does not.
 """
 
 import argparse
@@ -37,20 +37,20 @@ class Variant:
     training: Mapping[str, Any] = field(default_factory=dict)
     workers: int = WORKERS
     doubles: bool = False
-    """An update is of twice the batch, and takes the task's learning rate for that."""
+    """Whether an update has twice the batch, with the task's learning rate for it."""
 
     def updates(self, steps: int) -> int:
-        """Updates for as many samples as plain training has in its updates."""
+        """Return the number of updates for the samples of plain training."""
         return steps // self.batches if self.in_step else steps * self.workers
 
     @property
     def in_step(self) -> bool:
-        """Whether an update is of all workers."""
+        """Whether an update has the gradients of all workers."""
         return self.training.get("mode") in ("Sync", "Hybrid")
 
     @property
     def batches(self) -> int:
-        """Of a worker, for one update."""
+        """Number of a worker's batches for one update."""
         return int(max(self.training.get("accumulation_steps", 1), self.training.get("local_steps", 1)))
 
 
@@ -99,7 +99,7 @@ class Course:
         self._prepared = False
 
     def run(self, fold: int, seed: int) -> float:
-        """Train from new values, and test; points out of 100."""
+        """Train from new values, and return the score of the test, from 0 to 100."""
         import tensorflow as tf
 
         x, y = self._task.load()
@@ -123,7 +123,7 @@ class Course:
         return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(rate, steps))
 
     def _shares(self, x: Any, y: Any, train: Any, seed: int) -> list[list[Any]]:
-        """Each worker's batches; the same for every variant, and more for those that drop some."""
+        """Return each worker's batches: equal for every variant, with more for variants that drop some."""
         import tensorflow as tf
 
         shares: list[list[Any]] = []
@@ -135,7 +135,7 @@ class Course:
         return shares
 
     def _begin_anew(self, seed: int, share: list[Any]) -> None:
-        """Initial values of a seed on the servers; workers owe nothing, and their own optimizers start over."""
+        """Restore a seed's initial values on the servers, and reset residuals and local optimizers of workers."""
         import keras
         import tensorflow as tf
 
@@ -147,9 +147,7 @@ class Course:
         self._rig.initial = Model(self._task.build, self._optimizer, Objective(self._task.loss)).values()
         for updates in self._rig.workers:
             if self._variant.training.get("mode") == "Hybrid":
-                updates.start_session(
-                    Session(0, 0)
-                )  # they hold parameters themselves; those of the last run are not these
+                updates.start_session(Session(0, 0))  # workers hold parameters of the last run
             else:
                 owed = [[tf.zeros(left.shape) for left in row] for row in updates._compressor._residuals]
                 updates._compressor.commit_residual(Residual(owed, has_residual=False))
@@ -162,7 +160,7 @@ class Course:
 
 
 def main() -> int:
-    """The command line; returns the exit code."""
+    """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="*", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--only", default="", help="variants whose names contain this")
@@ -197,7 +195,7 @@ def main() -> int:
 
 
 def each_in_its_own_process(options: argparse.Namespace) -> int:
-    """One task after the other, each with its own servers: they keep every variant's functions, 10 GB per task."""
+    """Run the tasks in sequence, each with new servers, which keep every variant's functions: 10 GB per task."""
     if not options.go_on:
         options.out.unlink(missing_ok=True)
     own = ["--only", options.only, "--folds", str(options.folds), "--seeds", str(options.seeds)]
@@ -208,12 +206,12 @@ def each_in_its_own_process(options: argparse.Namespace) -> int:
 
 
 def fits(task: Task, variant: Variant) -> bool:
-    """Whether the task can be trained so: workers cannot move tables on their own."""
+    """Return whether a variant supports a task: local optimizers do not support tables."""
     return not (task.has_tables and variant.training.get("local_steps"))
 
 
 def report(found: Mapping[str, Mapping[str, pairs.Scores]]) -> int:
-    """Print a table and what does not hold; the exit code."""
+    """Print a table and the exceeded limits, and return the exit status."""
     found = {task: {name: scores for name, scores in each.items() if scores} for task, each in found.items()}
     limits = {name: task.limit for name, task in TASKS.items()}
     wrong = pairs.failures(found, limits)

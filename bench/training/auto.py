@@ -1,9 +1,9 @@
-"""Whether Auto compression chooses well: `python -m bench.training.auto`. Needs root, for its own network.
+"""The choices of Auto compression: `python -m bench.training.auto`. Needs root, for a separate network.
 
-A grid of links and models. On each point two synchronous workers train without compression, with Int8 both ways, and
-with Auto, on one parameter server behind a token bucket on the loopback interface, which both directions and both
-workers share. Slices of the three take turns, so that what else the machine does touches all alike. Servers and workers
-stay for the whole grid; for each point Auto starts again.
+A grid of links and models is measured. At each point two synchronous workers train without compression, with Int8 in
+both directions, and with Auto. They use one parameter server behind a token bucket on the loopback interface, which
+both directions and both workers share. The three ways alternate in slices: other load on the machine affects all three.
+Servers and workers run for the whole grid; Auto restarts its exploration at each point.
 """
 
 import argparse
@@ -32,23 +32,23 @@ LINKS: Final = (100, 400, 1600, 0)
 """Mbit/s; 0: as fast as the interface is."""
 WAYS: Final = ("None", "Int8", "Auto")
 APART: Final = 0.15
-"""From so large a difference on, relative to the slower one, the choice has to be right."""
+"""Difference relative to the slower way from which Auto's choice must be right."""
 ENOUGH: Final = 0.9
-"""Else Auto has to reach this share of the faster one's speed."""
+"""Share of the faster way's speed that Auto must reach for smaller differences."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured on one link with one model."""
+    """The measurements of one link with one model."""
 
     link: int
     """Mbit/s; 0: unshaped."""
     model: str
     seconds: dict[str, float]
-    """For an update, by way; of Auto after it has settled."""
+    """Seconds for an update by way; for Auto after its exploration."""
     chosen: int
     looked: int
-    """Updates until it had settled."""
+    """Number of updates of Auto's exploration."""
 
     @property
     def ratio(self) -> float:
@@ -57,18 +57,18 @@ class Point:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the two differ enough for a right and a wrong choice."""
+        """Whether the two ways differ enough for a right and a wrong choice."""
         return abs(self.seconds["None"] / self.seconds["Int8"] - 1) > APART
 
     @property
     def is_right(self) -> bool:
-        """Whether the point is as it has to be."""
+        """Whether Auto's choice, or its speed, meets the limit at this point."""
         faster = CODED if self.seconds["Int8"] < self.seconds["None"] else PLAIN
         return self.chosen == faster if self.is_apart else self.ratio >= ENOUGH
 
 
 def build(width: int) -> Any:
-    """Four square matrices."""
+    """Return a model of four square matrices."""
     import keras
 
     hidden = [keras.layers.Dense(width, activation="relu", use_bias=False) for _ in range(4)]
@@ -104,9 +104,9 @@ class Trial:
             self.train(way, 2)
 
     def train(self, way: str, steps: int) -> float:
-        """Make a number of updates; return the seconds of one."""
+        """Train a number of updates; return the seconds of one."""
         rig = self._rigs[way]
-        for who in rig.identities:  # they were silent while the others trained
+        for who in rig.identities:  # these workers sent no heartbeats while the others trained
             rig.store.heartbeat(who.worker, who.incarnation)
         began = time.monotonic()
         Crew(rig, [[self._batch] * steps for _ in range(WORKERS)]).join(600)
@@ -126,7 +126,7 @@ class Trial:
         return decides._selector.current, steps
 
     def measure(self, link: int, model: str, *, slices: int, seconds: float) -> Point:
-        """Measure the three on the link as it is now."""
+        """Measure the three ways on the present link."""
         chosen, looked = self.settle()
         rough = {way: self.train(way, 2) for way in WAYS}
         found: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -145,7 +145,7 @@ def shape(link: int) -> None:
 
 
 def table(points: Sequence[Point]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     rows = ["| link, Mbit/s | model | None, ms | Int8, ms | Auto, ms | chosen | updates to settle | of the faster | |"]
     rows.append("|---|---|---|---|---|---|---|---|---|")
     for point in points:
@@ -158,7 +158,7 @@ def table(points: Sequence[Point]) -> str:
 
 
 def main() -> int:
-    """The command line; returns 1 if Auto is wrong anywhere."""
+    """Run the command line; return 1 if Auto misses the limit at a point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--links", type=int, nargs="*", default=list(LINKS))
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))

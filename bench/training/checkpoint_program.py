@@ -27,14 +27,14 @@ def model() -> Any:
 
 
 def optimizer() -> Any:
-    """SGD without slots: what is saved are the parameters."""
+    """Return SGD without slots: checkpoints have the parameters only."""
     import keras
 
     return keras.optimizers.SGD(0.1)
 
 
 def data(worker: int, _: int) -> Any:
-    """Batches without end, each noted when it is taken."""
+    """Yield batches endlessly, and note the time of each."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,7 +1,7 @@
-"""What a checkpoint of a large table costs: the chief's memory, how long steps wait, and time beside `dd`.
+"""The cost of a checkpoint of a large table: the chief's memory, the delay of steps, and the time compared with `dd`.
 
-A table of 2.1 GB on two servers, one chief, one worker. The servers are then killed, and the chief restores them. With
---small the table is of 21 MB.
+A job has a table of 2.1 GB on two servers, one chief and one worker. After a save the servers are killed, and the chief
+restores them. With --small the table has 21 MB.
 """
 
 import itertools
@@ -69,7 +69,7 @@ def sampled(pid: int) -> Iterator[Sampled]:
 
 
 def take(effort: Effort) -> Taken:
-    """One save and one restore in every round."""
+    """Measure one save and one restore in every round."""
     rounds = [_round(ROWS[effort.small]) for _ in range(1 if effort.small else effort.rounds)]
     return {name: [row[name] for row in rounds] for name in FIGURES}
 

@@ -1,6 +1,6 @@
-"""From figures to a verdict and to a page: every figure by name, with its value and what it is held to.
+"""The comparison of figures with their limits, and the page of figures.
 
-The names, in the order of the page, and the limits stand in thresholds.toml. A figure without a limit is reported.
+thresholds.toml has the names, in the page's order, and the limits. A figure without a limit is only reported.
 """
 
 import os
@@ -16,20 +16,20 @@ from pstraining import __version__
 
 LIMITS: Final = Path(__file__).parent / "thresholds.toml"
 Taken = Mapping[str, float | Sequence[float]]
-"""Values by the names of figures: one, or one for each round."""
+"""Values by the figures' names: one value, or one for each round."""
 Kept = dict[str, Any]
-"""What the result file holds."""
+"""The content of the result file."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What a figure is held to: at least, at most, or nothing."""
+    """A figure's limit: a minimum, a maximum, or none."""
 
     least: float | None = None
     most: float | None = None
 
     def allows(self, value: float) -> bool:
-        """Whether a value is within it; NaN is not."""
+        """Return whether a value is within the limit; NaN is not."""
         above = self.least is None or value >= self.least - 1e-9
         below = self.most is None or value <= self.most + 1e-9
         return above and below and value == value  # noqa: PLR0124 - NaN is not itself
@@ -46,11 +46,11 @@ class Check:
     name: str
     limit: Limit
     value: float | None
-    """None: it was never taken."""
+    """The value; None if it was never measured."""
 
     @property
     def ok(self) -> bool:
-        """Whether the figure is there and within its limit."""
+        """Whether the figure was measured and is within its limit."""
         return self.value is not None and self.limit.allows(self.value)
 
     def __str__(self) -> str:
@@ -60,22 +60,22 @@ class Check:
 
 
 def limits(text: str | None = None) -> dict[str, Limit]:
-    """The committed names and thresholds.
+    """Return the committed names and thresholds.
 
     Raises:
-        TypeError: a figure has a word that is neither `least` nor `most`.
+        TypeError: a figure has a key that is neither `least` nor `most`.
     """
     found = tomllib.loads(LIMITS.read_text() if text is None else text)
     return {name: Limit(**words) for name, words in found.items()}
 
 
 def add(kept: Kept, taken: Taken) -> Kept:
-    """The result file's content with some figures taken again; of several rounds the median counts.
+    """Return the result file's content with newly measured figures, which are the medians of their rounds.
 
     Figures that are no longer expected are left out.
 
     Raises:
-        KeyError: a figure has no place in thresholds.toml.
+        KeyError: a figure is not in thresholds.toml.
     """
     expected = limits()
     unknown = taken.keys() - expected.keys()
@@ -93,14 +93,14 @@ def add(kept: Kept, taken: Taken) -> Kept:
 
 
 def checks(kept: Kept, held_to: Mapping[str, Limit] | None = None) -> Iterator[Check]:
-    """Every figure that there should be, beside its limit."""
+    """Return every expected figure with its limit."""
     figures = kept.get("figures", {})
     for name, limit in (limits() if held_to is None else held_to).items():
         yield Check(name, limit, figures[name]["value"] if name in figures else None)
 
 
 def page(kept: Kept) -> str:
-    """The figures as a page."""
+    """Return the page of the figures."""
     lines = ["<!-- Written by `python -m bench.training`. -->", "# Figures of the training runtime", ""]
     lines += [f"Taken with {kept.get('cores')} cores, pstraining {kept.get('version')}.", ""]
     lines += ["| figure | value | rounds | limit | | taken |", "|---|---|---|---|---|---|"]
@@ -114,7 +114,7 @@ def page(kept: Kept) -> str:
 
 
 def rounded(value: float) -> str:
-    """Three digits, or all of those before the point."""
+    """Return a number with three digits, or with all digits before the point."""
     if value != value:  # noqa: PLR0124 - NaN is not itself
         return "NaN"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,8 +1,8 @@
-"""Bytes on the busiest link of hybrid training, beside pure schemes and the optimum: `python -m bench.training.hybrid`.
+"""Bytes on the busiest link of hybrid training, pure schemes and the optimum: `python -m bench.training.hybrid`.
 
-A task's link is what its sockets send, or receive, whichever is more: a network card does both at once. The bytes are
-the kernel's own count of each TCP connection, without headers. The optimum for dense gradients on n workers and k
-parameter servers is Theorem 1 of BytePS (Jiang et al., OSDI 2020). Needs root, for its own network, and `ss`.
+The bytes on a task's link are those that its sockets send or receive, whichever is more: links are full duplex. They
+are the kernel's counts of TCP connections, without headers. The optimum for dense gradients on n workers and k
+parameter servers is Theorem 1 of BytePS (Jiang et al., OSDI 2020). Needs root, for a separate network, and `ss`.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from bench.training import hybrid_program, network
 from pstraining.runtime.local import LocalJob
 
 PACE = 0.5
-"""Seconds that a step takes at least."""
+"""Minimum seconds of a step."""
 WORST = 1.05
-"""Bytes on the busiest link of hybrid training over those of the better pure scheme, at most."""
+"""Maximum ratio of bytes on the busiest link: hybrid training to the better pure scheme."""
 
 
 @dataclass(frozen=True)
@@ -37,28 +37,28 @@ class Load:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a step of a job sends and receives."""
+    """The traffic of a job's step."""
 
     busiest: str
     """The task with the busiest link."""
     busiest_bytes: float
-    """On its link, in the direction that has more."""
+    """Bytes on that link, in the direction with more."""
     total_bytes: float
-    """Sent by all tasks together."""
+    """Bytes that all tasks send."""
     steps: int
-    """Over which it was measured."""
+    """Number of measured steps."""
 
 
 def optimum(workers: int, ps: int, size: float) -> float:
-    """Bytes on every link, at least, for dense gradients of this size: BytePS, Theorem 1."""
+    """Return the minimum bytes on every link for dense gradients of this size (BytePS, Theorem 1)."""
     return 2 * workers * (workers - 1) * size / (workers**2 + ps * workers - 2 * ps)
 
 
 def measure(load: Load, *, steps: int, limit: float = 300.0) -> Figures:
-    """Run a job and count over a number of steps.
+    """Run a job, and count its bytes over a number of steps.
 
     Raises:
-        TimeoutError: it does not train.
+        TimeoutError: the job does not train.
     """
     os.environ |= {"BENCH_TABLE": load.table, "BENCH_PACE": str(PACE)}
     deadline = time.monotonic() + limit
@@ -81,22 +81,22 @@ def measure(load: Load, *, steps: int, limit: float = 300.0) -> Figures:
 
 
 def _at_a_report(job: LocalJob, step: int, deadline: float) -> tuple[int, dict[int, tuple[int, int]]]:
-    """The step, and every process's bytes, just after a report of this step or a later one."""
+    """Return the step and every process's bytes, right after a report of this step or a later one."""
     worker = job.processes["worker-0"]
-    told = len(worker.events("worker"))
+    seen = len(worker.events("worker"))
     while True:
         if job.supervise() is not None or time.monotonic() > deadline:
             raise TimeoutError("\n".join(["the job does not train", *worker.lines[-30:]]))
         events = worker.events("worker")
-        if len(events) > told and events[-1]["step"] >= step:
-            time.sleep(PACE / 4)  # what the others have yet to fetch of this step comes; the next one has not begun
+        if len(events) > seen and events[-1]["step"] >= step:
+            time.sleep(PACE / 4)  # other workers fetch this step meanwhile; the next step has not started
             return int(events[-1]["step"]), _carried()
-        told = len(events)
+        seen = len(events)
         time.sleep(0.01)
 
 
 def _carried() -> dict[int, tuple[int, int]]:
-    """Bytes sent and received so far by the open TCP connections of every process."""
+    """Return the bytes that every process's open TCP connections have sent and received."""
     lines = subprocess.run(["ss", "-tinpH"], check=True, capture_output=True, text=True).stdout.splitlines()
     found: dict[int, tuple[int, int]] = {}
     pids: list[int] = []
@@ -126,7 +126,7 @@ LOADS = {
 
 
 def judge(found: dict[str, Figures]) -> dict[str, float]:
-    """The ratios that are asked for, of those loads that were measured."""
+    """Return the ratios for the measured loads."""
     ratios: dict[str, float] = {}
     mixed = [found.get(name) for name in list(LOADS)[:3]]
     if all(mixed):
@@ -140,7 +140,7 @@ def judge(found: dict[str, Figures]) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 1 if hybrid training costs more than it may."""
+    """Run the command line; return 1 if hybrid training exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names of loads that contain this")
     parser.add_argument("--steps", type=int, default=10, help="over which bytes are counted")

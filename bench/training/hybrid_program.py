@@ -1,7 +1,7 @@
-"""What `bench.training.hybrid` measures: a dense part and a table, drawn at random, at a steady and slow pace.
+"""The program for `bench.training.hybrid`: a dense part and a table with random data, at a constant slow pace.
 
 BENCH_TABLE sets where the table is: `servers` (on the parameter servers, by rows), `dense` (one more dense tensor) or
-`none`. A step takes BENCH_PACE seconds at least, so that a reader finds all bytes of a step on the wire, or none.
+`none`. A step takes BENCH_PACE seconds at least: a reader then counts all bytes of a step, or none.
 """
 
 import os
@@ -13,11 +13,11 @@ from pstraining.runtime import Embedding, Trainer
 BATCH, WIDTH, LAYERS = 8, 1024, 4
 ROWS, ROW, FEATURES = 20_000, 64, 16
 DENSE_BYTES = 4 * WIDTH * WIDTH * LAYERS
-"""Of the dense part without the table."""
+"""Number of parameters of the dense part, without the table."""
 
 
 def model() -> Any:
-    """Four square matrices, and rows of a table in front of them."""
+    """Return a model of four square matrices after rows of a table."""
     import keras
 
     hidden = [keras.layers.Dense(WIDTH, use_bias=False, activation="relu") for _ in range(LAYERS)]
@@ -33,14 +33,14 @@ def model() -> Any:
 
 
 def optimizer() -> Any:
-    """The plainest."""
+    """Return SGD without slots."""
     import keras
 
     return keras.optimizers.SGD(1e-3)
 
 
 def data(worker: int, _: int) -> Any:
-    """Batches without end, no faster than the pace."""
+    """Yield batches endlessly, at most at the pace."""
     import numpy as np
     import tensorflow as tf
 

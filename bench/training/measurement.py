@@ -1,4 +1,4 @@
-"""What can be measured: a name, the figures that come of it, and how they are taken."""
+"""A measurement: its name, its figures, and the function that measures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from bench.training.figures import Taken
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
+    """The extent of the measurements."""
 
     seconds: float = 8.0
-    """For which each job is watched."""
+    """Seconds for which each job is watched."""
     rounds: int = 3
-    """Of jobs that are compared, in turn."""
+    """Number of rounds, in which compared jobs alternate."""
     small: bool = False
-    """With small models and few workers: to try the bench itself. The figures then mean nothing."""
+    """Whether models are small and workers few, for a trial of the benchmark. The figures are then meaningless."""
 
     def model(self, name: str) -> str:
-        """The model to train in the place of `name`."""
+        """Return the model to train instead of `name`, which is small in a trial."""
         return "tiny" if self.small and name in ("medium", "dense", "big", "uneven") else name
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One thing to measure."""
+    """One measurement."""
 
     name: str
     figures: tuple[str, ...]
-    """Names of thresholds.toml that it yields, every time."""
+    """Names in thresholds.toml of all figures that each run yields."""
     take: Callable[[Effort], Taken]

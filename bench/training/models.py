@@ -1,13 +1,13 @@
-"""The models and data that are trained here and by the programs beside which the runtime is measured.
+"""Models and data for the runtime and for the programs that it is compared with.
 
-What matters is what training costs, not what it learns: shapes are all that a model has.
+Only the cost of training is measured, not its result: a model is defined by its shapes.
 """
 
 from typing import Any, Final
 
 BATCH: Final = 8
 Layers = list[tuple[int, int, bool]]
-"""Dense layers one after the other: rows, columns, and whether there is a bias."""
+"""Sequences of dense layers: rows, columns, and whether the layer has a bias."""
 
 SHAPES: Final[dict[str, Layers]] = {
     "small": [(32, 32, True)] * 32,  # 64 tensors, 135 KB
@@ -22,18 +22,18 @@ SHAPES: Final[dict[str, Layers]] = {
     "tiny": [(256, 256, False)] * 4,  # 1 MB
 }
 ROWS: Final = {"table": 50_000, "rows": 1_000_000}
-"""Of the models that are an embedding table: 25.6 and 512 MB. The model `digits` is a small CNN, of 0.6 MB."""
+"""Rows of the models that are an embedding table: 25.6 and 512 MB. The model `digits` is a small CNN of 0.6 MB."""
 WIDTH: Final = 128
 IDS_PER_BATCH: Final = 2048
 
 
 def bytes_of(name: str) -> int:
-    """Size of a model's parameters, which are float32."""
+    """Return the size of a model's float32 parameters in bytes."""
     return sum(4 * (rows * columns + bias * columns) for rows, columns, bias in SHAPES[name])
 
 
 def build(name: str) -> Any:
-    """A Keras model with this shape."""
+    """Return a Keras model with this shape."""
     import keras
 
     if name in ROWS:
@@ -60,7 +60,7 @@ def build(name: str) -> Any:
 
 
 def arrays(name: str, worker: int) -> tuple[Any, Any]:
-    """Inputs and targets of 64 batches, the same in every run. Half of the ids of a table come twice."""
+    """Return inputs and targets of 64 batches, equal in every run. Half of a table's ids occur twice."""
     import numpy as np
 
     random = np.random.default_rng(worker)
@@ -77,14 +77,14 @@ def arrays(name: str, worker: int) -> tuple[Any, Any]:
 
 
 def batches(name: str, worker: int) -> Any:
-    """Batches without end."""
+    """Yield batches endlessly."""
     import tensorflow as tf
 
     return tf.data.Dataset.from_tensor_slices(arrays(name, worker)).repeat().batch(BATCH, drop_remainder=True)
 
 
 def touched_rows() -> int:
-    """Different rows of the table in one batch."""
+    """Return the number of different rows of the table in a batch."""
     import numpy as np
 
     ids, _ = arrays("table", 0)

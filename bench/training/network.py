@@ -1,6 +1,6 @@
 """Separate networks on which every byte is counted.
 
-They live as long as this process: nothing has to be removed, and nothing outside is touched.
+The networks end with this process: they need no removal, and the machine's network is not changed.
 """
 
 import ctypes
@@ -18,23 +18,23 @@ from pstraining.runtime.local import Place
 CLONE_NEWNET: Final = 0x40000000
 BRIDGE: Final = "bridge0"
 BURST: Final = "128kb"
-"""What a token bucket lets pass at once: two of the largest packets that the kernel hands down."""
+"""Size of a token bucket in bytes: two of the kernel's largest packets."""
 
 
 def leave() -> None:
-    """Move this process, and those that it starts, into a new network namespace with only a loopback interface.
+    """Move this process and its later children to a new network namespace with only a loopback interface.
 
     Raises:
-        OSError: this needs root.
+        OSError: this process is not root.
     """
     _unshare()
     _ip("link", "set", "lo", "up")
 
 
 def counters() -> dict[str, tuple[int, int]]:
-    """Bytes so far by interface of this process's namespace, headers included: received, sent.
+    """Return the received and sent bytes of each interface in this process's namespace, with headers.
 
-    A packet that the kernel hands on in one piece, up to 64 KB, has one header.
+    A packet of up to 64 KB that the kernel passes on in one piece has one header.
     """
     found = {}
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
@@ -46,16 +46,16 @@ def counters() -> dict[str, tuple[int, int]]:
 
 
 def sent() -> int:
-    """Bytes that have crossed the loopback interface so far, headers included, each counted once."""
+    """Return the bytes that have crossed the loopback interface, with headers, each counted once."""
     return counters()["lo"][1]
 
 
 class Links:
-    """A network namespace for each task, each on one bridge by a link of its own; a context manager.
+    """A network namespace for each task, which a link connects to a common bridge; a context manager.
 
     Args:
-        tasks: their labels: ps-0, worker-0, chief, ...
-        rate: what each link carries in each direction, in `tc`'s words: "1gbit". None: as much as goes.
+        tasks: the tasks' labels: ps-0, worker-0, chief and so on.
+        rate: rate of each link in each direction, in `tc`'s notation: "1gbit". None: unlimited.
     """
 
     def __init__(self, tasks: Sequence[str], rate: str | None = None) -> None:
@@ -80,19 +80,19 @@ class Links:
         self._held.close()
 
     def place(self, task: Task) -> Place:
-        """Where a task runs."""
+        """Return a task's place."""
         return Place(self._host(self._tasks.index(task.label)), self.prefix(task.label))
 
     def host(self, task: str) -> str:
-        """A task's address."""
+        """Return a task's address."""
         return self._host(self._tasks.index(task))
 
     def prefix(self, task: str) -> tuple[str, ...]:
-        """The command that runs its command in a task's namespace."""
+        """Return the prefix of a command that runs it in a task's namespace."""
         return ("nsenter", f"--net={self._paths[task]}")
 
     def passed(self) -> dict[str, tuple[int, int]]:
-        """Bytes so far by task: out of it, into it."""
+        """Return the sent and received bytes of each task."""
         found = counters()
         return {task: found[f"link{number}"] for number, task in enumerate(self._tasks)}
 
@@ -118,7 +118,7 @@ class Links:
 
 
 def _new_namespace() -> int:
-    """A descriptor of a new network namespace, which lives while it is open."""
+    """Return a descriptor of a new network namespace, which exists while the descriptor is open."""
     made: list[int | OSError] = []
 
     def make() -> None:  # a thread may leave the process's namespace on its own

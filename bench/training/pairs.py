@@ -1,8 +1,8 @@
-"""Scores of runs, compared in pairs: how much is lost at most, and whether that is little enough. Pure.
+"""The comparison of runs' scores in pairs: an upper bound of a variant's loss, and its limit. Pure.
 
-A pair is a variant's run and the plain one's of the same fold and seed: the same test samples, initial values and
-batches. The bound is that of a t-interval over the pairs' differences, one-sided, 95 %. Runs of one fold share their
-test samples, so the pairs are not quite independent and the interval is a little too narrow.
+A pair has a variant's run and the plain run of the same fold and seed: with equal test samples, initial values and
+batches. The bound is that of a one-sided t-interval of 95 % over the pairs' differences. Runs of one fold share test
+samples: the pairs are not entirely independent, and the interval is slightly too narrow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Final
 
 CONFIDENCE: Final = 0.95
 PLAIN: Final = "Sync"
-"""The variant that the others are compared with."""
+"""The variant that other variants are compared with."""
 CONTROL: Final = "without feedback"
 """In the name of a variant that has to lose more than the limit somewhere, or the comparison shows nothing."""
 
@@ -23,13 +23,13 @@ Scores = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Loss:
-    """What a variant loses against the plain one, in points."""
+    """A variant's loss compared with the plain variant, in points."""
 
     mean: float
     deviation: float
     """Of the pairs' differences."""
     bound: float
-    """The mean is below it with the confidence above."""
+    """Upper bound of the mean, at the confidence of the module's docstring."""
     pairs: int
 
 
@@ -37,7 +37,7 @@ def loss(plain: Scores, variant: Scores) -> Loss:
     """Compare two variants' runs.
 
     Raises:
-        ValueError: they are not of the same folds and seeds, or there is only one.
+        ValueError: the runs have different folds and seeds, or there is only one.
     """
     if plain.keys() != variant.keys() or len(plain) < 2:
         raise ValueError("two variants are compared over the same folds and seeds, two at least")
@@ -50,11 +50,11 @@ def loss(plain: Scores, variant: Scores) -> Loss:
 
 
 def failures(tasks: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, float]) -> list[str]:
-    """What does not hold, in words.
+    """Return the exceeded limits as text.
 
     Args:
         tasks: scores by task and variant.
-        limits: for each task how many points a variant may lose.
+        limits: the maximum loss of a variant in points, by task.
     """
     found = []
     controls = []
@@ -73,7 +73,7 @@ def failures(tasks: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, flo
 
 
 def table(tasks: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, float]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     rows = [
         "| task | variant | mean score | lost, mean | deviation | lost at most | limit | |",
         "|---|---|---|---|---|---|---|---|",

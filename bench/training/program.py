@@ -1,8 +1,8 @@
-"""The program that is measured: a model of a given shape on data that is drawn at random, trained until it is stopped.
+"""The measured program: a model of a given shape with random data, trained until it is stopped.
 
-BENCH_MODEL selects one of `models`. Every gradient takes BENCH_DELAY seconds longer, as if it had taken that long to
-compute; on the worker of index BENCH_SLOW ten times as long. BENCH_ENOUGH bytes of a shard's state, and a member that
-comes back learns while training continues.
+BENCH_MODEL selects one of `models`. BENCH_DELAY seconds are added to every gradient's computation, and ten times as
+many on the worker with the index BENCH_SLOW. From BENCH_ENOUGH bytes of a shard's state on, a returning member receives
+the state in chunks while training continues.
 """
 
 import os
@@ -18,7 +18,7 @@ NAME: Final = os.environ["BENCH_MODEL"]
 
 
 def optimizer() -> Any:
-    """Adam, with two slots."""
+    """Return Adam, which has two slots."""
     import keras
 
     from pstraining.runtime.replication import chunks  # with TensorFlow, and so not before the trainer has run
@@ -28,12 +28,12 @@ def optimizer() -> Any:
 
 
 def data(worker: int, _: int) -> Any:
-    """Batches without end."""
+    """Yield batches endlessly."""
     return models.batches(NAME, worker).prefetch(2)
 
 
 def loss() -> Any:
-    """The mean squared error, a while later if that is asked for."""
+    """Return the mean squared error, after BENCH_DELAY seconds if it is set."""
     delay = float(os.environ.get("BENCH_DELAY", "0"))
     if not delay:
         return "mse"

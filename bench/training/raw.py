@@ -1,8 +1,8 @@
-"""One raw TCP stream: what a link carries when nothing but the kernel is in the way.
+"""One raw TCP stream, which shows the capacity of a link with the kernel's cost only.
 
-    python -m bench.training.raw HOST PORT      the other end: sends or takes as many bytes as it is asked for
+    python -m bench.training.raw HOST PORT      the other end: sends or receives the requested number of bytes
 
-A request is 9 bytes: `S` (send) or `T` (take), and a number of bytes, big-endian.
+A request has 9 bytes: `S` (send) or `T` (take), and a number of bytes, big-endian.
 """
 
 import socket
@@ -24,7 +24,7 @@ class Stream:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def pull(self, size: int) -> float:
-        """Seconds until a number of bytes have come."""
+        """Return the seconds until a number of bytes are received."""
         started = time.monotonic()
         self._socket.sendall(REQUEST.pack(SEND, size))
         _take(self._socket, size)
@@ -40,7 +40,7 @@ class Stream:
 
 
 def serve(host: str, port: int) -> None:
-    """Be the other end, of one connection after the other."""
+    """Run the other end, for one connection at a time."""
     with socket.create_server((host, port)) as server:
         while True:
             connection, _ = server.accept()

@@ -1,4 +1,4 @@
-"""Everything that can be measured. A new module adds its `MEASUREMENTS` here, and its figures to thresholds.toml."""
+"""All measurements. A new module adds its `MEASUREMENTS` here, and its figures to thresholds.toml."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What hot standbys cost while nothing is lost: the same job with and without, in turn.
+"""The cost of hot standbys without a loss: the same job with and without standbys, in alternation.
 
 By the analysis, a standby is sent its shard's mean gradient once a step, a 2n-th of what n workers send and fetch; it
 makes every step, too, and has a copy of all that its primary has.
@@ -30,7 +30,7 @@ WORKERS: Final = 2
 
 
 def named(size: str, kind: str) -> str:
-    """A figure's name."""
+    """Return a figure's name."""
     return f"hot standby, {size}: {kind}"
 
 
@@ -61,12 +61,12 @@ def take(model: str, size: str, effort: Effort) -> Taken:
 
 @dataclass(frozen=True)
 class Shaped:
-    """A load whose cores have time, on links of 1 Gbit/s."""
+    """Measure a load that leaves the cores idle time, on links of 1 Gbit/s."""
 
     model: str
     workers: int
     compute: float
-    """Seconds that a gradient takes."""
+    """Duration of a gradient's computation in seconds."""
 
     def take(self, name: str, effort: Effort) -> Taken:
         """With and without, one after the other."""

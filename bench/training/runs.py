@@ -15,32 +15,32 @@ from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob, Place
 
 RESTARTS = 3
-"""Of a process that is lost before its job is watched: TensorFlow's server may die when many clients come at once."""
+"""Restarts of a process before its job is watched: TensorFlow's server may crash when many clients connect at once."""
 LIMIT = 240.0
-"""Seconds for which nothing may be heard of a job."""
+"""Maximum seconds without a report of a job."""
 WARM_REPORTS = 3
-"""Reports of a worker, one a second at most, after which it counts as warm."""
+"""Number of a worker's reports, at most one per second, after which it counts as warm."""
 Passed = Mapping[str, tuple[int, int]]
-"""Bytes out of every task and into it."""
+"""Sent and received bytes of every task."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is trained, and how."""
+    """A job: its program, tasks and settings."""
 
     model: str
     ps: int = 1
     standbys: int = 0
-    """Of each parameter server, hot."""
+    """Number of hot standbys of each parameter server."""
     workers: int = 2
     chief: bool = True
     training: Mapping[str, Any] | None = None
     environment: Mapping[str, str] | None = None
     checkpoint: Mapping[str, Any] | None = None
     program: str = "bench.training.program"
-    """A module that prints what `StepReports` does."""
+    """A module that prints reports as `StepReports` does."""
     reporters: tuple[str, ...] = ()
-    """Tasks whose reports are waited for, of which the first one's are read; by default all workers."""
+    """Tasks that must report before the job is watched; the first one's reports are read. By default all workers."""
 
     @property
     def tasks(self) -> list[str]:
@@ -51,7 +51,7 @@ class Load:
 
     @property
     def samples_per_step(self) -> int:
-        """Samples that are part of an update of the parameters."""
+        """Number of samples in an update of the parameters."""
         training = dict(self.training or {})
         batches = int(training.get("accumulationSteps", training.get("localSteps", 1)))
         in_update = self.workers - int(training.get("backupWorkers", 0)) if training.get("mode") == "Sync" else 1
@@ -60,65 +60,65 @@ class Load:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a job did in the time that it was watched."""
+    """The figures of a job while it was watched."""
 
     steps_per_second: float
-    """Updates of the parameters, by all workers together."""
+    """Updates of the parameters by all workers, per second."""
     samples_per_second: float
-    """Samples that are part of them."""
+    """Samples in these updates, per second."""
     steps: int
     bytes: int
-    """On the network, both directions and headers."""
+    """Bytes on the network in both directions, with headers."""
     links: Passed
-    """By task, where each has its own link."""
+    """Bytes by task, if each has a separate link."""
     processor_seconds: float
-    """Of all processes."""
+    """CPU seconds of all processes."""
     resident: Mapping[str, float]
-    """Bytes in memory at the end, by task."""
+    """Resident bytes at the end, by task."""
 
     @property
     def bytes_per_sample(self) -> float:
-        """On the network, for each sample that is part of an update."""
+        """Bytes on the network per sample in an update."""
         return self.bytes / self.steps * self.steps_per_second / self.samples_per_second
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What the loss of a process has cost."""
+    """The cost of a lost process."""
 
     stood: float
-    """Seconds for which a worker made no step."""
+    """Longest time in seconds in which a worker applied no step."""
     again: float
-    """Seconds until the newest step from before was made again; a second too many at most, where steps are lost."""
+    """Seconds until training reached the newest step again; if steps were lost, at most one second too many."""
 
 
 @dataclass(frozen=True)
 class _Look:
-    """A job at a report."""
+    """The state of a job at a report."""
 
     step: int
     at: float
-    """Seconds of the monotonic clock."""
+    """The time in seconds of the monotonic clock."""
     links: Passed
 
 
 class Running:
-    """A job that trains, and is warm."""
+    """A job that trains and is warm."""
 
     def __init__(self, job: LocalJob, load: Load, effort: Effort, links: network.Links | None) -> None:
         self._job, self._load, self._seconds = job, load, effort.seconds
         self._passed: Callable[[], Passed] = links.passed if links else lambda: {"lo": (network.sent(), 0)}
         self._names = load.reporters or tuple(f"worker-{index}" for index in range(load.workers))
         self._wait_for(1 if effort.small else WARM_REPORTS)
-        if load.standbys:  # beside training, workers make ready what they need after a loss
+        if load.standbys:  # workers prepare for a loss beside training
             self._wait_for(1, event="failover_ready")
 
     def watch(self) -> Figures:
-        """What it does in the time that was asked for, from one report to another.
+        """Measure the job for the time of `effort`, from one report to another.
 
         Raises:
             TimeoutError: training has stalled.
-            RuntimeError: a process of it was lost meanwhile.
+            RuntimeError: a process of the job was lost meanwhile.
         """
         begin = end = self._look(after=time.monotonic())
         starts, before = self._starts(), self._usage()
@@ -144,12 +144,12 @@ class Running:
         )
 
     def lose(self, task: str, *, after: str | None = None, seconds: float = 0.0) -> "Loss":
-        """Kill a process, and wait until the workers are where they were.
+        """Kill a process, and wait until the workers have reached their former step.
 
         Args:
-            task: its label.
-            after: an event of the chief that is waited for before.
-            seconds: for which it is trained further then.
+            task: the process's label.
+            after: an event of the chief to wait for before; None: no wait.
+            seconds: duration of further training after the event.
         """
         chief = self._job.processes[self._job.leader.task.label]
         events = len(chief.events(after)) if after else 0
@@ -167,25 +167,29 @@ class Running:
         while any(len(self._stood(worker)) == stood for worker in range(self._load.workers)):
             self._supervise(deadline, "no worker continues")
             time.sleep(0.01)
-        told = [self._stood(worker)[stood] for worker in range(self._load.workers)]
-        longest = max(float(event["seconds"]) for event in told)
-        if min(int(event["step"]) for event in told) > step:
+        resumed = [self._stood(worker)[stood] for worker in range(self._load.workers)]
+        longest = max(float(event["seconds"]) for event in resumed)
+        if min(int(event["step"]) for event in resumed) > step:
             return Loss(longest, longest)
         while (look := self._look(after=time.monotonic())).step < step:
             pass
         return Loss(longest, look.at - killed)
 
     def heal(self, task: str) -> float:
-        """Kill a process, and wait until its successor is in sync; seconds that a worker stood still for both."""
+        """Kill a process, and wait until its successor is in sync.
+
+        Returns:
+            The largest total of seconds in which a worker applied no step, at the loss and at the return.
+        """
         before = [len(self._reports(f"worker-{worker}", "resumed")) for worker in range(self._load.workers)]
         self.lose(task)
         chief, deadline = self._job.leader.task.label, time.monotonic() + LIMIT
         while any(len(own) <= self._load.standbys for own in self._reports(chief, "view")[-1]["members"]):
             self._supervise(deadline, f"{task} does not come back")
             time.sleep(0.1)
-        told = self._reports(chief, "view")[-1]
+        view = self._reports(chief, "view")[-1]
         for name in (f"worker-{worker}" for worker in range(self._load.workers)):
-            while self._reports(name)[-1]["monotonic"] < told["monotonic"]:
+            while self._reports(name)[-1]["monotonic"] < view["monotonic"]:
                 self._supervise(deadline, "no worker continues")
                 time.sleep(0.1)
         stood = [self._reports(f"worker-{worker}", "resumed")[first:] for worker, first in enumerate(before)]
@@ -195,11 +199,11 @@ class Running:
         return [event for event in self._reports(f"worker-{worker}", "resumed") if event["after"] == "lost"]
 
     def pause(self) -> None:
-        """Let all its processes stand still."""
+        """Suspend all processes of the job."""
         self._job.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them continue, and wait until they do."""
+        """Resume the processes, and wait until they train."""
         reports = len(self._reports(self._names[0]))
         self._job.signal(signal.SIGCONT)
         self._wait_for(reports + 1, self._names[:1])
@@ -220,7 +224,7 @@ class Running:
             time.sleep(0.1)
 
     def _look(self, after: float) -> _Look:
-        """The job at the next report."""
+        """Return the job's state at the next report."""
         deadline = time.monotonic() + LIMIT
         while True:
             events = self._reports(self._names[0])
@@ -234,23 +238,23 @@ class Running:
         if code is None and time.monotonic() < deadline:
             return
         ended = [process for process in self._job.processes.values() if process.popen.poll() is not None]
-        told = ended or list(self._job.processes.values())
-        lines = [f"{process.task.label}: {line}" for process in told for line in process.lines[-30:]]
+        shown = ended or list(self._job.processes.values())
+        lines = [f"{process.task.label}: {line}" for process in shown for line in process.lines[-30:]]
         codes = {process.task.label: process.popen.returncode for process in ended}
         raise TimeoutError("\n".join([f"{what}; exit codes: {codes}", *lines]))
 
 
 @contextmanager
 def running(load: Load, effort: Effort, links: network.Links | None = None) -> Iterator[Running]:
-    """A job, warm.
+    """Start a job, and yield it when it is warm.
 
     Args:
-        load: what to run.
-        effort: how long to watch it.
-        links: where each task runs; None: all on the loopback interface.
+        load: the job.
+        effort: the extent of the measurements.
+        links: the tasks' networks; None: all tasks use the loopback interface.
 
     Raises:
-        TimeoutError: the job does not come to train.
+        TimeoutError: the job does not train.
     """
     load = _small(load, effort) if effort.small else load
     job = LocalJob(
@@ -269,12 +273,12 @@ def running(load: Load, effort: Effort, links: network.Links | None = None) -> I
 
 
 def _small(load: Load, effort: Effort) -> Load:
-    """The same kind of job with fewer processes."""
+    """Return a similar job with fewer processes."""
     return replace(load, model=effort.model(load.model), workers=min(load.workers, 2), chief="chief" in load.reporters)
 
 
 def measure(load: Load, effort: Effort, links: network.Links | None = None) -> Figures:
-    """Run a job and watch it."""
+    """Run a job, and return its figures."""
     with running(load, effort, links) as job:
         found = job.watch()
     print(f"  {load}: {found.steps_per_second:.4g} steps/s", file=sys.stderr, flush=True)
@@ -282,7 +286,7 @@ def measure(load: Load, effort: Effort, links: network.Links | None = None) -> F
 
 
 def in_turn(loads: Sequence[Load], effort: Effort) -> list[list[Figures]]:
-    """For each round what each job does while the others stand still."""
+    """Return the figures of each job in each round, while the other jobs are suspended."""
     with ExitStack() as stack:
         jobs = []
         for load in loads:
@@ -300,7 +304,7 @@ def in_turn(loads: Sequence[Load], effort: Effort) -> list[list[Figures]]:
 
 
 def with_variables(variables: Mapping[str, str], links: network.Links | None) -> Callable[[Task], Place]:
-    """Where each task runs, and with which environment variables besides its own."""
+    """Return the function from a task to its place, with further environment variables."""
     settings = ("env", *(f"{name}={value}" for name, value in variables.items()))
 
     def place(task: Task) -> Place:

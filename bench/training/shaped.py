@@ -1,4 +1,4 @@
-"""Pull and push of a large model beside one raw TCP stream, over the same link at the same time of day."""
+"""Pull and push of a large model compared with one raw TCP stream, alternately over the same link."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def rate_of_raw(rate: str, way: str) -> str:
 
 
 def transfers(effort: Effort) -> Taken:
-    """Every way over every link, some rounds each."""
+    """Measure every way over every link, in several rounds."""
     model, rounds = effort.model("big"), 2 if effort.small else ROUNDS
     found: dict[str, list[float]] = {}
     for rate, words in RATES.items():
@@ -51,7 +51,7 @@ def transfers(effort: Effort) -> Taken:
 
 
 def _rows(job: LocalJob) -> list[dict[str, float]]:
-    """What the worker reports of every round."""
+    """Return the worker's reports of all rounds."""
     with job:
         deadline = time.monotonic() + LIMIT
         worker = job.processes[Task("worker", 0).label]
@@ -64,7 +64,7 @@ def _rows(job: LocalJob) -> list[dict[str, float]]:
 
 @contextmanager
 def _other_end(links: Links) -> Iterator[str]:
-    """The other end of the raw stream, beside the parameter server; its address."""
+    """Start the other end of the raw stream beside the parameter server, and return its address."""
     host = links.host("ps-0")
     command = [*links.prefix("ps-0"), sys.executable, "-m", "bench.training.raw", host, str(PORT)]
     process = subprocess.Popen(command, cwd=os.getcwd())

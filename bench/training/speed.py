@@ -1,4 +1,4 @@
-"""Speed beside TensorFlow's own ways of distributed training: same model, servers, workers and link, in turn."""
+"""Speed compared with TensorFlow's strategies: with equal models, servers, workers and links, in alternation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from pstraining.cli.planning import bandwidth
 
 PEERS: Final = "bench.training.peers"
 PLAIN: Final = {"GLIBC_TUNABLES": ""}
-"""A peer's processes have the allocator that they would have anywhere else."""
+"""Environment of a peer's processes: the default allocator."""
 
 
 @dataclass(frozen=True)
 class Duel:
-    """Two jobs in turn."""
+    """Two jobs that are measured in alternation."""
 
     what: str
     ours: Load
@@ -28,16 +28,16 @@ class Duel:
 
     @property
     def ratio(self) -> str:
-        """The name of the figure that counts."""
+        """Return the name of the ratio."""
         return f"{self.what}: steps/s, ours / {self.peer}"
 
     @property
     def rates(self) -> tuple[str, str]:
-        """Names of the figures that it is made of."""
+        """Return the names of the ratio's figures."""
         return f"{self.what}: steps/s, ours", f"{self.what}: steps/s, {self.peer}"
 
     def take(self, effort: Effort) -> Taken:
-        """Both, in turn: for each round the ratio and the rates."""
+        """Measure both jobs alternately, and return the ratio and the rates of each round."""
         rounds = in_turn((self.ours, self.theirs), effort)
         found = [[figures.steps_per_second for figures in row] for row in rounds]
         return {
@@ -47,7 +47,7 @@ class Duel:
 
     @property
     def measurement(self) -> Measurement:
-        """This, by its name."""
+        """Return the comparison as a measurement."""
         return Measurement(f"speed: {self.what}, {self.peer}", (self.ratio, *self.rates), self.take)
 
 
@@ -77,7 +77,7 @@ OURS, RING = "ours, Sync, measured", "MultiWorkerMirroredStrategy, measured"
 
 
 def busiest(effort: Effort) -> Taken:
-    """Bytes of an update in the busier direction of the busiest link, measured, and by the formulas."""
+    """Return an update's bytes in the busier direction of the busiest link, measured and by formula."""
     loads = {
         OURS: Load("dense", ps=SERVERS, workers=WORKERS, training=SYNC),
         RING: Load("dense", ps=0, workers=WORKERS, chief=False, program=f"{PEERS}.all_reduce", environment=PLAIN),

@@ -1,4 +1,4 @@
-"""A parameter server's process: how soon it serves and what it holds, beside TensorFlow's server in Python."""
+"""A parameter server's start time and memory, compared with TensorFlow's server in Python."""
 
 import json
 import os
@@ -33,7 +33,7 @@ PRIVATE: Final = {kind: f"idle PS: private dirty MB, {kind}" for kind in KINDS}
 
 
 def starts(effort: Effort) -> Taken:
-    """From the start of the process until its port accepts connections, both kinds in turn."""
+    """Measure the time from the process's start until its port accepts connections, for both kinds alternately."""
     rounds = [{kind: _start(command) for kind, command in KINDS.items()} for _ in range(1 if effort.small else ROUNDS)]
     found: dict[str, list[float]] = {RATIO: [row["ours"][0] / row["Python"][0] for row in rounds]}
     for kind in KINDS:
@@ -43,7 +43,7 @@ def starts(effort: Effort) -> Taken:
 
 
 def _start(command: list[str]) -> tuple[float, float, float]:
-    """Seconds until it serves, and MB that it then holds: resident, and those that no process can share with it."""
+    """Return the seconds until the server is ready, and its MB: resident, and private ones."""
     with ExitStack() as stack:
         address = f"127.0.0.1:{hold_port(stack)}"
         config = {"cluster": {"ps": [address]}, "task": {"type": "ps", "index": 0}}
@@ -69,7 +69,7 @@ def _process(command: list[str], environment: dict[str, str]) -> Iterator[subpro
 
 
 def _dirty(pid: int) -> float:
-    """Megabytes of its own data; what it has mapped of files, other processes on the machine may share."""
+    """Return the megabytes of private data; mapped files may be shared with other processes."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     return int(lines["Private_Dirty"].split()[0]) / 1024
 

@@ -1,6 +1,6 @@
 """One of several workers computes ten times as slowly as the others.
 
-Computing is a sleep, so that the machine's cores are not what is measured.
+The computation is a sleep: the machine's cores do not affect the figures.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ WITH: Final = "straggler, 1 backup worker: updates/s, over those of all workers 
 WITHOUT: Final = "straggler, no backup worker: updates/s, over those of all workers without a straggler"
 SAMPLES: Final = "straggler, 1 backup worker: samples/s, over those of all workers without a straggler"
 DELAY: Final = 0.5
-"""Seconds that a gradient takes."""
+"""Duration of a gradient's computation in seconds."""
 
 
 def without_backup(effort: Effort) -> Taken:

@@ -1,8 +1,8 @@
-"""What the loss of a parameter server costs: with a hot standby, and when it is started again from a checkpoint.
+"""The cost of a lost parameter server: with a hot standby, and with a restart from a checkpoint.
 
-The same job in turn; the server's process is killed, and is started again at once, which is the best that can happen to
-it: no pod has to be made, no node found, no image pulled. By Young's rule a job of two servers saves every ten minutes;
-here it is killed halfway between two checkpoints that are closer.
+The same job runs in alternation. The server's process is killed and restarts at once, which is the best case: no pod is
+created, no node chosen and no image pulled. By Young's rule a job of two servers saves every ten minutes; here the
+server is killed halfway between two checkpoints that are closer.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from bench.training.volume import SYNC
 EVERY: Final = 30
 """Seconds from one checkpoint to the next."""
 COMPUTE: Final = 0.05
-"""Seconds that a gradient takes, so that not all of the processor's time goes to updates."""
+"""Duration of a gradient's computation in seconds, which leaves CPU time beside updates."""
 RATIO: Final = f"a server is lost: seconds lost, hot standby / halfway between checkpoints {EVERY} s apart"
 HOT: Final = "a server is lost: seconds lost, hot standby"
 AGAIN: Final = f"a server is lost: seconds lost, halfway between checkpoints {EVERY} s apart"
@@ -29,7 +29,7 @@ LOAD: Final = Load(
 
 
 def take(effort: Effort) -> Taken:
-    """A loss of each kind in every round."""
+    """Measure a loss of each kind in every round."""
     rounds = [(with_standby(effort), without(effort)) for _ in range(effort.rounds)]
     return {
         RATIO: [hot.again / plain.again for hot, plain in rounds],
@@ -40,13 +40,13 @@ def take(effort: Effort) -> Taken:
 
 
 def with_standby(effort: Effort) -> Loss:
-    """The primary of a shard is killed."""
+    """Kill the primary of a shard, and measure the loss."""
     with running(replace(LOAD, standbys=1), effort) as job:
         return job.lose("ps-0")
 
 
 def without(effort: Effort) -> Loss:
-    """The only server of a shard is killed, some seconds after a checkpoint."""
+    """Kill the only server of a shard some seconds after a checkpoint, and measure the loss."""
     every = 2 if effort.small else EVERY
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = {"path": folder, "intervalSeconds": every}
@@ -61,7 +61,7 @@ BACK_RATIO: Final = f"{BACK}, learned / copied"
 
 
 def take_back(effort: Effort) -> Taken:
-    """With its state copied while no step is made, and learned beside training, in every round."""
+    """Measure state transfer as a whole between two steps, and in chunks beside training, in every round."""
     rounds = [(heal("0", effort), heal(str(1 << 60), effort)) for _ in range(effort.rounds)]
     return {
         BACK_RATIO: [learned / copied for learned, copied in rounds],
@@ -71,7 +71,7 @@ def take_back(effort: Effort) -> Taken:
 
 
 def heal(enough: str, effort: Effort) -> float:
-    """The primary of a shard is killed, whose parameters have two slots each, and is in sync again."""
+    """Kill the primary of a shard with two slots per parameter, and measure until it is in sync again."""
     environment = {"BENCH_ENOUGH": enough}
     load = Load("rows", ps=2, standbys=1, workers=2, training={**SYNC, "minShardBytes": 0}, environment=environment)
     with Links(load.tasks, "1gbit") as links, running(load, effort, links) as job:

@@ -17,25 +17,25 @@ IDS, WIDTH, FIELDS = 400, 8, 4
 
 @dataclass(frozen=True)
 class Task:
-    """Data, a model, and how it is trained without anything special."""
+    """Data, a model, and the settings of plain training."""
 
     load: Callable[[], tuple[Any, Any]]
     """All samples: x and y."""
     build: Callable[[], Any]
     loss: str
     rate: float
-    """Learning rate of plain SGD at the begin; it goes to zero as a cosine."""
+    """Initial learning rate of plain SGD, which decays to zero as a cosine."""
     steps: int
-    """Updates of all workers together, of a batch each."""
+    """Number of updates, each with one batch of every worker."""
     limit: float
-    """Points that may be lost."""
+    """Maximum loss in points."""
     doubled: float = 2.0
-    """Times the rate, where an update is of twice the batch."""
+    """Factor of the learning rate for updates with twice the batch."""
     has_tables: bool = False
     batch: int = 32
 
     def score(self, y: Any, predicted: Any) -> float:
-        """Points out of 100: of accuracy, or for clicks of the area under the ROC curve."""
+        """Return the score, from 0 to 100: accuracy, or for clicks the area under the ROC curve."""
         if predicted.shape[1] > 1:
             return float(100 * (predicted.argmax(1) == y).mean())
         from sklearn.metrics import roc_auc_score
@@ -43,7 +43,7 @@ class Task:
         return float(100 * roc_auc_score(y, predicted[:, 0]))
 
     def fold(self, number: int) -> tuple[Any, Any]:
-        """Indices of the samples to train and to test in a fold; the classes are as frequent in each."""
+        """Return the indices of a fold's samples for training and for the test, with equal shares of the classes."""
         from sklearn.model_selection import StratifiedKFold
 
         x, y = self.load()
@@ -67,7 +67,7 @@ def tumours() -> tuple[Any, Any]:
 
 
 def clicks() -> tuple[Any, Any]:
-    """20,000 made-up impressions of four ids each, clicked or not."""
+    """Return 20,000 synthetic impressions of four ids each, clicked or not."""
     drawn = np.random.default_rng(20)
     x = drawn.integers(0, IDS // FIELDS, (20_000, FIELDS)) + np.arange(FIELDS) * (IDS // FIELDS)
     factors, bias = drawn.normal(size=(IDS, 3)), drawn.normal(size=IDS)

@@ -1,8 +1,8 @@
-"""The program of a worker that only pulls and pushes, in turn with a raw TCP stream over the same link.
+"""A worker's program that only pulls and pushes, alternately with a raw TCP stream over the same link.
 
-By the functions that a worker's step is made of when it has more to do between pull and push. The optimizer is SGD
-without slots: the link is to be measured, not arithmetic. BENCH_MODEL sets the model, BENCH_ROUNDS how often,
-BENCH_RAW where the stream's other end is.
+It uses the functions of a worker's step with separate pull and push. The optimizer is SGD without slots, because the
+link is measured and not arithmetic. BENCH_MODEL sets the model, BENCH_ROUNDS the number of rounds, and BENCH_RAW the
+address of the stream's other end.
 """
 
 import itertools
@@ -50,7 +50,7 @@ def transfer(cluster: clusters.Cluster) -> None:
 
 
 def _prepared(client: Any, name: str) -> tuple[Any, Any]:
-    """What pulls the whole model, and what pushes a gradient of it."""
+    """Return the functions that pull the whole model, and push a gradient."""
     import keras
     import tensorflow as tf
 
@@ -82,7 +82,7 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
 
     def push() -> None:
         with tf.device(client.local):
-            what = tf.concat([as_tensor(None), [next(numbers)]], 0)  # no number is applied twice
+            what = tf.concat([as_tensor(None), [next(numbers)]], 0)  # servers apply each number once
             answer = client.call(updates._push[0], *arguments, what)
         assert answer[0], "the push was refused"
 

@@ -1,4 +1,4 @@
-"""Bytes on the network: of a sample with each codec, of embeddings, and how evenly servers are loaded."""
+"""Bytes on the network: per sample with each codec, for embeddings, and their distribution over servers."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ MODES: Final[dict[str, dict[str, Any]]] = {"Async": {"mode": "Async"}, "Sync": S
 
 
 def coded(codec: str, **more: Any) -> dict[str, Any]:
-    """Synchronous training with a codec both ways."""
+    """Return the load of synchronous training with a codec in both directions."""
     return {**SYNC, "compression": {"push": codec, "pull": codec}, **more}
 
 
@@ -32,7 +32,7 @@ def fewer(codec: str) -> str:
 
 
 def codecs(effort: Effort) -> Taken:
-    """Bytes on the network for each useful sample, both directions together, against dense synchronous training."""
+    """Measure bytes on the network per useful sample, in both directions, relative to training without codecs."""
     dense = measure(Load("dense", training=SYNC), effort).bytes_per_sample
     found = {DENSE: dense / (2 * models.bytes_of(effort.model("dense")) / models.BATCH)}
     for name, training in CODECS.items():
@@ -46,9 +46,9 @@ def touched(mode: str) -> str:
 
 
 def embeddings(effort: Effort) -> Taken:
-    """Everything on the network over the size of what must travel: each different row of a batch, there and back.
+    """Measure all bytes on the network relative to the necessary ones: each different row of a batch, both ways.
 
-    The rest are the rows' numbers (8 bytes each way), headers, the dense layer, signs of life and the chief's looks.
+    The other bytes are row indices (8 bytes per direction), headers, the dense layer, heartbeats and the chief's polls.
     """
     rows = 2 * 4 * models.WIDTH * models.touched_rows() / models.BATCH
     loads = {name: Load("table", ps=2, training=training) for name, training in MODES.items()}
@@ -61,7 +61,7 @@ def uneven(mode: str) -> str:
 
 
 def balance(effort: Effort) -> Taken:
-    """Bytes into and out of each of three servers that hold one huge and two hundred tiny tensors."""
+    """Measure the bytes of each of three servers that hold one huge and two hundred small tensors."""
     found = {}
     for name, training in MODES.items():
         load = Load("uneven", ps=3, training=training)

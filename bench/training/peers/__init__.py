@@ -1,4 +1,4 @@
-"""Programs beside which the runtime is measured: TensorFlow's own ways, each as its documentation has it.
+"""Programs that the runtime is compared with: TensorFlow's strategies, each as in its documentation.
 
-Each trains one of `models` until it is stopped, and reports its steps as our workers do.
+Each trains one of `models` until it is stopped, and reports its steps as the runtime's workers do.
 """

@@ -10,7 +10,7 @@ from pstraining.runtime.telemetry.progress import StepReports
 
 
 def main() -> None:
-    """Train for ever: the mean of all workers' gradients, applied by each to its own copy."""
+    """Train endlessly: each worker applies the mean of all workers' gradients to its copy."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else of TensorFlow
     name = os.environ["BENCH_MODEL"]
     import keras

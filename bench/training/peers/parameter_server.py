@@ -9,11 +9,11 @@ from bench.training import models
 from pstraining.runtime.telemetry.progress import StepReports
 
 STEPS: Final = 10
-"""Steps that are scheduled together, while as many before them are yet to be made: no worker is ever without one."""
+"""Number of steps that are scheduled together while as many wait: no worker is ever without a step."""
 
 
 def main() -> None:
-    """Be this task."""
+    """Run this task."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         server = tf.distribute.Server(
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def coordinate(resolver: Any, name: str) -> None:
-    """Schedule steps for ever."""
+    """Schedule steps endlessly."""
     import keras
 
     strategy = tf.distribute.ParameterServerStrategy(resolver)

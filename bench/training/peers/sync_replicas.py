@@ -13,7 +13,7 @@ v1 = tf.compat.v1
 
 
 def main() -> None:
-    """Be this task."""
+    """Run this task."""
     v1.disable_eager_execution()
     config = json.loads(os.environ["TF_CONFIG"])
     kind, index = config["task"]["type"], config["task"]["index"]
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def train(server: Any, cluster: Any, index: int, name: str) -> None:
-    """Train for ever."""
+    """Train endlessly."""
     workers = cluster.num_tasks("worker")
     device = f"/job:worker/task:{index}"
     with v1.device(v1.train.replica_device_setter(worker_device=device, cluster=cluster)):
@@ -49,7 +49,7 @@ def train(server: Any, cluster: Any, index: int, name: str) -> None:
 
 
 def outputs(inputs: Any, layers: models.Layers) -> Any:
-    """The model on a batch, its variables on the parameter servers in turn."""
+    """Build the model for a batch, with its variables on the parameter servers in turn."""
     values = inputs
     for number, (rows, columns, bias) in enumerate(layers):
         kernel = v1.get_variable(f"kernel{number}", [rows, columns], initializer=v1.glorot_uniform_initializer())
