@@ -1,7 +1,7 @@
 """Takes the objects from kopf's watches, adds the missing DELETED events, and reports the state of the watches.
 
 When a watch cannot continue (410, after an outage or a restart of the API server), kopf lists again. Objects that are
-missing from the new list get no DELETED event. They would stay cached for ever, and the children of a deleted job would
+missing from the new list get no DELETED event. They would stay cached forever, and the children of a deleted job would
 be created again and again. kopf has no hook for this, so its generator of watch events is wrapped while the operator
 runs. An object that an earlier list or event contained and a later list does not is reported as deleted. Objects are
 not passed on to kopf, which only receives its own marks (registration.py gives the reason).

@@ -217,7 +217,7 @@ def refreshed(facts: Facts, term: int) -> Iterator[Apply]:
 
 
 def ended(facts: Facts, going: Container[Child] = ()) -> Iterator[Apply]:
-    """End the containers that run on beside a program that has ended: a pod with them would stay Running for ever.
+    """End the containers that run on beside a program that has ended: a pod with them would stay Running forever.
 
     A deadline that has passed makes the kubelet stop them in order. Unlike a deleted pod, the pod then keeps its logs
     and its place as the Job's only one, and costs no quota: it is as if those containers had never been.

@@ -27,7 +27,7 @@ _POD_LEVEL: Final = ("cpu", "memory", "hugepages-")
 def of_pod(spec: Mapping[str, Any]) -> Amounts:
     """What a pod with this spec asks for.
 
-    Containers run together, and so do sidecars (init containers that are started again for ever) with all that comes
+    Containers run together, and so do sidecars (init containers that are restarted forever) with all that comes
     after them; other init containers run alone, one after the other. What has a limit and no request asks for the
     limit.
     """

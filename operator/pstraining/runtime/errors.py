@@ -1,4 +1,4 @@
-"""Errors that another run cannot mend, and the exit code of a process that ends by one."""
+"""Errors that would occur in every further run, and the exit code of a process that ends with one."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from typing import Final
 from pstraining.api import contract
 
 MESSAGE_BYTES: Final = 4096
-"""Kubernetes keeps so much of a container's message."""
+"""Maximum bytes of a container's message that Kubernetes keeps."""
 
 
 class FinalError(Exception):
@@ -18,9 +18,9 @@ class FinalError(Exception):
 
 
 def install_exit_code() -> None:
-    """Let a process that ends by a `FinalError` exit with `contract.EXIT_BAD_SETTINGS`, and say why.
+    """Let a process that ends with a `FinalError` exit with `contract.EXIT_BAD_SETTINGS` and write the reason.
 
-    A hook rather than SystemExit: in a notebook or a test the error can be caught, as any other.
+    A hook rather than SystemExit: a notebook or a test can catch the error as any other.
     """
     former = sys.excepthook
     if getattr(former, "__module__", "") == __name__:
@@ -36,7 +36,7 @@ def install_exit_code() -> None:
 
 
 def final_error(error: BaseException | None) -> FinalError | None:
-    """Return the `FinalError` that an error is, or that led to it: tracing a function wraps what it raises."""
+    """Return the `FinalError` in an error's chain of causes: tracing a function wraps the errors that it raises."""
     while error is not None and not isinstance(error, FinalError):
         error = error.__cause__ or error.__context__
     return error

@@ -46,7 +46,7 @@ def test_a_rejected_word_is_reported_with_its_line_and_reason(tmp_path: Path, na
         ("charts/pstraining/values.yaml", "told: nobody\n# `told` is fine\n"),
         (
             "operator/pstraining/a.py",
-            'whereabouts = "roster"  # `roster` is a name; nobody is allowed in code so far\n',
+            'whereabouts = "roster"  # `roster` is a name; seat is allowed in code so far\n',
         ),
     ],
 )

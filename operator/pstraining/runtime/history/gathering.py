@@ -1,6 +1,6 @@
-"""Gathers what a job's history needs from the operator, within a time and a size, without secrets.
+"""Gathers the data of a job's history from the operator, within limits of time and size, without secrets.
 
-What could not be gathered is noted in its place.
+Notes report the data that could not be gathered.
 """
 
 import time
@@ -15,7 +15,7 @@ from pstraining.redaction import Redactor
 from pstraining.runtime.history.operator import Known, OperatorError
 
 TOTAL_BYTES: Final = 64 << 20
-"""Of all logs together: with more than 64 of them, each one has less."""
+"""Maximum bytes of all logs; with more than 64 logs, each has a smaller share."""
 AT_ONCE: Final = 2
 """Requests for logs at a time: the operator reads one log of a job at a time, while the next request is on its way."""
 NO_ENDPOINT: Final = (
@@ -25,14 +25,14 @@ NO_ENDPOINT: Final = (
 
 
 class JobSource(Protocol):
-    """What is asked."""
+    """The source of a job's data."""
 
     @property
     def is_there(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the source is available."""
 
     def job(self) -> Known:
-        """Return what is known of the job."""
+        """Return the data on the job."""
 
     def log(self, pod: str, *, previous: bool) -> LogEnd:
         """Return the end of a log."""
@@ -40,10 +40,10 @@ class JobSource(Protocol):
 
 @dataclass
 class Gathered:
-    """What the operator has answered."""
+    """The gathered data."""
 
     job: dict[str, Any] | None = None
-    """Without secrets."""
+    """The job, without secrets; None if it could not be read."""
     pods: list[dict[str, Any]] = field(default_factory=list)
     """The job's pods, without secrets."""
     logs: list[KeptLog] = field(default_factory=list)

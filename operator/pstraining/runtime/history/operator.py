@@ -1,4 +1,4 @@
-"""Asks the operator for the chief's own job and its logs, with the token and at the endpoint of reports of progress."""
+"""Requests the chief's job and its logs from the operator, with the token and the endpoint of progress reports."""
 
 import gzip
 import http.client
@@ -14,7 +14,7 @@ from pstraining.api.summary import HEADER_WHOLE, LogEnd
 from pstraining.progress import OperatorServer
 
 TIMEOUT_SECONDS: Final = 10.0
-"""Seconds for one answer."""
+"""Time limit for one reply in seconds."""
 _PROGRESS, _HISTORY = "/progress", "/history"
 
 
@@ -24,7 +24,7 @@ class OperatorError(Exception):
 
 @dataclass(frozen=True)
 class Known:
-    """What the operator knows of a job."""
+    """The operator's data on a job."""
 
     job: dict[str, Any]
     pods: Sequence[dict[str, Any]]
@@ -33,7 +33,7 @@ class Known:
 
 
 class OperatorClient:
-    """The operator, as the chief of one job reaches it.
+    """A client of the operator for the chief of one job.
 
     Args:
         environ: the program's environment, with the variables of KEP-2779.
@@ -46,14 +46,14 @@ class OperatorClient:
 
     @property
     def is_there(self) -> bool:
-        """Return whether this task may ask the operator."""
+        """Return whether the environment names the operator's endpoint."""
         return bool(self._server.url.hostname and self._path)
 
     def job(self) -> Known:
-        """Return what the operator knows of the job.
+        """Return the operator's data on the job.
 
         Raises:
-            OperatorError: there is no answer.
+            OperatorError: the operator has not answered, or has refused the request.
         """
         try:
             found = json.loads(self._get("")[0])

@@ -1,7 +1,7 @@
 """Writes a job's history beside its checkpoints: at the chief's start, when training has ended, and when the job fails.
 
-A chief that is killed leaves the history of its start, with what the operator knew of the attempts before it. Nothing
-of the history ever fails the job: what could not be written is reported as an event.
+A killed chief leaves the history of its start, with the operator's data on earlier attempts. The history never fails
+the job: an event reports the parts that could not be written.
 """
 
 import threading
@@ -41,12 +41,12 @@ def failure(job: Mapping[str, Any]) -> str | None:
 
 
 class HistoryRecorder:
-    """Records the history of a job, if it has a folder for checkpoints and its history is kept; else nothing.
+    """Records the history of a job that has a folder for checkpoints, unless its settings turn the history off.
 
     Args:
         cluster: this task's view of the job.
-        checkpoint: settings; their `history` turns it off.
-        operator: is asked for spec, status and logs.
+        checkpoint: the settings of checkpoints, whose `history` may turn the history off.
+        operator: the source of spec, status and logs.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class HistoryRecorder:
         """The settings in force, by the API's names."""
         self._training: dict[str, Any] | None = None
         self._start: _Background | None = None
-        """Asks for the job at the chief's start, until its answer is written."""
+        """The request for the job at the chief's start, until its reply is written."""
         self._stop: _Background | None = None
-        """Asks for the job and its logs after SIGTERM."""
+        """The request for the job and its logs after SIGTERM."""
 
     def attach(self, checkpoints: Checkpoints) -> None:
-        """Use the chief's own term of the folder from now on, and begin the history."""
+        """Use the chief's checkpoints, with its term of the folder, and start the history."""
         self._checkpoints = checkpoints
         if self._is_on:
             self._start = _Background(lambda: gather(self._operator, seconds=0, wants_logs=lambda job: False))
@@ -91,7 +91,7 @@ class HistoryRecorder:
             self._stop = _Background(lambda: gather(self._operator, seconds=STOP_SECONDS, wants_logs=failure))
 
     def recorded(self, run: Callable[[], Result]) -> Result:
-        """Call a function that leads the job to its end, and record how that comes about."""
+        """Call a function that leads the job to its end, and record the end."""
         try:
             result = run()
         except (RenewalDueError, SupersededError):
@@ -158,7 +158,7 @@ class HistoryRecorder:
         )
 
     def _writable(self) -> Checkpoints:
-        """Return the chief's checkpoints, or own ones for a chief that has not come so far."""
+        """Return the chief's checkpoints, or new ones if the chief failed before it opened them."""
         if self._checkpoints is None:
             assert self._folder is not None  # noqa: S101 - without a folder nothing is written
             files.make_folder(self._folder)
@@ -168,7 +168,7 @@ class HistoryRecorder:
 
 
 class _Background:
-    """Gathers in a thread of its own."""
+    """Gathers in a separate thread."""
 
     def __init__(self, run: Callable[[], Gathered]) -> None:
         self._result: list[Gathered] = []
@@ -178,6 +178,6 @@ class _Background:
         self._thread.start()
 
     def result(self, seconds: float) -> Gathered | None:
-        """Return what was gathered within this number of seconds; None if it is not there yet."""
+        """Wait for the gathered data for a number of seconds; return None if they are not complete."""
         self._thread.join(seconds)
         return self._result[0] if self._result else None

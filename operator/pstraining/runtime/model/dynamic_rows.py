@@ -1,6 +1,6 @@
-"""Rows by key, for tables without a fixed number of rows: the server of a key, and the row with which it begins.
+"""Rows by key, for tables without a fixed number of rows: the server and the initial row of each key.
 
-Every task computes the same from a key alone, with integers: nothing depends on the order in which keys arrive.
+Every task computes both from the key only, with integers: the order in which keys arrive has no effect.
 """
 
 import hashlib
@@ -48,14 +48,14 @@ def owners(keys: Tensor, servers: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RowPolicy:
-    """Which keys of a table have rows."""
+    """The rule that decides which keys of a table have rows."""
 
     max_rows: int | None = None
-    """Maximum number of rows; None: any number."""
+    """Maximum number of rows; None: unlimited."""
     min_count: int = 1
-    """Number of updates with a gradient for a key from which on it has a row."""
+    """Number of updates with a gradient for a key after which the key gets a row."""
     expire_after: int | None = None
-    """Number of updates without a gradient for a key after which it loses its row; None: it keeps it."""
+    """Number of updates without a gradient for a key after which the key loses its row; None: rows are kept."""
 
     def check(self, layer: str, *, is_dynamic: bool) -> None:
         """Refuse numbers that are out of range, and a policy of a table with a fixed number of rows.
@@ -94,7 +94,7 @@ class RowPolicy:
 
 @dataclass(frozen=True)
 class RowInitializer:
-    """The rows with which keys begin: elements uniform in [low, high], a function of seed, key and place.
+    """The initial rows of keys: elements uniform in [low, high], a function of seed, key and position.
 
     Seed and key are mixed once. An element has the high bits of their product with its own odd number, as in
     multiply-shift hashing (Dietzfelbinger et al., 1997): one multiplication in place of SplitMix64's nine operations.
@@ -109,12 +109,12 @@ class RowInitializer:
         """Return the initializer of a table by the settings of a Keras initializer.
 
         Args:
-            initializer: Keras's; without a seed of its own, the table's path is the seed.
-            path: the table's.
+            initializer: a Keras initializer; without a seed, the table's path is the seed.
+            path: the table's path.
             layer: name of the layer, for the error.
 
         Raises:
-            ModelError: it is of another kind than RandomUniform, Zeros, Ones and Constant.
+            ModelError: the initializer is not RandomUniform, Zeros, Ones or Constant.
         """
         kinds, given = keras.initializers, None
         if isinstance(initializer, kinds.RandomUniform):

@@ -1,7 +1,8 @@
-"""An embedding layer whose table lives on the parameter servers: only the rows that a batch touches travel.
+"""An embedding layer whose table is on the parameter servers: only the rows that a batch uses are sent.
 
 On a worker the layer has no weight, and fetches rows while a batch's gradient is computed. On the chief, and in
-programs without parameter servers, it equals Keras's embedding layer."""
+programs without parameter servers, it equals Keras's embedding layer.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,12 +21,12 @@ from pstraining.runtime.model.tensor import KerasVariable, Operation, Shape, Ten
 
 
 class _Local(threading.local):
-    """How this thread builds and calls layers."""
+    """This thread's settings for building and calling layers."""
 
     remote: bool = False
     """Whether layers are built without a local table."""
     lookups: "Lookups | None" = None
-    """What fetches the rows; None: they are in the layer."""
+    """The functions that fetch rows; None if the rows are in the layer."""
 
 
 _local = _Local()

@@ -1,6 +1,6 @@
-"""A trained model as plain Keras loads it: with `keras.layers.Embedding` in the place of ours, and not compiled.
+"""Export of a trained model for plain Keras: with `keras.layers.Embedding` layers, and not compiled.
 
-Loss, metrics and optimizer stay behind: what they need may be the program's own, and the optimizer's state is on the
+Loss, metrics and optimizer are left out: they may need the program's classes, and the optimizer's state is on the
 servers.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 LARGEST_BYTES: Final = 1 << 30
-"""Weights beyond this are not exported with the model: the chief would need memory for two copies more."""
+"""Maximum bytes of weights in an exported model: the export needs memory for two further copies."""
 _OURS: Final = "pstraining>Embedding"
 """The name under which `embedding.Embedding` is registered."""
 _SAME: Final = ("name", "trainable", "dtype", "input_dim", "output_dim", "embeddings_initializer")
@@ -25,16 +25,20 @@ class NotExportedError(Exception):
 
 
 def save_weights(model: Any, path: Path) -> None:
-    """The weights alone, as Keras writes them."""
+    """Write the weights to a file, as Keras does.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     with tf.device("CPU:0"):
         model.save_weights(path)
 
 
 def save_model(model: Any, path: Path) -> None:
-    """The whole model.
+    """Write the whole model to a file.
 
     Raises:
-        NotExportedError: it has a part that cannot be built from a config, or is too large for a second copy.
+        NotExportedError: a part of the model cannot be built from a config, or the model is too large.
         OSError: the file cannot be written.
     """
     size = sum(int(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in model.weights)
@@ -51,7 +55,7 @@ def save_model(model: Any, path: Path) -> None:
 
 
 def plain(model: Any) -> Any:
-    """The same model, made of Keras's own layers where it has ours, with the same weights.
+    """Return an equal model with Keras's layers instead of this package's, and the same weights.
 
     A layer with rows by key becomes an `IntegerLookup` and a `keras.layers.Embedding`, whose row 0 is that of unknown
     keys.

@@ -83,7 +83,7 @@ class Model:
         self.variables = self.trainable + state
         self._averages = averages(layers)
         self.writes: list[int | None] = [None] * len(state)
-        """How often the traced step assigns each variable of state; None if it writes it in another way."""
+        """Number of assignments to each variable of state in the traced step; None if it is written in another way."""
         self._describe(trained, state, local)
         self.jit_compile = self._wants_jit(jit_compile)
         """Whether XLA compiles the forward and backward pass."""
@@ -126,11 +126,11 @@ class Model:
         )
         """Embedding tables, in the order of `embeddings`."""
         self.row_initializers = [own.row_initializer(path) if own.is_dynamic else None for path, own in named]
-        """For each table with rows by key its initializer of rows; None for another table."""
+        """The initializer of each table with rows by key; None for other tables."""
         self.row_policies = [own.row_policy for own in self.embeddings]
-        """For each table which keys have rows; without meaning for a table with a fixed number of rows."""
+        """The row policy of each table; unused for tables with a fixed number of rows."""
         self.table_groups = groups[dense:]
-        """For each table its optimizer, and whether that decays it, as in the group of a tensor."""
+        """The group of each table: its optimizer, and whether that decays the table."""
         for number in sorted(set(self._numbers[dense:])):
             optimizer.check_for_tables(self.optimizers[number])
 
@@ -207,9 +207,9 @@ class Model:
             )
 
     def average(self, number: int) -> Average | None:
-        """Return the moving average that a batch makes of this variable of state; None if it is of another kind.
+        """Return the moving average in which a batch changes this variable of state; None for other changes.
 
-        Its momentum is that of all assignments of a batch together. The step must have been traced.
+        The momentum is that of all assignments in a batch together. The step must have been traced.
         """
         found = self._averages.get(id(self.variables[len(self.trainable) + number]))
         writes = self.writes[number]

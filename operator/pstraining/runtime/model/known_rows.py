@@ -8,18 +8,18 @@ from pstraining.runtime.model.tensor import DType, Tensor
 
 
 class KnownRows:
-    """The rows of a table by key; an unknown key has the mean of the rows with which keys begin.
+    """The rows of a table by key; an unknown key has the mean of initial rows.
 
     Args:
         width: length of a row.
-        dtype: of the rows.
-        mean: of the elements of rows with which keys begin.
+        dtype: the rows' type.
+        mean: the mean of the elements of initial rows.
     """
 
     def __init__(self, width: int, dtype: DType, mean: float) -> None:
         self._unknown = np.full([1, width], mean, dtype)
         self._keys = tf.Variable(np.zeros([0], np.int64), shape=[None], trainable=False)
-        self._rows = tf.Variable(self._unknown, shape=[None, width], trainable=False)  # the last one is of unknown keys
+        self._rows = tf.Variable(self._unknown, shape=[None, width], trainable=False)  # the last row: of unknown keys
         self._given: dict[str, Array] = {}
         self.keys, self.rows = KnownColumn(self, "keys", np.int64), KnownColumn(self, "rows", dtype)
         """The columns, as variables of the model; both are assigned, in either order."""

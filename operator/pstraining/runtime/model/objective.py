@@ -1,4 +1,4 @@
-"""What a model is trained for. Imports neither TensorFlow nor Keras."""
+"""The objective of training: losses and metrics. Imports neither TensorFlow nor Keras."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ OwnStep = Callable[[KerasModel, Batch], object]
 
 @dataclass(frozen=True)
 class Objective:
-    """The arguments of `keras.Model.compile` and `fit` that say what is minimized and measured, by their names there.
+    """The arguments of `keras.Model.compile` and `fit` for losses and metrics, by their names there.
 
     `metrics` and `weighted_metrics` may be functions that create them. `train_step` computes the loss instead of
     `loss`.
@@ -26,7 +26,7 @@ class Objective:
     train_step: OwnStep | None = None
 
     def options(self, optimizer: KerasOptimizer) -> dict[str, object]:
-        """Return the arguments of `keras.Model.compile` by name; without XLA, and without what was not given."""
+        """Return the arguments of `keras.Model.compile` by name, without XLA and without omitted arguments."""
         given = {"loss_weights": self.loss_weights, "weighted_metrics": _created(self.weighted_metrics)}
         return {
             "optimizer": optimizer,

@@ -1,6 +1,6 @@
-"""Variables that stay in each process: random seeds, integer state, and what stateful RNNs carry to the next batch.
+"""Variables that are local to each process: random seeds, integer state, and the states of stateful RNNs.
 
-They are not part of a checkpoint. A process that begins again carries nothing, and draws other random numbers.
+They are not part of a checkpoint. A restarted process has initial states of RNNs, and draws other random numbers.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ def seeds(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:
 
 
 def reseed(variables: Sequence[KerasVariable], *, worker: int, step: int) -> None:
-    """Let a worker draw its own random numbers, which depend on the program's seed alone.
+    """Give a worker separate random numbers, which depend on the program's seed, the worker and the step only.
 
-    Worker 0 of a new job draws what one process with this seed draws.
+    Worker 0 of a new job draws the numbers of a single process with this seed.
 
     Args:
         variables: see `seeds`.
         worker: index of the worker.
-        step: global step at which the process begins to train, so that a restarted one repeats nothing.
+        step: global step at which the process starts to train: a restarted process does not repeat numbers.
     """
     if (worker, step) == (0, 0):
         return
@@ -77,7 +77,7 @@ class CarriedStates:
             self._before, self._after = self._values(), None
 
     def applied(self) -> None:
-        """End a step that is part of the parameters. Where nothing was computed again, the first computation counts."""
+        """End a step that is part of the parameters; without a second computation, the first one's values are kept."""
         if self._after is not None and all(map(np.array_equal, self._values(), self._before)):
             for variable, value in zip(self._variables, self._after, strict=True):
                 variable.assign(value)

@@ -23,7 +23,7 @@ LARGE_BYTES: Final = 256 * 1024
 """Size from which a tensor is a separate segment: copying it into a packed vector costs more than a call."""
 
 TABLE: Final = "table"
-"""The group of embedding tables: row r of each lies on server r modulo the number of servers."""
+"""The group of embedding tables: row r of each is on server r modulo the number of servers."""
 
 FROZEN: Final = "frozen"
 """The group of weights that no step changes: workers fetch them once for each set of parameters."""
@@ -44,11 +44,11 @@ class Tensor:
     dtype: str
     group: str
     whole: bool = field(default=False, repr=False)
-    """Whether its optimizer looks at all of it; not in a fingerprint, which names the optimizer."""
+    """Whether the optimizer needs the whole tensor; not in the fingerprint, which has the optimizer's name."""
     by_norms: bool = field(default=False, repr=False)
-    """Whether norms are all that its optimizer needs of a whole tensor: where servers agree on norms, it may be cut."""
+    """Whether the optimizer needs only norms of the whole tensor, which may be split if servers agree on norms."""
     dynamic: bool = field(default=False, repr=False)
-    """Whether it is a table with rows by key; its shape is [0, width], as its rows are known to the servers alone."""
+    """Whether the tensor is a table with rows by key, of shape [0, width]: only the servers know its rows."""
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ def key_path(path: str) -> str:
 class Slice:
     """Elements `begin` to `end` of the flattened tensor number `tensor`; with a stride n, every n-th row of them.
 
-    Of a table, `begin` is the first row and `end` the number of rows times the length of one.
+    For a table, `begin` is the first row, and `end` the number of rows times a row's length.
     """
 
     tensor: int

@@ -22,16 +22,16 @@ from pstraining.runtime.model.trust_ratio import Piece, TrustRatios
 
 
 class SlotPlace(NamedTuple):
-    """What a slot belongs to."""
+    """The owner of a slot: a segment, or a tensor in it."""
 
     slot: str
     segment: int
     tensor: int | None = None
-    """Number of the tensor; its slots may have any shape. None: the whole segment, and the slot is as long as it."""
+    """Number of the tensor, whose slots may have any shape; None for the whole segment, with slots of its length."""
 
 
 class TensorVariables:
-    """Variables of tensors' own shapes, as one vector that has them end to end."""
+    """Variables in the shapes of tensors, presented as one concatenated vector."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = list(variables)
@@ -181,7 +181,7 @@ class SegmentOptimizer:
                 self.vectors[number].assign_add(vectors[number], read_value=False)
 
     def _slot_places(self, number: int) -> list[tuple[int, int | None]]:
-        """Return what the slots of each of a segment's variables belong to."""
+        """Return segment and tensor of the slots for each of a segment's variables."""
         segment, tensors = self._segments[number], self._layout.tensors
         if not is_whole(segment, self._layout):
             return [(number, None)]

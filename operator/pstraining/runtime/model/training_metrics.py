@@ -20,9 +20,9 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasModel, KerasVariable, Tensor, Variable
 
 OWN_STEP: Final = "own"
-"""In the place of `TrainingMetrics.outputs`, with a training step of the program's own."""
+"""Value of `TrainingMetrics.outputs` for the program's own training step."""
 STATE_LIMIT: Final = 8192
-"""Numbers in the state of all metrics together: workers report them every second."""
+"""Maximum of numbers in the states of all metrics, which workers report every second."""
 
 _Spec = Any
 """Tensors, or a structure of them, by shape and dtype: `keras.KerasTensor`."""
@@ -53,7 +53,7 @@ class TrainingMetrics:
         return self._used and not self.left_out and self._model._compile_metrics is not None
 
     def build(self, y: Any, predicted: Any) -> None:
-        """Create the metrics for such labels and predictions, at the first call; the states begin with zeros."""
+        """Create the metrics for labels and predictions of this form, in the first call; their states are zeros."""
         if self._variables is None:
             labels, outputs = _spec(y), _spec(predicted)
             with tf.init_scope(), _real_variables():
@@ -63,7 +63,7 @@ class TrainingMetrics:
                 self.outputs = json.dumps([_encoded(labels), _encoded(outputs)])
 
     def update(self, x: object, y: object, predicted: object, weight: object) -> None:
-        """Emit adding a batch to the sums; the metrics are then at zero again."""
+        """Emit adding a batch to the sums, and resetting the metrics."""
         if (sums := self._sums) is None:
             return
         self._model.compute_metrics(x, y, predicted, sample_weight=weight)
@@ -81,7 +81,7 @@ class TrainingMetrics:
         return [] if self._sums is None else (self._sums.numpy() - self._forgotten).tolist()
 
     def forget(self) -> None:
-        """Leave the batches so far out of `sums`: those on which functions were tried out."""
+        """Exclude all batches so far, which functions were tried on, from `sums`."""
         if self._sums is not None:
             self._forgotten = np.array(self._sums.numpy())
 

@@ -1,8 +1,8 @@
 """TensorFlow variables that live on a parameter server under a name.
 
 Named state belongs to the server's process: it outlives every client, and every client with the same names shares it.
-The class is for use inside `tf.function` only. An eager handle on a server is invalid for ever once the server has
-failed, so the class has none.
+The class is for use inside `tf.function` only, and has no eager handle: after a failure of its server, an eager handle
+stays invalid.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
-"""Logs a job to one run of a tracker of experiments, from a thread of its own: a tracker that is down delays nothing.
+"""Logs a job to one run of a tracker of experiments, in a separate thread: an unavailable tracker delays no task.
 
-What waits for the tracker is bounded. What does not fit is dropped, counted and reported.
+The queue of points for the tracker is bounded. Points that do not fit are dropped, counted and reported.
 """
 
 import queue
@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from pstraining.runtime.telemetry.events import event
 
 WAITING: Final = 2000
-"""Points that wait for the tracker at most: more than an hour of the chief's reports."""
+"""Maximum number of queued points: more than an hour of the chief's reports."""
 RETRY_SECONDS: Final = 10.0
 """Seconds from a failed attempt to the next."""
 STOP_SECONDS: Final = 5.0
-"""Seconds for what still waits when the chief is stopped or has failed."""
+"""Seconds for queued points when the chief is stopped or has failed."""
 END_SECONDS: Final = 60.0
-"""Seconds for what still waits, and for the artifacts, when training has ended."""
+"""Seconds for queued points and the artifacts when training has ended."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TrackedPoint:
 
     step: int
     time: float
-    """Seconds since 1970."""
+    """Time of the step in seconds since 1970."""
     metrics: Mapping[str, float]
 
 
@@ -51,7 +51,7 @@ class TrackerMissingError(Exception):
 def newer(point: TrackedPoint, last: Mapping[str, int]) -> dict[str, float]:
     """Return the metrics of a point that a run does not have, by the last step that it has of each metric.
 
-    A chief that continues from a checkpoint comes to steps a second time.
+    A chief that continues from a checkpoint reports some steps a second time.
     """
     return {name: value for name, value in point.metrics.items() if point.step > last.get(name, -1)}
 
@@ -60,7 +60,7 @@ class Tracker:
     """Passes points on to a run, in the order of their steps.
 
     Args:
-        connect: finds the run of this job, or begins one; called in the tracker's thread, again after a failure.
+        connect: finds or creates the run of this job; called in the tracker's thread, and again after a failure.
         retry: seconds from a failed attempt to the next.
     """
 
@@ -84,19 +84,23 @@ class Tracker:
             self._dropped += 1
 
     def finish(self, artifacts: Sequence[Path], seconds: float = END_SECONDS) -> None:
-        """Log what waits and these files, end the run, and return within this number of seconds."""
+        """Log queued points and these files, end the run, and return within this number of seconds."""
         self._artifacts = artifacts
         self.close(seconds)
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
-        """Log what waits, and return within this number of seconds; the next chief continues the run."""
+        """Log queued points, and return within this number of seconds; the next chief continues the run."""
         self._closing.set()
         self._thread.join(seconds)
         if self._is_missing:
             return
         left = self._dropped + self._points.qsize() + self._thread.is_alive()
         if left:
-            event("tracker_incomplete", dropped=left, help="the tracker was away, or slow; training is not affected")
+            event(
+                "tracker_incomplete",
+                dropped=left,
+                help="the tracker was unavailable or slow; training is not affected",
+            )
 
     def _work(self) -> None:
         run: Run | None = None

@@ -1,4 +1,4 @@
-"""A job's tracking, from the chief's start to its end: nothing, if the environment names no tracker."""
+"""A job's tracking, from the chief's start to its end; inactive if the environment names no tracker."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ class Tracking:
             self._tracker.write(step, scalars)
 
     def leave(self) -> None:
-        """Log what waits before the process is renewed, within a moment: the chief's leases run on."""
+        """Log queued points before the process is renewed, within LEAVE_SECONDS: members' leases expire meanwhile."""
         if self._tracker is not None:
             self._tracker.close(LEAVE_SECONDS)
 

@@ -1,9 +1,9 @@
 """A task's own connection to the parameter servers: connect, call, and reconnect after a server's restart.
 
 This module alone knows which of TensorFlow's errors mean that a server is lost. Every call to a server goes through
-`PSClient.call`. Nothing else may hold a tensor that lives on a server: a remote handle is invalid for ever after a
-restart. One thread reconnects (`update_server_def`) while no call is under way, and only when every server in the map
-answers; with one of them down it would wait for ever. The watchdog makes calls to unresponsive servers fail.
+`PSClient.call`. No other code may hold a tensor on a server: a remote handle stays invalid after the server's restart.
+One thread reconnects (`update_server_def`) while no call is under way, and only when every server in the map answers;
+with one of them down it would never return. The watchdog makes calls to unresponsive servers fail.
 
 Where shards have several members, the map holds the servers that answer, at least one per shard. Calls to them continue
 while another server is lost, and `reconnect_available` updates the map.

@@ -1,6 +1,6 @@
 """Ports, sockets and TensorFlow's network settings. Knows no TensorFlow.
 
-TensorFlow waits for ever on a peer that does not answer and on a server that is down. This module prevents that: it
+TensorFlow waits forever on a peer that does not answer and on a server that is down. This module prevents that: it
 enables keepalive on TensorFlow's sockets, lists their peers, and shuts connections down.
 """
 

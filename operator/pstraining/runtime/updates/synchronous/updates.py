@@ -143,7 +143,7 @@ class SyncUpdates(BoundUpdates):
         round_ops = [primary_round_ops(shard, config) for shard in store.shards]
         standbys = [[StandbyRoundOps(standby, config) for standby in own] for own in store.standbys_of]
         self._ops = SyncOperations(store, round_ops, computer, self._compressor, len(self._numbers), standbys)
-        # A local optimizer moves the local parameters, and a shadow continues from the local parameters for ever.
+        # A local optimizer moves the local parameters, and a shadow always continues from the local parameters.
         self._may_hold = not config.moves and not self._ops.is_shadowed and len(self._numbers) == 1
 
     def bind(self, store: ParameterStore) -> "SyncUpdates":
