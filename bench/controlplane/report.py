@@ -59,7 +59,7 @@ def growth(points: list[Figures]) -> Figures:
 
 
 def checks(found: Figures) -> Iterator[Check]:
-    """Return every figure that has a limit."""
+    """Yield every figure that has a limit."""
     limit = limits()
 
     def check(what: str, value: Any, name: str) -> Iterator[Check]:

@@ -93,7 +93,7 @@ def add(kept: Kept, taken: Taken) -> Kept:
 
 
 def checks(kept: Kept, held_to: Mapping[str, Limit] | None = None) -> Iterator[Check]:
-    """Return every expected figure with its limit."""
+    """Yield every expected figure with its limit."""
     figures = kept.get("figures", {})
     for name, limit in (limits() if held_to is None else held_to).items():
         yield Check(name, limit, figures[name]["value"] if name in figures else None)

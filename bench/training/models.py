@@ -77,7 +77,7 @@ def arrays(name: str, worker: int) -> tuple[Any, Any]:
 
 
 def batches(name: str, worker: int) -> Any:
-    """Yield batches endlessly."""
+    """Return an endless dataset of batches."""
     import tensorflow as tf
 
     return tf.data.Dataset.from_tensor_slices(arrays(name, worker)).repeat().batch(BATCH, drop_remainder=True)

@@ -28,7 +28,7 @@ def optimizer() -> Any:
 
 
 def data(worker: int, _: int) -> Any:
-    """Yield batches endlessly."""
+    """Return an endless dataset of batches."""
     return models.batches(NAME, worker).prefetch(2)
 
 

@@ -1,1 +1,1 @@
-"""`make demo`: from nothing to a finished training job, with everything that happens shown."""
+"""`make demo`: a cluster, the operator and a finished training job, with all steps shown."""

@@ -1,4 +1,4 @@
-"""The steps of `make demo`. Standard library only: it needs no virtual environment.
+"""The steps of `make demo`. Imports only the standard library, and needs no virtual environment.
 
 Exit status: 0 when the job has succeeded and its accuracy on the test set is at least 0.95.
 """
@@ -46,7 +46,7 @@ def install(session: ClusterSession, target: Target) -> None:
 
 
 def checkpoint_folder(session: ClusterSession) -> Path:
-    """An empty folder of this machine for the job's checkpoints: the local cluster's nodes share its file system."""
+    """Return an empty folder of this machine for checkpoints; the local cluster's nodes share its file system."""
     folder = session.layout.disk / "demo-checkpoints"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -55,7 +55,7 @@ def checkpoint_folder(session: ClusterSession) -> Path:
 
 
 def read_example(session: ClusterSession, target: Target) -> dict[str, Any]:
-    """The example's job; on the local cluster with its checkpoints in a folder of this machine."""
+    """Return the example's job; on the local cluster its checkpoints are in a folder of this machine."""
     text = target.kubectl("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", str(ROOT / EXAMPLE))
     job: dict[str, Any] = json.loads(text)
     if session.context is None:
@@ -69,7 +69,7 @@ def read_example(session: ClusterSession, target: Target) -> dict[str, Any]:
 
 
 def run_job(session: ClusterSession, target: Target) -> tuple[Job, str]:
-    """Apply the example and wait for its end; the job and its chief's log."""
+    """Apply the example, wait for its end, and return the job and its chief's log."""
     progress = session.progress
     # Only with the operator's CRD does the API server know a job.
     example = read_example(session, target)
@@ -92,7 +92,7 @@ def run_job(session: ClusterSession, target: Target) -> tuple[Job, str]:
 
 
 def operator_diagnosis(target: Target) -> str:
-    """All that helps to see why the operator does not run or does nothing."""
+    """Return the information on an operator that does not run or does not act."""
     where = ["-n", RELEASE_NAMESPACE]
     return "\n".join(
         [
@@ -104,7 +104,7 @@ def operator_diagnosis(target: Target) -> str:
 
 
 def report(session: ClusterSession, target: Target, job: Job, log: str) -> int:
-    """Show the job and its accuracy; the exit status."""
+    """Show the job and its accuracy, and return the exit status."""
     result = read_result(log)
     print("\n$ kubectl get pstj")
     print(job.kubectl("get", "pstj"))
@@ -130,7 +130,7 @@ Take it down:
 
 
 def demo(session: ClusterSession) -> int:
-    """All steps; the exit status."""
+    """Run all steps, and return the exit status."""
     target = session.up()
     runtime = session.aside(lambda: session.load("runtime"))
     install(session, target)
@@ -140,12 +140,12 @@ def demo(session: ClusterSession) -> int:
 
 
 def interrupted(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo like Ctrl-C."""
+    """Handle SIGTERM as Ctrl-C: the demo ends."""
     raise KeyboardInterrupt
 
 
 def main() -> int:
-    """Run the demo; the exit status."""
+    """Run the demo, and return the exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
     session = None

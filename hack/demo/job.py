@@ -1,4 +1,4 @@
-"""Following one job from `kubectl apply` to its end: pure reading of objects, and the loop that waits."""
+"""Follows one job from `kubectl apply` to its end: pure functions of its objects, and the loop that waits."""
 
 import json
 import subprocess
@@ -16,24 +16,24 @@ POLL_S = 1.0
 UNSEEN_S = 60.0
 """Seconds after which the operator must have processed a new job."""
 TELL_S = 5.0
-"""Seconds between two of the chief's lines that are passed on."""
+"""Seconds between two printed lines of the chief."""
 Object = Mapping[str, Any]
 
 
 class JobFailedError(ClusterError):
-    """The job has ended as Failed, or not at all in time."""
+    """The job has failed, or has not ended in time."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The chief's final log line."""
+    """The result in the chief's final log line."""
 
     test_accuracy: float
     line: Object
 
 
 def condition(job: Object, kind: str) -> Object | None:
-    """The condition of that type, if it is true."""
+    """Return the condition of a type if it is true."""
     for found in (job.get("status") or {}).get("conditions") or ():
         if found.get("type") == kind and found.get("status") == "True":
             return dict(found)
@@ -41,7 +41,7 @@ def condition(job: Object, kind: str) -> Object | None:
 
 
 def summary(job: Object) -> str:
-    """The job's state in one line, as the columns of `kubectl get` show it."""
+    """Return the job's state in one line, with the columns of `kubectl get`."""
     status = job.get("status") or {}
     parts = [status.get("phase") or "Pending"]
     for label, role in (("PS", "ps"), ("Workers", "worker"), ("Chief", "chief")):
@@ -51,7 +51,7 @@ def summary(job: Object) -> str:
 
 
 def read_events(log: str) -> list[Object]:
-    """The JSON lines with an "event" in a log; everything else in it is for people."""
+    """Return the JSON lines with an "event" in a log; other lines are for people."""
     found: list[Object] = []
     for line in log.splitlines():
         if line.startswith("{"):
@@ -65,7 +65,7 @@ def read_events(log: str) -> list[Object]:
 
 
 def read_result(log: str) -> Result | None:
-    """The chief's last result, if there is one."""
+    """Return the chief's last result; None without one."""
     for entry in reversed(read_events(log)):
         if entry["event"] == "result" and isinstance(entry.get("test_accuracy"), int | float):
             return Result(float(entry["test_accuracy"]), entry)
@@ -73,7 +73,7 @@ def read_result(log: str) -> Result | None:
 
 
 def newest_chief(pods: Sequence[Object]) -> str | None:
-    """The name of the newest attempt's pod: of the chief, or of worker 0 in a job without one."""
+    """Return the name of the newest attempt's pod: of the chief, or of worker 0 in a job without a chief."""
 
     def term(pod: Object) -> int:
         return int(pod["metadata"]["labels"].get("pstraining.dev/term") or 0)
@@ -88,7 +88,7 @@ def newest_chief(pods: Sequence[Object]) -> str | None:
 
 
 class ChiefLog:
-    """Follows the newest chief's log at the side: what it holds outlives the pod, and some of it is shown."""
+    """Follows the newest chief's log in a thread, keeps it after the pod's end, and prints some lines."""
 
     def __init__(self, job: "Job", progress: Progress) -> None:
         self._lines: list[str] = []
@@ -102,11 +102,11 @@ class ChiefLog:
 
     @property
     def text(self) -> str:
-        """All that was read so far; some of it twice."""
+        """Return the text so far, in which lines may occur twice."""
         return "".join(self._lines)
 
     def close(self) -> None:
-        """The job has ended: read the rest."""
+        """Read the rest of the log after the job's end."""
         self._ended.set()
         self._thread.join(timeout=30)
 
@@ -149,19 +149,19 @@ class Job:
         self.name = name
 
     def command(self, *args: str) -> list[str]:
-        """The command line of kubectl in the job's namespace."""
+        """Return the command line of kubectl in the job's namespace."""
         return self.target.kubectl_command("--namespace", self.namespace, *args)
 
     def kubectl(self, *args: str, check: bool = True) -> str:
-        """Run kubectl in the job's namespace; its standard output."""
+        """Run kubectl in the job's namespace, and return its standard output."""
         return self.target.kubectl("--namespace", self.namespace, *args, check=check)
 
     def read(self) -> Object:
-        """The job as the API server has it."""
+        """Return the job from the API server."""
         return dict(json.loads(self.kubectl("get", "pstj", self.name, "-o", "json")))
 
     def pods(self) -> list[Object]:
-        """Its pods."""
+        """Return the job's pods."""
         text = self.kubectl("get", "pods", "-l", f"pstraining.dev/job-name={self.name}", "-o", "json")
         return list(json.loads(text)["items"])
 
@@ -169,7 +169,7 @@ class Job:
         """Show every change until the job has ended.
 
         Raises:
-            JobFailedError: it failed, or did not end in time.
+            JobFailedError: the job has failed, or has not ended in time.
         """
         started, shown = time.monotonic(), ""
         while True:
@@ -189,7 +189,7 @@ class Job:
             time.sleep(POLL_S)
 
     def diagnosis(self) -> str:
-        """All that helps to see why it went wrong."""
+        """Return the information on a failure."""
         parts = [
             self.kubectl("describe", "pstj", self.name, check=False),
             self.kubectl("get", "pods,sts,deploy,job,svc", "-o", "wide", check=False),

@@ -56,14 +56,14 @@ def _statuses() -> Iterator[str]:
 
 
 def _connection(command: Any) -> Iterator[str]:
-    """The options that help does not show, from a command that has them."""
+    """Yield the options that the help does not show, from a command that has them."""
     for option in command.params:
         if option.name in CONNECTION:
             yield f"| `{', '.join(option.opts)}` | {_cell(option.help)} |"
 
 
 def _command(command: Command, found: Any, parent: typer.Context) -> str:
-    """One command's section."""
+    """Return one command's section."""
     with typer.Context(found, info_name=command.name, parent=parent) as context:
         records = [p.get_help_record(context) for p in found.get_params(context) if p.name != "help"]
     words = [" ".join(paragraph.split()) + "\n" for paragraph in (command.run.__doc__ or "").split("\n\n")]
@@ -74,5 +74,5 @@ def _command(command: Command, found: Any, parent: typer.Context) -> str:
 
 
 def _cell(text: str) -> str:
-    """What stands in a cell of a table."""
+    """Return the text of a table's cell."""
     return " ".join(text.split()).replace("|", "\\|")

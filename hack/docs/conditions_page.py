@@ -51,12 +51,12 @@ The operator logs the reason of each write to the API server. No condition has t
 
 
 def conditions_page() -> str:
-    """The page."""
+    """Return the page."""
     return HEAD + "\n".join(_lines()) + "\n"
 
 
 def checked() -> None:
-    """Demand that the page has all conditions and reasons.
+    """Check that the page has all conditions and reasons.
 
     Raises:
         UndocumentedError: names those that it lacks.
@@ -96,6 +96,6 @@ def _lines() -> Iterator[str]:
 
 
 def todo(reason: str) -> str:
-    """Advice for a reason, with a link to its section; empty if no action is needed."""
+    """Return the advice for a reason, with a link to its section; empty if no action is needed."""
     advice = OF_REASONS.get(reason) or OF_FAILURES.get(reason)
     return "" if advice is None else f"{advice.todo} [More](../users/troubleshoot.md#{advice.section})"

@@ -42,7 +42,7 @@ OTHERS = {
     ("Warning", "MaximumReached"): texts(Reason)[Reason.MAXIMUM_REACHED],
     ("Warning", "StatusRefused"): "The API server rejects even a status without new counters.",
 }
-"""Events that are no changes of conditions."""
+"""Events that are not changes of conditions."""
 TASKS = """## Events in the log of a task
 
 Programs that use `pstraining.runtime` print one JSON object a line. `event` is its name, `time` the seconds since 1970
@@ -52,7 +52,7 @@ Programs that use `pstraining.runtime` print one JSON object a line. `event` is 
 
 
 def events_page() -> str:
-    """The page."""
+    """Return the page."""
     checked()
     return (
         HEAD
@@ -62,7 +62,7 @@ def events_page() -> str:
 
 
 def checked(root: Path = RUNTIME) -> None:
-    """Demand that the table has the events of the source, and no others.
+    """Check that the table has exactly the events of the source.
 
     Raises:
         UndocumentedError: names those that differ.
@@ -75,7 +75,7 @@ def checked(root: Path = RUNTIME) -> None:
 
 
 def names(source: str) -> Iterator[str]:
-    """The names of the events that a module prints; `report` of the progress of a worker prints its argument."""
+    """Yield the names of the events that a module prints; `report` of the progress of a worker prints its argument."""
     if not any(f"{called}(" in source for called in _PRINT):
         return
     for call in ast.walk(ast.parse(source)):

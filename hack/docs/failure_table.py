@@ -1,4 +1,4 @@
-"""docs/reference/failures.md, from the table that the operator decides by."""
+"""docs/reference/failures.md, from the operator's table of failures."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ _TESTS: dict[FailureReason, str] = {
     FailureReason.NODE_LOST: "test_nodes.py::test_chief_and_parameter_server_are_lost_together",
     FailureReason.DELETED: "test_failures.py::test_disruptions_by_kubernetes_cost_no_budget_even_under_never",
 }
-"""What shows each cause on a real kubelet."""
+"""The test of each cause on a real kubelet."""
 _CODES: dict[FailureReason, tuple[int, ...]] = {
     FailureReason.ERROR: (1, FIRST_RETRYABLE),
     FailureReason.OOM_KILLED: (137,),
@@ -53,11 +53,11 @@ _CODES: dict[FailureReason, tuple[int, ...]] = {
 
 
 class FailureTableError(Exception):
-    """The table and the tests do not agree."""
+    """The table and the tests differ."""
 
 
 def failure_table() -> str:
-    """The page."""
+    """Return the page."""
     return HEAD + "\n".join(_lines()) + "\n"
 
 

@@ -28,14 +28,14 @@ class GalleryError(Exception):
 
 
 def gallery() -> str:
-    """The page."""
+    """Return the page."""
     return HEAD + "\n".join(map(_row, EXAMPLES)) + "\n"
 
 
 def _row(example: Example) -> str:
     first = example.path.read_text(encoding="utf-8").partition("\n")[0]
     if not first.startswith("# "):
-        raise GalleryError(f"{example.path.name}: begin with a comment that says what it shows, for the gallery")
+        raise GalleryError(f"{example.path.name}: begin with a comment that describes it, for the gallery")
     made = f"[{'converted' if example.complete else 'needs a decision'}]({FOLDER}/expected/{example.name}.yaml)"
     made += " *K*" if example.real else ""
     given = f"[{example.name}]({FOLDER}/tfjobs/{example.name}.yaml)"
@@ -43,6 +43,6 @@ def _row(example: Example) -> str:
 
 
 def _notes(example: Example) -> Iterator[str]:
-    """How many notes there are of each kind."""
+    """Yield the number of notes of each kind."""
     found = Counter(note.kind for note in example.conversion().notes)
     yield from (f"{found[what]} {what}" for what in NoteKind if found[what])

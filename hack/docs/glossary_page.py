@@ -25,16 +25,16 @@ command `kubectl pstraining takeover`. How views work is in [decision
 
 
 class GlossaryError(Exception):
-    """A word is defined twice, or not at all."""
+    """A word is defined twice, or the definitions are missing."""
 
 
 def glossary_page() -> str:
-    """The page."""
+    """Return the page."""
     return page(tomllib.loads(TABLE.read_text(encoding="utf-8")), of_replication(replication.__doc__ or ""))
 
 
 def page(sections: Mapping[str, Mapping[str, str]], replicated: Mapping[str, str]) -> str:
-    """The page from its sections and the words of replication.
+    """Return the page from its sections and the words of replication.
 
     Raises:
         GlossaryError: a word is in two sections.
@@ -48,7 +48,7 @@ def page(sections: Mapping[str, Mapping[str, str]], replicated: Mapping[str, str
 
 
 def of_replication(doc: str) -> dict[str, str]:
-    """The words that the package's docstring defines, as `- *word*: meaning`.
+    """Return the words that the package's docstring defines, as `- *word*: meaning`.
 
     Raises:
         GlossaryError: it defines none.

@@ -64,7 +64,7 @@ def library(definition: Mapping[str, Any], source: Path = ROOT / "operator") -> 
 
 
 def described(found: Class | Function, name: str) -> Iterator[str]:
-    """A class or a function, and the methods that programs call."""
+    """Yield the lines on a class or a function, and on the methods that programs call."""
     given = [parameter for parameter in found.parameters if parameter.name not in ("self", "kwargs")]
     yield from ("```python", *_signature(name, given), "```", "")
     yield from _sections(found, name, given)
@@ -122,7 +122,7 @@ def _row(*cells: str) -> str:
 
 
 def _settings(schema: Mapping[str, Any], field: str, model: type[BaseModel]) -> Iterator[str]:
-    """The table of a class of settings: Python's names, the runtime's defaults, and what the CRD says of each field."""
+    """The table of a class of settings: Python's names, the runtime's defaults, and the CRD's descriptions."""
     described = {path: child for path, child, _ in fields(schema)}
     yield from (f"| field | in `spec.{field}` | values | default | what it is |", "|---|---|---|---|---|")
     for python, path, default in _leaves(model):

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md, from the metrics as a scrape shows them, and the alerts that read them."""
+"""docs/reference/metrics.md, from the metrics of a scrape, and the alerts that read them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ _TIMES = {"le"}
 
 
 def metrics_page() -> str:
-    """The page."""
+    """Return the page."""
     used = dict(_alerts(ALERTS.read_text(encoding="utf-8")))
     operator = OperatorMetrics(lambda: 0.0, lambda: 0.0)
     operator.count_forbidden((), dict)
@@ -82,7 +82,7 @@ def _table(
 
 
 def _labels(metric: Metric, names: Iterable[str]) -> str:
-    """The labels, each with its values if the operator begins with all of them."""
+    """Return the labels, each with its values if their series exist from the start."""
     values: dict[str, dict[str, None]] = {name: {} for name in names}
     for sample in metric.samples:
         for label, value in sample.labels.items():
@@ -104,7 +104,7 @@ _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
 
 def _alerts(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each series that alerts read, and these alerts."""
+    """Yield each series that alerts read, with these alerts."""
     found: dict[str, list[str]] = {}
     for group in yaml.safe_load(text)["groups"]:
         for rule in group["rules"]:

@@ -15,7 +15,7 @@ and holds the bounds and rules.
 
 
 def fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Path, schema and whether it must be given, of every field that is not part of something opaque."""
+    """Yield path, schema and whether it is required, for every field outside of opaque objects."""
     required = set(schema.get("required", ()))
     for name, child in (schema.get("properties") or {}).items():
         here = f"{path}.{name}" if path else name
@@ -26,7 +26,7 @@ def fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Map
 
 
 def bounds(schema: Mapping[str, Any]) -> str:
-    """What values a field takes."""
+    """Return the allowed values of a field."""
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     kind = str(schema.get("type", "integer or string"))
@@ -36,7 +36,7 @@ def bounds(schema: Mapping[str, Any]) -> str:
 
 
 def default(schema: Mapping[str, Any], needed: bool) -> str:
-    """A field's default as people read it."""
+    """Return a field's default as text."""
     found = schema.get("default")
     if found is None or found == {}:
         return "required" if needed else ""
@@ -44,7 +44,7 @@ def default(schema: Mapping[str, Any], needed: bool) -> str:
 
 
 def table(schema: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The table of a schema's fields."""
+    """Yield the table of a schema's fields."""
     yield "| field | values | default | what it is |"
     yield "|---|---|---|---|"
     for name, child, needed in fields(schema, path):
@@ -53,7 +53,7 @@ def table(schema: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def rules(schema: Mapping[str, Any], seen: set[str]) -> Iterator[str]:
-    """The messages of all rules, outermost first, each once."""
+    """Yield the messages of all rules, outermost first, each once."""
     for rule in schema.get("x-kubernetes-validations", ()):
         if rule["message"] not in seen:
             seen.add(rule["message"])
@@ -63,7 +63,7 @@ def rules(schema: Mapping[str, Any], seen: set[str]) -> Iterator[str]:
 
 
 def reference(definition: Mapping[str, Any]) -> str:
-    """The page."""
+    """Return the page."""
     version = definition["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
     lines = [HEAD, "## spec", "", *table(schema["properties"]["spec"], "spec")]

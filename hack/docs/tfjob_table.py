@@ -24,7 +24,7 @@ FOLDER = "../../tests/tfjob/manifests"
 
 
 def tfjob_table() -> str:
-    """The page."""
+    """Return the page."""
     return HEAD + "".join(f"\n## {title}\n\n" + "\n".join(_lines(cases)) + "\n" for title, cases in GROUPS.items())
 
 

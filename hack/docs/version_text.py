@@ -1,4 +1,4 @@
-"""The project's version wherever a file names it: `make generate` writes it there from pyproject.toml.
+"""The project's version in all files that name it: `make generate` writes it from pyproject.toml.
 
 Changelogs and benchmarks keep the versions that they speak of, and so does OLDER, of which examples show a skew.
 """
@@ -32,17 +32,17 @@ _NAMED = re.compile(rf"({'|'.join(_PLACES)})(?!{re.escape(OLDER)})\d+\.\d+\.\d+(
 
 
 def project_version(root: Path) -> str:
-    """The one place where the version is written."""
+    """Return the version in pyproject.toml, its only source."""
     return str(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
 def rewritten(text: str, version: str) -> str:
-    """The text with another version."""
+    """Return the text with another version."""
     return _NAMED.sub(rf"\g<1>{version}", text)
 
 
 def versioned(root: Path, made: Mapping[Path, str]) -> Iterator[tuple[Path, str]]:
-    """Every file that names the version, and what it must hold.
+    """Yield every file that names the version, with its expected content.
 
     Args:
         root: the checkout.

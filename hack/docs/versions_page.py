@@ -1,4 +1,4 @@
-"""docs/reference/versions.md: what the project needs and was tested with, and which versions may differ.
+"""docs/reference/versions.md: required and tested versions, and the versions that may differ.
 
 The numbers are those of pyproject.toml, the chart, the locks and the local cluster; each rule on differences names the
 test that shows it.
@@ -54,7 +54,7 @@ Every change that needs an action is in the changelog of the version:
 
 @dataclass(frozen=True)
 class Skew:
-    """Two parts whose versions may or may not differ."""
+    """Two parts, and whether their versions may differ."""
 
     parts: str
     may: str
@@ -115,11 +115,11 @@ SKEWS = (
 
 
 class VersionsError(Exception):
-    """A rule names a test that is not there."""
+    """A rule names a test that does not exist."""
 
 
 def versions_page() -> str:
-    """The page."""
+    """Return the page."""
     return (
         HEAD
         + "\n".join(_needs())
@@ -189,7 +189,7 @@ def _skews() -> Iterator[str]:
 
 
 def _upgrades(changelog: str) -> Iterator[str]:
-    """A row for each `### From X: ...` of a version, the newest first; without one, from the version before."""
+    """Yield a row for each `### From X: ...` of a version, the newest first; without one, from the version before."""
     _, *parts = re.split(r"^## \[(\S+)\](.*)\n", changelog, flags=re.MULTILINE)
     versions = list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
     for (to, more, text), before in zip(versions, [*(version for version, *_ in versions[1:]), ""], strict=True):

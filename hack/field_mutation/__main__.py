@@ -1,9 +1,9 @@
 """Shows that every field of a job's spec has a test that fails when the field is ignored.
 
     python -m hack.field_mutation                      all fields
-    python -m hack.field_mutation spec.network ...     those that begin so
+    python -m hack.field_mutation spec.network ...     fields with these prefixes
 
-The field's test (fields.toml) runs twice: as it is, when it must pass, and with the field taken away from every job
+The field's test (fields.toml) runs twice: unchanged, when it must pass, and with the field removed from every job
 before the operator's code reads it (plugin.py), when it must fail.
 """
 
@@ -25,7 +25,7 @@ FAILED = 1
 
 
 def run(tests: Sequence[str], switched_off: fields.Entry | None = None) -> int:
-    """Run tests; pytest's exit code."""
+    """Run tests, and return pytest's exit code."""
     command, environment = [*PYTEST], dict(os.environ)
     if switched_off is not None:
         command += ["-p", "hack.field_mutation.plugin"]
@@ -38,12 +38,12 @@ def run(tests: Sequence[str], switched_off: fields.Entry | None = None) -> int:
 
 
 def chosen(table: dict[str, fields.Entry], begins: Sequence[str]) -> list[fields.Entry]:
-    """The entries of the fields that begin so."""
+    """Return the entries of the fields with these prefixes."""
     return [e for e in table.values() if not begins or any(e.path.startswith(b) for b in begins)]
 
 
 def main(begins: Sequence[str]) -> int:
-    """Switch fields off; return the number of those that no test missed."""
+    """Remove fields, and return the number of those whose tests do not fail."""
     found = chosen(fields.entries(fields.TABLE.read_text(encoding="utf-8")), begins)
     tried = [e for e in found if e.can_be_switched_off]
     if not found or (tried and run(sorted({e.test for e in tried})) != 0):

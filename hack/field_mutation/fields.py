@@ -1,6 +1,6 @@
 """Every field of a job's spec: its default, what holds it, the code that reads it, and the test that fails without.
 
-The table `fields.toml` is kept by hand and checked here: no field is missing in it, and what it names exists.
+The table `fields.toml` is written by hand and checked here: it has every field, and the code and tests exist.
 """
 
 import re
@@ -32,29 +32,29 @@ ignored: `python -m hack.field_mutation` shows it.
 
 
 class FieldError(Exception):
-    """The table and the project do not agree."""
+    """The table and the project differ."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What makes one field work."""
+    """The code and the test of one field."""
 
     path: str
     by: str = ""
     test: str = ""
     instead: Any = None
-    """What a field that must be given is replaced by when it is switched off."""
+    """The replacement of a required field when it is removed."""
     todo: bool = False
     single: bool = False
 
     @property
     def can_be_switched_off(self) -> bool:
-        """Whether taking the field away must make a difference."""
+        """Whether a test must fail without the field."""
         return not self.todo and not self.single
 
 
 def expanded(path: str) -> Iterator[str]:
-    """The paths that one with {a,b} stands for."""
+    """Yield the paths that a path with {a,b} stands for."""
     found = re.search(r"\{([^{}]*)\}", path)
     if found is None:
         yield path
@@ -64,10 +64,10 @@ def expanded(path: str) -> Iterator[str]:
 
 
 def entries(text: str) -> dict[str, Entry]:
-    """The table, by path.
+    """Return the table's entries by path.
 
     Raises:
-        FieldError: a field is there twice.
+        FieldError: a field occurs twice.
     """
     found: dict[str, Entry] = {}
     for raw in tomllib.loads(text)["field"]:
@@ -79,7 +79,7 @@ def entries(text: str) -> dict[str, Entry]:
 
 
 def leaves(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], bool]]:
-    """Every field that holds a value of its own: its schema, and whether it must be given."""
+    """Return every field with a value: its schema, and whether it is required."""
     found = {}
     for path, schema, needed in fields(spec, "spec"):
         inner = schema["items"] if schema.get("type") == "array" else schema
@@ -90,10 +90,10 @@ def leaves(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], bool]]
 
 
 def check(table: Mapping[str, Entry], wanted: Mapping[str, Any]) -> None:
-    """Hold the table to the CRD, the code and the tests.
+    """Check the table against the CRD, the code and the tests.
 
     Raises:
-        FieldError: lists every problem.
+        FieldError: the table has problems; the message lists all.
     """
     wrong = [f"{p} has no entry: say what reads it and which test fails without" for p in wanted if p not in table]
     wrong += [f"{p} is no field of the spec" for p in table if p not in wanted]
@@ -110,7 +110,7 @@ def check(table: Mapping[str, Entry], wanted: Mapping[str, Any]) -> None:
 
 
 def page(definition: Mapping[str, Any]) -> str:
-    """The page docs/project/fields.md, from the CRD and the table."""
+    """Return the page docs/project/fields.md, from the CRD and the table."""
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     table, wanted = entries(TABLE.read_text(encoding="utf-8")), leaves(spec)
     check(table, wanted)
@@ -127,7 +127,7 @@ def page(definition: Mapping[str, Any]) -> str:
 
 
 def _ruled(schema: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The fields of a rule: its fieldPath, else the first path in its message."""
+    """Yield the field of a rule: its fieldPath, or the first path in its message."""
     for rule in schema.get("x-kubernetes-validations", ()):
         named = re.match(r"spec\.[A-Za-z.]*[A-Za-z]", rule["message"])
         if "fieldPath" in rule:

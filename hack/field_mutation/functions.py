@@ -1,4 +1,4 @@
-"""Whether a function that a table names is there."""
+"""A check that a function in a table exists."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def exists(folder: Path, place: str) -> bool:
-    """Whether `file::function` below a folder exists."""
+    """Return whether `file::function` exists below a folder."""
     file, _, function = place.partition("::")
     return bool(function) and function in _functions(folder / file)
 

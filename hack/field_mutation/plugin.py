@@ -1,4 +1,4 @@
-"""A plugin for pytest that takes one field of the spec away from every job; `python -m hack.field_mutation` uses it."""
+"""A plugin of pytest that removes one field of the spec from every job; `python -m hack.field_mutation` uses it."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ NONSENSE = 70
 
 
 def without(value: Any, path: list[str], instead: Any) -> None:
-    """Take a field out of an object as JSON, or replace it where it is given."""
+    """Remove a field from an object as JSON, or replace its value."""
     step, rest = path[0], path[1:]
     name = step.removesuffix("[]")
     if not isinstance(value, dict) or name not in value:
@@ -31,7 +31,7 @@ def without(value: Any, path: list[str], instead: Any) -> None:
 
 
 def pytest_configure() -> None:
-    """Have every job read without the field."""
+    """Remove the field from every job that is read."""
     path = os.environ["PSTRAINING_SWITCHED_OFF"].split(".")
     instead = json.loads(os.environ["PSTRAINING_INSTEAD"])
     original = PSTrainingJob.model_validate

@@ -1,1 +1,1 @@
-"""The artefacts of a release, made of one commit: the same commit gives the same bytes."""
+"""The artefacts of a release, which are reproducible: the same commit results in the same bytes."""

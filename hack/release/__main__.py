@@ -1,6 +1,6 @@
-"""Make a release into a folder: `make release`.
+"""Build a release into a folder: `make release`.
 
-Everything is made of the commit, with its time: the same commit gives the same bytes.
+All artefacts are built from the commit, with its time: the same commit results in the same bytes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from localcluster.progress import Progress
 from localcluster.tools import Toolbox
 
 REGISTRY = "REGISTRY"
-"""What stands for a registry that was not named: no cluster can pull such a name, which has capital letters."""
+"""Placeholder of the registry: no cluster can pull such a name, because of its capital letters."""
 DOWNLOADS = "https://DOWNLOADS"
 LOCKS = ("operator", "runtime-cpu", "cli")
 """Of what is in a release."""
@@ -41,7 +41,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def python_packages(source: Source, folder: Path) -> Path:
-    """Build the source distribution and the wheel; the wheel."""
+    """Build the source distribution and the wheel, and return the wheel's path."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", str(folder)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(source.epoch)}
     done = subprocess.run(command, cwd=source.root, env=environment, capture_output=True, text=True, check=False)
@@ -52,7 +52,7 @@ def python_packages(source: Source, folder: Path) -> Path:
 
 
 def helm() -> str:
-    """The helm program, from $HELM or built."""
+    """Return the path of helm, from $HELM or built."""
     if given := os.environ.get("HELM"):
         return given
     toolbox = Toolbox(read_layout(os.environ), Progress())
@@ -84,7 +84,7 @@ def make(source: Source, folder: Path, given: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the release; the exit status."""
+    """Build the release, and return the exit status."""
     given = options(arguments)
     target: Path = given.out.absolute()
     if target.exists() and not (target / "release.json").exists() and any(target.iterdir()):

@@ -1,4 +1,4 @@
-"""tar.gz files whose bytes depend on nothing but names, contents and modes of their entries, and on one time."""
+"""Reproducible tar.gz files: their bytes depend only on the entries' names, contents and modes, and on one time."""
 
 import gzip
 import hashlib
@@ -17,7 +17,7 @@ class Entry(NamedTuple):
 
 
 def write(path: Path, entries: Mapping[str, Entry], epoch: int) -> None:
-    """Write an archive, sorted by name, of files that root owns."""
+    """Write an archive of files that root owns, sorted by name."""
     with (
         path.open("wb") as raw,
         gzip.GzipFile("", "wb", fileobj=raw, mtime=epoch) as packed,
@@ -32,6 +32,6 @@ def write(path: Path, entries: Mapping[str, Entry], epoch: int) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file, in hexadecimal digits."""
+    """Return the hash of a file in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

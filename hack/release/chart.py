@@ -11,17 +11,17 @@ from hack.release.source import ReleaseError, Source
 
 NAMESPACE = "pstraining-system"
 KUBERNETES = "1.29"
-"""The oldest that the chart accepts: no object needs a newer one."""
+"""The oldest Kubernetes version that the chart accepts; no object needs a newer one."""
 NO_DIGEST = '  digest: ""\n'
 HELMS = ("helm.sh/", "app.kubernetes.io/managed-by")
-"""Labels and annotations that are only true of what Helm installs."""
+"""Labels and annotations that are true only of objects that Helm installs."""
 
 
 def package(source: Source, folder: Path, digest: str) -> Path:
     """Write the chart's archive; its operator's image has the digest, or the version as its tag if that is empty.
 
     Raises:
-        ReleaseError: its version is not the project's.
+        ReleaseError: the chart's version is not the project's.
     """
     chart = source.root / "charts" / "pstraining"
     meta = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def package(source: Source, folder: Path, digest: str) -> Path:
 
 
 def install_manifest(helm: str, chart: Path, registry: str, version: str) -> str:
-    """All objects of the chart with its default values, and their namespace, for `kubectl apply --server-side`.
+    """Return all objects of the chart with its default values, and their namespace, for `kubectl apply --server-side`.
 
     Raises:
         ReleaseError: Helm rejects the chart.
@@ -62,7 +62,7 @@ def install_manifest(helm: str, chart: Path, registry: str, version: str) -> str
 
 
 def _without_helm(found: dict[str, Any]) -> dict[str, Any]:
-    """The object without what is only true where Helm has installed it; a pod template's labels as well."""
+    """Return an object without the labels and annotations of Helm, also in a pod template."""
     template = found.get("spec", {}).get("template", {}) if found["kind"] == "Deployment" else {}
     for metadata in (found["metadata"], template.get("metadata", {})):
         for field in ("labels", "annotations"):

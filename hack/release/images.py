@@ -1,6 +1,6 @@
 """The images of a release as OCI archives, and their digests.
 
-Layers are not compressed: the digest is that of the image as it was built, and does not depend on a version of zlib.
+Layers are not compressed: the digest is that of the built image, and does not depend on the version of zlib.
 """
 
 import os
@@ -42,7 +42,7 @@ def build(source: Source, folder: Path, registry: str) -> tuple[Built, ...]:
 
 
 def export(store: LayerStore, name: str, archive: Path, repository: str) -> Built:
-    """Write a built image as an OCI archive; it is imported under a repository's name and the tag of its version."""
+    """Write a built image as an OCI archive, for an import under a repository's name and the version's tag."""
     image = store.find(name)
     with archive.open("wb") as out:
         write_archive(out, f"{repository}:{name.rpartition(':')[2]}", store, image, present=())

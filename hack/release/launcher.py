@@ -16,7 +16,7 @@ COMPLETE = VENV / "complete"
 
 
 def main() -> None:
-    """Become the plugin; install it before if this was not done yet."""
+    """Replace this process by the plugin, which is installed first if necessary."""
     if sys.version_info < (3, 11):  # noqa: UP036 (any python3 may run it)
         sys.exit(f"error: the plugin needs Python 3.11 or newer; python3 is {sys.version.split()[0]}")
     if not COMPLETE.exists():
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def install() -> None:
-    """Make the environment again: one that is not complete was interrupted."""
+    """Create the environment, and replace one of an interrupted installation."""
     print("installing the plugin's Python packages, once", file=sys.stderr)
     shutil.rmtree(VENV, ignore_errors=True)
     (wheel,) = HERE.glob("*.whl")

@@ -1,4 +1,4 @@
-"""What the images and the plugin install, as CycloneDX: `python -m hack.release.sbom FOLDER`."""
+"""Bills of materials of the images and the plugin, as CycloneDX: `python -m hack.release.sbom FOLDER`."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ LOCKS = ("operator", "runtime-cpu", "runtime-gpu", "cli")
 
 
 def write(folder: Path, root: Path = ROOT, locks: Iterable[str] = LOCKS) -> None:
-    """Write a bill of materials for each lock, without a time or a random number in it."""
+    """Write a bill of materials for each lock, without times and random numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     program = Path(sys.executable).parent / "cyclonedx-py"
     for lock in locks:

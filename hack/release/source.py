@@ -1,6 +1,6 @@
-"""The files of a release: what git tracks, with fixed modes and times, in a folder of their own.
+"""The files of a release: all files that git tracks, with fixed modes and times, in a separate folder.
 
-A checkout's modes depend on its user's umask, and its times on when it was made. Both would go into the images.
+A checkout's modes depend on its user's umask, and its times on the time of the checkout. Images would contain both.
 """
 
 import os
@@ -21,12 +21,12 @@ class ReleaseError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """What a release is made of."""
+    """The commit of a release."""
 
     root: Path
     version: str
     commit: str
-    """Its hash, with `-dirty` behind it if files differ from it."""
+    """The commit's hash, followed by `-dirty` if files differ from the commit."""
     epoch: int
     """The commit's time in seconds, the time of every file in the release."""
 
@@ -36,8 +36,9 @@ def stage(repo: Path, folder: Path, *, uncommitted: bool) -> Source:
 
     Args:
         repo: the checkout.
-        folder: where the copies go; outside the checkout, whose .gitignore would hide them from the build of the wheel.
-        uncommitted: accept files that differ from the commit, also new ones.
+        folder: the folder for the copies, outside the checkout,
+            whose .gitignore would hide them from the build of the wheel.
+        uncommitted: whether files that differ from the commit, including new ones, are accepted.
 
     Raises:
         ReleaseError: files differ from the commit, or versions from each other.
