@@ -101,8 +101,8 @@ def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: A
     import keras
 
     shares = [[touching_all(2 * step + worker) for step in range(STEPS)] for worker in range(WORKERS)]
-    options = {"build": embedding.ours(twice=False), "loss": "binary_crossentropy"}
-    state, first = train_and_restore(client, wide_and_deep, shares, tmp_path, **options)
+    build = embedding.ours(twice=False)
+    state, first = train_and_restore(client, wide_and_deep, shares, tmp_path, build=build, loss="binary_crossentropy")
     expected = embedding.alone(
         first,
         wide_and_deep,

@@ -77,8 +77,8 @@ def test_a_programs_names_are_pythons_and_a_jobs_names_are_the_apis() -> None:
         ),
         (
             {"steps": 10, "mode": "Sync", "orderedSums": True, "compression": {"push": "Auto"}},
-            "training: orderedSums repeats a run bit for bit, and cannot be used with compression Auto, which depends on "
-            "measured times; choose a fixed codec",
+            "training: orderedSums repeats a run bit for bit, and cannot be used with compression Auto, which depends "
+            "on measured times; choose a fixed codec",
         ),
         (
             {"steps": 10, "compression": {"pull": "Int8"}},
