@@ -80,11 +80,11 @@ REFUSED = {
     ),
     "overlapped communication with Sync": (
         edit("spec.training", {"mode": "Sync", "overlapCommunication": True}),
-        "spec.training.overlapCommunication: only updates of mode Async",
+        "spec.training.overlapCommunication needs mode Async",
     ),
     "overlapped communication and local steps": (
         edit("spec.training", {"localSteps": 2, "overlapCommunication": True}),
-        "spec.training.overlapCommunication: only updates of mode Async, and of single steps",
+        "spec.training.overlapCommunication needs mode Async without localSteps",
     ),
     "backup workers without Sync": (
         edit("spec.training.backupWorkers", 1),
