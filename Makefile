@@ -43,7 +43,7 @@ soak: install ## Slow versions of tests: training compared after 200 updates, hu
 		tests/property/test_view_exploration.py tests/property/test_view_faults.py tests/chart/test_score.py
 	@$(SOAK) $(PY) hack/run_tests.py e2e
 
-BENCHES := controlplane training training.accuracy training.auto training.hybrid training.keys
+BENCHES := controlplane training training.accuracy training.auto training.hybrid training.keys training.key_accuracy
 bench: install ## Measure the control plane and the runtime beside others, and check their limits (half a day)
 	@failed=0; for part in $(BENCHES); do $(PY) -m bench.$$part || failed=1; done; exit $$failed
 
