@@ -202,8 +202,8 @@ class Pairs:
         """Call one operation of one member, by the part that it plays at first."""
         import tensorflow as tf
 
-        from pstraining.runtime.ps.parts import ShardParts
         from pstraining.runtime.ps.record import RecordField
+        from pstraining.runtime.ps.saving.parts import ShardParts
 
         if (what, number, member) not in self._functions:
             shard = self.rig.store.member(number, member)

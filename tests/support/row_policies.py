@@ -1,4 +1,4 @@
-"""Which keys of a table have rows on one server, and at which places: the reference of `runtime.ps.dynamic_table`."""
+"""The reference of `runtime.ps.tables.dynamic_table`: the keys that have rows on one server, and the rows' places."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -40,7 +40,7 @@ def differences(rig: Rig) -> list[str]:
     """Where a standby differs from its primary."""
     import tensorflow as tf
 
-    from pstraining.runtime.ps.parts import ShardParts
+    from pstraining.runtime.ps.saving.parts import ShardParts
 
     found = []
     for shard in range(SHARDS):

@@ -55,7 +55,7 @@ def rig_of(client: Any, ps: int) -> Rig:
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces, in place of those that no small model has."""
     from pstraining.runtime.chief import state_admin
-    from pstraining.runtime.ps import parts
+    from pstraining.runtime.ps.saving import parts
 
     monkeypatch.setattr(parts, "SMALL_TABLE", 0)
     monkeypatch.setattr(state_admin, "PIECE_BYTES", PIECE)

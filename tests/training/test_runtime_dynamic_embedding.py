@@ -9,7 +9,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.state import StateMismatchError
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from pstraining.runtime.ps.dynamic_table import RowCount
+from pstraining.runtime.ps.tables.dynamic_table import RowCount
 from tests.support.servers import Rig
 from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew

@@ -20,8 +20,8 @@ from pstraining.runtime.chief.file_plan import FilePiece
 from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.data_ledger import Ledger
-from pstraining.runtime.ps.parts import ShardParts
-from pstraining.runtime.ps.state_parts import MODEL, StatePart, Unit
+from pstraining.runtime.ps.saving.parts import ShardParts
+from pstraining.runtime.ps.saving.state_parts import MODEL, StatePart, Unit
 from pstraining.runtime.telemetry.events import event
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pstraining.runtime.checkpoint.parts import FILE_BYTES, PartFile, SharedRows, header
 from pstraining.runtime.chief.server_state import ReadWindow
 from pstraining.runtime.chief.state_map import Span, StateMap
-from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.saving.parts import ShardParts
 
 SMALL: Final = 1 << 20
 """Mean number of bytes per server from which a tensor has separate files."""

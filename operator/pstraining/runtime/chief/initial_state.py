@@ -7,7 +7,7 @@ import numpy as np
 from pstraining.runtime.checkpoint.state import Entry
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.ps.state_parts import MODEL
+from pstraining.runtime.ps.saving.state_parts import MODEL
 
 
 class InitialState:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pstraining.runtime.ps.dynamic_table import RowCount
+from pstraining.runtime.ps.tables.dynamic_table import RowCount
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 

@@ -21,8 +21,8 @@ from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.file_plan import FilePiece, PlannedFile
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
-from pstraining.runtime.ps.part_files import PartFiles
-from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.saving.part_files import PartFiles
+from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.store import int64
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import PSClient, ShardLostError

@@ -13,8 +13,8 @@ from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.state import ENDED, Entry
 from pstraining.runtime.chief.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.ps.parts import ShardParts
-from pstraining.runtime.ps.state_parts import Unit
+from pstraining.runtime.ps.saving.parts import ShardParts
+from pstraining.runtime.ps.saving.state_parts import Unit
 
 AHEAD: Final = 1
 """Number of blocks that are read while one is written."""

@@ -23,7 +23,7 @@ from pstraining.runtime.chief.server_state import ReadWindow, ServerState
 from pstraining.runtime.chief.state_map import StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
-from pstraining.runtime.ps.parts import ShardParts
+from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.store import ParameterStore, int64
 
 RANGE_BYTES: Final = 8 << 20

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from pstraining.runtime.checkpoint.state import Entry
 from pstraining.runtime.model.partition import Layout
-from pstraining.runtime.ps.parts import ShardParts
-from pstraining.runtime.ps.state_parts import StatePart
+from pstraining.runtime.ps.saving.parts import ShardParts
+from pstraining.runtime.ps.saving.state_parts import StatePart
 
 
 class Span(NamedTuple):

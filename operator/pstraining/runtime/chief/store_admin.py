@@ -17,11 +17,11 @@ from pstraining.runtime.chief.state_admin import StateAdmin
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
-from pstraining.runtime.ps.dynamic_table import RowCount, counts_of
 from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
+from pstraining.runtime.ps.tables.dynamic_table import RowCount, counts_of
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.hybrid.messages import DenseAge

@@ -16,15 +16,15 @@ from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
 from pstraining.runtime.model.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps import dynamic_table
-from pstraining.runtime.ps.arena import Arena
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables
 from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
+from pstraining.runtime.ps.tables import dynamic_table
+from pstraining.runtime.ps.tables.arena import Arena
+from pstraining.runtime.ps.tables.touched_rows import TouchedRows
 from pstraining.runtime.ps.tensors import with_element
-from pstraining.runtime.ps.touched_rows import TouchedRows
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 from pstraining.runtime.model.dynamic_rows import RowInitializer, RowPolicy
 from pstraining.runtime.model.keras_model import Model, Touched
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.arena import SEEN, Arena
 from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
+from pstraining.runtime.ps.tables.arena import SEEN, Arena
 from pstraining.runtime.ps.variables import PSVariable
 
 ROWS: Final = "rows"

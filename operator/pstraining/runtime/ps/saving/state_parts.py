@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 from pstraining.runtime.model.partition import TABLE, Segment
 from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
-from pstraining.runtime.ps.arena import KEYS, SEEN, Arena
-from pstraining.runtime.ps.dynamic_table import ROWS
 from pstraining.runtime.ps.shard import Shard
+from pstraining.runtime.ps.tables.arena import KEYS, SEEN, Arena
+from pstraining.runtime.ps.tables.dynamic_table import ROWS
 from pstraining.runtime.ps.variables import PSVariable
 
 MODEL: Final = "model"

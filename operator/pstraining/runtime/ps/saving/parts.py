@@ -17,11 +17,11 @@ from typing import Any, Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor
-from pstraining.runtime.ps.arena import sizes
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.saving.state_parts import MODEL, StatePart, Unit, parts_of
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.state_parts import MODEL, StatePart, Unit, parts_of
+from pstraining.runtime.ps.tables.arena import sizes
 from pstraining.runtime.ps.variables import PSVariable
 
 SMALL_TABLE: Final = 1 << 20

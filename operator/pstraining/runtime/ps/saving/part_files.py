@@ -11,8 +11,8 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.checksums import METHOD
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
-from pstraining.runtime.ps.parts import ShardParts
-from pstraining.runtime.ps.state_parts import Unit
+from pstraining.runtime.ps.saving.parts import ShardParts
+from pstraining.runtime.ps.saving.state_parts import Unit
 
 ALL: Final = 2**31 - 1
 """More bytes than a file of this module has: the length of a substring up to the end."""
