@@ -48,7 +48,7 @@ def rig_of(client: Any, ps: int, **options: Any) -> Rig:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several files for each part of a table, in place of those that no small model has."""
-    from pstraining.runtime.chief import file_plan
+    from pstraining.runtime.chief.state import file_plan
 
     monkeypatch.setattr(file_plan, "FILE_BYTES", FILE)
     monkeypatch.setattr(file_plan, "SMALL", PIECE // 2)
@@ -151,7 +151,7 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Also what servers wrote where they reached it, and what one can no longer read in the middle of a restore."""
-    from pstraining.runtime.chief import server_files
+    from pstraining.runtime.chief.state import server_files
 
     rig = trained(client, 2)
     path = save(rig, checkpoints_of(rig, of_the_chief))
@@ -215,8 +215,8 @@ def test_what_ends_a_save_by_the_servers(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk, and a chief whose copy another one has released; a lost server ends one save, and not all."""
-    from pstraining.runtime.chief import server_files
     from pstraining.runtime.chief.errors import FencedError
+    from pstraining.runtime.chief.state import server_files
     from pstraining.runtime.transport.client import ShardLostError
 
     def lost(*_: Any) -> Any:
@@ -246,7 +246,7 @@ def test_what_ends_a_save_by_the_servers(
 def test_a_save_that_dies_while_servers_write_leaves_nothing_after_the_next(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pstraining.runtime.chief import server_files
+    from pstraining.runtime.chief.state import server_files
 
     rig = trained(client, 2)
     checkpoints, write = checkpoints_of(rig, tmp_path), server_files.ServerFiles._write

@@ -54,7 +54,7 @@ def rig_of(client: Any, ps: int) -> Rig:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces, in place of those that no small model has."""
-    from pstraining.runtime.chief import state_admin
+    from pstraining.runtime.chief.state import state_admin
     from pstraining.runtime.ps.saving import parts
 
     monkeypatch.setattr(parts, "SMALL_TABLE", 0)
@@ -83,7 +83,7 @@ def kept(rig: Rig) -> list[bool]:
 
 def at_once(rig: Rig) -> State:
     """The state in one call, without a copy on the servers."""
-    from pstraining.runtime.chief import state_admin
+    from pstraining.runtime.chief.state import state_admin
     from pstraining.runtime.ps.record import RecordField
 
     with pytest.MonkeyPatch.context() as patch:

@@ -254,7 +254,7 @@ def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In files that the servers wrote."""
-    from pstraining.runtime.chief import file_plan
+    from pstraining.runtime.chief.state import file_plan
 
     monkeypatch.setattr(file_plan, "FILE_BYTES", 512)
     monkeypatch.setattr(file_plan, "SMALL", 0)
@@ -338,7 +338,7 @@ def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_inser
 
 
 def test_the_chief_s_model_has_the_trained_rows_and_a_mean_row_for_other_keys(client: Any) -> None:
-    from pstraining.runtime.chief.evaluation import evaluation_weights
+    from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 
     rig = rig_of(client)
     rig.start()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.chief.row_reports import RowReporter
+from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig

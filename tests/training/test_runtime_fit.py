@@ -241,7 +241,7 @@ class Drained:
     def __init__(self, callbacks: Sequence[Any], validation: Any = None, optimizer: Any = None) -> None:
         import keras
 
-        from pstraining.runtime.chief.callbacks import EpochEnds
+        from pstraining.runtime.chief.reports.callbacks import EpochEnds
         from pstraining.runtime.model.keras_model import Model
         from pstraining.runtime.model.objective import Objective
 
@@ -257,7 +257,7 @@ class Drained:
             self.ends._thread.join(0.01)
 
     def end(self, step: int, state: Any = None, *, validate: bool = False, **logs: float) -> None:
-        from pstraining.runtime.chief.callbacks import EpochEnd
+        from pstraining.runtime.chief.reports.callbacks import EpochEnd
 
         self.ends.end(EpochEnd(len(self.reported), step, logs, state, validate, len(self.reported) + 1))
         self.wait()
@@ -305,7 +305,7 @@ def test_the_best_weights_are_restored_as_keras_does(client: Any) -> None:
 def test_an_error_of_a_callback_keeps_its_message(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.chief.callbacks import CallbackError
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
 
     class Fails(keras.callbacks.Callback):  # type: ignore[misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

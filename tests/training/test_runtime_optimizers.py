@@ -128,7 +128,7 @@ def touching_all(seed: int) -> Any:
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: Any, tmp_path: Path) -> None:
     """Also after a restore onto another number of servers."""
-    from pstraining.runtime.chief.evaluation import evaluation_weights
+    from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 
     shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _schedule_free, shares, tmp_path)
@@ -237,7 +237,7 @@ def test_the_averages_are_the_result_as_at_the_end_of_fit() -> None:
     import keras
 
     from pstraining.runtime.checkpoint.state import State
-    from pstraining.runtime.chief.evaluation import evaluation_weights, with_weights
+    from pstraining.runtime.chief.reports.evaluation import evaluation_weights, with_weights
 
     both = {"a": keras.optimizers.SGD(0.1, use_ema=True), "b": keras.optimizers.SGD(0.1)}
     values = {"a": np.array([1.0]), "b": np.array([2.0])}
@@ -267,7 +267,8 @@ def test_where_schedule_free_does_not_work() -> None:
 def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.chief import callbacks, refusals
+    from pstraining.runtime.chief import refusals
+    from pstraining.runtime.chief.reports import callbacks
 
     def make() -> Any:
         schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.9)

@@ -310,7 +310,7 @@ class Trainer:
         from pstraining.runtime.chief import refusals
         from pstraining.runtime.chief.chief import Chief
         from pstraining.runtime.chief.options import ChiefOptions
-        from pstraining.runtime.chief.reporting import FitOptions
+        from pstraining.runtime.chief.reports.reporting import FitOptions
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []

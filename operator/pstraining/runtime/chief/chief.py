@@ -20,15 +20,15 @@ from pstraining.runtime.checkpoint.state import StateLostError, StateParts, Supe
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.evaluation import with_weights
-from pstraining.runtime.chief.initial_state import InitialState
 from pstraining.runtime.chief.options import ChiefOptions
 from pstraining.runtime.chief.recovery import ChiefAction
-from pstraining.runtime.chief.reporting import TrainingReporter
-from pstraining.runtime.chief.server_state import ServerState
+from pstraining.runtime.chief.reports.evaluation import with_weights
+from pstraining.runtime.chief.reports.reporting import TrainingReporter
+from pstraining.runtime.chief.reports.unused import report_unused
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
+from pstraining.runtime.chief.state.initial_state import InitialState
+from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.store_admin import StoreAdmin, new_generation
-from pstraining.runtime.chief.unused import report_unused
 from pstraining.runtime.chief.worker_wait import wait_for_workers
 from pstraining.runtime.ps.record import EARLY, Assignment
 from pstraining.runtime.ps.store import ParameterStore

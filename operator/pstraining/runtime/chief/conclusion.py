@@ -9,7 +9,7 @@ import numpy as np
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.evaluation import evaluation_weights
+from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 from pstraining.runtime.model import export
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset

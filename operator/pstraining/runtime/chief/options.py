@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pstraining.runtime.chief.reporting import FitOptions
+from pstraining.runtime.chief.reports.reporting import FitOptions
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.history.recorder import HistoryRecorder
 from pstraining.runtime.model.tensor import Dataset

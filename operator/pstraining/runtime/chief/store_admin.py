@@ -12,8 +12,8 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime.checkpoint.state import State, StateParts, whole
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.server_state import ServerState
-from pstraining.runtime.chief.state_admin import StateAdmin
+from pstraining.runtime.chief.state.server_state import ServerState
+from pstraining.runtime.chief.state.state_admin import StateAdmin
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies

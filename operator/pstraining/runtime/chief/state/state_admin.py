@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.contents import Contents, StatePiece
-from pstraining.runtime.chief.dynamic_contents import RowsPiece
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.file_plan import plan
-from pstraining.runtime.chief.server_files import ServerFiles
-from pstraining.runtime.chief.server_state import ReadWindow, ServerState
-from pstraining.runtime.chief.state_map import StateMap
+from pstraining.runtime.chief.state.contents import Contents, StatePiece
+from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
+from pstraining.runtime.chief.state.file_plan import plan
+from pstraining.runtime.chief.state.server_files import ServerFiles
+from pstraining.runtime.chief.state.server_state import ReadWindow, ServerState
+from pstraining.runtime.chief.state.state_map import StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.saving.parts import ShardParts

@@ -11,9 +11,9 @@ import numpy as np
 
 from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
-from pstraining.runtime.chief.row_reports import RowReporter
+from pstraining.runtime.chief.reports.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
+from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.data.validation import Validation

@@ -11,7 +11,7 @@ import numpy as np
 
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.state import ENDED, Entry
-from pstraining.runtime.chief.state_map import Span, StateMap
+from pstraining.runtime.chief.state.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.saving.state_parts import Unit

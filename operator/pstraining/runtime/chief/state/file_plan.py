@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pstraining.runtime.checkpoint.parts import FILE_BYTES, PartFile, SharedRows, header
-from pstraining.runtime.chief.server_state import ReadWindow
-from pstraining.runtime.chief.state_map import Span, StateMap
+from pstraining.runtime.chief.state.server_state import ReadWindow
+from pstraining.runtime.chief.state.state_map import Span, StateMap
 from pstraining.runtime.ps.saving.parts import ShardParts
 
 SMALL: Final = 1 << 20

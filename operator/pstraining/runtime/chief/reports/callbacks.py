@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.evaluation import evaluation_weights
+from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizer import rate_names

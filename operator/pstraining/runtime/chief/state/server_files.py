@@ -19,7 +19,7 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.file_plan import FilePiece, PlannedFile
+from pstraining.runtime.chief.state.file_plan import FilePiece, PlannedFile
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.saving.part_files import PartFiles
 from pstraining.runtime.ps.saving.parts import ShardParts

@@ -14,10 +14,10 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.parts import header, shared_rows
 from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
-from pstraining.runtime.chief import dynamic_contents
-from pstraining.runtime.chief.dynamic_contents import RowsPiece
-from pstraining.runtime.chief.file_plan import FilePiece
-from pstraining.runtime.chief.state_map import Span, StateMap
+from pstraining.runtime.chief.state import dynamic_contents
+from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
+from pstraining.runtime.chief.state.file_plan import FilePiece
+from pstraining.runtime.chief.state.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.saving.parts import ShardParts
