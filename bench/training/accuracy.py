@@ -145,7 +145,7 @@ class Course:
 
         from pstraining.runtime.compression.push import Residual
         from pstraining.runtime.model.keras_model import Model
-        from pstraining.runtime.model.objective import Objective
+        from pstraining.runtime.model.training.objective import Objective
 
         keras.utils.set_random_seed(seed)
         self._rig.initial = Model(self._task.build, self._optimizer, Objective(self._task.loss)).values()

@@ -57,7 +57,7 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     from pstraining.runtime.checkpoint.state import State
     from pstraining.runtime.chief.store_admin import StoreAdmin
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
     from pstraining.runtime.ps.store import ModelMembers, ParameterStore
     from pstraining.runtime.updates import factory
     from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates

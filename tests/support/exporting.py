@@ -105,7 +105,7 @@ def predict_digits(folder: Path) -> Any:
     from examples.digits.__main__ import load, model, optimizer
     from pstraining.runtime.checkpoint.storage import Checkpoints
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     state = Checkpoints(folder, keep=1).newest()
     assert state is not None

@@ -95,7 +95,7 @@ class Rig:
         import tensorflow as tf
 
         from pstraining.runtime.model.keras_model import Model
-        from pstraining.runtime.model.objective import Objective
+        from pstraining.runtime.model.training.objective import Objective
         from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 

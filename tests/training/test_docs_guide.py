@@ -157,7 +157,7 @@ def test_the_pages_examples_run(shown: str, tmp_path: Path) -> None:
     else:
         import keras
 
-        from pstraining.runtime.model.embedding import remote_tables
+        from pstraining.runtime.model.embeddings.embedding import remote_tables
 
         with remote_tables():  # the readers' are larger than this machine
             exec(shown, {"ids": keras.Input((4,), dtype="int32")})

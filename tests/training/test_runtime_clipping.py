@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.allreduce import transport as ring_transport
-from pstraining.runtime.model import clipping, optimizer, partition
+from pstraining.runtime.model import partition
+from pstraining.runtime.model.optimizers import clipping, optimizer
 from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.ring_pairs import RingPairs

@@ -30,7 +30,7 @@ def on_devices(*layers: Any, **options: Any) -> Any:
     import tensorflow as tf
 
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     with tf.device(DEVICES[0]):
         make = keras.optimizers.SGD

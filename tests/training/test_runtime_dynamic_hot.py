@@ -35,7 +35,7 @@ class BoundedDictionary(Dictionary):
     def _kept(self, sums: dict[int, Any]) -> dict[int, Any]:
         import tensorflow as tf
 
-        from pstraining.runtime.model.dynamic_rows import owners
+        from pstraining.runtime.model.embeddings.dynamic_rows import owners
 
         keys, kept = list(sums), list[int]()
         of_keys = owners(tf.constant(keys, tf.int64), SHARDS).numpy()

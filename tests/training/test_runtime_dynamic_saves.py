@@ -84,7 +84,7 @@ def test_rows_begin_uniform_and_uncorrelated_in_every_precision(dtype: str) -> N
     """Also those of keys in sequence, and their elements among each other."""
     import tensorflow as tf
 
-    from pstraining.runtime.model.dynamic_rows import RowInitializer
+    from pstraining.runtime.model.embeddings.dynamic_rows import RowInitializer
 
     rows = RowInitializer(-0.05, 0.15, seed=7).rows(tf.range(5000, dtype=tf.int64), 32, tf.as_dtype(dtype))
     assert rows.dtype == dtype

@@ -252,7 +252,7 @@ def test_an_index_outside_the_table_is_named(client: Any) -> None:
 
 @pytest.mark.parametrize("name", ["Nadam"])
 def test_an_optimizer_without_row_updates_is_rejected(client: Any, name: str) -> None:
-    from pstraining.runtime.model.optimizer import OptimizerError
+    from pstraining.runtime.model.optimizers.optimizer import OptimizerError
 
     with pytest.raises(OptimizerError, match=name):
         Rig(client, getattr(_keras(), name), ps=1, build=ours())

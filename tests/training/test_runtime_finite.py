@@ -15,7 +15,7 @@ def found(first: Any, second: Any, *, view: bool = False) -> tuple[bool, list[st
     """What is said of their product, and of which kinds the operations are that look at it."""
     import tensorflow as tf
 
-    from pstraining.runtime.model.finite import are_finite
+    from pstraining.runtime.model.optimizers.finite import are_finite
 
     def emit(a: Any, b: Any) -> Any:
         product = tf.matmul(a, b, transpose_a=True)
@@ -57,7 +57,7 @@ def test_of_a_product(first: float, second: float, finite: bool, view: bool) -> 
 def test_of_anything_else(value: float) -> None:
     import tensorflow as tf
 
-    from pstraining.runtime.model.finite import are_finite
+    from pstraining.runtime.model.optimizers.finite import are_finite
 
     check = tf.function(lambda large, small, half: are_finite([large * 2.0, small, half]), autograph=False)
     plain = [np.ones([SIDE * SIDE], "float32"), np.ones([3], "float32"), np.full([9], 60000, "float16")]
@@ -72,7 +72,7 @@ def test_a_model_of_dense_layers_checks_the_factors() -> None:
     import keras
     import tensorflow as tf
 
-    from pstraining.runtime.model.finite import are_finite
+    from pstraining.runtime.model.optimizers.finite import are_finite
 
     model = keras.Sequential([keras.Input((SIDE,)), keras.layers.Dense(SIDE), keras.layers.Dense(SIDE)])
 

@@ -243,7 +243,7 @@ class Drained:
 
         from pstraining.runtime.chief.reports.callbacks import EpochEnds
         from pstraining.runtime.model.keras_model import Model
-        from pstraining.runtime.model.objective import Objective
+        from pstraining.runtime.model.training.objective import Objective
 
         self.reported: list[Any] = []
         loss = Objective("sparse_categorical_crossentropy")

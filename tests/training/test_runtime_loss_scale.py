@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from pstraining.runtime.model import loss_scale
+from pstraining.runtime.model.optimizers import loss_scale
 from pstraining.runtime.ps import worker_registry
 from tests.support.pairs import STEPS as STEPS_OF_PAIRS
 from tests.support.pairs import Message, Pairs

@@ -153,7 +153,7 @@ def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
     from keras.src.utils import naming
 
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     model = Model(small, OPTIMIZERS[name], Objective("sparse_categorical_crossentropy"))
     naming.reset_uids()  # Muon goes by the layers' names
@@ -199,7 +199,7 @@ def test_hybrid_workers_apply_an_optimizer_of_whole_tensors(client: Any) -> None
 def test_the_rows_of_a_table_are_not_a_whole_tensor() -> None:
     import keras
 
-    from pstraining.runtime.model import optimizer
+    from pstraining.runtime.model.optimizers import optimizer
 
     for name in optimizer.WHOLE:
         with pytest.raises(optimizer.OptimizerError, match=f"{name} cannot train embedding tables by rows"):
@@ -255,7 +255,7 @@ def test_the_averages_are_the_result_as_at_the_end_of_fit() -> None:
 def test_where_schedule_free_does_not_work() -> None:
     import keras
 
-    from pstraining.runtime.model import optimizer
+    from pstraining.runtime.model.optimizers import optimizer
 
     own = keras.optimizers.ScheduleFreeAdamW()
     with pytest.raises(optimizer.OptimizerError, match="embedding tables"):
@@ -292,7 +292,7 @@ def test_gradients_are_clipped_with_those_of_the_same_optimizer() -> None:
     import keras
     import tensorflow as tf
 
-    from pstraining.runtime.model import optimizer
+    from pstraining.runtime.model.optimizers import optimizer
 
     both = [keras.optimizers.SGD(0.1, global_clipnorm=5.0), keras.optimizers.SGD(0.1)]
     gradients = [tf.constant([6.0]), tf.constant([7.0]), tf.constant([8.0])]
@@ -303,7 +303,7 @@ def test_gradients_are_clipped_with_those_of_the_same_optimizer() -> None:
 def test_optimizers_of_a_function_and_patterns_that_overlap() -> None:
     import keras
 
-    from pstraining.runtime.model import optimizer
+    from pstraining.runtime.model.optimizers import optimizer
 
     made = []
 

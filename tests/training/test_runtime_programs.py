@@ -43,7 +43,7 @@ def with_method(name: str, method: Any) -> Any:
 def test_a_custom_training_method_is_rejected_unless_a_step_replaces_it(method: str) -> None:
     from pstraining.runtime.model.errors import ModelError
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     build = with_method(method, lambda self, *_, **__: None)
     with pytest.raises(ModelError, match=rf"Own\.{method} .* Trainer\(train_step=\.\.\.\)"):
@@ -79,7 +79,7 @@ def test_a_custom_compile_is_called_or_rejected() -> None:
 
     from pstraining.runtime.model.errors import ModelError
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     def two_optimizers(self: Any, generator: Any, critic: Any) -> None:
         del self, generator, critic
@@ -206,7 +206,7 @@ def test_schedules_losses_and_layers_need_no_config(client: Any, tmp_path: Any) 
 def test_a_schedule_with_a_variable_is_rejected() -> None:
     import keras
 
-    from pstraining.runtime.model.optimizer import OptimizerError, check
+    from pstraining.runtime.model.optimizers.optimizer import OptimizerError, check
 
     class Steered(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
         def __init__(self) -> None:

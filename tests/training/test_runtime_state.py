@@ -217,7 +217,7 @@ def test_each_worker_draws_its_own_numbers_from_the_programs_seed() -> None:
     import keras
 
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     def draws(*, worker: int, step: int, seed: int = 7) -> list[int]:
         def build() -> Any:

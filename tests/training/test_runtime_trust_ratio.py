@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.allreduce import transport as ring_transport
-from pstraining.runtime.model import optimizer, partition, trust_ratio
+from pstraining.runtime.model import partition
+from pstraining.runtime.model.optimizers import optimizer, trust_ratio
 from tests.support.local_servers import LocalServers
 from tests.support.pairs import Message, Pairs, rounds_messages
 from tests.support.servers import Rig, batches, in_float64
@@ -60,7 +61,7 @@ def test_segments_on_three_servers_equal_keras(make: Any) -> None:
     """In this process: the same gradients for Keras's Lamb, and for its clones on every server's pieces."""
 
     from pstraining.runtime.model.keras_model import Model
-    from pstraining.runtime.model.objective import Objective
+    from pstraining.runtime.model.training.objective import Objective
 
     model = Model(wide, make, Objective("sparse_categorical_crossentropy"))
     alone, own = wide(), make()

@@ -270,7 +270,7 @@ def test_an_error_of_the_program_is_not_mistaken_for_a_lost_server_for_ever(clie
 def test_an_unknown_optimizer_is_rejected() -> None:
     import keras
 
-    from pstraining.runtime.model import optimizer
+    from pstraining.runtime.model.optimizers import optimizer
 
     class Mine(keras.optimizers.SGD):  # type: ignore[misc]
         pass

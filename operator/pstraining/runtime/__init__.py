@@ -12,7 +12,7 @@ from pstraining.runtime.data.sources import Files, Ranges
 from pstraining.runtime.trainer import Trainer
 
 if TYPE_CHECKING:
-    from pstraining.runtime.model.embedding import Embedding
+    from pstraining.runtime.model.embeddings.embedding import Embedding
 
 __all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "TrainingSettings"]
 
@@ -20,7 +20,7 @@ __all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "Tra
 def __getattr__(name: str) -> Any:
     """The layer is imported when it is asked for: it needs Keras."""
     if name == "Embedding":
-        from pstraining.runtime.model.embedding import Embedding
+        from pstraining.runtime.model.embeddings.embedding import Embedding
 
         return Embedding
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,8 +17,8 @@ from pstraining.runtime.data.sources import Source
 from pstraining.runtime.data.total_updates import total_updates
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import install_exit_code
-from pstraining.runtime.model.objective import Objective
 from pstraining.runtime.model.tensor import Dataset
+from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
 from pstraining.runtime.tracking.tracking import Tracking
 from pstraining.runtime.transport import http2_probe, sockets

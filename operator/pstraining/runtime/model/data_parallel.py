@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, cast
 import keras
 import tensorflow as tf
 
-from pstraining.runtime.model import sparse_optimizer
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.keras_model import Fetch, Model, Touched
+from pstraining.runtime.model.optimizers import sparse_optimizer
 from pstraining.runtime.model.tensor import Batch, KerasVariable, Tensor
-from pstraining.runtime.model.training_step import samples
+from pstraining.runtime.model.training.training_step import samples
 
 SEED_STRIDE: Final = 0x9E3779B1
 """Added to seeds from one device to the next, so that dropout masks differ: 2^32 divided by the golden ratio."""

@@ -16,14 +16,15 @@ import tensorflow as tf
 from keras.src.trainers.trainer import model_supports_jit
 from keras.src.utils import naming
 
-from pstraining.runtime.model import loss_scale, optimizer, overrides, own_state, partition, sparse_optimizer
-from pstraining.runtime.model.embedding import Embedding, Lookups, looking_up, remote_tables
+from pstraining.runtime.model import overrides, own_state, partition
+from pstraining.runtime.model.embeddings.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
-from pstraining.runtime.model.objective import Objective
-from pstraining.runtime.model.state_changes import Average, Writes, averages
+from pstraining.runtime.model.optimizers import loss_scale, optimizer, sparse_optimizer
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
-from pstraining.runtime.model.training_step import TrainingStep
+from pstraining.runtime.model.training.objective import Objective
+from pstraining.runtime.model.training.state_changes import Average, Writes, averages
+from pstraining.runtime.model.training.training_step import TrainingStep
 
 STATE: Final = "state"
 """The layout's group of variables that no optimizer touches."""

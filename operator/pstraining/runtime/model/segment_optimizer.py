@@ -13,12 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model import optimizer as optimizers
 from pstraining.runtime.model.keras_model import STATE
-from pstraining.runtime.model.loss_scale import LossScale, LossScaleSettings
+from pstraining.runtime.model.optimizers import optimizer as optimizers
+from pstraining.runtime.model.optimizers.loss_scale import LossScale, LossScaleSettings
+from pstraining.runtime.model.optimizers.trust_ratio import Piece, TrustRatios
 from pstraining.runtime.model.partition import Array, Layout, Segment
 from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Tensor
-from pstraining.runtime.model.trust_ratio import Piece, TrustRatios
 
 
 class SlotPlace(NamedTuple):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
-from pstraining.runtime.model import clipping
 from pstraining.runtime.model.keras_model import STATE, Model, Touched
+from pstraining.runtime.model.optimizers import clipping
+from pstraining.runtime.model.optimizers.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
-from pstraining.runtime.model.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, unless, with_dependencies
 from pstraining.runtime.ps.data_ledger import Ledger

@@ -10,7 +10,7 @@ import tensorflow as tf
 from pstraining.runtime.model import partition
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.keras_model import Fetch, Model
-from pstraining.runtime.model.sparse_optimizer import routed
+from pstraining.runtime.model.optimizers.sparse_optimizer import routed
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import critical

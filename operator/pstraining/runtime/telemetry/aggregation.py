@@ -31,7 +31,7 @@ def encode(incarnation: int, counters: Mapping[str, float], outputs: str = "") -
     Args:
         incarnation: start of the worker's process, in nanoseconds since 1970.
         counters: the process's counters.
-        outputs: description of the model's outputs for Keras' metrics, see `model.training_metrics`.
+        outputs: description of the model's outputs for Keras' metrics, see `model.training.training_metrics`.
     """
     finite = {name: value for name, value in counters.items() if math.isfinite(value)}
     return json.dumps({"incarnation": incarnation, "counters": finite, "outputs": outputs})

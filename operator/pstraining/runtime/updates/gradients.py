@@ -5,13 +5,14 @@ from typing import Final, NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.model import data_parallel, sparse_optimizer
+from pstraining.runtime.model import data_parallel
 from pstraining.runtime.model.errors import ModelError
-from pstraining.runtime.model.finite import are_finite
 from pstraining.runtime.model.keras_model import STATE, Touched
-from pstraining.runtime.model.optimizer import check_for_local_steps
+from pstraining.runtime.model.optimizers import sparse_optimizer
+from pstraining.runtime.model.optimizers.finite import are_finite
+from pstraining.runtime.model.optimizers.optimizer import check_for_local_steps
 from pstraining.runtime.model.tensor import Batch, Tensor
-from pstraining.runtime.model.training_step import samples
+from pstraining.runtime.model.training.training_step import samples
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.messages import GradientStats
 

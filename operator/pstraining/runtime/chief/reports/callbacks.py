@@ -19,7 +19,7 @@ from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
-from pstraining.runtime.model.optimizer import rate_names
+from pstraining.runtime.model.optimizers.optimizer import rate_names
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 from pstraining.runtime.telemetry.events import event

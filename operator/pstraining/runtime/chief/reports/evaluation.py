@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from pstraining.runtime.checkpoint.state import State, StateParts
-from pstraining.runtime.model.optimizer import is_schedule_free
+from pstraining.runtime.model.optimizers.optimizer import is_schedule_free
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
-from pstraining.runtime.model.dynamic_rows import owners
+from pstraining.runtime.model.embeddings.dynamic_rows import owners
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.tables.arena import KEYS, SEEN
 from pstraining.runtime.ps.tables.dynamic_table import ROWS

@@ -11,7 +11,7 @@ from typing import Final
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from pstraining.runtime.model.dynamic_rows import mixed
+from pstraining.runtime.model.embeddings.dynamic_rows import mixed
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, not_applied, remembered, unordered, with_dependencies
 from pstraining.runtime.ps.variables import PSVariable, function_graph

@@ -11,7 +11,7 @@ from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.dynamic_rows import RowInitializer, RowPolicy
+from pstraining.runtime.model.embeddings.dynamic_rows import RowInitializer, RowPolicy
 from pstraining.runtime.model.keras_model import Model, Touched
 from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model.clipping import MeanClipping, added, are_usable
+from pstraining.runtime.model.optimizers.clipping import MeanClipping, added, are_usable
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Tensor

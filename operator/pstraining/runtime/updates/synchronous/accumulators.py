@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from pstraining.runtime.compression.codecs import VectorCodec
 from pstraining.runtime.compression.pull import PullShadow
-from pstraining.runtime.model import sparse_optimizer
-from pstraining.runtime.model.clipping import MeanClipping, are_usable
 from pstraining.runtime.model.keras_model import Touched
+from pstraining.runtime.model.optimizers import sparse_optimizer
+from pstraining.runtime.model.optimizers.clipping import MeanClipping, are_usable
 from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable

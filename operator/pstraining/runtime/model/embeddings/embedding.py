@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model.dynamic_rows import RowInitializer, RowPolicy
+from pstraining.runtime.model.embeddings.dynamic_rows import RowInitializer, RowPolicy
+from pstraining.runtime.model.embeddings.known_rows import KnownRows
 from pstraining.runtime.model.errors import ModelError
-from pstraining.runtime.model.known_rows import KnownRows
 from pstraining.runtime.model.tensor import KerasVariable, Operation, Shape, Tensor
 
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
 
 from pstraining.runtime.errors import FinalError
-from pstraining.runtime.model.objective import OwnStep
 from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
-from pstraining.runtime.model.training_metrics import OWN_STEP, TrainingMetrics
+from pstraining.runtime.model.training.objective import OwnStep
+from pstraining.runtime.model.training.training_metrics import OWN_STEP, TrainingMetrics
 
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
 

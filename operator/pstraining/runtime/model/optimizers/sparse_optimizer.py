@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pstraining.runtime.model import dynamic_rows
-from pstraining.runtime.model import optimizer as optimizers
+from pstraining.runtime.model.embeddings import dynamic_rows
+from pstraining.runtime.model.optimizers import optimizer as optimizers
 from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Shape, Tensor, Variable
 
 

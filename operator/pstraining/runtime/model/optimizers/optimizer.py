@@ -2,11 +2,14 @@
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
 shapes of tensors would be silently wrong on a vector, so its clone has variables of their shapes. Its tensors are not
-cut, unless norms are all that it uses, and the servers agree on them (`model.trust_ratio`). Which of the two an
-optimizer is has been measured; others are refused. A clone does not clip by norm: the mean of a round is clipped before
-it (`model.clipping`), and in mode Async each worker clips its gradient. On large vectors TensorFlow's fused kernels
-replace Keras's composed arithmetic of the common optimizers inside the clone: half the server's time, and equal up to
-rounding. Schedules, weight decay, averages and clipping by value remain Keras's."""
+cut, unless norms are all that it uses, and the servers agree on them (`trust_ratio`). The kind of each optimizer was
+measured; unknown optimizers are refused.
+
+A clone does not clip by norm: the mean of a round is clipped before it (`clipping`), and in mode Async each worker
+clips its gradient. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common
+optimizers inside the clone. They take half the server's time, and their results are equal up to rounding. Schedules,
+weight decay, averages and clipping by value remain Keras's.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

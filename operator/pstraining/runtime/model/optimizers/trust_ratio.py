@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.model.clipping import added, sum_of_squares
+from pstraining.runtime.model.optimizers.clipping import added, sum_of_squares
 from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Operation, Tensor
 
 _TOTALS: ContextVar[Tensor] = ContextVar("totals")
