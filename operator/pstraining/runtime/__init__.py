@@ -5,7 +5,7 @@ the same program. Importing this package imports neither TensorFlow nor Keras, s
 TensorFlow's server without ever paying for them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.data.sources import Files, Ranges
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "TrainingSettings"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """The layer is imported when it is asked for: it needs Keras."""
     if name == "Embedding":
         from pstraining.runtime.model.embeddings.embedding import Embedding

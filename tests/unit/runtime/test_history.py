@@ -16,7 +16,7 @@ from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 from pstraining.runtime.history.gathering import gather, share, shortened
-from pstraining.runtime.history.operator import Known, OperatorError
+from pstraining.runtime.history.operator import Known, LogRun, OperatorError
 from pstraining.runtime.history.recorder import HistoryRecorder
 
 UID = "0123"
@@ -42,7 +42,7 @@ class StubOperator:
         self.asked.append("job")
         if self._job is None:
             raise OperatorError("503 Service Unavailable: the operator is busy")
-        logs = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self._logs]
+        logs: list[LogRun] = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self._logs]
         return Known(self._job, [{"metadata": {"name": log["pod"]}} for log in logs], logs)
 
     def log(self, pod: str, *, previous: bool) -> LogEnd:

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 
@@ -180,7 +180,7 @@ class StoredState:
         return read_at(self._descriptor, offset, size, name).view(dtype)
 
 
-def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, described: Any, room: int) -> _Place:
+def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, described: object, room: int) -> _Place:
     """Return the location of a tensor's elements, after a check of its headers.
 
     Raises:

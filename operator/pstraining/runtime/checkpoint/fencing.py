@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pstraining.runtime.checkpoint import files, naming
 from pstraining.runtime.checkpoint.state import SupersededError
@@ -133,7 +133,7 @@ def _create(folder: Path, number: int, writer: Writer) -> bool:
 
 def _read(marker: Path) -> Writer:
     try:
-        content: Any = json.loads((marker / CHIEF).read_text(encoding="utf-8"))
+        content = json.loads((marker / CHIEF).read_text(encoding="utf-8"))
         job, term = content["job"], content["term"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # removed meanwhile, or damaged
         return Writer()

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Final
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full disk or quota."""
@@ -42,7 +42,7 @@ def make_folder(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
-def write_durably(path: Path, write: Callable[[Any], Any]) -> None:
+def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Create a file, let `write` fill it, and force it to disk."""
     with path.open("wb") as file:
         write(file)

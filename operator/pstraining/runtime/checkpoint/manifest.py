@@ -69,18 +69,18 @@ def decode(text: str, key: Key) -> Manifest:
     return Manifest(content["arrays"], {name: Parts.of(own) for name, own in content.get("parts", {}).items()})
 
 
-def describe(entries: Mapping[str, Entry]) -> dict[str, list[Any]]:
+def describe(entries: Mapping[str, Entry]) -> dict[str, list[object]]:
     """Return dtype and shape of each tensor by name, as the manifest has them."""
     return {name: [entry.dtype, list(entry.shape)] for name, entry in entries.items()}
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(content: Mapping[str, object]) -> dict[str, object]:
     """Return a manifest with the checksum (CRC-32) of its other fields."""
     rest = {name: value for name, value in content.items() if name != "checksum"}
     return rest | {"checksum": zlib.crc32(json.dumps(rest, sort_keys=True).encode())}
 
 
-def _describe(layout: Layout) -> list[dict[str, Any]]:
+def _describe(layout: Layout) -> list[dict[str, object]]:
     return [
         {
             "ps": segment.ps,

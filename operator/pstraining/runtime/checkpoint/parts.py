@@ -44,7 +44,7 @@ class Parts(NamedTuple):
         """Return the parts that a manifest describes."""
         return cls(described["width"], [PartFile(*file) for file in described["files"]])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the description for the manifest."""
         return {"width": self.width, "files": [list(file) for file in self.files]}
 
@@ -156,7 +156,7 @@ class PartFolder:
                 found[at : at + file.stride * (last - first) : file.stride] = rows
         return found.reshape(-1)[begin - low * width : end - low * width]
 
-    def _rows(self, file: PartFile, dtype: np.dtype[Any], width: int, first: int, last: int) -> Array:
+    def _rows(self, file: PartFile, dtype: np.dtype[np.generic], width: int, first: int, last: int) -> Array:
         skip, of_row = len(header(str(dtype), file.rows, width)), width * dtype.itemsize
         descriptor = os.open(file.name, os.O_RDONLY, dir_fd=self._descriptor)
         try:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import StoredState
@@ -147,7 +147,7 @@ class Checkpoints:
             self._sweep(own.number)
             raise
 
-    def write_whole(self, name: str, write: Callable[[Path], Any]) -> None:
+    def write_whole(self, name: str, write: Callable[[Path], object]) -> None:
         """Create or replace a file beside the checkpoints in one operation.
 
         Args:

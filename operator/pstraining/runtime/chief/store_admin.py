@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import tensorflow as tf
@@ -295,7 +295,7 @@ class StoreAdmin:
         with tf.control_dependencies(taken):
             return self.client.to_local(taken[0])
 
-    def _demand(self, function: TracedFunction, *arguments: Any) -> None:
+    def _demand(self, function: TracedFunction, *arguments: object) -> None:
         """Call a function whose result is 1 on every server that accepts the chief's fence."""
         replies = self.client.call(function, *arguments)
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:

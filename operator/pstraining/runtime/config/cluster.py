@@ -57,9 +57,9 @@ class Cluster:
     """Number of GPUs in the container's limits."""
     in_pod: bool = False
     """Whether the task runs in a pod, where a launcher runs beside each parameter server."""
-    training: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, object] = field(default_factory=dict)
     """The job's `spec.training`."""
-    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Mapping[str, object] = field(default_factory=dict)
     """The job's `spec.checkpoint`. The pod's environment overrides its path."""
 
     @property

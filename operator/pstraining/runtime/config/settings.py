@@ -6,7 +6,7 @@ field.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -113,7 +113,7 @@ class CheckpointSettings(BaseModel):
     """Whether the chief writes the job's history, `summary.json` and the logs, beside the checkpoints."""
 
 
-def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Mapping[str, Any]) -> Settings:
+def resolve(name: str, model: type[Settings], script: Mapping[str, object], job: Mapping[str, object]) -> Settings:
     """The program's values with the job's over them.
 
     Args:
@@ -137,7 +137,7 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, Any], job: Ma
         raise SettingsError(problems) from None
 
 
-def _by_alias(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+def _by_alias(model: type[BaseModel], values: Mapping[str, object]) -> dict[str, object]:
     """Return values by the API's names, from values by Python's names."""
     found = {}
     for name, value in values.items():

@@ -4,15 +4,15 @@ Notes report the data that could not be gathered.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from pstraining.api import contract
 from pstraining.api.summary import LOG_BYTES, LOGS_FOLDER, KeptLog, LogEnd
 from pstraining.redaction import Redactor
-from pstraining.runtime.history.operator import Known, OperatorError
+from pstraining.runtime.history.operator import Known, KubernetesObject, LogRun, OperatorError
 
 TOTAL_BYTES: Final = 64 << 20
 """Maximum bytes of all logs; with more than 64 logs, each has a smaller share."""
@@ -42,9 +42,9 @@ class JobSource(Protocol):
 class Gathered:
     """The gathered data."""
 
-    job: dict[str, Any] | None = None
+    job: KubernetesObject | None = None
     """The job, without secrets; None if it could not be read."""
-    pods: list[dict[str, Any]] = field(default_factory=list)
+    pods: list[KubernetesObject] = field(default_factory=list)
     """The job's pods, without secrets."""
     logs: list[KeptLog] = field(default_factory=list)
     texts: dict[str, bytes] = field(default_factory=dict)
@@ -52,13 +52,13 @@ class Gathered:
     notes: list[str] = field(default_factory=list)
     redactor: Redactor = field(default_factory=Redactor)
 
-    def keep(self, run: Mapping[str, Any], content: LogEnd | str, limit: int) -> None:
-        """Keep the log of a run, or why there is none.
+    def keep(self, run: LogRun, content: LogEnd | str, limit: int) -> None:
+        """Keep the log of a run, or the reason why there is none.
 
         Args:
-            run: its task, its pod, and whether it is the previous one.
-            content: the log, or why it could not be read.
-            limit: bytes.
+            run: the log's task, pod and run.
+            content: the log, or the reason why it could not be read.
+            limit: the most bytes that are kept.
         """
         log = KeptLog(task=run["task"], pod=run["pod"], previous=run["previous"])
         if isinstance(content, str):
@@ -87,16 +87,16 @@ def gather(
     operator: JobSource,
     *,
     seconds: float,
-    wants_logs: Callable[[Mapping[str, Any]], object] = lambda job: True,
+    wants_logs: Callable[[KubernetesObject], object] = lambda job: True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Gathered:
-    """Ask for the job, and for its logs.
+    """Request the job and its logs, and return them without secrets.
 
     Args:
-        operator: is asked.
-        seconds: after which no further log is asked for.
-        wants_logs: whether the logs of this job are asked for at all.
-        clock: seconds.
+        operator: the source of the data.
+        seconds: time for the logs; no request for a log starts later.
+        wants_logs: whether the logs of this job are requested at all.
+        clock: the time in seconds.
     """
     found, until = Gathered(), clock() + seconds
     if not operator.is_there:
@@ -114,10 +114,8 @@ def gather(
     return found
 
 
-def _gather_logs(
-    operator: JobSource, runs: Sequence[Mapping[str, Any]], found: Gathered, is_late: Callable[[], bool]
-) -> None:
-    def read(run: Mapping[str, Any]) -> LogEnd | str:
+def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, is_late: Callable[[], bool]) -> None:
+    def read(run: LogRun) -> LogEnd | str:
         if is_late():
             return "there was no time left to read it"
         try:
@@ -125,11 +123,11 @@ def _gather_logs(
         except OperatorError as error:
             return str(error)
 
-    # A run that only waits needs next to nothing of its share, which the run before it has then.
+    # The log of an idle run is short; the log of the run before it takes the rest of its share.
     limit, known = share(len(runs)), {(run["pod"], run["previous"]) for run in runs}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while runs:
-            earlier = []
+            earlier: list[LogRun] = []
             for run, content in zip(runs, pool.map(read, runs), strict=True):
                 found.keep(run, content, limit)
                 if _only_waits(content) and (run["pod"], True) not in known:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from urllib.parse import quote
 
 from pstraining.api.summary import HEADER_WHOLE, LogEnd
@@ -22,14 +22,26 @@ class OperatorError(Exception):
     """The operator has not answered, or has refused the request; the message has the reason."""
 
 
+KubernetesObject = dict[str, Any]
+"""A job or a pod, as JSON."""
+
+
+class LogRun(TypedDict):
+    """A log that the operator can read."""
+
+    task: str
+    pod: str
+    previous: bool
+    """Whether it is the log of the container's previous run."""
+
+
 @dataclass(frozen=True)
 class Known:
     """The operator's data on a job."""
 
-    job: dict[str, Any]
-    pods: Sequence[dict[str, Any]]
-    logs: Sequence[dict[str, Any]]
-    """Task, pod and run (`previous`) of every log."""
+    job: KubernetesObject
+    pods: Sequence[KubernetesObject]
+    logs: Sequence[LogRun]
 
 
 class OperatorClient:

@@ -20,7 +20,7 @@ from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.errors import final_error
 from pstraining.runtime.history.gathering import Gathered, JobSource, gather
-from pstraining.runtime.history.operator import OperatorClient
+from pstraining.runtime.history.operator import KubernetesObject, OperatorClient
 from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.telemetry.events import event
 
@@ -32,7 +32,7 @@ STOP_SECONDS: Final = 10.0
 """Seconds for the logs after SIGTERM: a pod has 30 s by default, and its state is saved meanwhile."""
 
 
-def failure(job: Mapping[str, Any]) -> str | None:
+def failure(job: KubernetesObject) -> str | None:
     """Return why the operator has failed the job; None if it has not."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Failed" and condition.get("status") == "True":
@@ -60,9 +60,9 @@ class HistoryRecorder:
         self._folder = Path(checkpoint.path) if checkpoint and checkpoint.path and keeps else None
         self._is_on = self._folder is not None and self._cluster.is_chief
         self._checkpoints: Checkpoints | None = None
-        self.settings: dict[str, Any] = {}
+        self.settings: dict[str, object] = {}
         """The settings in force, by the API's names."""
-        self._training: dict[str, Any] | None = None
+        self._training: dict[str, object] | None = None
         self._start: _Background | None = None
         """The request for the job at the chief's start, until its reply is written."""
         self._stop: _Background | None = None

@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pstraining.runtime.model.partition import Array
+
 LARGEST_BYTES: Final = 1 << 30
 """Maximum bytes of weights in an exported model: the export needs memory for two further copies."""
 _OURS: Final = "pstraining>Embedding"
@@ -24,7 +26,7 @@ class NotExportedError(Exception):
     """A model that Keras cannot save as a whole."""
 
 
-def save_weights(model: Any, path: Path) -> None:
+def save_weights(model: keras.Model, path: Path) -> None:
     """Write the weights to a file, as Keras does.
 
     Raises:
@@ -34,7 +36,7 @@ def save_weights(model: Any, path: Path) -> None:
         model.save_weights(path)
 
 
-def save_model(model: Any, path: Path) -> None:
+def save_model(model: keras.Model, path: Path) -> None:
     """Write the whole model to a file.
 
     Raises:
@@ -54,7 +56,7 @@ def save_model(model: Any, path: Path) -> None:
         raise NotExportedError(f"{type(error).__name__}: {error}") from error
 
 
-def plain(model: Any) -> Any:
+def plain(model: keras.Model) -> keras.Model:
     """Return an equal model with Keras's layers instead of this package's, and the same weights.
 
     A layer with rows by key becomes an `IntegerLookup` and a `keras.layers.Embedding`, whose row 0 is that of unknown
@@ -77,12 +79,12 @@ def plain(model: Any) -> Any:
     return made
 
 
-def _dynamic(model: Any) -> list[Any]:
+def _dynamic(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the layers with rows by key."""
     return [layer for layer in model._flatten_layers() if getattr(layer, "known", None) is not None]
 
 
-def _lookup(layer: Any) -> dict[str, Any]:
+def _lookup(layer: keras.layers.Layer) -> dict[str, Any]:
     """Return the config of Keras's layers that look up the rows that a layer knows."""
     keys = layer.known.keys.numpy().tolist() or [0]  # Keras wants one, and gives it the row of unknown keys
     known = set(keys)
@@ -93,13 +95,13 @@ def _lookup(layer: Any) -> dict[str, Any]:
     return config
 
 
-def _rows(layer: Any) -> Any:
+def _rows(layer: keras.layers.Layer) -> Array:
     """Return the rows of unknown keys, and then those of the keys of `_lookup`."""
-    rows = layer.known.with_unknown()
+    rows: Array = layer.known.with_unknown()
     return rows if len(rows) > 1 else np.repeat(rows, 2, 0)
 
 
-def _with_keras_layers(config: Any, dynamic: Mapping[str, Any]) -> Any:
+def _with_keras_layers(config: Any, dynamic: Mapping[str, keras.layers.Layer]) -> Any:
     if isinstance(config, list | tuple):
         return type(config)(_with_keras_layers(part, dynamic) for part in config)
     if not isinstance(config, dict):

@@ -212,7 +212,7 @@ def _apply(status: ProcessStatus, request: Request) -> ProcessStatus:
     raise ValueError(f"a request to {request.verb} needs a view")
 
 
-def _encode_view(view: View) -> list[Any]:
+def _encode_view(view: View) -> list[object]:
     shards = [[list(process) for process in shard] for shard in view.shards]
     return [list(view.ballot), shards, [list(process) for process in view.learners]]
 

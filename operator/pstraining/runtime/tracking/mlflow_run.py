@@ -18,7 +18,7 @@ PARAMETERS_AT_ONCE: Final = 100
 
 
 def tracker_of(
-    cluster: Cluster, settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+    cluster: Cluster, settings: Mapping[str, object], environ: Mapping[str, str] = os.environ
 ) -> Tracker | None:
     """Return a tracker for the chief of a job, or None if the environment names no server.
 
@@ -34,7 +34,7 @@ def tracker_of(
     return Tracker(lambda: MlflowRun(tags, parameters, environ))
 
 
-def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+def flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
     """Return each setting that has a value by its path, such as training.compression.push."""
     for name, value in settings.items():
         if isinstance(value, Mapping):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from pstraining.api.summary import SUMMARY_FILE
 from pstraining.runtime.config.cluster import Cluster
@@ -27,7 +27,7 @@ class Tracking:
         self._cluster, self._folder = cluster, folder
         self._tracker: Tracker | None = None
 
-    def start(self, settings: Mapping[str, Any]) -> None:
+    def start(self, settings: Mapping[str, object]) -> None:
         """Begin, or continue, the run of this job; the settings become its parameters."""
         self._tracker = tracker_of(self._cluster, settings)
 

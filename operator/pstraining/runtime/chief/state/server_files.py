@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import tensorflow as tf
 
@@ -205,7 +205,7 @@ class ServerFiles:
             return checksums.as_text(self._call(("checksum", shard, member), emit, str(path)))
         return ""
 
-    def _call(self, key: Hashable, emit: Callable[..., object], *arguments: Any) -> Any:
+    def _call(self, key: Hashable, emit: Callable[..., object], *arguments: object) -> Tensor:
         given = [tf.constant(argument) if isinstance(argument, str) else argument for argument in arguments]
         with _file_errors():
             return self._client.call(self._function(key, lambda *own: self._client.to_local(emit(*own))), *given)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import tensorflow as tf
 
@@ -225,7 +225,7 @@ class StateAdmin:
         found: Sequence[Array] = values
         return found
 
-    def _emit_snapshot(self) -> list[Any]:
+    def _emit_snapshot(self) -> list[Tensor]:
         return self._on(self._primaries, lambda own: own.snapshot())
 
     def _emit_keep(self, fence: Tensor, token: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -244,7 +244,7 @@ class StateAdmin:
     def _emit_on(self, shards: Sequence[ShardParts], emit: Callable[..., Tensor]) -> Callable[..., list[Tensor]]:
         return lambda *arguments: self._on(shards, lambda own: emit(own, *arguments))
 
-    def _on(self, members: Sequence[ShardParts], emit: Callable[[ShardParts], Any]) -> list[Any]:
+    def _on(self, members: Sequence[ShardParts], emit: Callable[[ShardParts], Tensor]) -> list[Tensor]:
         return [self._client.to_local(emit(member)) for member in members]
 
     def _function(self, key: Hashable, emit: Callable[..., object], like: object = None) -> TracedFunction:
@@ -252,7 +252,7 @@ class StateAdmin:
             self._traced[key] = tf.function(emit, autograph=False, input_signature=like)
         return self._traced[key]
 
-    def _demand(self, key: Hashable, emit: Callable[..., object], *arguments: Any, like: object = None) -> None:
+    def _demand(self, key: Hashable, emit: Callable[..., object], *arguments: object, like: object = None) -> None:
         self._demand_of(self._function(key, emit, like), *arguments)
 
 

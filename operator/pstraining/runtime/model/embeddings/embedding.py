@@ -5,10 +5,9 @@ programs without parameter servers, it equals Keras's embedding layer.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +16,7 @@ import tensorflow as tf
 from pstraining.runtime.model.embeddings.dynamic_rows import RowInitializer, RowPolicy
 from pstraining.runtime.model.embeddings.known_rows import KnownRows
 from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasVariable, Operation, Shape, Tensor
 
 
@@ -115,13 +115,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         del training
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, Array]) -> None:
         """Add the weights to a file of Keras's; of rows by key also the keys."""
         super().save_own_variables(store)
         if self.known is not None:
             store["keys"], store["rows"] = self.known.keys.numpy(), self.known.rows.numpy()
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, Array]) -> None:
         """Take the weights from a file of Keras's."""
         if self.known is not None:
             self.known.keys.assign(np.array(store["keys"]))

@@ -10,14 +10,14 @@ of them decide alike. A worker that computes with an older scale divides by the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.tensor import KerasOptimizer, Operation, Tensor
+from pstraining.runtime.model.tensor import KerasOptimizer, Operation, Tensor, Variable
 
 NAMES: Final = ("loss_scale", "loss_scale_good_steps", "loss_scale_skipped_steps")
 """Names of the state in a checkpoint."""
@@ -61,7 +61,7 @@ class LossScale:
         first = settings.values()
         self.scale, self._good, self._skipped = (tf.Variable(first[name], trainable=False) for name in NAMES)
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> dict[str, Variable]:
         """Return the variables by name: `PSVariable`s on a server."""
         return dict(zip(NAMES, (self.scale, self._good, self._skipped), strict=True))
 

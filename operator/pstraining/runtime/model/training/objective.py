@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer
 
@@ -18,10 +17,10 @@ class Objective:
     `loss`.
     """
 
-    loss: Any
-    metrics: Any = None
-    loss_weights: Any = None
-    weighted_metrics: Any = None
+    loss: object
+    metrics: object = None
+    loss_weights: object = None
+    weighted_metrics: object = None
     class_weight: Mapping[int, float] | None = None
     train_step: OwnStep | None = None
 
@@ -37,5 +36,5 @@ class Objective:
         }
 
 
-def _created(metrics: Any) -> Any:
+def _created(metrics: object) -> object:
     return metrics() if callable(metrics) else metrics

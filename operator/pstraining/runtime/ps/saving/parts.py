@@ -12,11 +12,11 @@ In a restore the server receives pieces of bounded size, and does not count as i
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.model.tensor import DType, Operation, Shape, Tensor
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.saving.state_parts import MODEL, StatePart, Unit, parts_of
@@ -367,7 +367,7 @@ class ShardParts:
     def _token(self) -> PSVariable:
         return self._beside("copy", (), tf.int64, lambda: tf.zeros([], tf.int64))
 
-    def _beside(self, name: str, shape: Any, dtype: Any, initial: Callable[[], Tensor]) -> PSVariable:
+    def _beside(self, name: str, shape: Shape, dtype: DType, initial: Callable[[], Tensor]) -> PSVariable:
         shard = self.shard
         return PSVariable(
             name=f"{shard.number}/{name}",
@@ -385,7 +385,7 @@ class ShardParts:
     def _forgotten(self) -> list[Operation]:
         return [*(_destroyed(variable) for variable in (*self._copies, self._token)), *self.shard.touched.forget()]
 
-    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Any]) -> Any:
+    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Tensor]) -> Tensor:
         return critical(self.shard.device, self.shard.container, inputs, body)
 
 

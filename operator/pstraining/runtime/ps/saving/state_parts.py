@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pstraining.runtime.model.partition import TABLE, Segment
 from pstraining.runtime.model.segment_optimizer import SlotPlace, TensorVariables
@@ -96,7 +96,9 @@ def parts_of(shard: Shard) -> Iterator[StatePart]:
                 yield StatePart(column, kind, shard.held[first + number], arena=arena, suffix=suffix)
 
 
-def _split(value: Any, kind: str, segment: Segment | None, place: SlotPlace | None) -> Iterator[StatePart]:
+def _split(
+    value: PSVariable | TensorVariables, kind: str, segment: Segment | None, place: SlotPlace | None
+) -> Iterator[StatePart]:
     """Yield a part for each variable of a value."""
     offset = 0
     for variable in value.variables if isinstance(value, TensorVariables) else [value]:
