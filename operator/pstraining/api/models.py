@@ -62,11 +62,10 @@ class Role(ApiModel):
 
     restart_policy: RestartPolicy = Field(
         default=RestartPolicy.ON_FAILURE,
-        description="Action after a replica fails. OnFailure (default): the replica is restarted within its "
-        "failure budget. Always: as OnFailure, and a worker is also restarted after exit code 0. Never: the failure "
-        "is final. ExitCode: exit codes 1 to 127 are final; from 128 on, the replica is restarted. Pods that "
-        "Kubernetes ends (eviction, preemption, deletion, lost node) are always restarted, without being counted. A "
-        "matching rule of failurePolicy takes precedence.",
+        description="Action after a replica fails. OnFailure (default): restart within its failure budget. Always: as "
+        "OnFailure, and restart a worker after exit code 0. Never: the failure is final. ExitCode: final from 1 to "
+        "127, restart from 128 on. Pods that Kubernetes ends (eviction, preemption, deletion, lost node) are "
+        "restarted without being counted. A matching rule of failurePolicy takes precedence.",
     )
     backoff: Backoff = Field(default=Backoff(), description="Failure budget of each replica of this role.")
     clean_pod_policy: CleanPodPolicy = Field(
@@ -132,7 +131,7 @@ class PSSpec(Role):
         description="Process that runs TensorFlow's server. Program (default): the command of the template. "
         "Builtin: the launcher; the command is not used.",
     )
-    standby: Standby = Field(default=Standby(), description="Standbys that take over from lost parameter servers.")
+    standby: Standby = Field(default=Standby(), description="Standbys for the failover of lost parameter servers.")
     on_chief_restart: OnChiefRestart | None = Field(
         default=None,
         description="Handling of the servers' memory when a new attempt of the chief starts. Restart: the "

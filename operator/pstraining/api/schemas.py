@@ -117,10 +117,13 @@ def pod_template(schema: dict[str, Any]) -> None:
                 "maxItems": MAX_CONTAINERS,
                 "items": container,
             },
-            "hostNetwork": {"type": "boolean", "description": "Not supported: true is refused."},
+            "hostNetwork": {
+                "type": "boolean",
+                "description": "Must be false or absent: host networking is not supported.",
+            },
             "restartPolicy": {
                 "type": "string",
-                "description": "Not supported. Use restartPolicy of the role.",
+                "description": "Must be absent: use restartPolicy of the role.",
                 "maxLength": 32,
             },
         },

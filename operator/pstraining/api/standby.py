@@ -44,11 +44,10 @@ class Standby(ApiModel):
 
     mode: StandbyMode = Field(
         default=StandbyMode.NONE,
-        description="Kind of standbys. None (default): a lost parameter server is restarted, and training resumes "
-        "from the checkpoint. Warm: an idle server takes over the address, and training resumes from the "
-        "checkpoint. Hot: standbys apply every update, so no acknowledged update is lost. Hot needs "
-        "pstraining.runtime and training.mode. Warm and Hot need Kubernetes 1.31 or newer, and a node for each "
-        "member of a shard.",
+        description="Kind of standbys. None (default): a lost server restarts, and training resumes from the "
+        "checkpoint. Warm: an idle server becomes the primary, and training resumes from the checkpoint. Hot: "
+        "standbys apply every update, so no acknowledged update is lost. Hot needs pstraining.runtime and "
+        "training.mode. Both need Kubernetes 1.31 or newer, and a node for each member of a shard.",
     )
     replicas_per_shard: int = Field(
         default=1,

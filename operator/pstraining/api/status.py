@@ -60,7 +60,7 @@ class ShardStatus(ApiModel):
         default="",
         description="Name of the primary's pod. With hot standbys it is empty until the shard has a primary.",
     )
-    ready_standbys: int = Field(default=0, description="Standbys that can take over now.")
+    ready_standbys: int = Field(default=0, description="Standbys that are ready for a failover now.")
     takeovers: int = Field(default=0, description="Number of failovers and switchovers: another member became primary.")
     last_cause: str = Field(default="", description="Cause of the last failover or switchover.")
 

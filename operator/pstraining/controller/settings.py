@@ -100,17 +100,17 @@ class Settings:
 
     pod_name: str = _setting("POD_NAME", _text, "")
     """The operator's identity as the Lease's holder and in events; by default the hostname. A new process of the same
-    name takes the Lease over at once, so it must differ between operators that run side by side."""
+    name acquires the Lease at once, so names must differ between operators that run side by side."""
 
     pod_namespace: str = _setting("POD_NAMESPACE", _text, "default")
-    """Where the operator runs."""
+    """The operator's namespace."""
 
     namespaces: tuple[str, ...] = _setting("PSTRAINING_NAMESPACES", _names, ())
-    """The namespaces whose jobs are looked after, separated by commas; empty for all."""
+    """The namespaces whose jobs are managed, separated by commas; empty for all."""
 
     watch_nodes: bool = _setting("PSTRAINING_WATCH_NODES", _switch, True)
-    """Whether to watch nodes, which takes a ClusterRole. Without, a pod counts as lost with its node only when its own
-    grace period is over."""
+    """Whether to watch nodes, which requires a ClusterRole. Otherwise a pod on a lost node counts as lost only
+    after its own grace period."""
 
     lease_name: str = _setting("PSTRAINING_LEASE_NAME", _text, "pstraining-operator")
     """The Lease that lets one operator act at a time."""
@@ -119,7 +119,7 @@ class Settings:
     """The Lease's namespace; by default the operator's own."""
 
     lease_duration_seconds: int = _setting("PSTRAINING_LEASE_DURATION_SECONDS", _between(3, 600), 15)
-    """Seconds that an operator may be silent for before another one takes over."""
+    """Seconds after the last renewal of the Lease until another operator may acquire it."""
 
     metrics_port: int = _setting("PSTRAINING_METRICS_PORT", _between(0, 65535), 8080)
     """TCP port of /metrics; 0 for none."""
@@ -131,27 +131,27 @@ class Settings:
     """The URL at which training pods reach the endpoint for their progress; empty: no progress is accepted."""
 
     progress_port: int = _setting("PSTRAINING_PROGRESS_PORT", _between(1, 65535), 8443)
-    """TCP port of that endpoint."""
+    """TCP port of the progress endpoint."""
 
     log_level: str = _setting("PSTRAINING_LOG_LEVEL", _level, "INFO")
-    """The least severe messages that are logged."""
+    """Lowest severity of messages that are logged."""
 
     log_format: LogFormat = _setting("PSTRAINING_LOG_FORMAT", _format, LogFormat.JSON)  # noqa: RUF009
-    """One JSON object a line, or text for people."""
+    """Format of the log: one JSON object per line, or text for people."""
 
     pod_ids: PodIds = _setting("PSTRAINING_POD_IDS", _pod_ids, PodIds.AUTO)  # noqa: RUF009
     """Whether the operator sets the user and group IDs of pods whose template has none, or the platform assigns them.
     With auto, the platform assigns them where the API server serves OpenShift's SecurityContextConstraints."""
 
     kueue: bool = _setting("PSTRAINING_KUEUE", _switch, False)
-    """Whether jobs with the label kueue.x-k8s.io/queue-name wait for Kueue's admission; it takes the rights to its
-    Workloads."""
+    """Whether jobs with the label kueue.x-k8s.io/queue-name wait for Kueue's admission; requires the rights to
+    its Workloads."""
 
     workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 32)
-    """Jobs that are worked on at a time. Passes wait for the API server most of the time."""
+    """Jobs that are reconciled at a time. A pass mostly waits for the API server."""
 
     resync_seconds: int = _setting("PSTRAINING_RESYNC_SECONDS", _between(0, 7 * 86400), 10 * 3600)
-    """Seconds between two looks at every job without cause; 0 for never. It writes nothing where nothing is amiss."""
+    """Seconds between two passes over every job without an event; 0 for never. A pass writes only differences."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":

@@ -60,7 +60,7 @@ def took_over(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Ev
     for shard in new.shards:
         if shard.takeovers > before.get(shard.index, 0):
             kind = "Normal" if shard.last_cause == LossCause.REQUESTED else "Warning"
-            message = f"Shard {shard.index}: {shard.primary} has taken over ({shard.last_cause})."
+            message = f"Shard {shard.index}: {shard.primary} is now the primary ({shard.last_cause})."
             yield Event(kind, Reason.TOOK_OVER, message)
 
 

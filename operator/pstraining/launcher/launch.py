@@ -264,7 +264,7 @@ class Launcher:
                 continue
             crashes = crashes + 1 if lived < CRASH_SECONDS else 0
             if contract.ENV_MEMBER in self.env and not self.shard_members.hot:
-                crashes = CRASH_LIMIT  # a warm standby takes over once the container has ended
+                crashes = CRASH_LIMIT  # the failover to a warm standby begins when the container has ended
             if self.supervisor.stopped_by and self.shard_members.hot:
                 time.sleep(members.LINGER_SECONDS)
             if self.supervisor.stopped_by or crashes == CRASH_LIMIT or contract.is_final(self.policy, code or 1):

@@ -18,6 +18,8 @@ PRONOUNS = re.compile(r"(What|Who|Whose|Whether|Why|How|When|Where|Since|Of|That
 """A description begins with a noun phrase or a verb."""
 MOST_WORDS = 25
 """In one sentence."""
+LONGEST = 60
+"""Words of one description."""
 KUBERNETES = {"apiVersion", "kind", "metadata"}
 """Fields of the root that Kubernetes itself describes: a CRD must not."""
 
@@ -60,6 +62,7 @@ def test_every_description_is_checked() -> None:
         ("is one paragraph", lambda text: "\n" not in text and "  " not in text),
         ("has no word that readers stop at", lambda text: not REJECTED.search(text)),
         ("begins with a noun phrase or a verb", lambda text: not PRONOUNS.match(text)),
+        ("is short", lambda text: len(text.split()) <= LONGEST),
         ("has short sentences", lambda text: all(len(s.split()) <= MOST_WORDS for s in sentences(text))),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",

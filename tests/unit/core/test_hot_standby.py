@@ -88,7 +88,7 @@ def test_the_next_member_in_sync_is_primary_and_nothing_is_written_for_it() -> N
     assert reported(world) == ("digits-standby-0", 1, "not ready")
     assert reported(world, 1) == ("digits-ps-1", 0, "")
     event = next(e for e in world.reported if e.reason == "TookOver")
-    assert event.message == "Shard 0: digits-standby-0 has taken over (not ready)."
+    assert event.message == "Shard 0: digits-standby-0 is now the primary (not ready)."
     degraded = next(c for c in world.job["status"]["conditions"] if c["type"] == "Degraded")  # type: ignore[index]
     assert degraded["message"] == "Shard 0: pod digits-ps-0 is not in sync yet"
     for _ in range(3):

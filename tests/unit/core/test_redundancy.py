@@ -327,7 +327,7 @@ def test_the_state_of_the_shards_is_reported() -> None:
     assert (world.condition("Degraded")["status"], world.condition("Degraded")["reason"]) == ("False", "StandbysReady")
     reported = [e for e in world.reported if e.reason == "TookOver"]
     assert [e.message for e in reported] == [
-        "Shard 1: digits-standby-1 has taken over (container ended with code 137)."
+        "Shard 1: digits-standby-1 is now the primary (container ended with code 137)."
     ], "once"
     assert [e.reason for e in world.reported].count("Degraded") == 1
 
