@@ -13,7 +13,7 @@ from typing import Final
 
 PLAIN: Final = 0
 CODED: Final = 1
-"""Numbers of the two formats."""
+"""Number of the format with a codec; PLAIN is the other format."""
 
 BLOCK: Final = 3
 """Consecutive steps in one format while exploring; the first is not counted, because a change itself takes time."""

@@ -5,8 +5,8 @@ device. The lost part is sent later (error feedback, see `compression.push`). En
 is encoded twice gives equal bytes.
 
 Sources: Int8 by blocks is QSGD's linear quantisation without its randomness (Alistarh et al., 2017), which error
-feedback replaces; OneBit is 1-bit SGD (Seide et al., 2014) with one scale a block as in EF-signSGD (Karimireddy et al.,
-2019); TopK is Deep Gradient Compression's threshold from a sample (Lin et al., 2018).
+feedback replaces; OneBit is 1-bit SGD (Seide et al., 2014) with one scale per block as in EF-signSGD (Karimireddy et
+al., 2019); TopK is Deep Gradient Compression's threshold from a sample (Lin et al., 2018).
 """
 
 import math
@@ -40,46 +40,46 @@ class VectorCodec(Protocol):
 
 
 class Bf16:
-    """The upper half of every float: 2 bytes an element."""
+    """Sends the upper half of every float: 2 bytes per element."""
 
     def parts(self, size: int) -> tuple[Part, ...]:
-        """One vector."""
+        """Return the shape of one vector of the same length. bfloat16[size]."""
         return (((size,), tf.bfloat16),)
 
     def encode(self, vector: Tensor) -> list[Tensor]:
-        """Rounds to the nearest."""
+        """Emit each element, rounded to the nearest bfloat16."""
         return [tf.cast(vector, tf.bfloat16)]
 
     def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
-        """Exact."""
+        """Emit the elements as float32, without a further loss."""
         return tf.ensure_shape(tf.cast(parts[0], tf.float32), [size])
 
 
 class Int8:
-    """255 steps between a block's largest value and its negative: 1.016 bytes an element."""
+    """Sends each element as a multiple of 1/127 of its block's largest absolute value: 1.016 bytes per element."""
 
     BLOCK: Final = INT8_BLOCK
 
     def parts(self, size: int) -> tuple[Part, ...]:
-        """Steps and scales, by blocks."""
+        """Return the shapes of the steps and of the scales. int8[blocks, BLOCK], float32[blocks]."""
         blocks = _blocks(size, self.BLOCK)
         return (((blocks, self.BLOCK), tf.int8), ((blocks,), tf.float32))
 
     def encode(self, vector: Tensor) -> list[Tensor]:
-        """Rounds to the nearest step."""
+        """Emit each element in units of its block's scale, rounded to the nearest step, and the scales."""
         rows = _rows(vector, self.BLOCK)
         scale = tf.reduce_max(tf.abs(rows), 1) / 127.0
         steps = tf.round(tf.math.divide_no_nan(rows, scale[:, tf.newaxis]))
         return [tf.cast(steps, tf.int8), scale]
 
     def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
-        """Steps times scale."""
+        """Emit each step times the scale of its block."""
         steps, scale = parts
         return _vector(tf.cast(steps, tf.float32) * scale[:, tf.newaxis], size)
 
 
 class OneBit:
-    """The sign of every element and the mean size of a block's: 0.126 bytes an element."""
+    """Sends the sign of every element, and the mean absolute value of each block: 0.126 bytes per element."""
 
     BLOCK: Final = ONE_BIT_BLOCK
     _POWERS: Final = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.float32)
@@ -88,12 +88,12 @@ class OneBit:
     )
 
     def parts(self, size: int) -> tuple[Part, ...]:
-        """Signs, eight a byte, and scales, by blocks."""
+        """Return the shapes of signs, eight per byte, and scales. uint8[blocks * BLOCK / 8], float32[blocks]."""
         blocks = _blocks(size, self.BLOCK)
         return (((blocks * self.BLOCK // 8,), tf.uint8), ((blocks,), tf.float32))
 
     def encode(self, vector: Tensor) -> list[Tensor]:
-        """Zero counts as positive."""
+        """Emit the signs, zero as positive, and the mean absolute value of each block without its padding."""
         size = vector.shape[0]
         rows = _rows(vector, self.BLOCK)
         bits = tf.reshape(tf.cast(rows >= 0, tf.float32), [-1, 8])
@@ -102,17 +102,17 @@ class OneBit:
         return [tf.cast(tf.linalg.matvec(bits, self._POWERS), tf.uint8), tf.reduce_sum(tf.abs(rows), 1) / filled]
 
     def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
-        """Signs times scale."""
+        """Emit each sign times the scale of its block."""
         signs, scale = parts
         rows = tf.reshape(tf.gather(tf.constant(self._SIGNS), tf.cast(signs, tf.int32)), [-1, self.BLOCK])
         return _vector(rows * scale[:, tf.newaxis], size)
 
 
 class TopK:
-    """The largest elements alone: 4 bytes for each that is kept.
+    """Sends only the largest elements: 4 bytes for each element that is kept.
 
     Args:
-        permille: approximate number of kept elements per thousand; the threshold is that of a sample.
+        permille: approximate number of kept elements per thousand. A sample of the vector gives the threshold.
     """
 
     BLOCK: Final = TOP_K_BLOCK
@@ -122,11 +122,11 @@ class TopK:
         self._share = permille / 1000
 
     def parts(self, size: int) -> tuple[Part, ...]:
-        """Places in their blocks, values, and how many there are in each block."""
+        """Return the shapes of offsets, values and counts per block. uint16[n], bfloat16[n], int32[blocks]."""
         return (((None,), tf.uint16), ((None,), tf.bfloat16), ((_blocks(size, self.BLOCK),), tf.int32))
 
     def encode(self, vector: Tensor) -> list[Tensor]:
-        """Keeps the elements that are not smaller than the sample's threshold."""
+        """Emit the elements whose absolute value reaches the threshold, as offsets, values and counts."""
         size = vector.shape[0]
         sizes = tf.abs(vector)
         sample = sizes[:: self._STRIDE] if size >= 1000 * self._STRIDE else sizes
@@ -140,7 +140,7 @@ class TopK:
         return [offsets, tf.cast(tf.gather(vector, places), tf.bfloat16), counts]
 
     def decode(self, parts: Sequence[Tensor], size: int) -> Tensor:
-        """Zero where nothing was kept."""
+        """Emit the kept elements at their places, and zeros elsewhere."""
         offsets, values, counts = parts
         begins = tf.repeat(tf.range(_blocks(size, self.BLOCK), dtype=tf.int32) * self.BLOCK, counts)
         places = begins + tf.cast(offsets, tf.int32)

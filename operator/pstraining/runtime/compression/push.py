@@ -1,6 +1,6 @@
 """Compression of a worker's gradients, with error feedback.
 
-Error feedback (Karimireddy et al., 2019): the part that a codec loses of a gradient, the residual, is added to the next
+Error feedback (Karimireddy et al., 2019): a codec loses a part of a gradient, the residual. It is added to the next
 gradient before encoding. The residual stays on the worker, and counts only once the servers have accepted the gradient.
 A gradient is resent as the same bytes.
 """
@@ -114,7 +114,7 @@ class PushCompressor:
         return parts, residual
 
     def _emit_flush(self, vectors: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-        """Emit the vectors plus the residuals, and residuals of zero for the time after."""
+        """Emit the vectors plus the residuals, and reset the residuals to zero."""
         together = [
             [vector + owed.read_value() if coded else vector for vector, owed, coded in zip(*row, strict=True)]
             for row in zip(vectors, self._residuals, self._coded, strict=True)

@@ -13,21 +13,21 @@ from pstraining.runtime.telemetry.events import event
 
 @dataclass(frozen=True)
 class WireFormat:
-    """The codecs of gradients and parameters on the network; None: without a codec."""
+    """The codecs of gradients and of parameters on the network; None for no codec."""
 
     push: VectorCodec | None = None
     pull: VectorCodec | None = None
 
     @property
     def fetched_as(self) -> str | None:
-        """The dtype in which parameters travel where no shadow of them is kept."""
+        """The dtype in which parameters without a shadow are sent."""
         return "bfloat16" if isinstance(self.pull, codecs.Bf16) else None
 
 
 def plan(compression: CompressionSettings, *, with_shadow: bool) -> tuple[WireFormat, ...]:
     """Return one format, or two where a codec is Auto: `auto_select.PLAIN` without it, `auto_select.CODED` with one.
 
-    The codec is Int8, which loses the least accuracy for its bytes; parameters without a shadow travel as Bf16.
+    The codec is Int8, which loses the least accuracy for its bytes; parameters without a shadow are sent as Bf16.
     """
     cheap = (Codec.INT8, Codec.INT8 if with_shadow else Codec.BF16)
     wanted = (compression.push, compression.pull)

@@ -18,18 +18,18 @@ from pstraining.runtime.ps.tensors import with_element
 from pstraining.runtime.replication.messages import AcceptorState, MemberReply, StateCopy
 
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, *contract.OWNED_MARKERS))
-"""Files by which a launcher knows its server's state."""
+"""Files in which a launcher reads its server's state."""
 DRAINING: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in contract.DRAINING_MARKERS)
 """Files of which a launcher writes at least one when its pod is being terminated."""
 LEASE_SECONDS: Final = 10.0
-"""Seconds that members apply steps without hearing from the chief."""
+"""Seconds for which members apply steps after the chief's last renewal of their lease."""
 
 
 class AcceptorOps:
     """Emits operations on one member's acceptor; each returns 1 if it applied, else 0. int64[].
 
     Args:
-        shard: the member's.
+        shard: the member's shard.
 
     Raises:
         ValueError: the job has no standbys.
@@ -62,9 +62,9 @@ class AcceptorOps:
         """Promise to follow no lower ballot; the member applies no steps until it is activated.
 
         Args:
-            incarnation: of the process that is addressed; 0: one that has none yet. int64[].
+            incarnation: the target process's; 0 for a process without an incarnation. int64[].
             fence: the ballot's number. int64[].
-            new_incarnation: given to a process that has none. int64[].
+            new_incarnation: the incarnation for a process without one. int64[].
         """
 
         def body(incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class AcceptorOps:
         """Take the whole state of a member that applies no steps: once under a ballot, and while inactive.
 
         Args:
-            incarnation: of the process that is addressed. int64[].
+            incarnation: the target process's. int64[].
             fence: the ballot's number, which both have promised. int64[].
             copy: the other member's record, and the values of its `Shard.copied`.
         """
@@ -168,7 +168,7 @@ class AcceptorOps:
         """Write a text to MARKERS where the server runs, if it is that incarnation.
 
         Args:
-            incarnation: of the process that is addressed. int64[].
+            incarnation: the target process's. int64[].
             text: the contents of the files. string[].
         """
 
@@ -183,11 +183,11 @@ class AcceptorOps:
         return self._critical([incarnation, text], body)
 
     def read_state(self) -> StateCopy:
-        """Return the copy that `on_transfer` takes."""
+        """Return the copy of the state for `on_transfer` on another member."""
         return self._copy(lambda: [variable.read_value() for variable in self._shard.copied])
 
     def _copy(self, read: Callable[[], list[Tensor]]) -> StateCopy:
-        """Return the record, and what `read` emits, at one moment."""
+        """Return the record and the result of `read`, both read at one moment."""
         return self._critical([], lambda: StateCopy(self._shard.record_or_zeros(), read()))
 
     def _write(self, acceptor: AcceptorState, record: Tensor | None = None) -> Tensor:
@@ -208,7 +208,7 @@ class AcceptorOps:
 
 
 def _has_promised(own: AcceptorState, record: Tensor, incarnation: Tensor, fence: Tensor) -> Tensor:
-    """Return whether this process is addressed, and has promised the ballot. bool[]."""
+    """Return whether this process is the target, and has promised the ballot. bool[]."""
     return tf.equal(own.incarnation, incarnation) & tf.equal(record[RecordField.FENCE], fence)
 
 

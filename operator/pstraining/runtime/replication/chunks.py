@@ -1,11 +1,12 @@
 """A shard's state in chunks, which a learner receives while it applies every step.
 
 A step updates an element of a vector by the element's own slots and gradient, and by the optimizer's counters and
-rates. A learner has the counters and rates from the beginning, when no steps are applied. So a range of a vector, with
-its slots, that is right after one step is right after every later one. The pull shadow of a vector depends on all of
-it, and follows the whole vector. So does every element where the optimizer looks at whole tensors: such a vector is one
-chunk. Each row of a table is updated by itself. Therefore chunks have an order, and a
-learner takes a chunk only if it is at the step that the chunk was read at.
+rates. A learner has the counters and rates from the beginning, when no steps are applied. So if a range
+of a vector and its slots is correct after one step, it is correct after every later step.
+
+A vector's pull shadow depends on the whole vector, and is sent after it. If the optimizer uses whole tensors, every
+element depends on the others, and the vector is a single chunk. Rows of a table are updated independently. Therefore
+chunks have an order, and a learner accepts a chunk only at the step at which the chunk was read.
 """
 
 import math
@@ -28,17 +29,17 @@ from pstraining.runtime.replication.messages import NOT_A_LEARNER, AcceptorState
 CHUNK_BYTES: Final = 4 << 20
 """Approximate size of a chunk: a step moves as much as a whole shard's gradient over the same links."""
 CHUNKS_PER_VECTOR_MAX: Final = 32
-"""Maximum number of chunks of a vector: taking one copies the whole vector on its server."""
+"""Maximum number of chunks of a vector: accepting one copies the whole vector on its server."""
 INCREMENTAL_BYTES: Final = 512 << 20
-"""Size of a shard's state from which a second view change is worth it, so that training continues: 4.3 s at 1 Gbit/s.
+"""Minimum size of a shard's state for a transfer during training, which needs a second view change: 4.3 s at 1 Gbit/s.
 
-That change costs half a second to three seconds. A dense model's step sends a third of its state or more: copying
-150 MB for a model of 100 MB took no longer than a step, and no step was applied while they were sent in chunks.
+A view change takes half a second to three seconds. A step of a dense model sends a third of its state or more. For a
+model of 100 MB, copying 150 MB took no longer than a step, and no step was applied while chunks were sent.
 """
 
 
 class Slicing(Enum):
-    """How a part of a variable is read and written."""
+    """Extent of a variable that one read or write covers."""
 
     WHOLE = "all of it"
     RANGE = "some elements"
@@ -46,7 +47,7 @@ class Slicing(Enum):
 
 
 class Group(NamedTuple):
-    """Variables that are sliced alike; the same part of all of them is a chunk."""
+    """Variables that are sliced at the same boundaries. A chunk is the same part of each variable."""
 
     slicing: Slicing
     variables: Sequence[PSVariable]
@@ -118,9 +119,9 @@ def _is_large(shards: Sequence[Shard]) -> bool:
 def is_incremental(store: ParameterStore) -> bool:
     """Return whether a returning member receives its state in chunks, while training continues.
 
-    It does if the state is large. In the mode Async no order of steps exists in which a chunk has its position. In the
-    mode Hybrid workers write all dense parameters between two steps, independently of the chunk that is being sent. A
-    table with rows by key grows while its chunks are sent, and so is sent between two steps.
+    This requires a large state, and an order of steps, which mode Async does not have. In mode Hybrid, workers write
+    all dense parameters between two steps, independently of the chunk that is being sent. A table with rows by key
+    would grow while its chunks are sent, and is therefore sent between two steps.
     """
     if any(shard.dynamic for shard in store.shards):
         return False
@@ -145,7 +146,7 @@ class StateTransferOps(AcceptorOps):
         Args:
             group: its number.
             begin: the first element or row. int64[].
-            end: the one behind the last. int64[].
+            end: the index after the last element or row. int64[].
         """
         slicing, variables = self.plan.groups[group]
 
@@ -159,7 +160,7 @@ class StateTransferOps(AcceptorOps):
         """Become a learner under the view of this ballot, before any step of it; return 1 if it is one. int64[].
 
         Args:
-            incarnation: of the process that is addressed. int64[].
+            incarnation: the target process's. int64[].
             fence: the ballot's number. int64[].
             copy: the `small_state` of a member in sync.
         """
@@ -218,7 +219,7 @@ class StateTransferOps(AcceptorOps):
         It applies if every chunk was received under the former view, and this member is at the same step.
 
         Args:
-            incarnation: of the process that is addressed. int64[].
+            incarnation: the target process's. int64[].
             fence: the ballot's number, which both have promised. int64[].
             former: the number of the former view's ballot. int64[].
             copy: the other member's `small_state`.

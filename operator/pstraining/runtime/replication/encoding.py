@@ -18,7 +18,7 @@ ATTEMPT_BITS: Final = 20
 
 
 def number(ballot: Ballot) -> int:
-    """Return a ballot as an integer, as servers compare it: the fence of their record."""
+    """Return a ballot as an integer that servers compare: the fence of their record."""
     return (ballot.term << EPOCH_BITS) + ballot.epoch
 
 
@@ -33,14 +33,14 @@ def size(shards: int, members: int) -> int:
 
 
 def encode(view: View, tasks: Sequence[str], members: int) -> Array:
-    """Return a view as an acceptor's vector holds it, for the shards that it has. int64[2 * shards * members].
+    """Return a view in the form of an acceptor's vector, for the view's shards. int64[2 * shards * members].
 
-    For each member of each shard it has two numbers, the task and the incarnation. Tasks count from 1; a learner's is
-    negative; 0 is no process.
+    Each member of each shard has two numbers, its task and its incarnation. Tasks are numbered from 1; a learner's
+    number is negative, and 0 stands for no process.
 
     Args:
         view: the view to encode.
-        tasks: of all servers, in their order; server i + m n is member m of shard i of n.
+        tasks: the tasks of all servers, in their order; server i + m n is member m of shard i of n.
         members: the maximum number of members of each shard.
     """
     shards = len(tasks) // members
@@ -59,7 +59,7 @@ def decode(accepted: Ballot, entries: Array, tasks: Sequence[str], *, shards: in
     Args:
         accepted: the view's ballot, NO_BALLOT if none was accepted.
         entries: see `encode`.
-        tasks: of all servers, in their order.
+        tasks: the tasks of all servers, in their order.
         shards: the number of shards.
         members: the maximum number of members of each shard.
     """

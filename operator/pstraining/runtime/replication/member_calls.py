@@ -1,7 +1,7 @@
-"""The chief's calls to single processes: to a member's acceptor on its server, to a witness over TCP.
+"""The chief's calls to single processes: to a member's acceptor on its server, or to a witness over TCP.
 
-Each call requests one compare-and-set. The next poll shows whether it applied, so a lost reply needs no handling of its
-own. What each request does is decided in `replication.acceptor`.
+Each call requests one compare-and-set. The next poll shows whether it applied, so a lost reply needs no special
+handling. `replication.acceptor` decides the effect of each request.
 """
 
 import time
@@ -23,7 +23,8 @@ from pstraining.runtime.replication.witness import Request, Verb
 class MemberCalls:
     """Calls to the processes that a monitor polls.
 
-    Every method of a member raises `ShardLostError` if the server is lost. A witness that does not answer is ignored.
+    Every method raises `ShardLostError` if the process is a member and its server is lost. A witness that does not
+    answer is ignored.
     """
 
     def __init__(self, monitor: MemberMonitor) -> None:
@@ -31,7 +32,7 @@ class MemberCalls:
         self._traced: dict[Hashable, TracedFunction] = {}
 
     def prepare(self, process: Process, ballot: Ballot) -> None:
-        """Ask for a promise to follow no lower ballot."""
+        """Request a promise to follow no lower ballot."""
         if not self._ask_witness(process, Request(Verb.PREPARE, process.incarnation, ballot)):
             new_incarnation = process.incarnation or time.time_ns() + self._monitor.index(process)
             self._call(AcceptorOps.on_prepare, process, _number(ballot), int64(new_incarnation))
@@ -103,7 +104,7 @@ class MemberCalls:
         return bool(address)
 
     def _call(self, operation: Callable[..., Tensor], process: Process, *arguments: Tensor) -> bool:
-        """Request a compare-and-set from a member's acceptor, by a method of `AcceptorOps`; return if it applied."""
+        """Request a compare-and-set, a method of `AcceptorOps`, from a member's acceptor; return whether it applied."""
         acceptor, key = self._monitor.acceptor(self._monitor.index(process)), self._monitor.index(process)
 
         def emit(*inputs: Tensor) -> Tensor:
@@ -112,14 +113,14 @@ class MemberCalls:
         return bool(self._run((operation, key), emit, int64(process.incarnation), *arguments))
 
     def _run(self, key: Hashable, emit: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-        """Return what `emit` emits; it is traced once for each key."""
+        """Run `emit`, traced once for each key, and return its result."""
         if key not in self._traced:
             home = self._client.to_local
             self._traced[key] = tf.function(lambda *inputs: home(emit(*inputs)), autograph=False)
         return self._client.call(self._traced[key], *arguments)
 
     def _encoded(self, view: View) -> Tensor:
-        """Return a view as an acceptor takes it, for all shards of the job. int64[2 * shards * members]."""
+        """Return a view as an acceptor receives it, for all shards of the job. int64[2 * shards * members]."""
         cluster = self._client.cluster
         entries = encoding.encode(view, self._monitor.names, cluster.members).tolist()
         length = encoding.size(cluster.shards, cluster.members) - encoding.HEAD

@@ -1,6 +1,6 @@
 """Vectors of view changes and state transfers: each one's `pack` on a server beside its `unpack` on the chief.
 
-Fields are tensors inside a traced function, and numbers on the chief, which gets what a function returned.
+Fields are tensors inside a traced function, and numbers on the chief, which receives a function's result.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class AcceptorState(NamedTuple):
         return cls(incarnation, is_voter, transferred_in, ballot, chunks, vector[encoding.HEAD :])
 
     def received(self, fence: Tensor) -> Tensor:
-        """Emit how many chunks were received under the view of this ballot. int64[]."""
+        """Emit the number of chunks that were received under the view of this ballot. int64[]."""
         return tf.where(tf.equal(self.ballot, fence), self.chunks, 0)
 
 
@@ -64,7 +64,7 @@ class MemberReply(NamedTuple):
         """Return the member's status on the chief.
 
         Args:
-            tasks: of all servers, in their order.
+            tasks: the tasks of all servers, in their order.
             shards: the number of shards.
             members: the maximum number of members of each shard.
         """
@@ -99,13 +99,13 @@ class ChunkHeader(NamedTuple):
     number: Tensor
     """The chunk's number in its `ChunkPlan`. int64[]."""
     incarnation: Tensor
-    """Of the process that is addressed. int64[]."""
+    """Incarnation of the target process. int64[]."""
     fence: Tensor
     """The ballot's number. int64[]."""
     begin: Tensor
     """The first element or row. int64[]."""
     end: Tensor
-    """The one behind the last. int64[]."""
+    """The index after the last element or row. int64[]."""
 
     @staticmethod
     def pack(number: int, incarnation: int, fence: int, begin: int, end: int) -> Tensor:

@@ -3,7 +3,7 @@
 TensorFlow never releases the local part of a function that has parts on servers, and every connection traces the
 functions again. With hot standbys a process connects once for each server that returns. After some connections it
 replaces itself (`execve`). Process number, parent, group and streams stay, so no exit is seen and no failure is
-counted. The next run receives the state that it must not forget (`Kept`).
+counted. The next run receives the state that must outlive the renewal (`Kept`).
 
 Imports no TensorFlow.
 """
@@ -30,13 +30,13 @@ the limit is 5 % of growth."""
 CHIEF_EACH: Final = 8
 """The chief's connections between two renewals; it grows by 2 MB per connection."""
 QUIET_SECONDS: Final = 60.0
-"""Seconds without a new connection before a renewal: while servers fail in sequence, every task stays present."""
+"""Seconds without a new connection before a renewal: while servers fail in sequence, no task restarts."""
 TURN_SECONDS: Final = 15.0
 """Seconds between the turns of two workers."""
 TURNS: Final = 32
 """Number of turns; workers with higher indices share them."""
 LATEST: Final = 8
-"""A process with this multiple of its connections between renewals waits for no quiet."""
+"""Multiple of the usual connections between renewals after which a process no longer waits for a quiet job."""
 ENV_KEPT: Final = "PSTRAINING_KEPT"
 """The environment variable with `Kept` as JSON, and the number of the process that it belongs to."""
 
@@ -65,9 +65,9 @@ class Kept:
     left: float = 0.0
     """When the former run ended, in seconds on the machine's monotonic clock."""
     epoch: int = 0
-    """The highest epoch that it has used as the chief of its term: no ballot may be used twice."""
+    """The highest epoch that the process has used as chief in its term: no ballot may be used twice."""
     witness: Json | None = None
-    """The worker's status as a witness, see `replication.witness`: to the chief it is the same incarnation."""
+    """The worker's status as a witness, see `replication.witness`: for the chief the incarnation is unchanged."""
 
 
 def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool = True) -> bool:
@@ -75,10 +75,10 @@ def is_due(connections: int, *, each: int, turn: int, quiet: float, whole: bool 
 
     Args:
         connections: number of connections since the last renewal.
-        each: number of connections after which it is renewed, as soon as the job is quiet.
+        each: number of connections after which the process is renewed as soon as the job is quiet.
         turn: the process's turn: 0 for the chief, then one for each worker.
         quiet: seconds since the last connection.
-        whole: whether all members are in sync. While one is missing, twice as many connections are allowed.
+        whole: whether all members are in sync. While a member is missing, twice as many connections are allowed.
     """
     latest = LATEST * each - turn % each
     if connections >= (latest if whole else 2 * latest):
@@ -120,7 +120,7 @@ class Program:
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         for descriptor in _inheritable() - self._inherited - {0, 1, 2}:
-            with suppress(OSError):  # it is closed by now
+            with suppress(OSError):  # the file is already closed
                 os.set_inheritable(descriptor, False)
         if self._folder:
             os.chdir(self._folder)
@@ -166,7 +166,7 @@ class Renewal:
         if not (self._enabled and now) or connections == self._refused_at:
             return False
         why_not = PROGRAM.why_not_again()
-        self._refused_at = connections if why_not else 0  # called between any two steps, and reads every thread
+        self._refused_at = connections if why_not else 0  # the check reads every thread, and is called between steps
         if why_not and why_not != self._reported:
             self._reported = why_not
             event("not_renewed", reason=why_not)
@@ -178,7 +178,7 @@ class Renewal:
         self._leave()
         witness = self.witness.hand_on() if self.witness else None
         if len(json.dumps(witness)) > LONGEST:
-            witness = None  # then it is another incarnation, which has promised nothing and is admitted again
+            witness = None  # the next run is another incarnation without promises, and is admitted again
         kept = Kept(self.kept.times + 1, time.monotonic(), max(due.epoch, self.kept.epoch), witness)
         PROGRAM.run_again(kept, blocked=blocked)
 
@@ -199,7 +199,7 @@ def _inheritable() -> frozenset[int]:
     """Return the descriptors that the next run would inherit."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # it is closed by now
+        with suppress(OSError):  # the file is already closed
             if os.get_inheritable(int(name)):
                 found.add(int(name))
     return frozenset(found)

@@ -35,7 +35,7 @@ class StateTransfer:
         self._given_up: set[Process] = set()
 
     def on_new_view(self, view: View) -> None:
-        """Start over for the learners of this view, if it is another one."""
+        """Restart the transfers for the learners of this view if the view has changed."""
         if view != self._view:
             self._view, self._began, self._received = view, time.monotonic(), {}
             self._late = dict.fromkeys(view.learners, 0)
@@ -43,9 +43,9 @@ class StateTransfer:
     def classify(
         self, members: Sequence[Process], statuses: dict[Process, ProcessStatus]
     ) -> tuple[list[Process], list[Process]]:
-        """Return the members that can be in sync under the next view, and those that are to be its learners.
+        """Return the members that can be in sync under the next view, and its learners.
 
-        Learners are promoted together: after a promotion of one alone, the others would restart their transfer.
+        Learners are promoted together: the promotion of a single learner would restart the transfers to the others.
         """
         promotable = [process for process in members if process in self._given_up]
         learners = self._view.learners if self._view else ()
@@ -55,7 +55,7 @@ class StateTransfer:
         return promotable, [process for process in members if process not in promotable]
 
     def run(self, seconds: float) -> bool:
-        """Send chunks for `seconds`; return whether any learner lacked one.
+        """Send chunks for `seconds`; return whether any learner lacked a chunk.
 
         Raises:
             ShardLostError: a server is lost.
@@ -97,7 +97,7 @@ class StateTransfer:
         return received == len(self._ops_of(process).plan.chunks)
 
     def _send_chunk(self, view: View, target: Process) -> bool:
-        """Send one chunk, which may miss its step; return whether more can be sent now."""
+        """Send one chunk; return whether more can be sent now. The chunk is refused if its step is over."""
         shard = self._monitor.shard(target)
         source, number = view.shards[shard][-1], self._received.get(target, 0)
         chunk = self._ops_of(target).plan.chunks[number]

@@ -1,6 +1,6 @@
 """Views of a job with hot standbys, and the chief's next action on them: pure decisions on plain values.
 
-The words are defined at the head of the package.
+The package's docstring defines the terms.
 
 A view counts once a quorum of all voters has accepted it. This is a register in the manner of Lamport's Paxos (The
 Part-Time Parliament, 1998), whose content is a configuration as in Lamport, Malkhi and Zhou, Vertical Paxos (2009).
@@ -8,7 +8,7 @@ Members apply steps under one ballot only, that of their active view. A step cou
 applied it. See docs/project/decisions/0013-hot-standby-commits-on-all-members-in-sync.md.
 
 The chief polls every voter, acts, and polls again. The next observation shows the effect of an action, so a lost reply
-needs no handling of its own. Pure: no clock, no TensorFlow.
+needs no special handling. Pure: no clock, no TensorFlow.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,7 +28,7 @@ class Ballot(NamedTuple):
 
 
 NO_BALLOT: Final = Ballot(0, 0)
-"""The promise of a process that was just started: none."""
+"""The ballot of a process that has promised none yet."""
 
 
 class Process(NamedTuple):
@@ -45,7 +45,7 @@ class View:
     ballot: Ballot
     shards: tuple[tuple[Process, ...], ...]
     learners: tuple[Process, ...] = ()
-    """They apply every step as a standby does, and do not count as in sync."""
+    """Members that apply every step as a standby does, but are not in sync."""
 
     @property
     def in_sync(self) -> frozenset[Process]:
@@ -65,11 +65,11 @@ class ProcessStatus:
     incarnation: int
     promised: Ballot = NO_BALLOT
     is_voter: bool = False
-    """Whether it votes for its task; a process that was just started does not."""
+    """Whether the process votes for its task; a new process does not."""
     view: View | None = None
-    """The last view that it accepted."""
+    """The last view that the process accepted."""
     active: bool = False
-    """Whether it applies steps under its view. Only members do."""
+    """Whether the process applies steps under its view; True for members only."""
     step: int | None = None
     """The newest step that a member has applied; None if it holds no state."""
     generation: Ballot = NO_BALLOT
@@ -77,13 +77,13 @@ class ProcessStatus:
     transferred_in: Ballot = NO_BALLOT
     """The ballot under which a member received its state, by a transfer or from a checkpoint."""
     chunks: int = 0
-    """How many chunks of the state a learner has received under its view."""
+    """Number of chunks of the state that a learner has received under its view."""
     draining: bool = False
     """Whether a member's pod is being terminated; it runs until the other members continue without it."""
 
 
 class Unreachable(Enum):
-    """Why a process has no status."""
+    """The reason why a process has no status."""
 
     CRASHED = "its port refuses connections: the process has ended, and the next one is not there yet"
     SUSPECTED = "it does not answer"
@@ -92,7 +92,7 @@ class Unreachable(Enum):
 
 MAY_LIVE: Final = (Unreachable.SUSPECTED, Unreachable.UNCONNECTED)
 Observation = Mapping[str, ProcessStatus | Unreachable]
-"""The result of polling every voter: each task's status, or why it has none."""
+"""The result of polling every voter: each task's status, or the reason why it has none."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Voters:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Ask for a promise to follow no lower ballot."""
+    """Request a promise to follow no lower ballot."""
 
     ballot: Ballot
     to: tuple[Process, ...]
@@ -137,7 +137,8 @@ class Accept:
     view: View
     to: tuple[Process, ...]
     founding: bool = False
-    """Whether accepting it makes the process a voter. No quorum is left, so steps may be lost."""
+    """Whether a process becomes a voter by accepting the view. True if too few processes vote for a quorum: at a job's
+    start, or after losses, when steps may be lost."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Activate:
 
 @dataclass(frozen=True)
 class TransferState:
-    """Give members the state that they lack; source and target have promised, and apply no steps meanwhile.
+    """Transfer the missing state to members. Source and target have promised the ballot, and apply no steps meanwhile.
 
     A learner of the former view with every chunk, at the same step, receives the small state; others the whole state.
     """
@@ -215,13 +216,15 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
         own: the chief's term, and the highest epoch that it has used.
         voters: the job's voters.
         observation: the status of every voter.
-        promotable: processes to be in sync under the next view, as little of their state is missing.
-        joining: processes to be learners of the next view; the learners of this one stay.
+        promotable: processes that can be in sync under the next view, because little of their state is missing.
+        joining: processes that become learners of the next view; the learners of the current view remain.
         voteless_before: processes that did not vote at the previous poll.
-        wait_for_absent: whether the first view waits for members yet to start; not where they cannot be placed.
-        lockstep: whether all members in sync, or one that decides for all, have applied the newest step. Otherwise
-            each has every acknowledged update, in an order of its own.
-        proposed: the view that the chief has sent last. A ballot has one view, as any process may have accepted it.
+        wait_for_absent: whether the first view waits for members that have not started; False if they cannot be
+            scheduled.
+        lockstep: whether the newest step is on all members in sync, or on one that decides for all. Otherwise each has
+            every acknowledged update, in its own order.
+        proposed: the last view that the chief has sent. Any process may have accepted it, so its ballot has no other
+            view.
     """
     statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
     highest = max((status.promised for status in statuses.values()), default=NO_BALLOT)
@@ -253,7 +256,7 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
     made = _next_view(voters, observation, newest, promised, highest, promotable, founding=founding, lockstep=lockstep)
     if not isinstance(made, Accept):
         return made
-    # Learners stay, and start over: chunks do not count under another ballot.
+    # Learners remain, and their transfers restart: chunks do not count under another ballot.
     learners = {*joining, *(newest.learners if newest else ())}.intersection(promised, remaining) - made.view.in_sync
     view = replace(made.view, learners=tuple(sorted(learners)))
     return again if proposed and proposed.ballot == highest and proposed != view else replace(made, view=view)
@@ -262,7 +265,7 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
 def _is_changed(
     statuses: Mapping[Process, ProcessStatus], view: View, promotable: Collection[Process], joining: Collection[Process]
 ) -> bool:
-    """Return whether the view must change: a member is lost or draining, or a process is to become a member."""
+    """Return whether the view must change: a member is lost or draining, or a process joins."""
     is_new = not view.in_sync.issuperset(promotable) or not view.members.issuperset(joining)
     if is_new or not view.members <= statuses.keys() or any(statuses[process].draining for process in view.learners):
         return True
@@ -270,17 +273,17 @@ def _is_changed(
 
 
 def _not_draining(own: tuple[Process, ...], statuses: Mapping[Process, ProcessStatus]) -> tuple[Process, ...]:
-    """Return the shard's members in sync that are not draining; all of them, if no other has the state."""
+    """Return the shard's members in sync without the draining ones; all of them if no other member has the state."""
     return tuple(process for process in own if not statuses[process].draining) or own
 
 
 def switched_over(former: View | None, view: View, draining: Collection[Process]) -> tuple[Process, ...]:
-    """Return the processes that drained in sync and are not in sync any more.
+    """Return the processes that were draining in sync, and are no longer in sync.
 
     Args:
-        former: the view before.
+        former: the previous view.
         view: the active one.
-        draining: processes that reported it since the former view became active; some may have ended by now.
+        draining: processes that reported draining since the former view became active; some may have ended.
     """
     return () if former is None else tuple(sorted(former.in_sync.intersection(draining) - view.in_sync))
 
@@ -320,7 +323,7 @@ def _next_view(
     founding: bool,
     lockstep: bool,
 ) -> Action:
-    """Return the acceptance of the view after `former`, or the action that it needs first."""
+    """Return the acceptance of the view after `former`, or an action that must precede it."""
     shards: list[tuple[Process, ...]] = []
     lost, transfers, generations = [], [], set()
     for number, tasks in enumerate(voters.shards):
@@ -340,7 +343,7 @@ def _next_view(
             return Wait(f"the state of shard {number} is lost, and none of {', '.join(tasks)} is there to restore it")
         elif not given:
             lost.append(number)
-        # In order of preference: a member that comes back gets the rank that it had.
+        # In order of preference: a returning member regains its rank.
         ranked = sorted((*in_sync, *given), key=lambda process: tasks.index(process.task))
         shards.append(_not_draining(tuple(ranked), promised))
         generations |= {promised[process].generation for process in shards[-1]}
@@ -370,7 +373,7 @@ def anticipated_failures(assignment: Assignment, nodes: Mapping[tuple[int, int],
 
     Args:
         assignment: the members of each shard now.
-        nodes: the node of each member, by shard and number, as far as it is known.
+        nodes: the node of each member, by shard and number, where it is known.
     """
     members = [(number, member) for number, own in enumerate(assignment) for member in own]
     groups = [{member} for member in members]

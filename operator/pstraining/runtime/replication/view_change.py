@@ -41,7 +41,7 @@ REPORT_SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 1.0
 """Seconds without a view change after which all workers have connected to returned members, and train.
 
-They have yet to prepare for the next failure; they report when they have.
+Workers prepare for the next failure afterwards, and report when they have.
 """
 
 
@@ -49,10 +49,10 @@ class ViewChanger:
     """Establishes views as this chief.
 
     Args:
-        store: of all members.
-        term: the chief's; None: the next one, as worker 0 of a job without a chief has no term of its own.
-        epoch: the highest that it has used in its term, if its process was renewed.
-        restore: restores the newest checkpoint on some members, under a fence, and leaves them inactive.
+        store: the store of all members.
+        term: the chief's term; None for the next one, because worker 0 of a job without a chief has no term.
+        epoch: the highest epoch that a former run of this process has used in its term.
+        restore: restores the newest checkpoint on some members under a fence, and keeps them inactive.
         check_abort: called repeatedly; may raise to end a view change.
         counters: counts lost members.
     """
@@ -74,7 +74,7 @@ class ViewChanger:
         """Whether members apply the same steps in the same order: an undecided step is void under another view."""
         self._state_transfer = StateTransfer(self._monitor) if chunks.is_incremental(store) else None
         self._own = Ballot(term or views.NO_BALLOT.term, epoch)
-        # It is not known which view a former process has sent last; any other one gets a ballot of its own.
+        # The last view of a former process is unknown; each new view gets a new ballot.
         self._proposed: View | None = View(self._own, ()) if epoch else None
         self._voteless: frozenset[Process] = frozenset()
         self._calls = MemberCalls(self._monitor)
@@ -92,18 +92,18 @@ class ViewChanger:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether all members have been in sync for a moment, none is draining, and all that answer vote."""
+        """Return whether all members were in sync for QUIET_SECONDS, none drains, and every reachable process votes."""
         members = self._client.cluster.members
         whole = self._former is not None and all(len(own) == members for own in self._former.shards)
         is_settled = not self._draining and not self._voteless
         return whole and is_settled and time.monotonic() - self._changed > QUIET_SECONDS
 
     def establish(self, *, readmit: bool = False) -> View:
-        """Return the view once it is active, its members' leases renewed.
+        """Return the view once it is active and its members' leases are renewed.
 
         Args:
-            readmit: whether to readmit members without state. Little state is copied between two steps; with much state
-                they are learners first. Without it, a member is missing.
+            readmit: whether to readmit members without state. A small state is copied between two steps; for a large
+                one, members are learners first. If False, such members remain missing.
 
         Raises:
             SupersededError: a chief of a later term leads.
@@ -146,7 +146,7 @@ class ViewChanger:
                 probe_first = True
 
     def transfer(self, seconds: float) -> bool:
-        """Send chunks of the state to learners for `seconds`; return whether there are learners that lack any.
+        """Send chunks of the state to learners for `seconds`; return whether any learner lacks chunks.
 
         Raises:
             ShardLostError: a server is lost.
@@ -156,12 +156,12 @@ class ViewChanger:
     def warm_up(self) -> Iterator[None]:
         """Trace the functions that a failover needs, one member at a time.
 
-        They run without an effect: no process has the incarnation that they name.
+        The functions have no effect: no process has the incarnation in their arguments.
         """
         empty, session = View(Ballot(0, 0), ((),)), tf.constant([-1, -1], tf.int64)
         for task in self._monitor.voters.members:
             absent = Process(task, -1)
-            with suppress(ShardLostError):  # then it is traced when it is needed
+            with suppress(ShardLostError):  # the function is traced at its first use
                 self._calls.prepare(absent, empty.ballot)
                 self._calls.accept(absent, empty)
                 self._calls.activate(absent, empty.ballot, 0.0)
@@ -178,12 +178,12 @@ class ViewChanger:
         return self._monitor.assignment(view)
 
     def _returning(self, statuses: dict[Process, ProcessStatus]) -> tuple[list[Process], list[Process]]:
-        """Return the members that may be in sync under the next view, and those that may be its learners."""
+        """Return the members that may be in sync under the next view, and the members that may be its learners."""
         members = [process for process in statuses if process.task not in self._monitor.witnesses]
         return self._state_transfer.classify(members, statuses) if self._state_transfer else (members, [])
 
     def _act(self, action: views.Action, statuses: dict[Process, ProcessStatus]) -> View | None:
-        """Take one action; return the view if it is active now."""
+        """Perform one action; return the view if it is active now."""
         match action:
             case Prepare(ballot, to):
                 self._own = ballot
@@ -237,7 +237,7 @@ class ViewChanger:
         return True
 
     def _finish_decided_step(self, statuses: dict[Process, ProcessStatus]) -> bool:
-        """Let members apply the step that others have applied; return whether any was behind.
+        """Let members apply the step that others have applied; return whether any member was behind.
 
         A member applies a step only when every member in sync of every shard can apply it.
         """
@@ -262,8 +262,8 @@ class ViewChanger:
     def _on_new_view(self, view: View, statuses: Collection[Process]) -> None:
         """Account for an active view, and write the markers that launchers read.
 
-        The markers of a member in sync say so, and that the runtime owns the state. A drained member's are emptied once
-        the view can do without it.
+        The markers of a member in sync state that it is in sync, and that the runtime owns the state. The markers of a
+        drained member are cleared once the view no longer needs it.
         """
         former, self._former = self._former, view
         if self._state_transfer:

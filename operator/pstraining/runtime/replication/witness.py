@@ -1,7 +1,7 @@
 """A worker's vote: a witness promises ballots and accepts views, and serves chiefs over TCP.
 
 Workers hold no state of the shards. They vote, so that one half of a partitioned cluster has a quorum. A connection
-carries one request and one reply, a line of JSON each. `replication.acceptor` decides what a request does.
+carries one request and one reply, a line of JSON each. `replication.acceptor` decides the effect of a request.
 
 Knows no TensorFlow.
 """
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 class Verb(StrEnum):
-    """What a request asks for; see `replication.acceptor`."""
+    """The kinds of requests; see `replication.acceptor`."""
 
     READ = "read"
     PREPARE = "prepare"
@@ -44,16 +44,16 @@ class Request:
 
     verb: Verb
     incarnation: int = 0
-    """Of the process that is addressed; any other process ignores the request."""
+    """Incarnation of the target process; any other process ignores the request."""
     ballot: Ballot = NO_BALLOT
-    """The chief's."""
+    """The chief's ballot."""
     view: View | None = None
-    """To accept; None: to prepare, or to read."""
+    """The view to accept or to admit the process to; None in other requests."""
     founding: bool = False
     """See `replication.view.Accept`."""
 
     def pack(self) -> Json:
-        """Return the request as it is sent."""
+        """Return the request as JSON."""
         if self.verb is Verb.READ:
             return {"do": self.verb}
         return {
@@ -118,7 +118,7 @@ class WitnessServer:
     """Serves a witness until it is closed, in threads that end with the process.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
 
     def __init__(self, witness: Witness, port: int) -> None:
@@ -136,7 +136,7 @@ class WitnessServer:
 
     @property
     def port(self) -> int:
-        """Return the port that it listens on."""
+        """Return the port on which the server listens."""
         return self._listener.port
 
 
@@ -150,7 +150,7 @@ def serve_witness(addresses: Sequence[str], worker: int, incarnation: int, kept:
         kept: see `Witness`.
 
     Raises:
-        OSError: its port is taken.
+        OSError: the port is in use.
     """
     witness = Witness(incarnation, kept)
     if addresses:
@@ -163,12 +163,12 @@ def ask(address: str, request: Request, patience: float) -> ProcessStatus:
 
     Args:
         address: host:port of the witness.
-        request: for one process.
+        request: a request to this witness.
         patience: seconds to wait for the reply.
 
     Raises:
-        ConnectionRefusedError: nothing listens there: the process has crashed.
-        OSError: it does not answer.
+        ConnectionRefusedError: no process listens on the port: the witness has crashed.
+        OSError: the witness does not answer.
     """
     with sockets.dial(sockets.split(address), patience) as asked, asked.makefile("rwb") as lines:
         lines.write(json.dumps(request.pack()).encode() + b"\n")
@@ -181,7 +181,7 @@ def ask(address: str, request: Request, patience: float) -> ProcessStatus:
 
 
 def to_json(status: ProcessStatus) -> Json:
-    """Return a witness's status as it is sent."""
+    """Return a witness's status as JSON."""
     return {
         "incarnation": status.incarnation,
         "promised": list(status.promised),
