@@ -25,7 +25,7 @@ class Ring:
     Args:
         number: the ring's number.
         members: the peers, in the ring's order.
-        place: this worker's index in the ring.
+        place: this worker's index in the ring, from 0.
         neighbors: connections to both neighbors; None for one member.
     """
 

@@ -67,7 +67,7 @@ class Stream(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether all bytes are sent and received."""
+        """Return whether all bytes are sent and received."""
 
 
 class _Sending:

@@ -1,4 +1,4 @@
-"""Batches on the device that computes, each read and copied there while the one before is trained."""
+"""Batches on the computing device, read and copied there while the previous batch is trained."""
 
 import threading
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ _ON_CPU = (tf.int32, tf.string, tf.resource, tf.variant)
 
 
 def on_device(batches: Iterator[Batch], device: str, *, cpu: str) -> Iterator[Batch]:
-    """Return the batches on a device; the iterator itself where that is the CPU.
+    """Return the batches on a device; if that is the CPU, the iterator itself.
 
     Args:
-        batches: an iterator that is used by nothing else.
+        batches: an iterator without another user.
         device: the device that computes.
         cpu: this task's CPU, on which the iterator runs.
     """
@@ -48,7 +48,7 @@ class _Ahead(Iterator[Batch]):
 
 
 class _End:
-    """The end of the batches, and what raised it."""
+    """The end of the batches, with the exception if there was one."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -54,7 +54,7 @@ class Batches(Protocol):
         """Return at most `number` batches for a trial of functions; drawing is not affected."""
 
     def reset(self) -> bool:
-        """Handle the end of a session with an update of unknown outcome; return whether drawn batches are void."""
+        """Handle the end of a session with an update of unknown outcome; return whether drawn batches are invalid."""
 
     def restart(self) -> None:
         """Draw from a new dataset from now on, if the dataset depends on the number of workers."""
@@ -69,7 +69,7 @@ class DatasetBatches:
     Args:
         make: creates the dataset.
         device: the worker's CPU.
-        compute: the device that computes, on which the batches are; None: the CPU.
+        compute: the computing device, to which batches are copied; None for the CPU.
     """
 
     def __init__(self, make: Callable[[], Dataset], device: str, compute: str | None = None) -> None:
@@ -172,7 +172,7 @@ class AssignedBatches:
         return True
 
     def restart(self) -> None:
-        """Do nothing: splits depend on no number of workers."""
+        """Do nothing: splits do not depend on the number of workers."""
 
     def close(self) -> None:
         """Release the current split."""
@@ -182,10 +182,10 @@ class AssignedBatches:
 
 
 def _ending(split: Dataset) -> Dataset:
-    """Return a split that is not known to be endless.
+    """Return a split after a check that it is not known to be endless.
 
     Raises:
-        EndlessSplitError: it is.
+        EndlessSplitError: the split is endless.
     """
     cardinality = getattr(split, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
@@ -197,7 +197,7 @@ def _ending(split: Dataset) -> Dataset:
 
 
 def _let_go(held: list[object]) -> None:
-    """Empty a list that holds a dataset's iterator, in another thread than training.
+    """Clear a list that holds a dataset's iterator, outside the training thread.
 
     The destructor waits until the iterator's tuner wakes up (tensorflow::data::model::Model::OptimizeLoop). Its periods
     grow with the iterator's age: measured 2.2 s at an age of 8 s, at most a minute.
@@ -207,7 +207,7 @@ def _let_go(held: list[object]) -> None:
 
 
 class _Split:
-    """A split that is read one batch ahead, so that the last batch is known as such."""
+    """A split that is read one batch ahead, which identifies the last batch."""
 
     def __init__(self, position: int, done: int, batches: Iterator[Batch]) -> None:
         self._position, self._done, self._batches = position, 0, batches

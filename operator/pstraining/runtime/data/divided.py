@@ -8,7 +8,7 @@ from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.telemetry.events import event
 
 LOOK_SECONDS: Final = 2.0
-"""Seconds from one look at the number of workers to the next."""
+"""Seconds between two reads of the number of workers."""
 
 
 class DividedData:
@@ -18,7 +18,7 @@ class DividedData:
         make: the program's function.
         worker: this worker's index.
         count: returns the job's number of workers.
-        clock: seconds on a monotonic clock.
+        clock: returns seconds on a monotonic clock.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class DividedData:
         return self._make(self._worker, self._workers)
 
     def has_changed(self) -> bool:
-        """Look at the number of workers, at most every `LOOK_SECONDS`; return whether the dataset is another one now.
+        """Read the number of workers, at most every `LOOK_SECONDS`; return whether the dataset has changed.
 
-        A worker that the job is rid of keeps its part until it is stopped: the function knows no such index.
+        A worker that was removed keeps its part until it is stopped, because the function does not accept its index.
         """
         if self._clock() - self._looked_at < LOOK_SECONDS:
             return False

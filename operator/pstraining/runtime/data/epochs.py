@@ -24,7 +24,7 @@ class Epochs:
         return self._bounded(done // self.size, last=1) if self.size else 0
 
     def ended(self, done: int, *, over: bool) -> int:
-        """Return the number of epochs that ended after `done` steps or splits; with `over`, including a started one."""
+        """Return the number of ended epochs after `done` steps or splits; with `over`, including the current one."""
         if self.size is None:
             return int(over)
         return self._bounded(math.ceil(done / self.size) if over else done // self.size)
@@ -54,7 +54,7 @@ def by_splits(epochs: int | None, splits: int) -> Epochs:
 
 
 class Ends:
-    """Reports each epoch's end once, also if a restore sets training back.
+    """Reports the end of each epoch once, even if a restore repeats steps.
 
     Args:
         epochs: the division of training.

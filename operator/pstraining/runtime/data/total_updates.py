@@ -17,9 +17,9 @@ def total_updates(
     batch_size: int | None = None,
     samples: int | None = None,
 ) -> int:
-    """Return how often the optimizer is applied until the job ends, which is what its schedule counts.
+    """Return the number of times that the optimizer is applied in the job, which its schedule counts.
 
-    With `localSteps`, each worker has an optimizer of its own: the number of its steps.
+    With `localSteps`, each worker has its own optimizer, and the number is that of its steps.
 
     Args:
         training: the job's settings.
@@ -27,7 +27,7 @@ def total_updates(
         source: the assigned data; None for a function of (worker, workers).
         steps_per_epoch: updates in an epoch of data that is not assigned.
         batch_size: samples in a batch of assigned data.
-        samples: samples in all `Files`, which are taken to be of one size.
+        samples: samples in all `Files`, which are assumed to have equal sizes.
 
     Raises:
         SettingsError: the number does not follow from the settings; the message names what is missing.

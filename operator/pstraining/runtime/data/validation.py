@@ -8,7 +8,7 @@ from pstraining.runtime.model.tensor import Dataset
 
 @dataclass(frozen=True)
 class Validation:
-    """What the chief validates on, and how often.
+    """The dataset and the frequency of the chief's validations.
 
     Args:
         data: creates the dataset.

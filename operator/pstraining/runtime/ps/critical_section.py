@@ -1,8 +1,8 @@
 """Check and apply as one step on a parameter server: a critical section under a named mutex.
 
 The mutex lives on the server by name like the variables, and TensorFlow frees it when its holder dies. Two rules keep a
-section atomic when its caller is killed: all inputs arrive before the lock is taken, and nothing loops, waits or
-receives after the first write.
+section atomic when its caller is killed: all inputs arrive before the lock is acquired, and nothing loops, waits
+or receives after the first write.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -50,12 +50,12 @@ def clock() -> Tensor:
 
 
 def critical(device: str, container: str, inputs: Sequence[Tensor], body: Callable[..., Structure]) -> Structure:
-    """Emit `body(*inputs)` so that it runs alone on the server.
+    """Emit `body(*inputs)` as the only critical section that runs on the server at a time.
 
     Args:
         device: the server's device.
         container: the job's container there, which holds the mutex.
-        inputs: tensors from anywhere; they are on the server before the lock is taken.
+        inputs: tensors on any device; they are sent to the server before the lock is acquired.
         body: emits the operations; its result must depend on every write.
 
     Returns:
@@ -154,7 +154,7 @@ def _is_small(value: Tensor) -> bool:
 
 
 def _server_of(value: Tensor) -> str:
-    """Return the device of the server that computes a tensor; empty if this task does."""
+    """Return the device of the server that computes a tensor; empty for this task."""
     return value.device if "/job:ps/" in value.device else ""
 
 

@@ -4,8 +4,8 @@ A worker's position in the data advances in the critical section that applies it
 A sample is therefore trained again if and only if its update was lost. A process that replaces a worker continues after
 the last applied update. The split of a worker without heartbeats for RECLAIM_SECONDS is assigned to another worker.
 
-Splits are assigned in the order of requests. With ordered sums all workers without a split get theirs at once, in the
-order of their numbers. Workers run in lockstep then, so a repeated run assigns the same splits.
+Splits are assigned in the order of requests. With ordered sums, all workers without a split receive one at the same
+time, in the order of their numbers. Workers run in lockstep then, so a repeated run assigns the same splits.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Ledger:
     """The ledger's variables; create it where variables go to the first server.
 
     Args:
-        lockstep_workers: number of workers that get their splits together; 0: each worker when it requests one.
+        lockstep_workers: number of workers that receive splits together; 0 if each worker receives one on request.
         copied: whether standbys keep a copy, which receives rows in any order.
     """
 
@@ -74,7 +74,7 @@ class Ledger:
         """How often each row of `held` has changed."""
 
     def saved(self) -> dict[str, PSVariable]:
-        """Return the variables that belong into a checkpoint, by name."""
+        """Return the variables that are saved in a checkpoint, by name."""
         return {"ledger/next": self.next, "ledger/held": self.held}
 
     # Every method below emits operations on the first server's device, inside its critical section.
@@ -135,14 +135,14 @@ class Ledger:
         return with_dependencies(moved, rows[worker])
 
     def active_workers(self, workers: int) -> Tensor:
-        """Return how many of the workers have a split or will get one. int64[]."""
+        """Return the number of workers that have a split or will receive one. int64[]."""
         held = tf.math.count_nonzero(HeldSplit.unpack(self.held.read_value()[:workers]).number)
         return tf.where(self.next.read_value() < self.limit.read_value(), tf.constant(workers, tf.int64), held)
 
     def is_expected(self, worker: Tensor, progress: Tensor) -> Tensor:
         """Return whether a progress continues the worker's split, or is not about a split. bool[].
 
-        If not, the batches are trained already (a call whose reply was lost came late), or are another worker's by now.
+        Otherwise the batches are already trained, and this is a late call, or they now belong to another worker.
         """
         held, after = HeldSplit.unpack(self.held.read_value()[worker]), SplitProgress.unpack(progress)
         return (after.position < 0) | (tf.equal(after.position + 1, held.number) & (after.done > held.done))
@@ -215,7 +215,7 @@ class Ledger:
         return [self.versions.assign_add(_changed(before, rows), read_value=False)]
 
     def left(self) -> Tensor:
-        """Return what is yet to be trained; see `messages.DataLeft`. int64[3]."""
+        """Return the data that is not trained yet; see `messages.DataLeft`. int64[3]."""
         following, numbers = self.next.read_value(), HeldSplit.unpack(self.held.read_value()).number
         first = tf.reduce_min(tf.where(numbers > 0, numbers - 1, following))
         return DataLeft(following, tf.math.count_nonzero(numbers), first).pack()

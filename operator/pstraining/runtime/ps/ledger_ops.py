@@ -15,7 +15,7 @@ def assign_split(shard: Shard, session: Tensor, identity: Tensor, limit: Tensor)
     """Assign a split of the data to a worker.
 
     Args:
-        shard: the first server's.
+        shard: the first server's shard.
         session: see `messages.SessionToken`. int64[2].
         identity: see `messages.Sender`. int64[2].
         limit: the first position that is never assigned. int64[].
@@ -52,7 +52,7 @@ def keep(shard: Shard, session: Tensor, news: Sequence[Tensor]) -> Tensor:
 
 
 def left(shard: Shard) -> Tensor:
-    """Return what is yet to be trained; see `messages.DataLeft`. int64[3]."""
+    """Return the data that is not trained yet; see `messages.DataLeft`. int64[3]."""
     return critical(shard.device, shard.container, [], _ledger(shard).left)
 
 

@@ -1,6 +1,6 @@
 """Vectors of the store and its data ledger: each one's `pack` on the sending side beside its `unpack` on the other.
 
-A message is one tensor where it can be, because every tensor that crosses the network costs a call. A message with a
+A message is one tensor if possible, because each tensor that is sent costs a call. A message with a
 type parameter has tensors as fields inside a traced function, and numbers on the client.
 """
 
@@ -70,7 +70,7 @@ class SplitReply(NamedTuple, Generic[Number]):
     position: Number
     """The split's position in the order of all splits."""
     done: Number
-    """Batches of the split that are trained already."""
+    """Number of batches of the split that are already trained."""
 
     def pack(self) -> Tensor:
         """Emit the reply on the server. int64[3]."""
@@ -88,12 +88,12 @@ class SplitReply(NamedTuple, Generic[Number]):
 
 
 class DataLeft(NamedTuple, Generic[Number]):
-    """The data that is yet to be trained."""
+    """The data that is not trained yet."""
 
     following: Number
     """The first position that was assigned to no worker."""
     held: Number
-    """Number of splits that workers train now."""
+    """Number of splits that workers are training."""
     first: Number
     """The first position that is not trained."""
 
@@ -131,9 +131,9 @@ class SplitProgress(NamedTuple):
     position: Tensor
     """The split's position; negative: the update's data is not in the ledger. int64[...]."""
     done: Tensor
-    """Batches of the split that are trained then. int64[...]."""
+    """Number of batches of the split that are trained after the update. int64[...]."""
     finished: Tensor
-    """1 if that is the whole split. int64[...]."""
+    """1 if the whole split is trained. int64[...]."""
 
     @classmethod
     def unpack(cls, rows: Tensor) -> "SplitProgress":

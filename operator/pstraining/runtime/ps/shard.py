@@ -34,7 +34,7 @@ class ServerHooks:
     """The hooks of an update mode on the servers."""
 
     name: str = ""
-    """Text that all tasks of the job must agree on; part of the layout's fingerprint."""
+    """A text that must be equal on all tasks of the job; part of the layout's fingerprint."""
     fused: bool = True
     """Whether fused kernels may replace Keras's arithmetic."""
     make_mode_state: Callable[["Shard"], ModeVariables] | None = None
@@ -42,13 +42,13 @@ class ServerHooks:
     with_ledger: bool = False
     """Whether the first server assigns the data."""
     lockstep_workers: int = 0
-    """Number of workers that receive their splits together; 0: each worker when it requests one."""
+    """Number of workers that receive their splits together; 0 if each worker receives one on request."""
     paired: bool = False
     """Whether standbys apply the same updates."""
     agrees_on_norms: bool = False
     """Whether every process knows the norms of tensors that are cut before it applies a step."""
     on_newcomer: Callable[["Shard", Tensor, Tensor], list[Operation]] = lambda shard, worker, newcomer: []
-    """Emits a server's reaction to a process that registers as a worker; the last argument is 1 for a new one."""
+    """Emits a server's reaction to the registration of a worker's process; the last argument is 1 for a new process."""
     follow: Callable[["Shard", Tensor, Tensor], Tensor] | None = None
     """Emits applying the step after a given one, which others have applied; its arguments are the session and that
     step. None if servers are not in lockstep."""
@@ -57,7 +57,8 @@ class ServerHooks:
     if standbys do not apply the same steps."""
     pause_steps: Callable[["Shard", Tensor], Tensor] | None = None
     """Emits the request that workers push their dense parameters and apply no step for some seconds. It returns the
-    server's step, and by how many steps its dense parameters are behind. int64[2]. None if servers are never behind."""
+    server's step, and the number of steps by which its dense parameters are behind. int64[2]. None if servers are
+    never behind."""
 
 
 class Shard:
@@ -157,7 +158,7 @@ class Shard:
         return self.optimizer.state
 
     def begins_as_parameters(self, place: SlotPlace) -> bool:
-        """Return whether a new slot is a copy of the parameters, or an average of them."""
+        """Return whether a new slot begins as a copy of the parameters, for example an average of them."""
         return place.slot == "average" or any(slot is self.slots[place] for slot, _ in self.optimizer.copies)
 
     # Every method below emits operations, in the critical section unless its docstring says otherwise.
@@ -265,7 +266,7 @@ class Shard:
     def apply_rows(
         self, touched: Sequence[Touched], losses: Tensor, *, overflowed: Tensor | None = None
     ) -> list[Operation]:
-        """Apply one step to the tables alone, and count it; see `apply`."""
+        """Apply one step to the tables only, and count it; see `apply`."""
         scale, moved = self.loss_scale, list[Operation]()
         if (tables := self._table_optimizers) is not None:
             step = self.record.read_value()[RecordField.STEP]

@@ -28,7 +28,7 @@ class ModelMembers:
         model: the model whose state they hold.
         updates: the hooks of the update mode.
         min_bytes: minimum bytes of parameters per server; see `partition.servers_to_use`.
-        members: number of servers of each shard. Of n shards, server i + m n is member m of shard i.
+        members: number of servers of each shard. With n shards, server i + m n is member m of shard i.
         acceptor_size: length of an acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
     """
 

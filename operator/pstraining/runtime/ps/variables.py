@@ -1,4 +1,4 @@
-"""TensorFlow variables that live on a parameter server under a name.
+"""TensorFlow variables on a parameter server, identified by name.
 
 Named state belongs to the server's process: it outlives every client, and every client with the same names shares it.
 The class is for use inside `tf.function` only, and has no eager handle: after a failure of its server, an eager handle
@@ -92,7 +92,7 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
         return cache[key]
 
     def let_grow(self) -> None:
-        """Let the number of its rows change: the first dimension of its shape is unknown from now on."""
+        """Allow the number of rows to change: the first dimension of the shape is unknown from now on."""
         self._ps_shape = self._shape = tf.TensorShape([None, *self._ps_shape[1:]])
         self._handle._handle_data = handle_data_util.create_handle_data(self._ps_shape, self._ps_dtype)
 

@@ -17,7 +17,7 @@ from pstraining.runtime.ps.variables import PSVariable
 HEARTBEAT_SECONDS: Final = 1.0
 """Seconds between a worker's heartbeats while it computes."""
 LAPSE_SECONDS: Final = 3.0
-"""Seconds without a heartbeat, on the server's clock, after which a worker is not waited for."""
+"""Seconds without a heartbeat, on the server's clock, after which no request waits for a worker."""
 
 
 class WorkerRegistry:
@@ -40,7 +40,7 @@ class WorkerRegistry:
     def read_reports(self) -> Tensor:
         """Emit the newest report of each worker up to the last one with a report, outside the section. string[n].
 
-        Their number is not the job's: a job may have been scaled.
+        Their number may differ from the job's number of workers, because the job may have been scaled.
         """
         reports = self.reports.read_value()
         last = tf.reduce_max(tf.where(tf.not_equal(reports, ""), tf.range(1, WORKER_SLOTS + 1), 0))

@@ -1,11 +1,11 @@
 """A task's own connection to the parameter servers: connect, call, and reconnect after a server's restart.
 
-This module alone knows which of TensorFlow's errors mean that a server is lost. Every call to a server goes through
+Only this module maps TensorFlow's errors to lost servers. Every call to a server goes through
 `PSClient.call`. No other code may hold a tensor on a server: a remote handle stays invalid after the server's restart.
 One thread reconnects (`update_server_def`) while no call is under way, and only when every server in the map answers;
-with one of them down it would never return. The watchdog makes calls to unresponsive servers fail.
+it would never return if one of them were down. The watchdog makes calls to unresponsive servers fail.
 
-Where shards have several members, the map holds the servers that answer, at least one per shard. Calls to them continue
+If shards have several members, the map holds the servers that answer, at least one per shard. Calls to them continue
 while another server is lost, and `reconnect_available` updates the map.
 """
 
@@ -52,7 +52,7 @@ class PSClient:
 
     Args:
         cluster: the job and this task.
-        ahead: probes of the servers that were sent while TensorFlow was loading.
+        ahead: probes of the servers, sent while TensorFlow was loading.
         compute_on: the devices that compute, see `config.devices.choose`; None: all accelerators, or else the CPU.
     """
 
@@ -83,11 +83,11 @@ class PSClient:
 
     @property
     def compute(self) -> str:
-        """Return the device of the model's variables, forward and backward pass, and codecs."""
+        """Return the device of the model's variables, of the forward and backward pass, and of the codecs."""
         return self.devices[0]
 
     def on_cpu(self, make: Callable[[], Made] | None) -> Callable[[], Made] | None:
-        """Return a function of the program's that creates a dataset, as it is called on this task's CPU."""
+        """Return the program's function that creates a dataset, wrapped so that it runs on this task's CPU."""
 
         def called() -> Made:
             with tf.device(self.local):
@@ -106,7 +106,7 @@ class PSClient:
         Must run before the process creates any other tensor: connecting invalidates what exists.
 
         Raises:
-            SettingsError, GpuMissingError: a device that the program or the container's limits want is not visible.
+            SettingsError, GpuMissingError: a device that the program or the container's limits request is not visible.
         """
         # The program's own choice of devices is checked below.
         devices.prepare(self.cluster.gpus if self._wanted is None else 0)
@@ -128,7 +128,7 @@ class PSClient:
         self._watchdog.stop()
 
     def leave(self) -> None:
-        """Disconnect for good: servers keep the state of a client that did not for ten minutes."""
+        """Disconnect permanently; servers keep the state of a client that did not disconnect for ten minutes."""
         with (
             self._exclusive(),
             self._watchdog.watching("leave", vital=CONNECT_TIMEOUT_SECONDS),
@@ -150,9 +150,9 @@ class PSClient:
         return self._guarded(function, arguments, _as_arrays, self.local)
 
     def run(self, function: TracedFunction, *arguments: Tensor) -> Tensor:
-        """Run a traced function and return its results as tensors on the device that computes.
+        """Run a traced function and return its results as tensors on the computing device.
 
-        TensorFlow returns them by way of the device that calls, which is that one here.
+        TensorFlow returns them through the calling device, which is the computing device here.
 
         Raises:
             ShardLostError: see `call`.
@@ -194,8 +194,8 @@ class PSClient:
     def to_device(self, result: Structure, device: str) -> Structure:
         """Emit moving tensors from the servers to a device of this task.
 
-        An identity would be optimised away. The operation that selects among results would then run on the server, and
-        the selection would have to be sent there first.
+        An identity would be removed by the optimizer. The operation that selects among results would then run on the
+        server, and the selection would have to be sent there first.
         """
         with tf.device(device):
             moved: Structure = tf.nest.map_structure(
@@ -206,7 +206,7 @@ class PSClient:
     def recover(self, lost: ShardLostError) -> None:
         """Reconnect, unless another thread has done so since the call failed; return when all servers answer.
 
-        Where shards have several members it returns at once: training may continue with the remaining members.
+        If shards have several members, it returns at once: training may continue with the remaining members.
         """
         if self.cluster.members > 1:
             return
@@ -249,10 +249,10 @@ class PSClient:
         """Open the context on every server, and run a first operation on each, as TensorFlow connects lazily.
 
         A server that is stopped meanwhile may later read the end of its former context and the start of the next one
-        together. Both have one name, and the end also removes the state by which tensors are fetched. No call to that
-        server returns any more, however often the map is set. (Seen with one of four servers that were stopped for some
-        seconds.) So after a failed first operation, servers are removed from the map and added again, which recreates
-        their contexts. FULL_RESET_EVERY does the same regularly.
+        together. Both have the same name, and the end also removes the state through which tensors are fetched. Calls
+        to that server then never return, however often the map is set. (Seen with one of four servers that were
+        stopped for some seconds.) So after a failed first operation, servers are removed from the map and added again,
+        which recreates their contexts. FULL_RESET_EVERY does the same regularly.
         """
         is_set, cuts, recreates = not first, 0, self._connection % FULL_RESET_EVERY == 0
         while True:
@@ -279,7 +279,7 @@ class PSClient:
     def _wait_for_servers(self, suspects: Sequence[str] = ()) -> None:
         """Return when enough servers answer; report missing servers at once and every REPORT_SECONDS.
 
-        All servers are enough, or one of each shard where shards have several members. Suspects did not answer a moment
+        Enough are all servers, or one of each shard if shards have several members. Suspects did not answer a moment
         ago, and their first probe has a shorter timeout.
         """
         reported, shards, servers = -math.inf, self.cluster.shards, range(len(self.cluster.ps))

@@ -11,7 +11,7 @@ from pstraining.runtime.config.devices import check_gpus
 def prepare(requested: int) -> None:
     """Let GPU memory grow with its use, so that processes can share a GPU; before TensorFlow creates its devices.
 
-    The variable of the environment, unlike `tf.config`, is no error if the program has listed its devices already.
+    Unlike `tf.config`, the environment variable is accepted after the program has listed its devices.
 
     Args:
         requested: GPUs that must be visible.

@@ -2,7 +2,7 @@
 
 A port that accepts connections proves nothing: the kernel accepts them for a stopped process as well. So a probe opens
 HTTP/2 (RFC 9113, section 3.4): it sends the client's preface, and gRPC's threads in the server reply with a SETTINGS
-frame. They reply during long operations too; a stopped process does not.
+frame. The threads reply during long operations as well; those of a stopped process do not.
 """
 
 import queue

@@ -30,7 +30,7 @@ KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000),
 )
-"""A peer that does not answer is given up after 3 seconds: measured 2.3 to 3.6 until the call fails, idle or active."""
+"""A connection to a peer that does not answer ends after 3 seconds. Measured: the call fails after 2.3 to 3.6 s."""
 
 Endpoint = tuple[str, int]
 """Host, or numeric address, and port."""
@@ -57,8 +57,8 @@ def joined(endpoint: Endpoint) -> str:
 def dial(endpoint: Endpoint, patience: float) -> socket.socket:
     """Connect within `patience` seconds to an address, or to a name that was reached before.
 
-    A look-up has no time limit, and a partition may cut off the name server as well. So the address by which a name was
-    reached is kept. After a failure a thread looks the name up; if that succeeds, the next call does so too.
+    A name look-up has no time limit, and a partition may cut off the name server as well. The last address of a name is
+    therefore kept. After a failure, a thread looks up the name, and the next call uses the new address.
 
     Raises:
         OSError: the host is unreachable.
@@ -78,7 +78,7 @@ def dial(endpoint: Endpoint, patience: float) -> socket.socket:
 
 
 _reached: Final[dict[str, str]] = {}
-"""The address by which each name was reached."""
+"""The last address at which each name was reached."""
 _looking_up: Final[set[str]] = set()
 
 
@@ -92,7 +92,7 @@ def _look_up(host: str) -> None:
 
 
 def connections() -> Iterator[socket.socket]:
-    """Yield all TCP sockets of this process; each is valid until the next one."""
+    """Yield all TCP sockets of this process; each is valid until the next one is requested."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -132,7 +132,7 @@ def peers(addresses: Sequence[str]) -> set[Endpoint]:
 
 
 def cut_peers(peers: Collection[Endpoint]) -> int:
-    """Shut down the connections to `peers`, which makes hanging calls fail; return their number."""
+    """Shut down the connections to `peers`, so that hanging calls fail; return their number."""
     number = 0
     for connection in sockets_to([joined(peer) for peer in peers]):
         with suppress(OSError):

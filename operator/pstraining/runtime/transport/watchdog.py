@@ -1,4 +1,4 @@
-"""The watchdog over calls to parameter servers: it makes calls to servers that do not answer fail.
+"""The watchdog over calls to parameter servers: calls to servers that do not answer fail.
 
 TensorFlow has no time limit for a call, and a long step may legitimately take minutes. So a thread probes the servers
 (`transport.http2_probe`) while a call takes long, and shuts down connections to servers that do not answer, which fails
@@ -35,7 +35,7 @@ KEEP_ALIVE_SECONDS: Final = 1.0
 
 
 class Watchdog:
-    """Enables keepalive on connections to the servers, and cuts those that a call waits for in vain.
+    """Enables keepalive on connections to the servers, and cuts connections to servers that do not answer.
 
     Args:
         addresses: host:port of every parameter server.

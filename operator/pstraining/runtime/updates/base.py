@@ -26,7 +26,7 @@ class StepResult:
     session_valid: bool
     """Whether the worker's session is still valid. It is not when only some servers accepted the update."""
     applied: bool
-    """Whether the update is part of the parameters. If not, the batches are trained again."""
+    """Whether the update is part of the parameters. Otherwise the batches are trained again."""
     done: bool
     """Whether training is over."""
     step: int
@@ -56,12 +56,12 @@ class Identity:
 
 
 def as_numbers(progress: SplitPosition | None) -> Sequence[int]:
-    """Return a progress as servers take it, three numbers."""
+    """Return a progress in the servers' form, three numbers."""
     return progress.numbers() if progress else NO_PROGRESS
 
 
 def as_tensor(progress: SplitPosition | None) -> Tensor:
-    """Return a progress as servers take it. int64[3]."""
+    """Return a progress in the servers' form. int64[3]."""
     return tf.constant(as_numbers(progress), tf.int64)
 
 
@@ -76,7 +76,7 @@ class Updates(Protocol):
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function of a step, without an effect.
 
-        After `start_session` it is too late: other workers may wait for this one.
+        Call it before `start_session`: from then on, other workers may wait for this one.
         """
 
     def start_session(self, session: Session) -> None:
@@ -93,10 +93,10 @@ class Updates(Protocol):
         """
 
     def expect(self, batches: Sequence[Batch] | None) -> None:
-        """Note the batches of the step after the next one; None: they are not drawn. For modes that look ahead."""
+        """Note the batches of the step after the next one, in modes that look ahead; None if they are not drawn."""
 
     def step(self, batches: Sequence[Batch], progress: SplitPosition | None = None) -> StepResult:
-        """Apply one update with these batches, and with it the worker's data progress.
+        """Apply one update with these batches, together with the worker's progress in its data.
 
         Raises:
             ShardLostError: from `PSClient.call`; some servers may have applied it.
@@ -106,8 +106,8 @@ class Updates(Protocol):
 class BoundUpdates(ABC):
     """A worker's side of updates on one assignment of members; the common base of the modes.
 
-    State that belongs to the worker, whichever members it trains with, is in an object that all its bound updates
-    share. See `worker.router.Rebindable`.
+    State that does not depend on the members is in an object that all bound updates
+    of the worker share. See `worker.router.Rebindable`.
     """
 
     looks_ahead = False
@@ -116,7 +116,7 @@ class BoundUpdates(ABC):
         self._store, self._client, self._computer = store, store.client, computer
 
     def expect(self, batches: Sequence[Batch] | None) -> None:
-        """Raise TypeError: a step needs no other batches than its own."""
+        """Raise TypeError: a step of this mode needs only its own batches."""
         raise TypeError(f"{type(self).__name__} does not look ahead")
 
     @abstractmethod

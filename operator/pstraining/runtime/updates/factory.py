@@ -36,7 +36,7 @@ class UpdateFactory:
 def choose(
     training: TrainingSettings, *, workers: int, with_ledger: bool = False, paired: bool = False
 ) -> UpdateFactory:
-    """Return the factory of the mode that the settings ask for.
+    """Return the factory of the mode in the settings.
 
     Args:
         training: the job's settings.
@@ -98,5 +98,5 @@ def choose(
 
 
 def _name(training: TrainingSettings) -> str:
-    """Return a text that all tasks of a job must agree on: the servers' variables and messages depend on it."""
+    """Return a text that must be equal on all tasks of a job: the servers' variables and messages depend on it."""
     return training.model_dump_json(include={"mode", "local_steps", "ordered_sums", "compression"})

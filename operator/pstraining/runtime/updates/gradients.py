@@ -20,11 +20,11 @@ NEVER: Final = -2
 """A step number that never occurs. Nothing is computed for it, and every server rejects it."""
 
 Rows = list[list[Touched]]
-"""For each server and table the touched rows: unique local indices, and their gradients."""
+"""The touched rows by server and table: unique local indices, and their gradients."""
 Vectors = list[list[Tensor]]
-"""For each server and segment a vector."""
+"""One vector per server and segment."""
 StateTargets = Callable[[Sequence[Tensor], Sequence[Tensor], int], list[Tensor]]
-"""From values before and after, and the number of batches between them, one tensor per variable of state."""
+"""Emits one tensor per variable of state, from its values before and after, and the number of batches in between."""
 BatchSums = tuple[Tensor, Vectors, list[Touched]]
 """Stats, vectors, and for each table the touched rows: of one batch, or summed over batches."""
 
@@ -56,15 +56,15 @@ class GradientComputer:
 
     Args:
         store: the model and the servers' segments.
-        moves: whether the worker sends how far its local optimizer moves the parameters over several batches (local
-            SGD), in place of a gradient. The optimizer's slots stay on the worker.
+        moves: whether the worker sends the move of the parameters by its local optimizer over several batches (local
+            SGD) instead of a gradient. The optimizer's slots stay on the worker.
         share: factor of a move.
-        parts: number of gradients in a step. Each gradient is computed of its loss divided by this number, which costs
-            nothing, so the sum over equal batches is their mean. The division is left out where it is not exact: if
-            the number is not a power of two, or gradients are not linear in the loss.
-        clips: whether this worker clips its gradient by norm; otherwise the mean is clipped where the step is made.
-        state_targets: emits what is sent of state, in place of its change, from its values before and after a number of
-            batches.
+        parts: number of gradients in a step. The loss is divided by this number before the backward pass, at no cost,
+            so the sum over equal batches is their mean. The division is omitted if it is not exact: if the number is
+            not a power of two, or gradients are not linear in the loss.
+        clips: whether this worker clips its gradient by norm; otherwise the mean is clipped before it is applied.
+        state_targets: emits the tensors that are sent instead of the change of state, from the values before and
+            after a number of batches.
 
     Raises:
         ModelError: local steps cannot move the rows of tables.

@@ -1,4 +1,4 @@
-"""The variables of an update mode on one server, found again from the server's shard."""
+"""The variables of an update mode on one server, retrieved from the server's shard."""
 
 from typing import Self
 

@@ -139,7 +139,7 @@ class Worker:
                         continue
                     if self._store.register(self._identity.worker, self._identity.incarnation):
                         return session
-                    superseded = True  # for good: this process idles until the job is done, or is terminated
+                    superseded = True  # permanently: this process idles until the job is done or the pod ends
                     event("superseded", worker=self._identity.worker, reason="a newer process has this worker's index")
             if time.monotonic() - reported >= 10:
                 reported = time.monotonic()
@@ -147,7 +147,7 @@ class Worker:
             time.sleep(POLL)
 
     def _warm_up(self, step: int) -> None:
-        """Prepare the functions of a step with a sample; the state of this process stays as it is."""
+        """Prepare the functions of a step with a sample; the state of this process does not change."""
         model = self._store.model
         if not self._has_seeds:
             self._has_seeds = True
@@ -156,7 +156,7 @@ class Worker:
             self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
     def _assign_split(self) -> tuple[int, int] | None:
-        """Request a split; return its position and its trained batches, or None if no split is left."""
+        """Request a split; return its position and its number of trained batches, or None if no split is left."""
         if self._session is None:
             raise SessionOverError
         sender = (self._identity.worker, self._identity.incarnation)
@@ -188,7 +188,7 @@ class Worker:
             self._in_session = False
 
     def _begin_counting(self) -> None:
-        """Count from the first session on, without the batches on which functions were tried out."""
+        """Start the counters at the first session, so that trial batches are not counted."""
         if not self._stall_reason:
             self._last_step_at = time.monotonic()
         metrics = self._store.model.step.compiled
@@ -229,7 +229,7 @@ class Worker:
             if not result.session_valid:
                 self._outcome_unknown = (
                     self._pending is not self._resent
-                )  # rejected twice: the split is another worker's by now
+                )  # rejected twice: the split now belongs to another worker
                 self._note_stall("refused")
                 event("refused", worker=self._identity.worker, term=self._term(session), step=result.step)
                 return False
@@ -259,19 +259,19 @@ class Worker:
         return self._batches.draw(self._training.batches_per_update)
 
     def _look_ahead(self) -> None:
-        """Draw the batches after the pending ones, and let the updates expect them."""
+        """Draw the batches after the pending ones, and announce them to the updates."""
         if self._upcoming is None:
             self._follow_number_of_workers()
             self._upcoming = self._batches.draw_ahead(self._training.batches_per_update)
         self._updates.expect(self._upcoming.batches if self._upcoming else None)
 
     def _follow_number_of_workers(self) -> None:
-        """Restart data that depends on the number of workers, if that has changed."""
+        """Restart data that depends on the number of workers if the number has changed."""
         if self._divided and self._divided.has_changed():
             self._batches.restart()
 
     def _note_epoch(self, step: int, progress: SplitPosition | None) -> None:
-        """Send a heartbeat at the first step of an epoch, so that the logs of the one before have all its metrics."""
+        """Send a heartbeat at the first step of an epoch, which completes the metrics of the epoch before."""
         epoch = self._epochs.under_way(progress.position if progress else step)
         if epoch != self._epoch:
             self._epoch = epoch
@@ -282,7 +282,7 @@ class Worker:
             self._stall_reason = why
 
     def _note_step(self, step: int) -> None:
-        """Note the time of a step; report the seconds since the last one, if a loss or a new session lay between."""
+        """Note the time of a step; after a loss or a new session, report the seconds since the last step."""
         since, self._last_step_at = self._last_step_at, time.monotonic()
         if self._stall_reason:
             seconds = round(self._last_step_at - since, 3)

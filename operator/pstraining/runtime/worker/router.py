@@ -1,4 +1,4 @@
-"""Routes a worker to the members of the active view: traced functions for each assignment, and which one to use now."""
+"""Routes a worker to the members of the active view: traced functions for each assignment, and the choice."""
 
 import threading
 import time
@@ -26,14 +26,14 @@ class Router(Protocol):
 
     @property
     def first(self) -> tuple[ParameterStore, Updates]:
-        """Return the store and the updates to begin with."""
+        """Return the first store and updates."""
 
     @property
     def whole(self) -> bool:
         """Return whether every member of every shard is in sync."""
 
     def find(self) -> tuple[ParameterStore, Updates] | None:
-        """Return the store and the updates to work with now; None: ask again a little later.
+        """Return the current store and updates; None if there are none yet, and the caller retries later.
 
         Raises:
             ShardLostError: a server is lost.
@@ -48,13 +48,13 @@ class Rebindable(Updates, Protocol):
     """A worker's side of updates that can be bound to any members of the shards."""
 
     def bind(self, store: ParameterStore) -> "Rebindable":
-        """Return the same worker with other members; its memory and its residuals are shared."""
+        """Return the same worker with other members; both share its state and its residuals."""
 
     def trace(self, batches: Sequence[Batch]) -> None:
         """Trace the functions of a usual step without running them; another thread may train meanwhile."""
 
     def dry_run(self, batches: Sequence[Batch]) -> None:
-        """Run them without an effect; another thread may train meanwhile.
+        """Run the functions without an effect; another thread may train meanwhile.
 
         Raises:
             ShardLostError: a server is lost.
@@ -113,7 +113,7 @@ class FailoverRouter:
         return self._bind(self._current)
 
     def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
-        """Prepare once for each assignment; a thread prepares for the assignments that a failure may leave."""
+        """Prepare once for each assignment; a thread prepares for the assignments that may remain after a failure."""
         if self._current in self._ready:
             return
         is_first, self._batches = not self._ready, sample()
@@ -125,8 +125,8 @@ class FailoverRouter:
     def _keep_ready(self) -> None:
         """Keep the functions for each anticipated assignment traced and known to the servers, while the process lives.
 
-        TensorFlow sends a function's parts to the servers when it first runs, and forgets that with every new
-        connection. Both take seconds of processor time, and wait while a member is missing.
+        TensorFlow sends a function's parts to the servers at the function's first run over each connection. Tracing and
+        sending take seconds of processor time, and are deferred while a member is missing.
         """
         dry_run_on: dict[Assignment, int] = {}
         unreported = False

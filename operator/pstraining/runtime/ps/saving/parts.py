@@ -25,7 +25,7 @@ from pstraining.runtime.ps.tables.arena import sizes
 from pstraining.runtime.ps.variables import PSVariable
 
 SMALL_TABLE: Final = 1 << 20
-"""Bytes up to which a table is copied in `keep`: calls for ranges, and tracing them, would take longer."""
+"""Maximum bytes of a table that is copied in `keep`: tracing and calling the copies of ranges would take longer."""
 
 
 class ShardParts:
@@ -39,7 +39,7 @@ class ShardParts:
 
     @cached_property
     def table_parts(self) -> dict[int, int]:
-        """The number of the table of each part that is copied ahead, by the part's number."""
+        """The tables' numbers of the parts that are copied ahead, by the parts' numbers."""
         tables = self.shard.tables
         return {
             number: tables.index(part.segment)
@@ -118,7 +118,7 @@ class ShardParts:
     def keep(self, fence: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """Complete a copy of every part at one moment between two updates, under the fence.
 
-        Another call replaces the copy by one of a later moment.
+        A further call replaces the copy by a later one.
 
         Args:
             fence: the chief's fence. int64[].

@@ -23,21 +23,21 @@ SEEN: Final = "seen"
 ROOM: Final = 1024
 """Minimum number of places after the first insertion; later the number doubles when it is used up."""
 SAMPLE: Final = 1024
-"""Minimum number of places of which the oldest are chosen; with fewer in use, all are compared."""
+"""Minimum size of the sample in which the oldest places are found; with fewer places in use, all are compared."""
 SAMPLE_FACTOR: Final = 8
-"""Number of places that are compared for each one that is chosen; Redis's approximated LRU compares 5."""
+"""Number of places that are compared for each place that is chosen; Redis's approximated LRU compares 5."""
 
 
 class Arena:
     """Columns with a place for each key; create it inside `variables_on` for its server.
 
     Args:
-        name: of the index, unique on the server.
+        name: the index's name, unique on the server.
         container: the job's container there.
-        device: the server's.
-        numbers: names of columns of integers, which are created.
+        device: the server's device.
+        numbers: names of the integer columns, which are created here.
         rows: further columns by name: variables with one row each.
-        begins: emits the values of new keys, by the names of columns; the others begin with their initial value.
+        begins: emits the values of new keys by column; other columns begin with their initial value.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Arena:
             column.let_grow()
 
     def find(self, keys: Tensor) -> Tensor:
-        """Return the places of keys, -1 of unknown ones. int64[n] to int64[n]."""
+        """Return the places of keys; -1 for unknown keys. int64[n] to int64[n]."""
         unknown = tf.constant(-1, tf.int64)
         found = tf.raw_ops.LookupTableFindV2(table_handle=self._index(), keys=keys, default_value=unknown)
         return tf.ensure_shape(found, [None])
@@ -75,10 +75,10 @@ class Arena:
         return _gathered(self.columns[name], places)
 
     def live(self, column: PSVariable) -> Tensor:
-        """Return what a column has of the places in use."""
+        """Return a column's values of the places in use."""
         return _gathered(column, tf.range(self.used.read_value()))
 
-    # The methods below belong into the critical section.
+    # The methods below must run in the critical section.
 
     def write(self, name: str, places: Tensor, values: Tensor) -> Operation:
         """Emit overwriting a column at some places; return the operation to wait for."""
@@ -88,8 +88,8 @@ class Arena:
         """Insert unknown keys in their order; return 1. int64[].
 
         Args:
-            keys: without repetition. int64[n].
-            given: values by the names of columns, flat or in their shape.
+            keys: keys without repetition. int64[n].
+            given: values by column, flat or in the column's shape.
         """
         used, number = self.used.read_value(), tf.size(keys, tf.int64)
         places = used + tf.range(number)
@@ -117,7 +117,7 @@ class Arena:
         """Remove the keys at some places in use; return their number. int64[].
 
         Args:
-            places: without repetition. int64[n].
+            places: places without repetition. int64[n].
         """
 
         def move() -> Tensor:
@@ -142,8 +142,8 @@ class Arena:
     def oldest(self, number: Tensor, step: Tensor) -> Tensor:
         """Return at most `number` places whose last updates are the oldest, none of them at this step. int64[n].
 
-        With many places in use, a sample of them is compared, so that the work is in proportion to `number`. The sample
-        is a range whose begin follows from the step.
+        With many places in use, only a sample is compared, so the work is in proportion to `number`. The sample is a
+        range that begins at a place computed from the step.
         """
         used = self.used.read_value()
         size = tf.minimum(used, tf.maximum(SAMPLE_FACTOR * number, SAMPLE))
@@ -156,12 +156,12 @@ class Arena:
     def expire(self, last: Tensor, calls: int) -> Tensor:
         """Remove some of the keys whose last update is not after the step `last`; return their number. int64[].
 
-        A call examines the places below those of the call before, so that `calls` calls examine all of them. A place
-        that becomes free is filled from the end, which is examined already, or has been updated since.
+        Each call examines the places below those of the call before, so `calls` calls examine all places. A place that
+        becomes free is filled with the last place, which was examined earlier or updated since.
 
         Args:
-            last: int64[].
-            calls: number of calls of a sweep.
+            last: the step up to which keys are removed. int64[].
+            calls: number of calls that together examine all places.
         """
         used, swept = self.used.read_value(), self._swept.read_value()
         end = tf.minimum(tf.where(tf.equal(swept, 0), used, swept), used)
@@ -177,7 +177,7 @@ class Arena:
         return tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=keys, values=places)
 
     def reset(self) -> list[Operation]:
-        """Emit forgetting all keys; return the operations to wait for. Memory is free once columns are reset."""
+        """Emit removing all keys; return the operations to wait for. Memory is freed when the columns are reset."""
         none = tf.zeros([0], tf.int64)
         cleared = tf.raw_ops.LookupTableImportV2(table_handle=self._index(), keys=none, values=none)
         return [cleared, self.used.assign(self.used.initial(), read_value=False)]
@@ -198,7 +198,7 @@ class Arena:
         def grow() -> Tensor:
             size = tf.maximum(tf.maximum(2 * room, number), ROOM)
             source, done = tf.minimum(tf.range(size), room - 1), list[Operation]()
-            for column in self.columns.values():  # one after the other: each needs memory twice meanwhile
+            for column in self.columns.values():  # in sequence: growing one needs its memory twice
                 with tf.control_dependencies(done[-1:]):
                     done.append(column.assign(_gathered(column, source), read_value=False))
             return with_dependencies(done, applied())

@@ -1,8 +1,8 @@
 """A table with rows by any int64 key on one parameter server, as operations to emit inside a traced function.
 
-Rows and the optimizer's slots of them are columns of an arena. Only a step, or a restore, inserts keys. A step inserts
-its new ones in ascending order, so that equal steps give equal places. A pull of an unknown key returns the row with
-which the key would begin, and inserts nothing.
+Rows and their optimizer slots are columns of an arena. Only steps and restores insert keys. A step inserts its new
+keys in ascending order, so equal steps give equal places. A pull of an unknown key returns the row with which the key
+would begin, and inserts nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ CANDIDATES: Final = "candidates"
 
 
 class RowCount(IntEnum):
-    """Places in the vector that counts what became of a table's keys since its variables were created."""
+    """Indices in the vector that counts removed rows and dropped gradients since the table's variables were created."""
 
     INSERTED = 0
     EVICTED = 1
@@ -35,20 +35,20 @@ class RowCount(IntEnum):
     NO_ROOM = 2
     """Gradients that were dropped because no place was free for their keys."""
     BELOW_MIN_COUNT = 3
-    """Gradients that were dropped because their keys had too few of them."""
+    """Gradients that were dropped because their keys had too few gradients."""
     EXPIRED = 4
-    """Rows that were removed because their keys had no gradients for a time."""
+    """Rows that were removed because their keys had no gradient for some steps."""
 
 
 class DynamicTable:
     """The rows of one table on one server; create it inside `variables_on` for that server.
 
     Args:
-        name: of the index, unique on the server.
+        name: the index's name, unique on the server.
         container: the job's container there.
         rows: the variable of rows, with one row so far.
-        slots: the optimizer's slots of it, by name, with one row each, in which all elements are equal.
-        initializer: of rows.
+        slots: the optimizer's slots of the table by name, with one row each, whose elements are equal.
+        initializer: the initializer of new rows.
         policy: which keys have rows on this server.
     """
 
@@ -80,11 +80,11 @@ class DynamicTable:
 
     @property
     def moves_rows(self) -> bool:
-        """Return whether steps move rows: then pulls belong into the critical section."""
+        """Return whether steps move rows; if so, pulls must run in the critical section."""
         return self._policy.removes
 
     def fetch(self, keys: Tensor) -> Tensor:
-        """Return the rows of keys, of unknown ones those with which they would begin. int64[n] to [n, width]."""
+        """Return the rows of keys; for unknown keys, their initial rows. int64[n] to [n, width]."""
         places = self.rows.find(keys)
         rows = self.rows.read(ROWS, tf.maximum(places, 0))
         missing = tf.where(places < 0)
@@ -94,10 +94,10 @@ class DynamicTable:
 
         return tf.cond(tf.size(missing) > 0, completed, lambda: tf.identity(rows))
 
-    # The methods below belong into the critical section.
+    # The methods below must run in the critical section.
 
     def placed(self, touched: Touched, step: Tensor) -> Touched:
-        """Insert the unknown ones of a step's keys; return the places of keys with rows, and their gradients.
+        """Insert a step's unknown keys; return the places of keys with rows, and their gradients.
 
         Args:
             touched: keys in any order, without repetition, int64[n], and their gradients. [n, width].
@@ -120,7 +120,7 @@ class DynamicTable:
         return tf.gather(places, kept), tf.gather(gradients, kept)
 
     def _insert(self, keys: Tensor, step: Tensor) -> Tensor:
-        """Insert unknown keys, in ascending order, as far as they may have rows; return 1. int64[]."""
+        """Insert unknown keys that may have rows, in ascending order; return 1. int64[]."""
         due = keys if self.candidates is None else self._due(self.candidates, keys, step)
         number, evicted = self._insert_into(self.rows, due, {}, step)
         counted = {
@@ -132,7 +132,7 @@ class DynamicTable:
         return with_dependencies([self._count(counted)], applied())
 
     def expire(self, step: Tensor) -> list[Operation]:
-        """Remove some of the rows without an update for a time; return the operations to wait for.
+        """Remove some of the rows without a recent update; return the operations to wait for.
 
         Args:
             step: number of updates before the last one. int64[].
@@ -147,7 +147,7 @@ class DynamicTable:
         return self.counts.assign_add(tf.stack(added), read_value=False)
 
     def _due(self, candidates: Arena, keys: Tensor, step: Tensor) -> Tensor:
-        """Count a gradient of keys without rows; return those that get rows. int64[n] to int64[m]."""
+        """Count a gradient of keys without rows; return the keys that receive rows. int64[n] to int64[m]."""
         places = candidates.find(keys)
         counts = tf.where(places < 0, tf.zeros_like(keys), candidates.read(COUNT, tf.maximum(places, 0))) + 1
         is_known, is_due = places >= 0, counts >= self._policy.min_count
@@ -166,7 +166,7 @@ class DynamicTable:
     def _insert_into(
         self, arena: Arena, keys: Tensor, given: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Insert unknown keys as far as there is room; return their number, and that of replaced ones. int64[] each."""
+        """Insert unknown keys while there is room; return the numbers of inserted and replaced keys. int64[] each."""
         evicted, most = not_applied(), self._policy.max_rows
         given = {**given, SEEN: tf.fill(tf.shape(keys), step)} if self._policy.removes else given
         if most is not None:
@@ -203,7 +203,7 @@ def tables_on(
         ps: number of the server.
         servers: number of servers.
         container: the job's container there.
-        model: the program's.
+        model: the program's model.
         rows: every table's rows on the server.
         slots: the optimizers' slots of each table by name, by the numbers of the tables.
     """

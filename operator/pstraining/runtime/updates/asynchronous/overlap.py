@@ -47,7 +47,7 @@ class OverlappedUpdates(AsyncUpdates):
     """A worker's steps in mode Async; communication overlaps with computation. See `AsyncUpdates` for the arguments.
 
     Raises:
-        ModelError: the model has state of its own that one step hands to the next.
+        ModelError: the model has state that each step receives from the one before.
     """
 
     looks_ahead = True
@@ -116,7 +116,7 @@ class OverlappedUpdates(AsyncUpdates):
         return computed is not None and computed.batches is batches
 
     def _gradient(self, batches: Sequence[Batch], fmt: int) -> tuple[LocalGradient, int]:
-        """See `AsyncUpdates`; the gradient may be computed already, and the parameters be held."""
+        """See `AsyncUpdates`; the gradient may already be computed, and the parameters may already be held."""
         own = self._worker_progress
         computed, own.computed = own.computed, None
         if computed is not None and computed.batches is batches:

@@ -1,4 +1,4 @@
-"""A worker's progress in mode Async: its last update as it was sent, and what it knows of the next one."""
+"""A worker's progress in mode Async: its last update as it was sent, and the prepared parts of the next one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ class Clocks(ModeState):
 
     Args:
         registry: the worker registry of that server.
-        bound: number of updates that a worker may be ahead; None: any number.
+        bound: maximum number of updates that a worker may be ahead; None for no limit.
     """
 
     def __init__(self, registry: WorkerRegistry, *, bound: int | None) -> None:
@@ -50,7 +50,7 @@ class Clocks(ModeState):
     # The methods emit operations on the server's device, inside its critical section.
 
     def is_new(self, worker: Tensor, number: Tensor) -> Tensor:
-        """Whether this server has yet to apply the worker's update of this number. bool[]."""
+        """Return whether this server has not applied the worker's update of this number yet. bool[]."""
         return number > at(self.made, worker)
 
     def note(self, worker: Tensor, number: Tensor) -> list[Operation]:
@@ -93,7 +93,7 @@ class Clocks(ModeState):
     def _caught_up(self, worker: Tensor) -> Tensor:
         """Return the worker's clock, raised to at most the bound behind the fastest live worker. int64[].
 
-        A worker that the others wait for is never further behind, so its clock does not change.
+        The clock of a worker for which the others wait is within the bound, and does not change.
         """
         clock = at(self.clocks, worker)
         if self._bound is None:
@@ -107,6 +107,6 @@ class Clocks(ModeState):
 
 
 def ask(clocks: Clocks, worker: Tensor) -> Tensor:
-    """Emit catching up, and return the updates by which the worker is ahead. int64[]."""
+    """Emit `catch_up`, and return the number of updates by which the worker is ahead. int64[]."""
     with tf.control_dependencies([clocks.catch_up(worker)]):
         return with_dependencies([], clocks.ahead(worker))

@@ -1,12 +1,12 @@
-"""How asynchronous workers change variables that have no gradient: BatchNormalization's statistics, and other state.
+"""Changes of variables without gradients by asynchronous workers: BatchNormalization's statistics, and other state.
 
-Each worker computes from values that other workers have changed meanwhile. If every worker added its whole change, n
-workers would move a moving average n times as far as it should go, past the truth and, in a variance, below zero. Here
-a server moves towards a target, by a fraction of at most 1, so its value stays between values that workers have seen.
+Each worker computes from values that other workers change meanwhile. If all n workers added their whole changes, a
+moving average would move n times too far: past the true mean, and for a variance below zero. Here a server moves its
+value towards a target by a fraction of at most 1, so the value stays within the range of the workers' values.
 
-The target of a moving average is the mean over the batches, and the fraction is the average's own: the server's value
-is that of one process that trains the same batches in the order of arrival. Of other state, the target is the worker's
-own value, and the fraction one divided by the number of workers.
+For a moving average, the target is the mean over the batches, and the fraction is 1 - momentum ** batches. The
+server's value then equals that of one process that trains the batches in the order of arrival. For other state, the
+target is the worker's value, and the fraction is one divided by the number of workers.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Asynchronous updates: every worker pulls, computes and pushes on its own.
 
-A server applies a gradient when it arrives, to parameters that other workers may have moved meanwhile. The reply
-contains this staleness, which can be bounded (`staleness`).
+A server applies a gradient on arrival, to parameters that other workers may have changed meanwhile. The reply contains
+this staleness, which can be bounded (`staleness`).
 
 With standbys, a server forwards every update, and each member applies it in its own order: concurrent updates of two
 workers may be applied in different orders. A worker continues when all members have applied its update. No acknowledged
@@ -37,7 +37,7 @@ from pstraining.runtime.updates.messages import GradientStats
 
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
-"""Seconds between queries while a slower worker is waited for; doubled from the first to the longest."""
+"""Longest pause in seconds between queries while this worker waits for a slower one; pauses double up to it."""
 
 
 NO_SESSION: Final = Session(0, 0)
@@ -48,9 +48,9 @@ def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = Fal
     """Return the hooks of asynchronous updates for the servers.
 
     Args:
-        name: text that all tasks of the job must agree on.
+        name: a text that must be equal on all tasks of the job.
         with_ledger: whether the first server assigns splits of the data.
-        bound: number of updates that workers may be apart; None: any number.
+        bound: maximum number of updates by which workers may differ; None for no limit.
         paired: whether standbys apply the same updates.
     """
     return ServerHooks(
@@ -63,7 +63,7 @@ def hooks(name: str, *, with_ledger: bool, bound: int | None, paired: bool = Fal
 
 
 class AsyncWorker:
-    """A worker's state in mode Async, whichever members it trains with.
+    """A worker's state in mode Async, independent of the members that it trains with.
 
     Args:
         store: the model and the servers.
@@ -89,7 +89,7 @@ class AsyncUpdates(BoundUpdates):
         store: the model and the servers.
         computer: computes gradients.
         moves: whether gradients are moves of the parameters.
-        bound: number of updates that the worker may be ahead of the slowest live worker; None: any number.
+        bound: maximum number of updates by which the worker may be ahead of the slowest live worker; None for no limit.
         blend: blends the workers' state; None if there is one worker.
     """
 
@@ -125,7 +125,7 @@ class AsyncUpdates(BoundUpdates):
         return AsyncUpdates(self._shared, store, computer, moves=self._moves, bound=self._bound, blend=self._blend)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Trace the functions of all formats, in a session that never exists; nothing to do if one call is a step."""
+        """Trace the functions of all formats, in a session that never exists; not needed if one call is a step."""
         if len(self._formats) == 1 and self._is_one_call(batches, 0):
             return
         self.start_session(NO_SESSION)
@@ -205,7 +205,7 @@ class AsyncUpdates(BoundUpdates):
         return self._sent(sent, progress), sent.residual, sent.fmt
 
     def _encoded(self, batches: Sequence[Batch], fmt: int) -> SentUpdate:
-        """Return the update of these batches; the same one until every server has accepted it."""
+        """Return the update of these batches, with the same bytes until every server has accepted it."""
         if self._worker_progress.encoded is None:
             gradient, version = self._gradient(batches, fmt)
             encoded = SentUpdate(gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version)

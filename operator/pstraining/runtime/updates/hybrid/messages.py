@@ -21,7 +21,7 @@ SUSPECTS_MAX: Final = 2
 
 
 def pack_suspects(suspects: Sequence[Peer]) -> Tensor:
-    """Return the suspects as the arbiter takes them: worker and incarnation, -1 for none. int64[SUSPECTS_MAX, 2]."""
+    """Return the suspects in the arbiter's form: worker and incarnation, -1 for none. int64[SUSPECTS_MAX, 2]."""
     rows = [[peer.worker, peer.incarnation] for peer in suspects][:SUSPECTS_MAX]
     return tf.constant([*rows, *[[-1, -1]] * (SUSPECTS_MAX - len(rows))], tf.int64)
 
@@ -32,7 +32,7 @@ class ArbiterState(NamedTuple, Generic[Number]):
     waits: Number
     """Whether the arbiter waits for workers that have not registered yet."""
     paused: Number
-    """Whether no step is applied for a while, because the chief saves."""
+    """Whether steps are paused because the chief saves."""
     current: Number
     """Whether the asking process has its worker's index."""
     prepared: Number

@@ -4,9 +4,9 @@ A ring of workers sums dense gradients, and the parameter servers sum rows of ta
 `updates.synchronous.protocol`, which the first server decides. Each attempt at the step has its ring: the workers that
 were ready when the attempt began. A worker pushes its rows only once its ring's sum is complete, and the arbiter
 applies the step only when all members have pushed. A worker that holds the sum of the attempt in which the step was
-applied may therefore apply that sum. Other workers have missed the step, and get the parameters from a neighbor. A sum
-is discarded only when its attempt is known to be over. With standbys the arbiter's standby decides: once it may have
-applied the step, the round is prepared, and only applying the step ends the attempt.
+applied may therefore apply that sum. Other workers have missed the step, and receive the parameters from a neighbor. A
+sum is discarded only when its attempt is known to be over. With standbys the arbiter's standby decides: once it may
+have applied the step, the round is prepared, and only applying the step ends the attempt.
 
 Pure: sets of workers are bit masks, worker i is bit i. No clock, no sockets, no TensorFlow.
 """
@@ -36,7 +36,7 @@ class HybridObservation:
     waits: bool = False
     """Whether the arbiter waits for workers that have not registered yet."""
     paused: bool = False
-    """Whether no step is applied for a while, because the chief saves."""
+    """Whether steps are paused because the chief saves."""
     prepared: bool = False
     """Whether the arbiter's standby may have applied the step: the attempt can no longer be given up."""
     standbys: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class WorkerState:
     held: int | None
     """The attempt whose sum of gradients of `step` the worker holds; None if it holds none."""
     suspects: int = 0
-    """Workers that it suspects to have crashed and has yet to report to the arbiter."""
+    """Suspected workers that this worker has not reported to the arbiter yet."""
 
 
 class HybridAction(Enum):
@@ -89,7 +89,7 @@ def next_action(observation: HybridObservation, me: WorkerState) -> HybridAction
     """Return a worker's next action.
 
     Args:
-        observation: the servers' replies; those of the arbiter are of one moment.
+        observation: the servers' replies; the arbiter's replies are of the same moment.
         me: this worker.
     """
     arbiter, bit = observation.arbiter, 1 << me.worker
@@ -123,7 +123,7 @@ def is_made(observation: HybridObservation, me: WorkerState) -> bool:
 
 
 def missing(observation: HybridObservation) -> list[int]:
-    """Return for each server the members whose gradients are missing."""
+    """Return the members whose gradients are missing, for each server."""
     arbiter = observation.arbiter
     return [
         observation.members & ~shard.pushed if shard.attempt == arbiter.attempt else observation.members
@@ -133,7 +133,7 @@ def missing(observation: HybridObservation) -> list[int]:
 
 @dataclass(frozen=True)
 class BroadcastPlan:
-    """How a ring synchronizes parameters: the source and the last receiver, in the ring's order."""
+    """The broadcast that synchronizes a ring's parameters: its source and its last receiver, in the ring's order."""
 
     source: int
     last: int
@@ -143,8 +143,8 @@ def broadcast_plan(steps: Sequence[int | None], step: int) -> BroadcastPlan | No
     """Return the broadcast of parameters; None if no member has those of this step, or all have.
 
     Args:
-        steps: of the members' dense parameters, in the ring's order.
-        step: the arbiter's.
+        steps: the steps of the members' dense parameters, in the ring's order.
+        step: the arbiter's step.
     """
     if step not in steps or all(found == step for found in steps):
         return None

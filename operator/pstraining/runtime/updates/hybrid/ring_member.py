@@ -114,7 +114,7 @@ class RingMember:
         event("ring", worker=worker, ring=number, members=members, step=self.dense.step, seconds=seconds)
 
     def add_up(self, mine: LocalGradient, still: Still) -> bool:
-        """Sum all members' gradients into the dense state; return False if this worker is in no unbroken ring."""
+        """Sum all members' gradients into the dense state; return False if this worker's ring is broken or missing."""
         ring, step = self.ring, self.dense.step
         if ring is None or step is None:
             return False

@@ -23,7 +23,7 @@ from pstraining.runtime.updates.synchronous.messages import RoundPlace
 from pstraining.runtime.updates.synchronous.server import RoundOps
 
 BARRED_SECONDS: Final = LAPSE_SECONDS
-"""Seconds for which a suspected worker is left out of rings; by then the arbiter has noticed its silence itself."""
+"""Seconds for which rings omit a suspected worker; afterwards the arbiter itself detects missing heartbeats."""
 CLAIM_SECONDS: Final = 10.0
 """Seconds that a worker has to push its dense parameters before another worker may."""
 
@@ -265,7 +265,7 @@ class HybridRoundOps(RoundOps):
         return [tf.cond(was, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
-        """Whether this server is at a step of the set, even if training is over or updates are paused. bool[]."""
+        """Return whether this server is at a step of the set, also when training is over or paused. bool[]."""
         record, generation = self._shard.record.read_value(), SessionToken.unpack(session).generation
         return tf.equal(tf.abs(record[RecordField.GENERATION]), generation) & tf.equal(record[RecordField.STEP], step)
 

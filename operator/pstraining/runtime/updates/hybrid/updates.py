@@ -50,14 +50,14 @@ from pstraining.runtime.updates.synchronous.protocol import PushStatus
 from pstraining.runtime.updates.synchronous.server import round_hooks
 
 LOST_SECONDS: Final = 10.0
-"""Seconds that workers wait for one with the newest dense parameters, before these are given up."""
+"""Seconds that workers wait for a worker with the newest dense parameters before they give these up."""
 
 
 def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHooks:
     """Return the servers' hooks of hybrid updates.
 
     Args:
-        name: text that all tasks of the job must agree on.
+        name: a text that must be equal on all tasks of the job.
         config: configuration of the rounds.
         paired: whether standbys apply the same steps.
     """
@@ -199,10 +199,10 @@ class HybridUpdates(BoundUpdates):
     def _run_round(self, mine: None, loss: float, *, again: bool = False) -> StepResult | None: ...
 
     def _run_round(self, mine: LocalGradient | None, loss: float, *, again: bool = False) -> StepResult | None:
-        """Take part in the round of this worker's step until the round is over.
+        """Participate in the round of this worker's step until the round is over.
 
-        Without a gradient, return None once one of the newest parameters is needed; with `again`, return a result if
-        the last gradient turns out to be applied.
+        Without a gradient, return None once a gradient of the newest parameters is needed; with `again`, return a
+        result if the last gradient turns out to be applied.
         """
         if not self._registered:
             self._register()
@@ -366,7 +366,7 @@ class HybridUpdates(BoundUpdates):
             self._client.call(self._ops.give_up_state, self._session, int64(observation.arbiter.step))
 
     def _apply(self, step: int | None, attempt: int | None) -> bool:
-        """Apply a step on every server; return whether all did, and it consists of the sum that this worker holds."""
+        """Apply a step on every server; return whether all servers did, with the sum that this worker holds."""
         place, dense = self._place(step, attempt), self._dense_squares(step, attempt)
         reply = self._client.call(self._ops.apply, self._session, self._shared.identity, place, *dense)
         made, made_in = FollowReply.unpack(reply)
@@ -391,7 +391,7 @@ class HybridUpdates(BoundUpdates):
             return tf.constant(peer.numbers(), tf.int64)
 
     def _barred(self) -> Tensor:
-        """Return the suspects as the arbiter takes them. int64[SUSPECTS_MAX, 2]."""
+        """Return the suspects in the arbiter's form. int64[SUSPECTS_MAX, 2]."""
         with tf.device(self._client.local):
             return pack_suspects(self._member.suspects)
 

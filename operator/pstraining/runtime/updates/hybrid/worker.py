@@ -28,7 +28,7 @@ class HybridProgress:
 
 
 class HybridWorker:
-    """A worker's state in mode Hybrid, whichever members it trains with.
+    """A worker's state in mode Hybrid, independent of the members that it trains with.
 
     Args:
         store: the model and the servers.

@@ -24,7 +24,7 @@ from pstraining.runtime.updates.mode_state import ModeState
 WAIT_SECONDS: Final = 60.0
 """Seconds after a restore for which a round waits for workers that have not registered yet."""
 NEVER: Final = 4e9
-"""A time that never comes, in seconds since 1970."""
+"""A time in the distant future, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class RoundConfig:
     ordered: bool = False
     """Whether gradients are added in the order of the workers."""
     moves: bool = False
-    """Whether workers send moves by their local optimizers, in place of gradients."""
+    """Whether workers send moves by their local optimizers instead of gradients."""
     pulls: tuple[VectorCodec | None, ...] = (None,)
-    """For each format the codec of pulled parameters; None for none."""
+    """The codec of pulled parameters in each format; None for no codec."""
     dense: bool = True
     """Whether workers push gradients of dense parameters; otherwise only those of tables."""
 
@@ -55,7 +55,7 @@ class RoundResult(NamedTuple):
     mean: Callable[[], list[Tensor]]
     """Emits the mean gradient, a vector for each segment."""
     touched: Callable[[], list[Touched]]
-    """Emits for each table the touched rows without repetition, and their mean gradients."""
+    """Emits the touched rows of each table without repetition, and their mean gradients."""
     admitted: Tensor
     """On the arbiter, 1 for every worker in the round. int64[WORKER_SLOTS]."""
     overflowed: Tensor
@@ -68,8 +68,8 @@ class MeanNorms:
     """The norms that a round's step needs; create it inside `variables_on` for a server.
 
     Args:
-        clipping: clips the server's part of the mean; None if it is not clipped by norm.
-        part: the server's, with its pieces of tensors; None if workers have them.
+        clipping: clips the server's part of the mean; None without clipping by norm.
+        part: the server's part with its pieces of tensors; None if workers hold the pieces.
     """
 
     def __init__(self, clipping: MeanClipping | None, part: SegmentOptimizer | None) -> None:

@@ -91,7 +91,7 @@ class SyncOperations:
             return with_dependencies([held], tf.stack(heads))
 
     def _emit_compute_and_push(self, fmt: int, batch: Batch, request: StepRequest) -> tuple[LocalGradient, PushReply]:
-        """Compute a gradient and push it. The gradient is returned to the device that computes, which calls."""
+        """Compute a gradient and push it. The gradient remains on the device that computes."""
         with tf.device(self._local):
             gradient = self._computer.emit(batch)
             parts = as_parts(gradient.vectors)
@@ -151,7 +151,7 @@ class SyncOperations:
     def _emit_fetch(self, fmt: int, request: StepRequest) -> Tensor:
         """Fetch the next step if the arbiter has applied exactly that one. `FetchReply`, int64[5].
 
-        Other servers apply it first if they have not: otherwise the arbiter would send its part for nothing.
+        The other servers apply it first if necessary; otherwise the arbiter's part would be sent in vain.
         """
         return self._emit_follow(fmt, request, [tf.constant(0, tf.int64)])
 
@@ -205,13 +205,13 @@ class SyncOperations:
             return replies[0]._replace(fetched=moved).pack()
 
     def _hold_scale(self, bits: Tensor) -> list[Operation]:
-        """Emit taking over the arbiter's loss scale, if rounds decide one; return the operations to wait for."""
+        """Emit adopting the arbiter's loss scale, if rounds decide one; return the operations to wait for."""
         scale = self._store.model.loss_scale if self._servers[0].loss_scale else None
         return [scale.hold(bits)] if scale else []
 
 
 def _shadowed(servers: Sequence[RoundOps], store: ParameterStore, fmt: int) -> list[bool]:
-    """Return for each variable of the model whether it is fetched as a move of its shadow."""
+    """Return whether each variable of the model is fetched as a move of its shadow."""
     moved = [
         shard.segments[number]
         for server, shard in zip(servers, store.shards, strict=True)

@@ -51,7 +51,7 @@ class FetchOps:
         ]
 
     def verdict(self, reply: Tensor) -> Tensor:
-        """Return the first number of another server's reply, 1 for yes; read here, so it takes no detour. int64[]."""
+        """Return the first number of another server's reply, 1 for yes, read on this server. int64[]."""
         with tf.device(self.device):
             return tf.reshape(reply, [-1])[0]
 
@@ -61,7 +61,7 @@ class FetchOps:
             return tf.reduce_min(tf.stack([self.verdict(reply) for reply in replies]))
 
     def chosen_format(self, reply: Tensor) -> Tensor:
-        """Return the wire format in an `ApplyReply` or a `FetchReply` of another server, read here. int64[]."""
+        """Return the wire format in another server's `ApplyReply` or `FetchReply`, read on this one. int64[]."""
         with tf.device(self.device):
             return ApplyReply.read(reply).format
 
@@ -87,7 +87,7 @@ class FetchOps:
         return reply.pack(), tf.nest.pack_sequence_as(sources, tf.nest.flatten(parts))
 
     def _scale(self) -> Tensor:
-        """Return the loss scale of the current round as it travels; 0 if rounds decide none. int64[]."""
+        """Return the loss scale of the current round as `LossScale.bits`; 0 if rounds decide none. int64[]."""
         return self.loss_scale.bits() if self.loss_scale else tf.constant(0, tf.int64)
 
     def _format(self) -> Tensor:

@@ -1,9 +1,9 @@
 """Norms of a round's mean gradient, and of pieces of tensors, agreed on before the step is decided.
 
 First every server computes the sums of squares of its part. The arbiter stores their totals, and then every other
-server stores the arbiter's. Only then may the step be decided, so a server that applies it later clips by the same
-norms, and scales by the same trust ratios, whichever process has it follow. Norms belong to one attempt at one step,
-whose gradients no longer change: the first totals stay, and a repeated or late call changes nothing. Standbys receive
+server stores the arbiter's. Only then may the step be decided. A server that applies it later therefore clips by the
+same norms, and scales by the same trust ratios, whichever process requests it. Norms belong to one attempt at one step,
+whose gradients no longer change: the first totals remain, and a repeated or late call changes nothing. Standbys receive
 the clipped mean, and the totals with it.
 """
 

@@ -2,8 +2,8 @@
 
 A round combines the gradients of one global step. The first server is its arbiter: it alone admits workers to the
 round, closes the round when enough workers are admitted, and applies the step first. This application is the decision.
-Before it, an attempt can be given up and all workers push again: a worker that died between two servers may have left
-a part of its gradient behind. After it, the other servers follow. A gradient is therefore part of the step on all
+Before it, an attempt can be given up, and all workers push again: a worker that died may have pushed its gradient to
+some servers only. After it, the other servers follow. A gradient is therefore part of the step on all
 servers or on none. The round needs no process but the workers: any of them may apply, follow or give up a round, each
 with a compare-and-set on the arbiter.
 
@@ -18,9 +18,9 @@ from enum import Enum
 from typing import Final
 
 USUAL_SHARE: Final = 0.7
-"""Part of the usual wait after which a waiting worker queries the servers for the first time."""
+"""Share of the usual wait after which a waiting worker first queries the servers."""
 FURTHER_SHARE: Final = 1 / 16
-"""Part of the wait so far until the next query."""
+"""Time until the next query, as a share of the wait so far."""
 SHORTEST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.1
 """Bounds of the seconds between queries."""
@@ -77,7 +77,7 @@ def next_action(observation: RoundObservation, *, worker: int, step: int) -> Rou
     """Return the next action of a worker that holds a gradient of `step`.
 
     Args:
-        observation: the servers' replies; they need not be of one moment.
+        observation: the servers' replies, which may be of different moments.
         worker: this worker's index.
         step: the global step whose parameters the gradient was computed on.
     """
@@ -110,9 +110,9 @@ class PushObservation:
     """All servers' replies to a pushed gradient, the arbiter's first."""
 
     in_sum: tuple[bool, ...]
-    """For each server whether the gradient is in its sum."""
+    """Whether the gradient is in the sum, for each server."""
     pushed: tuple[int, ...]
-    """For each server the number of workers whose gradients are in its sum."""
+    """Number of workers whose gradients are in the sum, for each server."""
     admitted: int
     """Number of workers that the arbiter admitted."""
     closed: bool
@@ -130,10 +130,10 @@ def push_status(observation: PushObservation) -> PushStatus:
 
 
 def pause(waited: float, *, usual: float) -> float:
-    """Return the seconds until the next query whether the other workers have pushed.
+    """Return the seconds until the next query for the other workers' pushes.
 
-    At first most of the usual wait, then a small part of the wait so far. A query costs processor time that the other
-    workers may need, and a pause is on average half a pause too long.
+    The first pause is most of the usual wait; later ones are a small share of the wait so far. A query takes processor
+    time from the other workers, and a worker notices the end of a round half a pause late on average.
 
     Args:
         waited: seconds waited so far.

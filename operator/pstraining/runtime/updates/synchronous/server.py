@@ -27,7 +27,7 @@ class RoundOps(NormOps):
     """Emits the operations of rounds on one server."""
 
     def admit(self, session: Tensor, identity: Tensor, place: Tensor) -> Tensor:
-        """Ask the arbiter for admission to the round, before a push; 1 if the worker is admitted. int64[].
+        """Request admission to the round from the arbiter, before a push; 1 if the worker is admitted. int64[].
 
         Args:
             session: term and generation. int64[2].
@@ -168,7 +168,7 @@ class RoundOps(NormOps):
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """Apply the round's step, and return the tensors with which a worker reaches the step after its own.
 
-        For a segment with a shadow they are the encoded move, for other segments the parameters.
+        For a segment with a shadow, the tensors are the encoded move; for other segments, the parameters.
 
         Args:
             fmt: number of the worker's format.
@@ -215,7 +215,7 @@ class RoundOps(NormOps):
         return self._critical([session, step], body)
 
     def _has_step_after(self, step: Tensor) -> Tensor:
-        """Whether this server holds the gradients of a step that the arbiter has applied; False on the arbiter."""
+        """Return whether this server has the gradients of a step that the arbiter has applied; False on the arbiter."""
         del step
         return tf.constant(False) if self._arbiter else tf.reduce_sum(self._state.pushed.read_value()) > 0
 
@@ -239,7 +239,7 @@ class RoundOps(NormOps):
         return [tf.cond(held, lambda: with_dependencies(self._renew(), applied()), not_applied)]
 
     def _is_valid(self, record: Tensor, session: Tensor, sender: Sender, place: RoundPlace) -> Tensor:
-        """Whether a gradient belongs to the arbiter's attempt; on other servers, to that or a later attempt."""
+        """Return whether a gradient is of the arbiter's attempt; on other servers, of that or a later attempt."""
         attempt = self._state.attempt.read_value()
         current = self._shard.registry.is_current(*sender)
         now = tf.equal(attempt, place.attempt) if self._arbiter else place.attempt >= attempt
@@ -255,7 +255,7 @@ class RoundOps(NormOps):
             return [*entered, self._close(state.admitted.read_value(), registry.alive())]
 
     def _close(self, admitted: Tensor, alive: Tensor) -> Operation:
-        """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed one stays so."""
+        """Close the round if `updates.synchronous.protocol.quorum` is reached; a closed round remains closed."""
         waits = clock() < self._state.wait_until.read_value()
         present, expected = tf.math.count_nonzero(alive), tf.constant(self._config.workers, tf.int64)
         if self._shard.ledger:
@@ -334,18 +334,18 @@ class RoundOps(NormOps):
         return noted
 
     def _may_apply(self, place: RoundPlace) -> Tensor:
-        """Whether the arbiter may apply the step. bool[]."""
+        """Return whether the arbiter may apply the step. bool[]."""
         state = self._state
         complete = tf.equal(state.attempt.read_value(), place.attempt) & tf.equal(state.closed.read_value(), 1)
         return complete & self._is_settled(place) if self.has_norms else complete
 
     def _may_follow(self, place: RoundPlace) -> Tensor:
-        """Whether another server may apply the step that the arbiter has applied. bool[]."""
+        """Return whether another server may apply the step that the arbiter has applied. bool[]."""
         del place
         return tf.constant(True)
 
     def _may_renew(self) -> Tensor:
-        """Whether the arbiter may give the attempt up. bool[]."""
+        """Return whether the arbiter may give up the attempt. bool[]."""
         return tf.constant(True)
 
     def _wait_no_longer(self, admitted: Tensor) -> Operation:
@@ -367,7 +367,7 @@ def round_hooks(
     """Return the servers' hooks that all modes with rounds share.
 
     Args:
-        name: text that all tasks of the job must agree on.
+        name: a text that must be equal on all tasks of the job.
         primary: returns a primary's operations.
         member: returns the operations of a member of a shard with standbys, as a standby if its second argument is
             True; None if standbys do not apply the same steps.

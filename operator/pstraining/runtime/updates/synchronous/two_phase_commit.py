@@ -286,7 +286,7 @@ def _empty(shape: Shape, dtype: DType) -> Tensor:
 
 
 def _any_length(value: Tensor) -> Shape:
-    """The shape of a variable for something of any length, where it is empty at first."""
+    """Return the shape of a variable for such values; an empty first dimension may have any length."""
     return value.shape if value.shape[0] else tf.TensorShape([None, *value.shape[1:]])
 
 

@@ -62,7 +62,7 @@ def hooks(name: str, config: RoundConfig, *, paired: bool = False) -> ServerHook
     """Return the servers' hooks of synchronous updates.
 
     Args:
-        name: text that all tasks of the job must agree on.
+        name: a text that must be equal on all tasks of the job.
         config: configuration of the rounds.
         paired: whether standbys apply the same steps.
     """
@@ -100,7 +100,7 @@ class SyncProgress:
 
 
 class SyncWorker:
-    """A worker's state in mode Sync, whichever members it trains with.
+    """A worker's state in mode Sync, independent of the members that it trains with.
 
     Args:
         store: the model and the servers.
@@ -255,7 +255,7 @@ class SyncUpdates(BoundUpdates):
         return EncodedGradient(gradient.stats, parts, gradient.rows, residual), reply
 
     def _run_round(self, step: int, encoded: EncodedGradient, reply: PushReply | None, loss: float) -> StepResult:
-        """Take part in the round of this worker's step until it is over, and fetch its result."""
+        """Participate in the round of this worker's step until it is over, and fetch the result."""
         action, since, made = RoundAction.WAIT if reply else RoundAction.PUSH, time.perf_counter(), step
         while True:
             if action is RoundAction.PUSH:
