@@ -16,7 +16,7 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import end_of, job_named, phase, why
 from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
-from pstraining.cli.logs.reading import read
+from pstraining.cli.logs.reading import program_log, read
 from pstraining.cli.tasks import TaskPod, TaskRole, tasks_of
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.scaling import check_workers
@@ -180,16 +180,13 @@ class ClusterBackend:
         return ""
 
     def _tail(self, task: TaskPod) -> str:
-        container = task.pod.container
-        # The kubelet may have restarted the container. The launcher then only logs that the job has ended.
-        is_later_run = container.running and container.restarts > 0
-        for previous in (is_later_run, not is_later_run):
-            query = LogSelection(tail=TAIL, previous=previous).query(task.container)
-            try:
-                if lines := list(self._cluster.log(self._namespace, task.pod.name, query)):
-                    return "\n".join(f"{task.name}: {line}" for line in lines)
-            except RequestError:
-                continue
+        """Return the end of the program's log, as `kubectl pstraining logs` selects it; empty if it cannot be read."""
+        selection = LogSelection(tail=TAIL)
+        with suppress(RequestError):
+            for query in program_log(self._cluster, self._namespace, task, selection, is_over=True):
+                with suppress(RequestError):
+                    if lines := list(self._cluster.log(self._namespace, task.pod.name, query)):
+                        return "\n".join(f"{task.name}: {line}" for line in lines)
         return ""
 
 

@@ -194,12 +194,18 @@ def test_wait_returns_the_succeeded_job() -> None:
     assert len(rig.rests) == 2
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["as it ended", "started again since"])
-def test_wait_raises_the_failed_tasks_output(restarted: bool) -> None:
+AS_IT_ENDED = {"state": terminated(1), "phase": "Failed"}
+
+
+@pytest.mark.parametrize(
+    ("status", "restarted"),
+    [(AS_IT_ENDED, False), ({"last": terminated(1), "restarts": 1}, True), (AS_IT_ENDED, True)],
+    ids=["as it ended", "started again since", "started again, which the status does not show yet"],
+)
+def test_wait_raises_the_failed_tasks_output(status: dict[str, Any], restarted: bool) -> None:
     rig = Rig()
     rig.train()
-    ended_so = {"last": terminated(1), "restarts": 1} if restarted else {"state": terminated(1), "phase": "Failed"}
-    failed = pod("worker", 1, job_uid="uid-0", **ended_so)
+    failed = pod("worker", 1, job_uid="uid-0", **status)
     failed["metadata"]["namespace"] = "team"
     rig.cluster.there_pods = [failed]
     printed = ["Traceback (most recent call last):", "ValueError: no such thing"]
