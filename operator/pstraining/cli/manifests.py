@@ -91,11 +91,20 @@ def _flat(file: str, number: str, body: Any, part: Part | None) -> Iterator[Docu
     if not isinstance(body, dict):
         yield CommandError(f"{file}: document {number} is not a Kubernetes object, a mapping with apiVersion and kind")
         return
-    items = body.get("items")
-    if str(body.get("kind", "")).endswith("List") and isinstance(items, list):
-        for index, item in enumerate(items, 1):
+    if str(body.get("kind", "")).endswith("List") and isinstance(body.get("items", 0), list | None):
+        for index, item in enumerate(_items(body), 1):
             yield from _flat(file, f"{number}.{index}", item, None)
     elif part is None:
         yield Document(file, number, body)
     else:
         yield Document(file, number, body, part.text, part.lines)
+
+
+def _items(body: dict[str, Any]) -> list[Any]:
+    """Return the items of a list. An item without kind and apiVersion has those of the list, as in kubectl."""
+    kind = str(body["kind"]).removesuffix("List")
+    inherited = {"apiVersion": body.get("apiVersion"), "kind": kind} if kind else {}
+    return [
+        {**inherited, **item} if isinstance(item, dict) and not (item.get("kind") or item.get("apiVersion")) else item
+        for item in body["items"] or ()
+    ]

@@ -68,6 +68,25 @@ def test_later_merges_win_as_in_kubectl() -> None:
     assert document.body["b"] == {"p": 1}, "aliases are copies"
 
 
+def test_an_alias_is_the_newest_anchor_of_its_name() -> None:
+    (document,) = whole("a: &a 1\nb: *a\nc: &a {d: 2}\ne: *a\nf: {<<: *a}\n")
+    assert document.body == {"a": 1, "b": 1, "c": {"d": 2}, "e": {"d": 2}, "f": {"d": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("{apiVersion: a/v1, kind: BList, items: [{metadata: {}}, {kind: C, apiVersion: d/v1}]}", ["a/v1 B", "d/v1 C"]),
+        ("{apiVersion: a/v1, kind: BList, items: [{kind: C}]}", ["None C"]),
+        ("{apiVersion: v1, kind: List, items: [{metadata: {}}]}", ["None None"]),
+        ("{apiVersion: v1, kind: List, items: null}", []),
+        ("{apiVersion: v1, kind: List, items: text}", ["v1 List"]),
+    ],
+)
+def test_items_of_lists_have_the_kind_that_they_have_for_kubectl(text: str, kinds: list[str]) -> None:
+    assert [f"{d.body.get('apiVersion')} {d.body.get('kind')}" for d in whole(text)] == kinds
+
+
 def test_documents_are_numbered_in_order() -> None:
     text = (
         "# first\n---\nkind: A\n---\n---  # none\n---\nkind: PSTrainingJob\nmetadata: {name: x}\n---\nkind: List\n"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import yaml
+from yaml.composer import Composer
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.reading import scalars
@@ -168,8 +169,18 @@ def _lines(node: Any, first: int) -> dict[str, int]:
     return {k.value: k.start_mark.line + first for k, _ in node.value if isinstance(k, yaml.ScalarNode)}
 
 
-class _Loader(_Base):  # type: ignore[misc] # which of the two is known at run time
-    """A loader that leaves plain scalars to `scalars`."""
+class _Loader(Composer, _Base):  # type: ignore[misc] # which base is known at run time
+    """A loader that leaves plain scalars to `scalars`. An anchor may be defined again, as YAML allows."""
+
+    def __init__(self, text: str) -> None:
+        _Base.__init__(self, text)
+        Composer.__init__(self)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose the next node. Aliases after it refer to the newest anchor of their name."""
+        if not self.check_event(yaml.AliasEvent):
+            self.anchors.pop(self.peek_event().anchor, None)
+        return super().compose_node(parent, index)
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is yaml.ScalarNode and implicit[0]:
