@@ -198,9 +198,9 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
 
 def _gpus(container: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the variable with the number of GPUs that the container's limits ask for, such as nvidia.com/gpu."""
-    limits = (container.get("resources") or {}).get("limits") or {}
-    number = sum(int(amount) for name, amount in limits.items() if name.endswith("/gpu") and str(amount).isdecimal())
-    return [{"name": contract.ENV_GPUS, "value": str(number)}] if number else []
+    asked = resource_requests.of_container({"resources": {"limits": (container.get("resources") or {}).get("limits")}})
+    number = sum(int(amount) for name, amount in asked.items() if name.endswith("/gpu"))
+    return [{"name": contract.ENV_GPUS, "value": str(number)}] if number > 0 else []
 
 
 def _readiness(job: PSTrainingJob, task: PodTask) -> dict[str, Any]:
@@ -310,7 +310,8 @@ def _mount(
     reads = task.role == names.EVALUATOR
     if checkpoint is not None and (has_chief_duty(job, task) or reads):
         claim = {"persistentVolumeClaim": {"claimName": names.checkpoint_claim(job.metadata.name)}}
-        volumes.append({"name": _CHECKPOINT_VOLUME, **(checkpoint.volume or claim)})
+        # A volume that was copied from a template has another name.
+        volumes.append({**(checkpoint.volume or claim), "name": _CHECKPOINT_VOLUME})
         mount = {"name": _CHECKPOINT_VOLUME, "mountPath": checkpoint.path}
         mounts.append(mount | {"readOnly": True} if reads else mount)
     spec["volumes"] = [*(spec.get("volumes") or ()), *volumes]

@@ -31,11 +31,11 @@ def of_pod(spec: Mapping[str, Any]) -> Amounts:
     after them; other init containers run alone, one after the other. What has a limit and no request asks for the
     limit.
     """
-    runs = _sum(_of_container(c) for c in spec.get("containers") or ())
+    runs = _sum(of_container(c) for c in spec.get("containers") or ())
     beside: Amounts = {}
     peak: Amounts = {}
     for container in spec.get("initContainers") or ():
-        own = _of_container(container)
+        own = of_container(container)
         if container.get("restartPolicy") == "Always":
             beside = _sum((beside, own))
             peak = _most(peak, beside)
@@ -72,7 +72,8 @@ def quantity(amount: Decimal) -> str:
     return str(int(amount)) if amount == amount.to_integral_value() else f"{math.ceil(amount * 1000)}m"
 
 
-def _of_container(container: Mapping[str, Any]) -> Amounts:
+def of_container(container: Mapping[str, Any]) -> Amounts:
+    """What a container asks for. What has a limit and no request asks for the limit."""
     resources = container.get("resources") or {}
     return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
 

@@ -49,6 +49,10 @@ def test_a_container_knows_the_number_of_its_gpus() -> None:
     own["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 2, "amd.com/gpu": "1", "cpu": "4"}}
     assert env(WORKER, {"worker": {"template": own}})["PSTRAINING_GPUS"] == "3"
     assert "PSTRAINING_GPUS" not in env(TASKS["chief"], {"worker": {"template": own}})
+    for number in ("2000m", "2.0", "2e0", 2):
+        limits = {"limits": {"nvidia.com/gpu": number}}
+        spelt = {"spec": {"containers": [{"name": "tensorflow", "resources": limits}]}}
+        assert env(WORKER, {"worker": {"template": spelt}})["PSTRAINING_GPUS"] == "2", number
     assert "PSTRAINING_GPUS" not in env(WORKER, {})
 
 

@@ -220,8 +220,9 @@ def details(planned: Planned, action: Action) -> str:
         case Kind.SERVICE:
             return "ports " + ", ".join(str(port["port"]) for port in spec["ports"])
         case Kind.CLAIM:
-            size = f"{spec['resources']['requests']['storage']} {spec.get('storageClassName', '')}".rstrip()
-            return f"{size}, {_fate(action.body)}"
+            size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+            words = (size, spec.get("storageClassName"))
+            return f"{' '.join(str(word) for word in words if word)}, {_fate(action.body)}"
         case Kind.CONFIG_MAP:
             return several(len(action.body.get("data") or {}), "file")
         case Kind.POD_DISRUPTION_BUDGET:

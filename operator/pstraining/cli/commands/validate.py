@@ -23,9 +23,9 @@ def validate(files: Files, recursive: Recursive = False, output: Format = Output
     """Check manifests of jobs by the API server's own rules, without a cluster. Exit status 1 if one is invalid.
 
     The rules of the API cover types, bounds, required fields and combinations of fields. Pod templates are checked for
-    errors that Kubernetes would reject in the operator's pods: wrong types, missing images, missing volumes. An unknown
-    field is a warning, because a newer CRD or Kubernetes may have it; the API server rejects fields that it does not
-    have. Other objects in the files are listed as skipped.
+    errors that Kubernetes would reject in the operator's pods: wrong types and values, such as a quantity of 512MB,
+    missing images and volumes. An unknown field is a warning, because a newer CRD or Kubernetes may have it; the API
+    server rejects fields that it does not have. Other objects in the files are listed as skipped.
     """
     found = check_documents(documents(files, recursive))
     show(PrintedKind.VALIDATION, report(found), output, lambda: picture(found))

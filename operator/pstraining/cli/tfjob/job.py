@@ -29,6 +29,7 @@ _SERVERS_OWN = (
 )
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KUEUE = "kueue.x-k8s.io/"
+_QUOTED = re.compile(r'\["([^"]*)"\]')
 _SUFFIX = 5
 """Number of characters that the API server adds to generateName."""
 
@@ -69,9 +70,9 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     _rest(fields, notes)
     found = _spec(spec, version, name, tuple(shlex.split(command)), notes) if version else None
     job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
+    name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
     if found is not None:
         _findings({**job, "spec": found.spec}, found, notes)
-    name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
     made = None if found is None or any(note.refused for note in notes.found) else {**job, "spec": found.spec}
     return Conversion(name, made, tuple(notes.found))
 
@@ -243,18 +244,20 @@ def _findings(job: dict[str, Any], made: _ConvertedSpec, notes: Notes) -> None:
     by_crd = [finding for finding in validate(job) if finding.severity is Severity.ERROR]
     for finding in by_crd:
         if path := _path_of(finding.field, made):
-            notes.none(path, f"the API server refuses the job: {finding.message}.", "Change it by hand.")
+            end = "" if finding.message.endswith("?") else "."
+            todo = QUOTES if finding.message.startswith("must be a string") else "Change it by hand."
+            notes.none(path, f"the API server refuses the job: {finding.message}{end}", todo)
     whole = not by_crd and not made.broken
-    known = {note.path for note in notes.found}
+    known = {_QUOTED.sub(r".\1", note.path) for note in notes.found}
     for finding in refused(job) if whole else misfits(job):
         path = _path_of(finding.field, made)
         if path is None or path in known:
             continue
+        end = "" if finding.message.endswith("?") else "."
         if finding.severity is Severity.ERROR:
             todo = QUOTES if finding.message.startswith("must be a valid string") else "Change it by hand."
-            notes.none(path, f"Kubernetes refuses it: {finding.message}.", todo)
+            notes.none(path, f"Kubernetes refuses it: {finding.message}{end}", todo)
         else:
-            end = "" if finding.message.endswith("?") else "."
             notes.none(path, f"it {finding.message}{end} It is kept, and has no effect.", "Correct it, or remove it.")
 
 
@@ -263,7 +266,8 @@ def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
     found = copied(job)
     for role in found["spec"].values():
         if isinstance(role, dict) and "template" in role:
-            pods.main_container(role["template"]["spec"]).setdefault("command", ["?"])
+            container = pods.main_container(role["template"]["spec"])
+            container["command"] = container.get("command") or ["?"]
     return found
 
 

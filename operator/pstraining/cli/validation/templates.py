@@ -1,10 +1,11 @@
 """Validates the Kubernetes objects in a job, which are opaque to its CRD: pod templates, volumes and claims.
 
 The API server accepts such a job and would reject the operator's pods, which the condition InvalidTemplate reports.
-Names and types of fields are those of the Kubernetes client. Further checks apply to the pods that the operator would
-render. Decisions of admission (quotas, policies, values of fields) are not checked.
+Names and types of fields are those of the Kubernetes client, and `values` has the rules for their values. Further
+checks apply to the pods that the operator would render. Decisions of admission (quotas, policies) are not checked.
 """
 
+import posixpath
 import re
 import typing
 from collections import Counter
@@ -14,16 +15,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pstraining.api import names
+from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean, path_of
+from pstraining.cli.validation.values import Steps, wrong_values
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 
-Steps = tuple[str | int, ...]
-
+_ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
 """Fields that accept a number instead of a text."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
@@ -37,8 +38,8 @@ def refused(job: Mapping[str, Any]) -> list[Finding]:
         job: the job as in a manifest.
     """
     job = {**job, "metadata": without_nulls(job["metadata"]), "spec": without_nulls(job["spec"])}
-    found = misfits(job)
-    if any(f.severity is Severity.ERROR and not _LEAVES.search(f.field) for f in found):
+    found, are_sound = _unrendered(job)
+    if not are_sound:
         return found
     # Roles can share a template.
     roles: dict[Finding, list[str]] = {}
@@ -48,19 +49,45 @@ def refused(job: Mapping[str, Any]) -> list[Finding]:
 
 
 def misfits(job: Mapping[str, Any]) -> list[Finding]:
-    """Return the unknown fields and wrong types in a job's Kubernetes objects.
+    """Return the unknown fields, wrong types and wrong values in a job's Kubernetes objects.
 
     Args:
         job: the job without nulls.
     """
+    return _unrendered(job)[0]
+
+
+def _unrendered(job: Mapping[str, Any]) -> tuple[list[Finding], bool]:
+    """Return the findings about a job's objects, and whether their types are right, so that pods can be rendered."""
     found = [finding for steps, value, model in _parts(job) for finding in _misfits(steps, value, model)]
-    return [*found, *_operators_own(job)]
+    are_sound = all(f.severity is Severity.WARNING or _LEAVES.search(f.field) for f in found)
+    if are_sound:
+        found += [finding for steps, value, _ in _parts(job) for finding in wrong_values(steps, value, f".{steps[-1]}")]
+        found += _not_in_templates(job)
+    return [*found, *_operators_own(job)], are_sound
+
+
+def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the fields of pods that Kubernetes refuses in the templates of Deployments and StatefulSets."""
+    for role in _ROLES:
+        spec = ((job["spec"].get(role) or {}).get("template") or {}).get("spec") or {}
+        if spec.get("ephemeralContainers"):
+            path = path_of(("spec", role, "template", "spec", "ephemeralContainers"))
+            yield Finding(path, "cannot be in a template: they are added to pods that run")
+        if role in (names.PS, names.WORKER) and spec.get("activeDeadlineSeconds") is not None:
+            path = path_of(("spec", role, "template", "spec", "activeDeadlineSeconds"))
+            yield Finding(path, "cannot be in the template of a Deployment; use spec.runPolicy.activeDeadlineSeconds")
 
 
 def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the labels and annotations of templates that the operator overrides."""
-    for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
-        metadata = ((job["spec"].get(role) or {}).get("template") or {}).get("metadata") or {}
+    """Yield the fields, labels and annotations of templates that the operator overrides."""
+    for role in _ROLES:
+        template = (job["spec"].get(role) or {}).get("template") or {}
+        for field in ("hostname", "subdomain"):
+            if (template.get("spec") or {}).get(field):
+                path = path_of(("spec", role, "template", "spec", field))
+                yield Finding(path, "is the operator's, which names its pods itself", Severity.WARNING)
+        metadata = template.get("metadata") or {}
         for kind in ("labels", "annotations"):
             for name in metadata.get(kind) or ():
                 if name.startswith(f"{names.GROUP}/"):
@@ -74,10 +101,12 @@ def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]
 
     spec = job["spec"]
     yield ("metadata",), job["metadata"], client.V1ObjectMeta
-    for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
-        template = (spec.get(role) or {}).get("template")
-        if template is not None:
-            yield ("spec", role, "template"), template, client.V1PodTemplateSpec
+    for role in _ROLES:
+        own = spec.get(role) or {}
+        if own.get("template") is not None:
+            yield ("spec", role, "template"), own["template"], client.V1PodTemplateSpec
+        if own.get("resources"):
+            yield ("spec", role, "resources"), own["resources"], client.V1ResourceRequirements
     placement = ((spec.get(names.PS) or {}).get("standby") or {}).get("placement")
     if placement:
         # The model of a pod's spec requires containers, which a placement does not have.
@@ -160,13 +189,26 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
         where = f"container {container['name']}"
         if not container.get("image"):
             yield Finding(f"{path}.containers", f"{where} has no image")
+        yield from _ports_of_probes(container, f"{path}.containers")
         mounts = container.get("volumeMounts") or ()
-        for mounted in _twice([m["mountPath"] for m in mounts]):
+        for mounted in _twice([posixpath.normpath(m["mountPath"]) for m in mounts]):
             ours = "; the operator mounts /pstraining, /run/pstraining and, in the chief, spec.checkpoint.path"
             yield Finding(f"{path}.containers", f"{where} mounts {mounted} twice{ours}")
         for name in {m["name"]: None for m in mounts}:
             if name not in (*volumes, *claims):
                 yield Finding(f"{path}.containers", f"{where} mounts {name}, which is not a volume")
+
+
+def _ports_of_probes(container: Mapping[str, Any], path: str) -> Iterator[Finding]:
+    """Warn if a probe or a hook names a port that the container does not have in the operator's pods."""
+    ports = [port.get("name") for port in container.get("ports") or ()]
+    handlers = {name: probe for name, probe in container.items() if name.endswith("Probe")}
+    for name, handler in {**handlers, **(container.get("lifecycle") or {})}.items():
+        asked = [(handler.get(kind) or {}).get("port") for kind in ("httpGet", "tcpSocket")]
+        for port in (port for port in asked if isinstance(port, str) and port not in ports):
+            message = f"container {container['name']}: {name} names the port {port}, which the container does not have"
+            ours = f"; here {contract.TF_PORT} is {contract.TF_PORT_NAME}"
+            yield Finding(path, f"{message}{ours}", Severity.WARNING)
 
 
 def _names_that_resolve(spec: Mapping[str, Any], path: str) -> Iterator[Finding]:

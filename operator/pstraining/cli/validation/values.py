@@ -1,0 +1,176 @@
+"""Validates values in Kubernetes' objects that the API server refuses in every version, whatever the cluster has.
+
+Source of the rules: k8s.io/kubernetes pkg/apis/core/validation and k8s.io/apimachinery pkg/util/validation.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from pstraining.cli.validation.schema import Finding, did_you_mean, path_of
+from pstraining.resources.resource_requests import parse
+
+Steps = tuple[str | int, ...]
+
+_DNS: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_WORD: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_KEY: Final = re.compile(rf"(?=[^/]{{1,253}}/)({_DNS}(\.{_DNS})*)/(?=.{{1,63}}$){_WORD}|(?=.{{1,63}}$){_WORD}")
+_FIELD: Final = re.compile(
+    r"metadata\.(name|namespace|uid|labels|annotations|(labels|annotations)\['[^']+'\])"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
+)
+_UNIT: Final = re.compile(r"\s*([0-9.]+)\s*([kmgt])(i?)b?\s*", re.IGNORECASE)
+_MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
+"""Fields whose keys users choose."""
+_STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "storage")
+_DEVICE: Final = re.compile(r"hugepages-.+|.+/.+")
+"""Resources that are not overcommitted: a request equals the limit."""
+
+
+def wrong_values(steps: Steps, value: Any, rule: str = "") -> Iterator[Finding]:
+    """Yield the values that Kubernetes refuses, in one of its objects and all values below it.
+
+    Args:
+        steps: the object's path.
+        value: the object, without nulls, with values of the right types.
+        rule: the path for the rules: `*` for the keys that users choose, `#` for the items of lists.
+    """
+    if isinstance(value, Mapping):
+        free = rule.endswith(_MAPS)
+        for name, item in value.items():
+            if free and (problem := _wrong_key(rule, name)):
+                yield Finding(path_of((*steps, name)), problem)
+            yield from wrong_values((*steps, name), item, f"{rule}.{'*' if free else name}")
+        yield from (Finding(path_of((*steps, name)), problem) for name, problem in _wrong_together(rule, value))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from wrong_values((*steps, index), item, f"{rule}.#")
+    elif problem := next((check(value) for end, check in _RULES.items() if rule.endswith(f".{end}")), ""):
+        yield Finding(path_of(steps), problem)
+
+
+def _wrong_key(rule: str, name: str) -> str:
+    if rule.endswith(("limits", "requests")):
+        fits = name in _STANDARD or _DEVICE.fullmatch(name)
+        return "" if fits else f"is not a resource such as {', '.join(_STANDARD[:2])} or nvidia.com/gpu"
+    # As the API server does, ignore case in the keys of annotations.
+    found = _KEY.fullmatch(name.lower() if rule.endswith("annotations") else name)
+    return "" if found else "is not a key of the form NAME or PREFIX/NAME"
+
+
+def _wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of one mapping that contradict each other, each with its problem."""
+    if rule.endswith(("containers.#", "initContainers.#")):
+        ports = Counter(port.get("name") for port in value.get("ports") or ())
+        yield from (("ports", f"has the name {name} twice") for name, times in ports.items() if name and times > 1)
+    elif rule.endswith("env.#") and value.get("value") and "valueFrom" in value:
+        yield "valueFrom", "excludes value"
+    elif rule.endswith("volumes.#") and len(sources := [name for name in value if name != "name"]) > 1:
+        yield sources[1], f"excludes {sources[0]}: a volume has one source"
+    elif rule.endswith("resources"):
+        yield from _wrong_amounts(value)
+    elif "accessModes" in value and not (value.get("resources") or {}).get("requests", {}).get("storage"):
+        yield "resources.requests.storage", "is required"
+
+
+def _wrong_amounts(resources: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    limits, requests = (_amounts(resources.get(kind) or {}) for kind in ("limits", "requests"))
+    for name in {**limits, **requests}:
+        limit, request = limits.get(name), requests.get(name)
+        device = _DEVICE.fullmatch(name) is not None
+        amount = limit if request is None else request
+        if device and "/" in name and amount is not None and amount != int(amount):
+            yield f"limits.{name}", "must be a whole number"
+        elif device and request is not None and limit != request:
+            yield f"requests.{name}", "must equal its limit: devices and huge pages are not overcommitted"
+        elif limit is not None and request is not None and request > limit:
+            yield f"requests.{name}", f"must be at most its limit, {resources['limits'][name]}"
+
+
+def _amounts(quantities: Mapping[str, Any]) -> dict[str, Decimal]:
+    return {name: parse(value) for name, value in quantities.items() if not _quantity(value)}
+
+
+def _quantity(value: Any) -> str:
+    try:
+        fits = parse(value) >= 0 and str(value) == str(value).strip()
+    except ValueError:
+        fits = False
+    if fits:
+        return ""
+    near = _UNIT.fullmatch(str(value))
+    if near is None:
+        return f"must be a quantity such as 500m or 1Gi, is {value!r}"
+    binary = f"{near[1]}{near[2].upper()}i"
+    return f"must be a quantity such as 500m or 1Gi, is {value!r}; did you mean {binary}?"
+
+
+def _text(pattern: str, most: int, words: str) -> Callable[[Any], str]:
+    compiled = re.compile(pattern)
+
+    def check(value: Any) -> str:
+        fits = not isinstance(value, str) or (len(value) <= most and compiled.fullmatch(value))
+        return "" if fits else f"must be {words}, with at most {most} characters, is {value!r}"
+
+    return check
+
+
+def _number(least: int, most: int) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        fits = not isinstance(value, int) or least <= value <= most
+        return "" if fits else f"must be at least {least} and at most {most}, is {value}"
+
+    return check
+
+
+def _one_of(*options: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        fits = value == "" or value in options
+        return "" if fits else f"must be one of {', '.join(options)}, is {value!r}{did_you_mean(str(value), options)}"
+
+    return check
+
+
+def _field(value: Any) -> str:
+    return "" if _FIELD.fullmatch(value) else f"must be a field such as metadata.labels['app'], is {value!r}"
+
+
+_name: Final = _text(_DNS, 63, "lower-case letters, digits and '-'")
+_value: Final = _text(f"({_WORD})?", 63, "letters, digits, '-', '_' and '.'")
+_port: Final = _number(1, 65535)
+_port_name: Final = _text(rf"(?=.*[a-z])(?!.*--){_DNS}", 15, "lower-case letters, digits and '-', with a letter")
+
+
+def _port_or_name(value: Any) -> str:
+    return _port(value) or _port_name(value)
+
+
+_RULES: Final[Mapping[str, Callable[[Any], str]]] = {
+    "metadata.namespace": _text(f"({_DNS})?", 63, "lower-case letters, digits and '-'"),
+    "labels.*": _value,
+    "nodeSelector.*": _value,
+    "matchLabels.*": _value,
+    "containers.#.name": _name,
+    "initContainers.#.name": _name,
+    "volumes.#.name": _name,
+    "ports.#.name": _port_name,
+    "ports.#.containerPort": _port,
+    "ports.#.hostPort": _number(0, 65535),
+    "ports.#.protocol": _one_of("TCP", "UDP", "SCTP"),
+    "httpGet.port": _port_or_name,
+    "tcpSocket.port": _port_or_name,
+    "env.#.name": _text(r"[ -<>-~]+", 32768, "printable characters without '='"),
+    "fieldRef.fieldPath": _field,
+    "limits.*": _quantity,
+    "requests.*": _quantity,
+    "emptyDir.sizeLimit": _quantity,
+    "imagePullPolicy": _one_of("Always", "IfNotPresent", "Never"),
+    "tolerations.#.operator": _one_of("Exists", "Equal", "Gt", "Lt"),
+    "tolerations.#.effect": _one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    "whenUnsatisfiable": _one_of("DoNotSchedule", "ScheduleAnyway"),
+    "dnsPolicy": _one_of("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    "accessModes.#": _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"),
+}
+"""A check for each value, by the end of its path. A check returns the problem, or an empty text."""

@@ -1,0 +1,152 @@
+"""Values in Kubernetes' objects that every API server refuses are found before a job is submitted."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import Severity
+from tests.support.refused import edit, simple
+
+POD = "spec.worker.template.spec"
+VOLUME = [{"name": "v", "emptyDir": {}}]
+
+
+def main(**fields: Any) -> list[Any]:
+    """Containers of a template with these fields."""
+    return [{"name": "tensorflow", "image": "i", "command": ["a"], **fields}]
+
+
+def limits(**amounts: Any) -> list[Any]:
+    return main(resources={"limits": {name.replace("_", "/"): amount for name, amount in amounts.items()}})
+
+
+def probe(port: Any, *ports: dict[str, Any]) -> list[Any]:
+    return main(livenessProbe={"tcpSocket": {"port": port}}, ports=list(ports))
+
+
+def found(path: str, value: Any) -> list[str]:
+    made = simple("default")
+    made["spec"]["checkpoint"] = {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}
+    edit(path, value)(made)
+    kept = [f for f in wrong_with(made) if f.severity is Severity.ERROR or POD in f.field]
+    return [f"{f.severity}: {f}" for f in kept]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (f"{POD}.containers", limits(memory="512MB"), "512MB'; did you mean 512Mi?"),
+        (f"{POD}.containers", limits(memory="4 Gi"), "did you mean 4Gi?"),
+        (f"{POD}.containers", limits(memory="-1Gi"), "resources.limits.memory: must be a quantity"),
+        (f"{POD}.containers", limits(cpu=""), "resources.limits.cpu: must be a quantity such as 500m or 1Gi, is ''"),
+        (f"{POD}.containers", limits(gpu=1), "limits.gpu: is not a resource such as cpu, memory or nvidia.com/gpu"),
+        (f"{POD}.containers", limits(**{"nvidia.com_gpu": "100m"}), "nvidia.com/gpu: must be a whole number"),
+        (
+            f"{POD}.containers",
+            main(resources={"requests": {"nvidia.com/gpu": 1}}),
+            "requests.nvidia.com/gpu: must equal its limit",
+        ),
+        (
+            f"{POD}.containers",
+            main(resources={"requests": {"cpu": 4}, "limits": {"cpu": "2000m"}}),
+            "requests.cpu: must be at most its limit, 2000m",
+        ),
+        ("spec.ps.resources", {"limits": {"memory": "4g"}}, "spec.ps.resources.limits.memory: must be a quantity"),
+        (f"{POD}.containers", main(ports=[{"name": "TensorBoard", "containerPort": 1}]), "[0].name: must be lower"),
+        (f"{POD}.containers", main(ports=[{"containerPort": 70000}]), "containerPort: must be at least 1 and at most"),
+        (
+            f"{POD}.containers",
+            main(ports=[{"name": "a", "containerPort": 1}, {"name": "a", "containerPort": 2}]),
+            "ports: has the name a twice",
+        ),
+        (f"{POD}.containers", probe("8080"), "port: must be lower-case letters, digits and '-', with a letter"),
+        (f"{POD}.containers", main(env=[{"name": "A=B"}]), "env[0].name: must be printable characters without '='"),
+        (
+            f"{POD}.containers",
+            main(env=[{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+            "env[0].valueFrom: excludes value",
+        ),
+        (
+            f"{POD}.containers",
+            main(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": 'metadata.labels["a"]'}}}]),
+            "fieldRef.fieldPath: must be a field such as metadata.labels['app']",
+        ),
+        (f"{POD}.containers", main(imagePullPolicy="ifNotPresent"), "did you mean IfNotPresent?"),
+        (f"{POD}.containers", [*main(), {"name": "Side_Car", "image": "i"}], "containers[1].name: must be lower-case"),
+        (f"{POD}.volumes", [{"name": "a_b", "emptyDir": {}}], "volumes[0].name: must be lower-case"),
+        (f"{POD}.volumes", [{**VOLUME[0], "hostPath": {"path": "/"}}], "hostPath: excludes emptyDir: a volume has one"),
+        (f"{POD}.volumes", [{"name": "v", "emptyDir": {"sizeLimit": "1GB"}}], "emptyDir.sizeLimit: must be a quantity"),
+        (f"{POD}.tolerations", [{"key": "a", "operator": "Exist"}], "tolerations[0].operator: must be one of Exists,"),
+        (f"{POD}.nodeSelector", {"pool": "a b"}, "nodeSelector.pool: must be letters, digits"),
+        (f"{POD}.activeDeadlineSeconds", 60, "cannot be in the template of a Deployment; use spec.runPolicy"),
+        (f"{POD}.ephemeralContainers", [{"name": "e", "image": "i"}], "ephemeralContainers: cannot be in a template"),
+        ("spec.worker.template.metadata", {"labels": {"a": "x y"}}, "labels.a: must be letters, digits"),
+        ("spec.worker.template.metadata", {"labels": {"a/b/c": "x"}}, "labels.a/b/c: is not a key of the form NAME"),
+        ("spec.worker.template.metadata", {"annotations": {"a b": "x"}}, "annotations.a b: is not a key"),
+        ("metadata.namespace", "Team_A", "metadata.namespace: must be lower-case"),
+        ("metadata.labels", {"a": "x" * 64}, "metadata.labels.a: must be letters, digits"),
+        (
+            "spec.checkpoint",
+            {"volumeClaimTemplate": {"accessModes": ["RWO"], "resources": {"requests": {"storage": "1Gi"}}}},
+            "accessModes[0]: must be one of ReadWriteOnce",
+        ),
+        (
+            "spec.checkpoint",
+            {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"], "resources": {}}},
+            "volumeClaimTemplate.resources.requests.storage: is required",
+        ),
+    ],
+)
+def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, message: str) -> None:
+    (said,) = (one for one in found(path, value) if one.startswith("error: "))
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (f"{POD}.containers", probe("http"), "livenessProbe names the port http, which the container does not have"),
+        (f"{POD}.containers", probe("grpc", {"name": "grpc", "containerPort": 2222}), "here 2222 is tf"),
+        (f"{POD}.hostname", "me", "hostname: is the operator's, which names its pods itself"),
+        (f"{POD}.subdomain", "me", "subdomain: is the operator's"),
+    ],
+)
+def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str) -> None:
+    (said,) = found(path, value)
+    assert message in said
+    assert said.startswith("warning: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (f"{POD}.containers", limits(memory="1e9", cpu=1.5, **{"nvidia.com_gpu": "2000m", "hugepages-2Mi": "4Mi"})),
+        (f"{POD}.containers", limits(memory="0", cpu=".5", **{"ephemeral-storage": "1E"})),
+        (f"{POD}.containers", probe("tf")),
+        (f"{POD}.containers", probe(2222)),
+        (f"{POD}.containers", probe("http", {"name": "http", "containerPort": 80, "hostPort": 0, "protocol": "TCP"})),
+        (f"{POD}.containers", main(env=[{"name": "my.var-1 x"}, {"name": "A", "value": "", "valueFrom": {}}])),
+        (f"{POD}.volumes", [{"name": "v"}]),
+        (f"{POD}.tolerations", [{"operator": "Exists", "effect": ""}]),
+        ("spec.worker.template.metadata", {"labels": {"a.b/c_D": "X-1.y", "e": ""}, "annotations": {"A.b/C": "x y"}}),
+        (
+            "spec.checkpoint",
+            {"volumeClaimTemplate": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": 5}}}},
+        ),
+        ("spec.checkpoint", {"volume": {"name": "copied", "persistentVolumeClaim": {"claimName": "c"}}}),
+    ],
+)
+def test_values_that_kubernetes_accepts(path: str, value: Any) -> None:
+    assert found(path, value) == []
+
+
+def test_values_and_missing_volumes_are_reported_in_one_run() -> None:
+    mounts = [{"name": "v", "mountPath": "/pstraining/"}, {"name": "gone", "mountPath": "/x"}]
+    containers = main(volumeMounts=mounts, resources={"limits": {"memory": "1GB"}})
+    made = simple("default")
+    edit(POD, {"containers": containers, "volumes": VOLUME})(made)
+    said = "\n".join(str(f) for f in wrong_with(made))
+    assert "did you mean 1Gi?" in said
+    assert "mounts gone, which is not a volume" in said
+    assert "mounts /pstraining twice" in said
