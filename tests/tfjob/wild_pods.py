@@ -47,6 +47,19 @@ SELECTORS = (
         ("(training.kubeflow.org/job-name): it selects no pod, and has no effect",),
     ),
     Wild(
+        "spread-by-the-pods-own-labels",
+        job(
+            pod="securityContext: {runAsUser: 1}\ntopologySpreadConstraints:\n- {maxSkew: 1, topologyKey: zone, "
+            "whenUnsatisfiable: DoNotSchedule, labelSelector: {}, matchLabelKeys: [replica-type, team]}"
+        ),
+        NOTES,
+        ("matchLabelKeys: pods here do not have the labels of TFJob's operator (replica-type): Kubernetes ignores",),
+    ),
+    Wild(
+        "nodes-with-such-labels",
+        job(pod="securityContext: {runAsUser: 1}\nnodeSelector: {training.kubeflow.org/job-name: wild}"),
+    ),
+    Wild(
         "downward",
         job(
             container=f"{COMMAND}\nenv:\n- name: INDEX\n  valueFrom: {{fieldRef: "
@@ -109,6 +122,56 @@ FIELDS = (
             "ports[0].containerPort: Kubernetes refuses it: is required",
             "ports[0].port: it is not a known field of Kubernetes",
         ),
+    ),
+    Wild(
+        "a-probe-of-tensorflows-port",
+        job(
+            container=f"{COMMAND}\nports: [{{name: tfjob-port, containerPort: 2222}}]\n"
+            "livenessProbe: {tcpSocket: {port: tfjob-port}}"
+        ),
+        NOTES,
+        ("livenessProbe.tcpSocket.port: it is tf, TensorFlow's port here.",),
+    ),
+    Wild(
+        "a-probe-of-another-port-of-tensorflows",
+        job(
+            container=f"{COMMAND}\nports: [{{name: tfjob-port, containerPort: 3333}}]\n"
+            "readinessProbe: {grpc: {port: 3333}}\nlifecycle: {preStop: {httpGet: {port: tfjob-port}}}"
+        ),
+        NOTES,
+        ("readinessProbe.grpc.port: it is 2222,", "lifecycle.preStop.httpGet.port: it is tf,"),
+    ),
+    Wild(
+        "numbers-for-arguments",
+        job(container=f"{COMMAND}\nargs: [--batch, 32]"),
+        INCOMPLETE,
+        ("args[1]: the API server refuses the job: must be a string, is 32. Put it in quotes.",),
+    ),
+    Wild(
+        "a-null-for-an-argument",
+        job(container=f"{COMMAND}\nargs: [--from, null]"),
+        REFUSED,
+        ("args[1] is null: write a value, in quotes if it is the text null, or remove it.",),
+    ),
+    Wild(
+        "values-that-kubernetes-refuses",
+        job(container=f"{COMMAND}\nresources: {{limits: {{memory: 4GB}}}}\nports: [{{name: TB, containerPort: 6006}}]"),
+        INCOMPLETE,
+        (
+            "limits.memory: Kubernetes refuses it: must be a quantity",
+            "did you mean 4Gi? Change it",
+            "ports[0].name: Kub",
+        ),
+    ),
+    Wild(
+        "an-empty-scheduling-policy",
+        job(spec="runPolicy: {cleanPodPolicy: All, backoffLimit: 3, schedulingPolicy: {queue: '', minResources: {}}}"),
+    ),
+    Wild(
+        "servers-of-a-job-with-a-long-name",
+        job(metadata=f"name: {'w' * 60}", container=f"{COMMAND}\nargs: [--ps={'w' * 60}-ps-1:2222]"),
+        NOTES,
+        (f"{'w' * 60}-ps-1 is {'w' * 33}-e0bd8d-ps-1 now.",),
     ),
     Wild("misspelt-roles", job().replace("Worker:", "Workers:"), REFUSED, ("Workers: a TFJob has Chief or Master",)),
     Wild(

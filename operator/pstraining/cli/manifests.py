@@ -2,12 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.cli.errors import CommandError
 from pstraining.cli.reading.sources import sources
 from pstraining.cli.reading.texts import Part, parts
+
+SERVERS_OWN: Final = (
+    *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink", "managedFields"),
+    "deletionGracePeriodSeconds",
+)
+"""Fields of metadata in exported manifests that only the API server writes."""
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+"""Annotation of exported manifests in which `kubectl apply` keeps the last file."""
 
 
 @dataclass(frozen=True)

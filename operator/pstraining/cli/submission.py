@@ -7,7 +7,7 @@ managers unless the file sets them.
 from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, ConflictError
-from pstraining.cli.manifests import Document
+from pstraining.cli.manifests import LAST_APPLIED, SERVERS_OWN, Document
 
 
 def placed(document: Document, wanted: str | None, default: str) -> Object:
@@ -33,9 +33,11 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
             f"{document}: metadata.namespace is {named}, but --namespace is {wanted}: remove one of them."
         )
     metadata["namespace"] = wanted or named or default
-    # Exported manifests have fields that only the API server and the operator write.
-    for written in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
+    # Exported manifests have fields that only the API server, kubectl and the operator write.
+    for written in SERVERS_OWN:
         metadata.pop(written, None)
+    if (metadata.get("annotations") or {}).pop(LAST_APPLIED, None) is not None and not metadata["annotations"]:
+        del metadata["annotations"]
     job.pop("status", None)
     return job
 

@@ -241,6 +241,7 @@ GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 4}}
         ({"resources": GPU}, {"resources": {"limits": {"cpu": 4}}}, {}),
         ({"resources": GPU}, {"resources": {"limits": {"cpu": 2}}}, {"resources": {"limits": {"cpu": 2}}}),
         ({"resources": {"limits": {"cpu": 4}}}, {}, {"resources": {}}),
+        ({"resources": GPU}, {"resources": {"limits": {"cpu": 1.5}}}, {"resources": {"limits": {"cpu": "1.5"}}}),
         ({"resources": GPU}, {"resources": GPU}, None),
         ({}, {"resources": GPU}, None),
         ({}, {"resources": {"claims": [{"name": "gpu"}]}}, None),

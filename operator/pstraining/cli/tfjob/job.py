@@ -4,12 +4,13 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pstraining.api import names
 from pstraining.api.values import copied
 from pstraining.cli.errors import CommandError
+from pstraining.cli.manifests import LAST_APPLIED, SERVERS_OWN
 from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
 from pstraining.cli.tfjob.marks import name_gangs
 from pstraining.cli.tfjob.notes import Note, Notes
@@ -23,11 +24,6 @@ from pstraining.cli.validation.schema import Severity, validate
 from pstraining.cli.validation.templates import misfits, refused
 from pstraining.resources import pods
 
-_SERVERS_OWN = (
-    *("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink", "managedFields"),
-    "deletionGracePeriodSeconds",
-)
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KUEUE = "kueue.x-k8s.io/"
 _QUOTED = re.compile(r'\["([^"]*)"\]')
 _SUFFIX = 5
@@ -68,7 +64,9 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     metadata, name = _metadata(fields.below("metadata"), notes)
     spec = fields.below("spec")
     _rest(fields, notes)
-    found = _spec(spec, version, name, tuple(shlex.split(command)), notes) if version else None
+    renamed = "" if metadata.get("name", name) == name else str(metadata["name"])
+    job_of = TemplatesOf(name, version, tuple(shlex.split(command)), renamed=renamed)
+    found = _spec(spec, job_of, notes) if version else None
     job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
     name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
     if found is not None:
@@ -86,12 +84,12 @@ class _ConvertedSpec:
     """Roles whose templates cannot be read."""
 
 
-def _spec(spec: Fields, version: str, name: str, command: tuple[str, ...], notes: Notes) -> _ConvertedSpec | None:
+def _spec(spec: Fields, job: TemplatesOf, notes: Notes) -> _ConvertedSpec | None:
     """Return our spec; None if the TFJob's roles cannot be converted."""
-    fill_defaults(version, spec, notes)
+    fill_defaults(job.version, spec, notes)
     policy = _run_policy(spec, notes)
     gang = any(policy.has_below("schedulingPolicy", field) for field in GANG_FIELDS)
-    replicas = read_roles(spec.below("tfReplicaSpecs"), TemplatesOf(name, version, command, gang), notes)
+    replicas = read_roles(spec.below("tfReplicaSpecs"), replace(job, gang=gang), notes)
     if missing := without_role(replicas):
         # Keep only notes that may explain the missing role.
         notes.found[:] = [note for note in notes.found if note.refused]
@@ -147,7 +145,7 @@ def _metadata(fields: Fields, notes: Notes) -> tuple[dict[str, Any], str]:
     }
     found |= {name: value for name, value in given.items() if value}
     _marks(found, fields, notes)
-    for own in _SERVERS_OWN:
+    for own in SERVERS_OWN:
         if fields.has(own):
             fields.drop(own)
             notes.changed(fields.at(own), "the API server's own, of the old object; it is left out.")
@@ -169,9 +167,9 @@ def _short(name: str, path: str, notes: Notes) -> str:
 def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     """Note the labels and annotations that other controllers act on."""
     annotations = Fields(found.get("annotations", {}), fields.at("annotations"), notes)
-    if annotations.has(_LAST_APPLIED):
-        del found["annotations"][_LAST_APPLIED]
-        notes.changed(annotations.at(_LAST_APPLIED), "kubectl's own, of the old object; it is left out.")
+    if annotations.has(LAST_APPLIED):
+        del found["annotations"][LAST_APPLIED]
+        notes.changed(annotations.at(LAST_APPLIED), "kubectl's own, of the old object; it is left out.")
         if not found["annotations"]:
             del found["annotations"]
     name_gangs({**found.get("labels", {}), **found.get("annotations", {})}, fields.path, found, notes)
@@ -197,6 +195,7 @@ def _run_policy(spec: Fields, notes: Notes) -> Fields:
         else:
             policy.put(name, spec.drop(name))
             notes.changed(spec.at(name), "newer TFJobs have it in runPolicy; it is moved there.")
+    policy.prune("schedulingPolicy")
     return policy
 
 

@@ -37,6 +37,8 @@ _GANGS = (
 """Prefixes of labels and annotations by which kube-batch, Volcano and the coscheduling plugins find gangs."""
 _GONE = "kube-batch"
 _KUEUE = "kueue.x-k8s.io/"
+_KEYS = ("matchLabelKeys", "mismatchLabelKeys")
+"""Fields with labels whose values a selector takes from the pod itself."""
 _SELECTORS = ("selector", "labelSelector", "podSelector")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -130,6 +132,11 @@ def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], 
             notes.none(path, f"{message}, and the pod stays Pending.", OURS)
         else:
             notes.different(path, f"{message}, and has no effect.", OURS)
+    for path, keys in _label_keys(spec, at):
+        if foreign := [key for key in keys if _is_theirs(str(key)) and key not in labels]:
+            found.append(path)
+            message = f"pods here do not have the labels of TFJob's operator ({', '.join(foreign)})"
+            notes.different(path, f"{message}: Kubernetes ignores them there.", OURS)
     return tuple(found)
 
 
@@ -164,6 +171,18 @@ def _selectors(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]
                 yield join(path, name), item
             else:
                 yield from _selectors(item, join(path, name))
+
+
+def _label_keys(value: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the lists of `_KEYS` below a value, with their paths."""
+    items = enumerate(value) if isinstance(value, list) else ()
+    for index, item in items:
+        yield from _label_keys(item, f"{path}[{index}]")
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if name in _KEYS and isinstance(item, list):
+            yield join(path, name), item
+        else:
+            yield from _label_keys(item, join(path, name))
 
 
 def _keys(selector: Mapping[str, Any]) -> list[str]:

@@ -67,6 +67,11 @@ class Fields:
         found = self._left.get(name)
         return isinstance(found, dict) and inner in found
 
+    def prune(self, name: str) -> None:
+        """Remove the empty texts and mappings in a field, which TFJob's API reads as absent."""
+        if isinstance(found := self._left.get(name), dict):
+            self._left[name] = {inner: value for inner, value in found.items() if value not in ("", {})}
+
     def at(self, name: str) -> str:
         """Return the path of a field."""
         return join(self.path, name)
@@ -138,6 +143,8 @@ def cleaned(value: Any, path: str = "", level: int = 0) -> Any:
         return {k: cleaned(v, join(path, k), level + 1) for k, v in value.items() if v is not None}
     if isinstance(value, list):
         return [cleaned(v, f"{path}[{index}]", level + 1) for index, v in enumerate(value)]
+    if value is None:
+        raise CommandError(f"{path} is null: write a value, in quotes if it is the text null, or remove it.")
     if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
         raise CommandError(f"{path} must be a JSON value, is {value}.")
     return value

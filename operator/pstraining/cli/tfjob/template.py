@@ -20,6 +20,7 @@ _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 _PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
+_OF_NODES = re.compile(r"\.(nodeSelector|nodeAffinity)\b")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class TemplatesOf:
     """The command of training containers that have none: the images' entrypoint."""
     gang: bool = False
     """Whether the TFJob's schedulingPolicy requests a gang."""
+    renamed: str = ""
+    """The PSTrainingJob's name, if it differs."""
 
 
 def converted_template(template: Template, path: str, job: TemplatesOf, notes: Notes) -> Template | None:
@@ -66,8 +69,8 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
     marks.name_scheduler(spec, at, job.gang, notes)
     known = marks.name_selectors(spec, at, labels, notes)
     for where, text in texts(spec, at):
-        if not where.startswith(known):
-            _text(where, text, job.job, notes)
+        if not where.startswith(known) and not _OF_NODES.search(where):
+            _text(where, text, job, notes)
     return found if sum(note.refused for note in notes.found) == before else None
 
 
@@ -103,8 +106,13 @@ def shared(worker: Template, own: Template) -> dict[str, Any] | None:
     resources = pods.main_container(mine["spec"]).get("resources") or {}
     pods.main_container(borrowed["spec"])["resources"] = copied(resources)
     if _comparable(borrowed) == _comparable(mine) and set(resources) <= {"limits", "requests"}:
-        return {"resources": resources}
+        return {"resources": {kind: _without_fractions(amounts) for kind, amounts in resources.items()}}
     return None
+
+
+def _without_fractions(amounts: dict[str, Any]) -> dict[str, Any]:
+    """Return quantities with fractions as texts: roles accept only those."""
+    return {name: str(amount) if isinstance(amount, float) else amount for name, amount in amounts.items()}
 
 
 def _containers(spec: dict[str, Any], at: str, notes: Notes) -> list[dict[str, Any]]:
@@ -195,12 +203,14 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
             notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Create a Service.")
         elif number == contract.TF_PORT:
             notes.changed(path, "the operator puts TensorFlow's port, 2222, on every pod; it is left out.")
+            _point_to_tf(container, where, {name} - {contract.TF_PORT_NAME, None}, notes)
         elif name == _TFJOB_PORT:
             notes.different(
                 path,
                 f"TensorFlow's port is {number} in this TFJob and always {contract.TF_PORT} here; it is left out.",
                 "A program that takes its address from TF_CONFIG needs no change.",
             )
+            _point_to_tf(container, where, {name, number}, notes)
         elif number in _OPERATORS_PORTS or name in _PORT_NAMES:
             notes.none(
                 path,
@@ -217,6 +227,25 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                     f"If clients need it, create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}.",
                 )
     _replace(container, "ports", kept)
+
+
+def _point_to_tf(container: dict[str, Any], where: str, former: set[Any], notes: Notes) -> None:
+    """Point probes and hooks to TensorFlow's port here.
+
+    Args:
+        container: the container, which is changed.
+        where: its path.
+        former: the port's name and number in the TFJob, where they differ.
+        notes: receives the notes.
+    """
+    handlers = {name: value for name, value in container.items() if name.endswith("Probe")}
+    hooks = sound(container, "lifecycle", dict, where, notes)
+    for path, handler in {**handlers, **{f"lifecycle.{name}": value for name, value in hooks.items()}}.items():
+        for kind in ("httpGet", "tcpSocket", "grpc"):
+            target = handler.get(kind) if isinstance(handler, dict) else None
+            if isinstance(target, dict) and target.get("port") in former:
+                target["port"] = contract.TF_PORT if kind == "grpc" else contract.TF_PORT_NAME
+                notes.changed(f"{where}.{path}.{kind}.port", f"it is {target['port']}, TensorFlow's port here.")
 
 
 def _replace(container: dict[str, Any], name: str, kept: list[Any]) -> None:
@@ -243,11 +272,15 @@ def _command(container: dict[str, Any], where: str, given: tuple[str, ...], note
     )
 
 
-def _text(path: str, text: str, job: str, notes: Notes) -> None:
+def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
     """Note references that only work in a TFJob: labels of its pods, its Services, TF_CONFIG in probes and hooks."""
+    tasks = "|".join(("chief", "master", "worker", "evaluator", *(("ps",) if job.renamed else ())))
     if marks.refers_to_labels(text):
         notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
-    elif job and (found := re.search(rf"(?<![\w-]){re.escape(job)}-(chief|master|worker|evaluator)-\d+", text)):
+    elif job.job and (found := re.search(rf"(?<![\w-]){re.escape(job.job)}-({tasks})-(\d+)", text)):
+        if found[1] == "ps":
+            notes.different(path, f"{found[0]} is {job.renamed}-ps-{found[2]} now.", "Take addresses from TF_CONFIG.")
+            return
         notes.different(
             path,
             f"{found[0]} is a Service that TFJob creates.",
