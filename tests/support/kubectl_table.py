@@ -48,6 +48,9 @@ CHOICE = [
     Row("no kubeconfig", {}, None, refused="there is no kubeconfig at .*/home/.kube/config. kubectl's default address"),
     Row("no file of KUBECONFIG", {}, TWO, refused="there is no kubeconfig at .*first, .*second"),
     Row("--server alone", {}, None, ("--server", "@plain@", "-n", "mine")),
+    Row("a server with a login", {"config": config(server="http://jane:p%40ss@127.0.0.1:@plain-port@")}),
+    Row("a server with a space", {"config": config(server="@plain@ ")}, refused="neither a URL nor HOST:PORT"),
+    Row("a server with a wrong port", {"config": config(server="http://a:b")}, refused="neither a URL nor HOST:PORT"),
     Row("KUBERNETES_MASTER", {}, None, environ={"KUBERNETES_MASTER": "@other@"}),
     Row("a server with a path", {"config": config(server="@plain@/k8s/clusters/c-1/")}),
     Row("a server without a scheme", {"config": config(server="127.0.0.1:@plain-port@")}),
@@ -160,6 +163,10 @@ SECURITY = [
         refused="is not PEM",
     ),
     Row(
+        "an authority in lines of Windows",
+        {"config": tls(cluster={"certificate-authority-data": "@server.pem@\r\n"})},
+    ),
+    Row(
         "an authority that is no base64",
         {"config": tls(cluster={"certificate-authority-data": "?"})},
         refused="certificate-authority-data: .*base64",
@@ -253,6 +260,7 @@ pem() { sed 's/$/\\n/' "$1" | tr -d '\n'; }
 printf '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {
   "clientCertificateData": "%s", "clientKeyData": "%s"}}' "$(pem @pems@/client.pem)" "$(pem @pems@/client.key)"
 """
+PRINTS = "printf '%s\\n' 'apiVersion: client.authentication.k8s.io/v1' 'kind: ExecCredential' 'status: {token: t}'"
 PLUGINS = [
     exec_row("a plugin's token", printing('{"token": "printed"}')),
     exec_row(
@@ -289,6 +297,15 @@ PLUGINS = [
     ),
     exec_row("a plugin that fails in silence", "exit 1", r"failed with exit code 1\.$"),
     exec_row("a plugin that prints nothing", "", "printed no ExecCredential"),
+    exec_row("a plugin that prints words before", "echo hello; " + printing('{"token": "t"}'), "printed "),
+    exec_row(
+        "a plugin that prints words behind", printing('{"token": "t"}') + "; echo hello", "printed no ExecCredential"
+    ),
+    exec_row("a plugin that prints a number", printing('{"token": 5}'), "printed no ExecCredential"),
+    exec_row(
+        "a plugin that prints another kind", PRINTS.replace("ExecCredential", "Token"), "printed no ExecCredential"
+    ),
+    exec_row("a plugin that prints YAML", PRINTS),
     exec_row("a plugin that prints no credentials", printing("{}"), "neither a token nor a certificate"),
     exec_row("a plugin that prints a certificate alone", printing('{"clientCertificateData": "x"}'), "but not both"),
     exec_row(

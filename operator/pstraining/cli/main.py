@@ -10,6 +10,7 @@ from pstraining.cli.command_table import COMMANDS, PROGRAM, interruptible
 from pstraining.cli.errors import CommandError
 from pstraining.cli.options import with_connection
 from pstraining.cli.output import guard_terminals
+from pstraining.cli.switches import KubectlCommand
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """-h is an alias of --help, as in kubectl."""
@@ -33,7 +34,9 @@ def root() -> None:
 app.callback()(root)
 for command in COMMANDS:
     texts = {"short_help": command.summary, "epilog": command.epilog()}
-    app.command(command.name, context_settings=SETTINGS, **texts)(interruptible(with_connection(command.run)))
+    app.command(command.name, cls=KubectlCommand, context_settings=SETTINGS, **texts)(
+        interruptible(with_connection(command.run))
+    )
 
 
 @cache

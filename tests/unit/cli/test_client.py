@@ -57,9 +57,11 @@ def test_requests_go_to_the_contexts_server_and_namespace(server: Server, cluste
 
 
 def test_a_namespace_stays_one_part_of_the_path(server: Server, cluster: KubeconfigClient) -> None:
-    with pytest.raises(RequestError):
+    with pytest.raises(CommandError, match=r"'../team' is not a name"):
         cluster.pods("../team", "digits")
-    assert server.asked[0].path == "/api/v1/namespaces/..%2Fteam/pods"
+    with pytest.raises(RequestError):
+        cluster.pods("team?x", "digits")
+    assert [asked.path for asked in server.asked] == ["/api/v1/namespaces/team%3Fx/pods"]
 
 
 def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigClient) -> None:

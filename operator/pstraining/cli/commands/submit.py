@@ -20,6 +20,7 @@ from pstraining.cli.waiting import Patience, follow, running_or_ended
 class DryRun(StrEnum):
     """The place of a dry run's checks."""
 
+    NONE = "none"
     CLIENT = "client"
     SERVER = "server"
 
@@ -45,6 +46,8 @@ def submit(
     If one job is invalid, none is sent. With --wait, the command waits until each job runs or has ended. The exit
     status is 0 if the job runs, has succeeded, or is suspended by its manifest.
     """
+    if dry_run is DryRun.NONE:  # kubectl's default
+        dry_run = None
     if wait and dry_run is not None:
         raise CommandError("--wait waits for what --dry-run does not store: remove one of them.")
     found = require_valid(check_documents(documents(files, recursive)))

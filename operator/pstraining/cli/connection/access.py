@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pstraining.cli.connection import proxies
 from pstraining.cli.connection.kubeconfig import KUBECONFIG, Kubeconfig
@@ -59,6 +59,12 @@ class Access:
     """Path of the kubeconfig with the user."""
     place: str = ""
     """The source of the cluster, such as `context dev`, for messages."""
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """Name and password in the server's URL, which kubectl sends without other credentials; empty without any."""
+        parts = urlsplit(self.cluster.server)
+        return unquote(parts.username or ""), unquote(parts.password or "")
 
     @property
     def secure(self) -> bool:
@@ -262,12 +268,23 @@ def _unnamed(config: Kubeconfig, context: str) -> str:
 
 def _host(server: str) -> str:
     """Return the server's URL. Without a scheme, it is http, as in kubectl."""
-    parts = urlsplit(server)
+    parts = _parts_of(server)
     if not parts.scheme or not parts.netloc:
         server = f"http://{server}"
-        parts = urlsplit(server)
+        parts = _parts_of(server)
         if parts.path.strip("/"):
             raise CommandError(f"The server {server.removeprefix('http://')} is neither a URL nor HOST:PORT.")
     if parts.scheme not in ("http", "https"):
         raise CommandError(f"The server {server} has the unsupported scheme {parts.scheme}: use https.")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+def _parts_of(server: str) -> SplitResult:
+    try:
+        parts = urlsplit(server)
+        is_url = parts.port is None or parts.port > 0
+    except ValueError:
+        is_url = False
+    if not is_url or server != "".join(server.split()):
+        raise CommandError(f"The server {server!r} is neither a URL nor HOST:PORT.")
+    return parts

@@ -34,7 +34,8 @@ class Credentials:
             CommandError: the credentials are not available.
         """
         # As kubectl, send no credentials over plain HTTP.
-        if self._access.secure and (authorization := self._authorization()):
+        authorization = self._authorization() if self._access.secure else ""
+        if authorization := authorization or _basic(*self._access.login):
             yield "Authorization", authorization
         user = self._access.user
         if user.impersonate:
@@ -67,7 +68,7 @@ class Credentials:
     def _authorization(self) -> str:
         user = self._access.user
         if user.username or user.password:
-            return f"Basic {base64.b64encode(f'{user.username}:{user.password}'.encode()).decode()}"
+            return _basic(user.username, user.password)
         if user.token or user.token_file:
             return f"Bearer {self._token()}"
         if self._provider is not None:
@@ -103,6 +104,12 @@ class Credentials:
             if self._printed is None or (expires is not None and expires <= datetime.now(UTC)):
                 self._printed = exec_plugin.run(user.exec, access.cluster, access.user_name, os.environ)
             return self._printed
+
+
+def _basic(name: str, password: str) -> str:
+    """Return the header's value for a name and a password; empty without both."""
+    pair = f"{name}:{password}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}" if name or password else ""
 
 
 def escaped(key: str) -> str:

@@ -18,9 +18,11 @@ from typing import Any, Final, TextIO
 from pstraining.api.text import printable
 from pstraining.cli.connection.models import ExecPlugin, KubeconfigCluster
 from pstraining.cli.errors import CommandError
+from pstraining.cli.manifests import Document, parsed
 from pstraining.core.observe import parse_time
 
 GROUP: Final = "client.authentication.k8s.io"
+KIND: Final = "ExecCredential"
 VERSIONS: Final = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 ERROR_CHARACTERS: Final = 2000
 """Maximum number of characters, from the end of a plugin's error output, that a message repeats."""
@@ -98,7 +100,7 @@ def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -
             "config": own,
         }
         spec["cluster"] = {name: value for name, value in given.items() if value}
-    return {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec}
+    return {"kind": KIND, "apiVersion": plugin.api_version, "spec": spec}
 
 
 def printed(output: bytes, version: str, subject: str) -> Printed:
@@ -108,15 +110,15 @@ def printed(output: bytes, version: str, subject: str) -> Printed:
         CommandError: the output has no valid credentials.
     """
     try:
-        found = json.loads(output)
-        status = found.get("status") or {}
+        body = _printed_object(output)
+        status = body.get("status") or {}
         token, certificate, key, expires = (
-            str(status.get(name) or "")
+            _text(status.get(name))
             for name in ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
         )
-        printed_version, end = found.get("apiVersion"), parse_time(expires or None)
+        printed_version, end = body.get("apiVersion"), parse_time(expires or None)
     except (ValueError, AttributeError) as error:
-        raise CommandError(f"{subject} printed no ExecCredential in JSON.") from error
+        raise CommandError(f"{subject} printed no ExecCredential.") from error
     if printed_version != version:
         raise CommandError(f"{subject} printed apiVersion {printed_version}, but the kubeconfig has {version}.")
     if not token and not certificate and not key:
@@ -124,6 +126,20 @@ def printed(output: bytes, version: str, subject: str) -> Printed:
     if bool(certificate) != bool(key):
         raise CommandError(f"{subject} printed a certificate or a key, but not both.")
     return Printed(token, certificate.encode(), key.encode(), end)
+
+
+def _printed_object(output: bytes) -> dict[str, Any]:
+    """Return the ExecCredential in a plugin's output: JSON, or YAML, which kubectl accepts, too."""
+    found = [one.body if isinstance(one, Document) else {} for one in parsed("output", output.decode())]
+    if len(found) != 1 or found[0].get("kind", KIND) != KIND:
+        raise ValueError("not one ExecCredential")
+    return found[0]
+
+
+def _text(value: Any) -> str:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("not a text")
+    return value or ""
 
 
 def _interactive(plugin: ExecPlugin, subject: str) -> bool:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pstraining.cli.connection.models import Context, File, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
-from pstraining.cli.manifests import parsed
+from pstraining.cli.reading.texts import first_document
 
 KUBECONFIG: Final = "KUBECONFIG"
 KIND, VERSION = "Config", "v1"
@@ -98,10 +98,9 @@ def _way_out(overrides: Overrides) -> str:
 
 
 def _file(path: str, text: str) -> File:
-    first = next(iter(parsed(path, text)), None)
-    if isinstance(first, CommandError):
-        raise first
-    body = first.body if first is not None else {}
+    body = first_document(path, text) or {}
+    if not isinstance(body, dict):
+        raise CommandError(f"{path} is not a kubeconfig, a mapping with clusters, users and contexts.")
     kind, version = body.get("kind") or KIND, body.get("apiVersion") or VERSION
     if (kind, version) != (KIND, VERSION):
         raise CommandError(f"{path} is not a kubeconfig: its kind is {kind} of {version}, not {KIND} of {VERSION}.")

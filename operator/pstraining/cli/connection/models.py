@@ -15,7 +15,7 @@ def _decoded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return base64.b64decode("".join(value.split("\n")), validate=True)
+        return base64.b64decode(value.translate({ord("\n"): None, ord("\r"): None}), validate=True)
     except binascii.Error as error:
         raise ValueError(f"not base64: {error}") from error
 

@@ -44,7 +44,8 @@ def sources(named: Iterable[str], recursive: bool) -> Iterator[ManifestSource | 
             yield CommandError("Standard input can be read once: remove the second -f -.")
         elif name == STDIN:
             used = True
-            yield _decoded("standard input", sys.stdin.buffer.read())
+            # Without a standard input (<&-), Python has no stream for it.
+            yield _decoded("standard input", sys.stdin.buffer.read() if sys.stdin else b"")
         elif name.startswith(("http://", "https://")):
             yield _downloaded(name)
         else:

@@ -69,6 +69,20 @@ def parts(file: str, text: str) -> Iterator[Part | CommandError]:
                 yield found
 
 
+def first_document(file: str, text: str) -> Any:
+    """Return the first document of a YAML stream, as kubectl reads a kubeconfig; None if it is empty.
+
+    Args:
+        file: the source's name, for messages.
+        text: YAML or JSON.
+
+    Raises:
+        CommandError: the document cannot be read.
+    """
+    found = _read(file, 1, text, 1, several=True)
+    return None if found is None else found.body
+
+
 def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
     """Yield consecutive JSON objects, each with its end, and then an error if other text follows."""
     decoder = json.JSONDecoder(
@@ -138,10 +152,11 @@ def _has_content(lines: list[str]) -> bool:
     return any(line.strip() and not line.lstrip().startswith("#") for line in lines)
 
 
-def _read(file: str, number: int, text: str, first: int) -> Part | None:
-    """Parse one document of YAML; None if it is empty."""
+def _read(file: str, number: int, text: str, first: int, several: bool = False) -> Part | None:
+    """Parse one document of YAML, or the first one of several; None if it is empty."""
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        root = (loader.get_node() if loader.check_node() else None) if several else loader.get_single_node()
         body = None if root is None else _Builder().build(root, 0)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

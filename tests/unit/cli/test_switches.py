@@ -1,0 +1,68 @@
+"""Switches take values, and names stay within their place in a path, as in kubectl."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pstraining.cli import client
+from pstraining.cli.errors import CommandError
+from pstraining.cli.main import app
+from pstraining.cli.switches import switches
+
+NAMED = {"--wait", "-R"}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--wait=true", "-R=1"], ["--wait", "-R"]),
+        (["--wait=false", "a"], ["a"]),
+        (["--wait", "--wait=F", "a"], ["a"]),
+        (["--wait=false", "--wait"], ["--wait"]),
+        (["--wait=maybe", "--file=true"], ["--wait=maybe", "--file=true"]),
+        (["a", "--", "--wait=true"], ["a", "--", "--wait=true"]),
+    ],
+)
+def test_values_of_switches(args: list[str], expected: list[str]) -> None:
+    assert switches(args, NAMED) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["--force=true", "--wait=false", "--dry-run=client"], 0),
+        (["--insecure-skip-tls-verify=true", "--dry-run=client"], 0),
+        (["--wait=true", "--dry-run=client"], 1),
+        (["--wait=perhaps"], 2),
+    ],
+)
+def test_commands_accept_values_of_switches(tmp_path: Path, args: list[str], code: int) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "{apiVersion: pstraining.dev/v1alpha1, kind: PSTrainingJob, metadata: {name: a}, spec: {ps: {replicas: 1}, "
+        "worker: {replicas: 1, template: {spec: {containers: [{name: t, image: i, command: [a]}]}}}}}"
+    )
+    assert CliRunner().invoke(app, ["submit", "-f", str(file), *args]).exit_code == code
+
+
+def test_a_dry_run_of_none_is_no_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    (tmp_path / "empty.yaml").write_text("{apiVersion: v1, kind: Secret}")
+    ran = CliRunner().invoke(app, ["submit", "-f", str(tmp_path / "empty.yaml"), "--dry-run=none", "--wait"])
+    assert "only Secret" in str(ran.exception)
+
+
+def test_a_closed_standard_input_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pstraining.cli.manifests import documents
+
+    monkeypatch.setattr(sys, "stdin", None)
+    assert documents(["-"]) == []
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a%2fb"])
+def test_a_name_cannot_change_the_path(name: str) -> None:
+    with pytest.raises(CommandError, match="is not a name"):
+        client._quoted(name)
+    assert client._quoted("a?b.c") == "a%3Fb.c"
