@@ -7,7 +7,7 @@ the job does not control are left out, even if their labels name the job.
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.numbers import number
@@ -97,6 +97,20 @@ def _child(manifest: Manifest, refusal: str) -> Child:
         refusal=refusal,
         has_controller=controller_uid(manifest) is not None,
     )
+
+
+NOT_ADMITTED: Final = "NotAdmitted"
+"""The disruption of a pod that its kubelet rejected before it started a container."""
+_NOT_ADMITTED: Final = (
+    "UnexpectedAdmissionError",
+    "TopologyAffinityError",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeShutdown",
+)
+"""Reasons besides OutOf<resource>. They pass with the state of the node, unlike a forbidden sysctl.
+
+Source: k8s.io/kubernetes pkg/kubelet/lifecycle and pkg/kubelet/cm."""
 
 
 def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
@@ -262,6 +276,8 @@ def _disruption(condition: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     if condition.get("status") == "True":
         return str(condition.get("reason") or "TerminationByKubelet")
     reason = str(status.get("reason", ""))
+    if reason in _NOT_ADMITTED or reason.startswith("OutOf"):
+        return NOT_ADMITTED
     return reason if reason in ("Evicted", "NodeLost", "Preempting", "Shutdown", "Terminated") else ""
 
 

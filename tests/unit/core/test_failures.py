@@ -53,6 +53,17 @@ CAUSES = {
     "drained": (disrupted("EvictionByEvictionAPI"), FailureReason.EVICTED),
     "evicted by its kubelet": (disrupted("TerminationByKubelet"), FailureReason.EVICTED),
     "evicted, of an older kubelet": (seen(pod("worker"), phase="Failed", reason="Evicted"), FailureReason.EVICTED),
+    **{
+        f"rejected by its kubelet: {reason}": (
+            seen(pod("worker"), phase="Failed", reason=reason, containerStatuses=[]),
+            FailureReason.EVICTED,
+        )
+        for reason in ("UnexpectedAdmissionError", "OutOfcpu", "OutOfnvidia.com/gpu", "NodeAffinity", "NodeShutdown")
+    },
+    "rejected for good by its kubelet": (
+        seen(pod("worker"), phase="Failed", reason="SysctlForbidden", containerStatuses=[]),
+        FailureReason.ERROR,
+    ),
     "preempted": (disrupted("PreemptionByScheduler"), FailureReason.PREEMPTED),
     "its node lost": (disrupted("DeletionByTaintManager"), FailureReason.NODE_LOST),
     "its node gone": (disrupted("DeletionByPodGC"), FailureReason.NODE_LOST),

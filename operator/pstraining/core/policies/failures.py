@@ -11,6 +11,7 @@ from enum import StrEnum
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob, Role
 from pstraining.api.run_policy import FailureAction, FailureReason, FailureRule, RestartPolicy
+from pstraining.core.observe import NOT_ADMITTED
 from pstraining.core.snapshot import Pod, Termination
 
 FIRST_RETRYABLE = 128
@@ -57,8 +58,9 @@ TABLE: dict[FailureReason, Row] = {
     ),
     FailureReason.INIT_FAILED: Row("an init container fails", "its own status", retryable=False),
     FailureReason.EVICTED: Row(
-        "evicted, drained, or ended by its kubelet",
-        "condition DisruptionTarget: EvictionByEvictionAPI, TerminationByKubelet; pod reason Evicted, Shutdown",
+        "evicted, drained, or ended or rejected by its kubelet",
+        "condition DisruptionTarget: EvictionByEvictionAPI, TerminationByKubelet; pod reason Evicted, Shutdown, "
+        "UnexpectedAdmissionError, OutOfcpu, NodeAffinity and the like",
         disruption=True,
     ),
     FailureReason.PREEMPTED: Row(
@@ -79,6 +81,7 @@ _DISRUPTIONS = {
     "EvictionByEvictionAPI": FailureReason.EVICTED,
     "TerminationByKubelet": FailureReason.EVICTED,
     "Evicted": FailureReason.EVICTED,
+    NOT_ADMITTED: FailureReason.EVICTED,
     "Shutdown": FailureReason.EVICTED,
     "Terminated": FailureReason.EVICTED,
     "PreemptionByScheduler": FailureReason.PREEMPTED,
