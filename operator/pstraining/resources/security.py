@@ -5,6 +5,8 @@ from typing import Any
 
 _USER = 1000
 """A non-root user for images that name no user; without it the kubelet refuses to start them."""
+_ESCALATING = {"SYS_ADMIN", "ALL"}
+"""Capabilities that include the right to escalate."""
 
 
 class PodIds(StrEnum):
@@ -49,7 +51,10 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         own = container.setdefault("securityContext", {})
         if own.get("privileged"):
             continue
+        added = {str(name).removeprefix("CAP_") for name in (own.get("capabilities") or {}).get("add") or ()}
         if own.get("runAsUser") == 0:
             own.setdefault("runAsNonRoot", False)
-        own.setdefault("allowPrivilegeEscalation", False)
+        # Kubernetes lets a container with SYS_ADMIN escalate in any case, and refuses false beside CAP_SYS_ADMIN.
+        if not added & _ESCALATING:
+            own.setdefault("allowPrivilegeEscalation", False)
         own.setdefault("capabilities", {"drop": ["ALL"]})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.core import desired_state
-from pstraining.resources import workloads
+from pstraining.resources import security, workloads
 from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job, typed
 from tests.support.pod_security import violations
@@ -61,3 +61,14 @@ def test_the_users_violations_are_not_hidden(spec: dict[str, Any], word: str) ->
     """The cluster's admission has the last word, not we."""
     template = deep_merge(TEMPLATE, {"spec": spec})
     assert word in [v for s in pod_specs({"worker": {"template": template}}) for v in violations(s)]
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"), [("CAP_SYS_ADMIN", None), ("SYS_ADMIN", None), ("ALL", None), ("NET_ADMIN", False)]
+)
+def test_a_container_that_may_escalate_in_any_case_is_not_forbidden_to(added: str, expected: bool | None) -> None:
+    """The API server refuses allowPrivilegeEscalation: false beside CAP_SYS_ADMIN, such as of a FUSE sidecar."""
+    sidecar = {"name": "fuse", "image": "i", "securityContext": {"capabilities": {"add": [added]}}}
+    found: dict[str, Any] = {"containers": [sidecar]}
+    security.restrict(found)
+    assert found["containers"][0]["securityContext"].get("allowPrivilegeEscalation") is expected
