@@ -1,22 +1,18 @@
-"""A job in its own network: the bytes that its tasks report, beside those of the network's interface.
-
-`python -m tests.support.metered_job FOLDER` needs root; it prints one JSON object.
-"""
+"""A job in its own network: the bytes that its tasks report, beside those of the network's interface."""
 
 import json
-import os
-import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.training import network
 from pstraining.runtime.local import LocalJob
 from tests.support.servers import SPREAD
+from tests.support.soak_marks import ALL
 
 HEADER: Final = 66
 """Of a TCP segment on the loopback interface: Ethernet 14, IPv4 20, TCP with timestamps 32."""
@@ -37,7 +33,7 @@ def scrape(port: int) -> dict[str, float]:
 
 def carried() -> int:
     """Bytes that have crossed the loopback interface, without headers."""
-    for line in Path("/proc/self/net/dev").read_text().splitlines():
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":
             total, packets = (int(number) for number in numbers.split()[8:10])
@@ -65,14 +61,32 @@ def until(job: LocalJob, condition: Callable[[], Any]) -> Any:
     return found
 
 
-def main(folder: str) -> None:
-    """Train, measure twice, and return the difference."""
-    network.leave()
+@contextmanager
+def metered(folder: Path) -> Iterator[LocalJob]:
+    """A job whose tasks have metrics."""
     plan = {"width": 20_000, "pace": 0.02, "validation": False, "trainer": {"epochs": 1000, "steps_per_epoch": 40}}
-    os.environ |= {"PSTRAINING_METRICS_PORT": "0", "FITTING_FOLDER": folder, "FITTING_PLAN": json.dumps(plan)}
-    checkpoint = {"path": str(Path(folder) / "checkpoints"), "intervalSeconds": 2}
+    environment = {
+        "PSTRAINING_METRICS_PORT": "0",
+        "FITTING_FOLDER": str(folder),
+        "FITTING_PLAN": json.dumps(plan),
+    }
+    checkpoint = {"path": str(folder / "checkpoints"), "intervalSeconds": 2}
     command = ["-m", "tests.support.fit_program"]
-    with LocalJob(command, ps=2, workers=2, restarts=2, training=SPREAD, checkpoint=checkpoint) as job:
+    with LocalJob(
+        command,
+        ps=2 if ALL else 1,
+        workers=2,
+        restarts=2,
+        training=SPREAD,
+        checkpoint=checkpoint,
+        environment=environment,
+    ) as job:
+        yield job
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """Train in this thread's network, measure twice, and return the difference."""
+    with metered(folder) as job:
 
         def all_scraped() -> dict[str, dict[str, float]]:
             return {task: scrape(job.processes[task].events("metrics")[-1]["port"]) for task in TASKS}
@@ -91,7 +105,7 @@ def main(folder: str) -> None:
         until(job, lambda: len([line for line in chief.lines if "samples/s" in line]) >= lines + 2)
         until(job, lambda: all(steps(found) > steps(before[task]) for task, found in all_scraped().items()))
         after, later = look()
-        reported = {
+        return {
             "payload": payload(after) - payload(before),
             "carried": later - crossed,
             "losses": [line["loss"] for line in chief.events("epoch")],
@@ -99,8 +113,3 @@ def main(folder: str) -> None:
             "after": after,
             "lines": [line for line in chief.lines if line.startswith("step ")],
         }
-    print(json.dumps(reported))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

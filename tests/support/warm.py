@@ -18,10 +18,13 @@ from typing import Any
 
 from pstraining.launcher.contract import memory_settings
 from pstraining.runtime.config.cluster import Task
+from pstraining.runtime.config.server import launcher_file
 from tests.support import costs
 
 FILE = Path(__file__).with_name("warm_parent.py")
 BEGIN_SECONDS = 120.0
+NETWORK = "/proc/thread-self/ns/net"
+"""The network namespace of the thread that opens it."""
 
 
 class WarmProcess:
@@ -109,9 +112,11 @@ class Parent:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         if output is not None:
             os.dup2(output, writing, inheritable=False)
+        network = os.open(NETWORK, os.O_RDONLY)  # of the thread that asks, as of a process that it starts itself
         with self._lock:
-            socket.send_fds(self._socket, [json.dumps(program).encode() + b"\n"], [writing])
+            socket.send_fds(self._socket, [json.dumps(program).encode() + b"\n"], [writing, network])
             os.close(writing)
+            os.close(network)
             with self._news:
                 self._news.wait_for(lambda: self._started is not None, BEGIN_SECONDS)
                 pid, self._started = self._started, None
@@ -156,7 +161,7 @@ class Parent:
 
 def network() -> int:
     """The number of this thread's network namespace, which a process that it starts is in."""
-    return os.stat("/proc/thread-self/ns/net").st_ino
+    return os.stat(NETWORK).st_ino
 
 
 class Parents:
@@ -164,19 +169,19 @@ class Parents:
 
     Args:
         held: the parents end with it.
-        cold: starts what needs no TensorFlow of Python's, or runs elsewhere.
+        cold: starts what imports no TensorFlow, or runs elsewhere.
     """
 
     def __init__(self, held: contextlib.ExitStack, cold: Any) -> None:
         self._held, self._cold, self._parents = held, cold, dict[str, Parent]()
-        self._network = network()
 
     def spawn(self, task: Task, prefix: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> Any:
         """As runtime.local.spawn."""
-        # A fork is in its parent's network, not in that of the thread that asks for it.
-        if task.type == "ps" or prefix or network() != self._network:
+        if prefix or command[0] == str(launcher_file()):
             return self._cold(task, prefix, command, environment)
-        if task.type not in self._parents:
-            self._parents[task.type] = parent = Parent("tensorflow")
+        # A program may import TensorFlow before it becomes a parameter server, which has another interpreter then.
+        kind = "worker" if task.type == "ps" else task.type
+        if kind not in self._parents:
+            self._parents[kind] = parent = Parent("tensorflow")
             self._held.callback(parent.close)
-        return self._parents[task.type].spawn(command, environment)
+        return self._parents[kind].spawn(command, environment)

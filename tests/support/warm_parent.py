@@ -4,11 +4,12 @@ It is started as `python warm_parent.py DESCRIPTOR WHAT`. WHAT is `tensorflow`, 
 processor, or `operator` or `cli`, which cost one; a program that is forked from here has it already. A fork copies only
 the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
 
-A request is a JSON line with the descriptor of the program's output beside it; answers are JSON lines:
+A request is a JSON line, with the descriptors of the program's output and network beside it; answers are JSON lines:
 {"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has ended. When the
 requests end, all programs are killed.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__)
+CLONE_NEWNET = 0x40000000
 PATH = [entry for entry in sys.path if entry and Path(entry) != HERE.parent]
 """What a program's folder and PYTHONPATH go before."""
 
@@ -71,16 +73,17 @@ class Parent:
                 elif program := self._fork(*request):
                     return program
 
-    def _receive(self) -> tuple[dict[str, Any], int] | None:
-        line, descriptors, _, _ = socket.recv_fds(self._requests, 1 << 20, 1)
+    def _receive(self) -> tuple[dict[str, Any], int, int] | None:
+        line, descriptors, _, _ = socket.recv_fds(self._requests, 1 << 20, 2)
         while line and not line.endswith(b"\n"):
             line += self._requests.recv(1 << 20)
-        return (json.loads(line), descriptors[0]) if line else None
+        return (json.loads(line), *descriptors) if line else None
 
-    def _fork(self, program: dict[str, Any], output: int) -> dict[str, Any] | None:
+    def _fork(self, program: dict[str, Any], output: int, network: int) -> dict[str, Any] | None:
         check()
         if pid := os.fork():
             os.close(output)
+            os.close(network)
             self._pids.add(pid)
             self.answer({"pid": pid})
             return None
@@ -89,7 +92,8 @@ class Parent:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        for descriptor in (output, self._inbox, self._outbox):
+        enter(network)
+        for descriptor in (output, network, self._inbox, self._outbox):
             os.close(descriptor)
         self._requests.close()
         return program
@@ -111,6 +115,19 @@ class Parent:
         for pid in self._pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def enter(network: int) -> None:
+    """Move this process into a network namespace, if it is in another one.
+
+    Raises:
+        OSError: it may not.
+    """
+    if os.fstat(network).st_ino == os.stat("/proc/self/ns/net").st_ino:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(network, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "a process cannot join its network")
 
 
 def become(program: dict[str, Any]) -> None:
@@ -170,8 +187,10 @@ IMPORTS = {"tensorflow": import_tensorflow, "operator": import_operator, "cli": 
 
 def main(descriptor: int, what: str) -> dict[str, Any] | None:
     """Import, and serve requests; see `Parent.serve`."""
+    gc.disable()  # it would look through hundreds of thousands of objects again and again, and find nothing
     IMPORTS[what]()
     check()
+    gc.enable()
     gc.freeze()
     parent = Parent(socket.socket(fileno=descriptor))
     parent.answer({"pid": os.getpid()})

@@ -5,6 +5,7 @@ its own on the servers.
 """
 
 import gc
+import inspect
 import os
 import random
 import zlib
@@ -55,6 +56,20 @@ def divided() -> None:
     divide_cpu()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_tracebacks(divided: None) -> None:
+    """Operations of this process do not know where they were made: their errors name them, and no lines of Python.
+
+    Recording it takes a tenth of the time of tracing, because the stack of a test is deep. Jobs' processes record it.
+    """
+    from tensorflow.python.framework import ops
+
+    create: Any = inspect.unwrap(ops._create_c_op)
+    assert list(inspect.signature(create).parameters)[-2:] == ["op_def", "extract_traceback"]
+    create.__defaults__ = (None, False)
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,7 @@
 """What a running job tells of itself: metrics, bytes, progress lines, summaries."""
 
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 
 from pstraining.runtime.local import LocalJob
 from tests.support import metered_job
+from tests.support.netns import own_network
 from tests.support.soak_marks import in_soak
 from tests.training.test_runtime_faults import steps_of, until
 
@@ -24,9 +22,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     if os.geteuid() != 0:
         pytest.skip("a network of its own needs root")
     folder = tmp_path_factory.mktemp("counted")
-    command = [sys.executable, "-m", "tests.support.metered_job", str(folder)]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=220).stdout
-    return json.loads(found.splitlines()[-1]), folder
+    with own_network():
+        return metered_job.run(folder), folder
 
 
 def test_the_traffic_counters_equal_the_networks_bytes(seen: tuple[dict[str, Any], Path]) -> None:

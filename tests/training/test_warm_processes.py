@@ -13,6 +13,7 @@ import pytest
 
 from pstraining.runtime import local
 from pstraining.runtime.config.cluster import Task
+from pstraining.runtime.config.server import launcher_file
 from tests.support import costs, warm, warm_parent
 from tests.support.kube import Target
 from tests.support.netns import own_network
@@ -118,12 +119,27 @@ def test_a_warm_process_receives_signals(parents: warm.Parents, number: signal.S
 
 
 def test_a_warm_process_is_in_its_starting_threads_network(parents: warm.Parents) -> None:
-    look = ["-c", "import os; print(os.stat('/proc/self/ns/net').st_ino)"]
-    numbers = [ran(parents.spawn, look)[1][-1]]
+    def look() -> str:
+        code = "import os, sys; print('tensorflow' in sys.modules, os.stat('/proc/self/ns/net').st_ino)"
+        known, number = ran(parents.spawn, ["-c", code])[1][-1].split()
+        assert known == "True", "it is a fork in any network"
+        return number
+
+    numbers = [look()]
     with own_network():
-        numbers.append(ran(parents.spawn, look)[1][-1])
+        numbers.append(look())
         assert numbers[1] == str(warm.network())
-    assert ran(parents.spawn, look)[1][-1] == numbers[0] == str(warm.network()) != numbers[1]
+    assert look() == numbers[0] == str(warm.network()) != numbers[1]
+
+
+def test_a_parameter_servers_program_is_forked_and_tensorflows_server_is_not(parents: warm.Parents) -> None:
+    """A program may import TensorFlow before it becomes the server; the server alone imports no Python of it."""
+    look = ["-c", "import sys; print('tensorflow' in sys.modules)"]
+    program = parents.spawn(Task("ps", 0), (), look, environment())
+    server = parents.spawn(Task("ps", 0), (), [str(launcher_file()), "serve"], environment())
+    assert program.stdout.read().split()[-1] == "True"
+    assert [type(process) for process in (program, server)] == [warm.WarmProcess, subprocess.Popen]
+    assert (program.wait(60), server.wait(60) != 0) == (0, True), "the server has no cluster to serve"
 
 
 def test_no_two_processes_draw_the_same_random_numbers(parents: warm.Parents) -> None:
