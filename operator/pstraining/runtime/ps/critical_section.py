@@ -162,16 +162,29 @@ def _pack(values: Sequence[Tensor]) -> Tensor:
     """Emit the numbers of one machine as one vector there. int64[n]."""
     server = _server_of(values[0])
     with tf.device(server) if server else nullcontext():
-        flat = [tf.reshape(value, [-1]) for value in values]
-        return tf.concat([part if part.dtype == tf.int64 else tf.bitcast(part, tf.int64) for part in flat], 0)
+        parts = [value if value.dtype == tf.int64 else tf.bitcast(value, tf.int64) for value in values]
+        if _are_scalars(values):
+            return tf.stack(parts)
+        return tf.concat([part if part.shape.rank == 1 else tf.reshape(part, [-1]) for part in parts], 0)
 
 
 def _unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    parts = tf.split(packed, [value.shape.num_elements() for value in like])
+    if _are_scalars(like):
+        parts = tf.unstack(packed, num=len(like))
+    else:
+        parts = tf.split(packed, [value.shape.num_elements() for value in like])
+        parts = [
+            part if value.shape.rank == 1 else tf.reshape(part, value.shape)
+            for part, value in zip(parts, like, strict=True)
+        ]
     return [
-        tf.reshape(part if value.dtype == tf.int64 else tf.bitcast(part, value.dtype), value.shape)
+        part if value.dtype == tf.int64 else tf.bitcast(part, value.dtype)
         for part, value in zip(parts, like, strict=True)
     ]
+
+
+def _are_scalars(values: Sequence[Tensor]) -> bool:
+    return all(value.shape.rank == 0 for value in values)
 
 
 def arbiter_first(

@@ -6,6 +6,7 @@ and the update mode's variables. Every write happens in the server's critical se
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import keras
 import tensorflow as tf
@@ -24,9 +25,12 @@ from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordFiel
 from pstraining.runtime.ps.tables import dynamic_table
 from pstraining.runtime.ps.tables.arena import Arena
 from pstraining.runtime.ps.tables.touched_rows import TouchedRows
-from pstraining.runtime.ps.tensors import with_element
+from pstraining.runtime.ps.tensors import field, with_field
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
+
+ONE_STEP: Final = [int(which is RecordField.STEP) for which in RecordField]
+"""What is added to a record for each step."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +192,10 @@ class Shard:
             record = self.record_or_zeros()
 
             def apply() -> Tensor:
-                raised = with_element(record, RecordField.FENCE, fence)
+                raised = with_field(record, RecordField.FENCE, fence)
                 return with_dependencies([self.record.assign(raised, read_value=False)], applied())
 
-            allowed = tf.equal(record[RecordField.FENCE], observed) & (fence >= record[RecordField.FENCE])
+            allowed = tf.equal(field(record, RecordField.FENCE), observed) & (fence >= field(record, RecordField.FENCE))
             return tf.cond(allowed, apply, not_applied)
 
         return critical(self.device, self.container, [observed, fence], body)
@@ -212,8 +216,8 @@ class Shard:
                 merged = tf.where(tf.equal(mask, 1), values, record)
                 return with_dependencies([self.record.assign(merged, read_value=False)], applied())
 
-            unchanged = tf.equal(observed, ANY_GENERATION) | tf.equal(record[RecordField.GENERATION], observed)
-            return tf.cond(tf.equal(record[RecordField.FENCE], fence) & unchanged, apply, not_applied)
+            unchanged = tf.equal(observed, ANY_GENERATION) | tf.equal(field(record, RecordField.GENERATION), observed)
+            return tf.cond(tf.equal(field(record, RecordField.FENCE), fence) & unchanged, apply, not_applied)
 
         return critical(self.device, self.container, [fence, observed, values, mask], body)
 
@@ -226,10 +230,12 @@ class Shard:
                 a chief that lets a member follow the others. int64[2].
         """
         fence, generation = SessionToken.unpack(session)
-        same = tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], generation)
+        same = tf.equal(field(record, RecordField.FENCE), fence) & tf.equal(
+            field(record, RecordField.GENERATION), generation
+        )
         if self.member_state is not None:
-            same &= (record[RecordField.GENERATION] < 0) | (self.member_state.lease.read_value() > clock())
-        return same & tf.equal(record[RecordField.DONE], 0)
+            same &= (field(record, RecordField.GENERATION) < 0) | (self.member_state.lease.read_value() > clock())
+        return same & tf.equal(field(record, RecordField.DONE), 0)
 
     def apply(
         self,
@@ -269,7 +275,7 @@ class Shard:
         """Apply one step to the tables only, and count it; see `apply`."""
         scale, moved = self.loss_scale, list[Operation]()
         if (tables := self._table_optimizers) is not None:
-            step = self.record.read_value()[RecordField.STEP]
+            step = field(self.record.read_value(), RecordField.STEP)
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
             moved = unless(overflowed, lambda: self._apply_rows(tables, step, touched))
@@ -309,7 +315,7 @@ class Shard:
     def count_step(self, losses: Tensor) -> list[Operation]:
         """Count one step without changing the parameters; return the operations to wait for."""
         return [
-            self.record.assign_add(tf.one_hot(RecordField.STEP, RECORD_SIZE, dtype=tf.int64), read_value=False),
+            self.record.assign_add(tf.constant(ONE_STEP, tf.int64), read_value=False),
             self.losses.assign_add(losses, read_value=False),
         ]
 
@@ -373,7 +379,7 @@ class Shard:
                 ]
                 return with_dependencies(written, applied())
 
-            return tf.cond(tf.equal(self.record.read_value()[RecordField.FENCE], fence), apply, not_applied)
+            return tf.cond(tf.equal(field(self.record.read_value(), RecordField.FENCE), fence), apply, not_applied)
 
         return critical(self.device, self.container, [fence, rates], body)
 

@@ -17,6 +17,7 @@ from pstraining.runtime.ps.critical_section import critical
 from pstraining.runtime.ps.messages import Sender, SessionToken, SplitReply
 from pstraining.runtime.ps.record import Assignment, RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
+from pstraining.runtime.ps.tensors import field
 from pstraining.runtime.transport.client import PSClient
 
 
@@ -291,7 +292,7 @@ def _frozen(shard: Shard) -> tuple[Tensor, list[Tensor]]:
     """Emit reading a server's generation, int64[], and its frozen vectors, at one moment."""
 
     def body() -> tuple[Tensor, list[Tensor]]:
-        generation = shard.record_or_zeros()[RecordField.GENERATION]
+        generation = field(shard.record_or_zeros(), RecordField.GENERATION)
         return generation, [vector.read_value() for vector in shard.frozen]
 
     found: tuple[Tensor, list[Tensor]] = critical(shard.device, shard.container, [], body)

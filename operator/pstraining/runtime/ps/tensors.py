@@ -5,6 +5,8 @@ from typing import Final
 import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Operation, Tensor, Variable
+from pstraining.runtime.ps.critical_section import remembered
+from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
 
 WORKER_SLOTS: Final = 4096
 """Maximum number of workers."""
@@ -22,9 +24,25 @@ def put(variable: Variable, index: Tensor, value: Tensor) -> Operation:
     )
 
 
-def with_element(vector: Tensor, index: int, value: Tensor) -> Tensor:
-    """Return a vector with another value of one element."""
-    return tf.concat([vector[:index], tf.reshape(value, [1]), vector[index + 1 :]], 0)
+def field(record: Tensor, which: RecordField) -> Tensor:
+    """Return one field of a record, int64[5]. Shape: []."""
+    return _fields(record)[which]
+
+
+def with_field(record: Tensor, which: RecordField, value: Tensor) -> Tensor:
+    """Return a record, int64[5], with another value of one field."""
+    changed = list(_fields(record))
+    changed[which] = value
+    return tf.stack(changed)
+
+
+def _fields(record: Tensor) -> list[Tensor]:
+    """Emit all fields of a record by one operation, once in a function; an index takes four operations."""
+    known = remembered("fields")
+    if record.ref() not in known:
+        known[record.ref()] = tf.unstack(record, num=RECORD_SIZE)
+    found: list[Tensor] = known[record.ref()]
+    return found
 
 
 def bits(sets: Tensor) -> Tensor:

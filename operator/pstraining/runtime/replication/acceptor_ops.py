@@ -14,7 +14,7 @@ from pstraining.runtime.model.tensor import Structure, Tensor
 from pstraining.runtime.ps.critical_section import applied, clock, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.tensors import with_element
+from pstraining.runtime.ps.tensors import field, with_field
 from pstraining.runtime.replication.messages import AcceptorState, MemberReply, StateCopy
 
 MARKERS: Final = tuple(f"{contract.RUN_DIR}/{name}" for name in (contract.IN_SYNC_MARKER, *contract.OWNED_MARKERS))
@@ -69,12 +69,12 @@ class AcceptorOps:
 
         def body(incarnation: Tensor, fence: Tensor, new_incarnation: Tensor) -> Tensor:
             record, own = self._shard.record_or_zeros(), self._state()
-            addressed = tf.equal(own.incarnation, incarnation) & (fence > record[RecordField.FENCE])
+            addressed = tf.equal(own.incarnation, incarnation) & (fence > field(record, RecordField.FENCE))
             named = own._replace(incarnation=tf.where(tf.equal(incarnation, 0), new_incarnation, incarnation))
 
             def write() -> Tensor:
                 with tf.control_dependencies([self._lease.assign(tf.zeros([], tf.float64), read_value=False)]):
-                    return self._write(named, with_element(inactive(record), RecordField.FENCE, fence))
+                    return self._write(named, with_field(inactive(record), RecordField.FENCE, fence))
 
             return tf.cond(addressed, write, not_applied)
 
@@ -99,11 +99,11 @@ class AcceptorOps:
         def body(incarnation: Tensor, fence: Tensor, view: Tensor) -> Tensor:
             record, own = self._shard.record_or_zeros(), self._state()
             addressed = tf.equal(own.incarnation, incarnation) & tf.equal(own.is_voter, 0)
-            addressed &= record[RecordField.FENCE] <= fence
+            addressed &= field(record, RecordField.FENCE) <= fence
             admitted = own._replace(
                 is_voter=tf.constant(1, tf.int64), ballot=fence, chunks=own.received(fence), view=view
             )
-            fenced = with_element(record, RecordField.FENCE, fence)
+            fenced = with_field(record, RecordField.FENCE, fence)
             return tf.cond(addressed, lambda: self._write(admitted, fenced), not_applied)
 
         return self._critical([incarnation, fence, view], body)
@@ -113,7 +113,7 @@ class AcceptorOps:
 
         def body(incarnation: Tensor, fence: Tensor, seconds: Tensor) -> Tensor:
             record, own = self._shard.record_or_zeros(), self._state()
-            active = with_element(record, RecordField.GENERATION, tf.abs(record[RecordField.GENERATION]))
+            active = with_field(record, RecordField.GENERATION, tf.abs(field(record, RecordField.GENERATION)))
 
             def renew() -> Tensor:
                 written = [
@@ -139,8 +139,8 @@ class AcceptorOps:
         def body(incarnation: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
             own, shard = self._state(), self._shard
             former = shard.record_or_zeros()
-            both = _has_promised(own, former, incarnation, fence) & tf.equal(record[RecordField.FENCE], fence)
-            both &= (former[RecordField.GENERATION] <= 0) & tf.not_equal(own.transferred_in, fence)
+            both = _has_promised(own, former, incarnation, fence) & tf.equal(field(record, RecordField.FENCE), fence)
+            both &= (field(former, RecordField.GENERATION) <= 0) & tf.not_equal(own.transferred_in, fence)
 
             def write() -> Tensor:
                 written = [v.assign(value, read_value=False) for v, value in zip(shard.copied, values, strict=True)]
@@ -209,9 +209,9 @@ class AcceptorOps:
 
 def _has_promised(own: AcceptorState, record: Tensor, incarnation: Tensor, fence: Tensor) -> Tensor:
     """Return whether this process is the target, and has promised the ballot. bool[]."""
-    return tf.equal(own.incarnation, incarnation) & tf.equal(record[RecordField.FENCE], fence)
+    return tf.equal(own.incarnation, incarnation) & tf.equal(field(record, RecordField.FENCE), fence)
 
 
 def inactive(record: Tensor) -> Tensor:
     """Return a record of the same state that applies no steps. int64[5]."""
-    return with_element(record, RecordField.GENERATION, -tf.abs(record[RecordField.GENERATION]))
+    return with_field(record, RecordField.GENERATION, -tf.abs(field(record, RecordField.GENERATION)))

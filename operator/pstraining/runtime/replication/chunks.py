@@ -22,6 +22,7 @@ from pstraining.runtime.ps.critical_section import not_applied
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.ps.tensors import field
 from pstraining.runtime.ps.variables import PSVariable
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps, inactive
 from pstraining.runtime.replication.messages import NOT_A_LEARNER, AcceptorState, ChunkHeader, StateCopy
@@ -168,7 +169,7 @@ class StateTransferOps(AcceptorOps):
         def body(incarnation: Tensor, fence: Tensor, record: Tensor, *values: Tensor) -> Tensor:
             own, own_record = self._state(), self._shard.record_or_zeros()
             addressed = _is_addressed(own, own_record, record, incarnation, fence) & tf.equal(own.ballot, fence)
-            has_begun = own_record[RecordField.GENERATION] > 0  # it is active, and applies steps
+            has_begun = field(own_record, RecordField.GENERATION) > 0  # it is active, and applies steps
 
             def write() -> Tensor:
                 reset = [*self.plan.variables, *self._shard.not_copied]
@@ -241,8 +242,8 @@ class StateTransferOps(AcceptorOps):
 
     def _is_at_same_step(self, own: Tensor, record: Tensor) -> Tensor:
         """Return whether both members are at the same step of the same generation. bool[]."""
-        same = tf.equal(tf.abs(own[RecordField.GENERATION]), tf.abs(record[RecordField.GENERATION]))
-        return same & tf.equal(own[RecordField.STEP], record[RecordField.STEP])
+        same = tf.equal(tf.abs(field(own, RecordField.GENERATION)), tf.abs(field(record, RecordField.GENERATION)))
+        return same & tf.equal(field(own, RecordField.STEP), field(record, RecordField.STEP))
 
     def _assigned(self, values: Sequence[Tensor]) -> list[Operation]:
         pairs = zip(self.plan.small_state, values, strict=True)
@@ -251,13 +252,15 @@ class StateTransferOps(AcceptorOps):
 
 def _is_addressed(own: AcceptorState, own_record: Tensor, record: Tensor, incarnation: Tensor, fence: Tensor) -> Tensor:
     """Return whether this process is addressed, and it and the source are under the ballot. bool[]."""
-    both = tf.equal(own_record[RecordField.FENCE], fence) & tf.equal(record[RecordField.FENCE], fence)
-    return tf.equal(own.incarnation, incarnation) & both & tf.not_equal(record[RecordField.GENERATION], 0)
+    both = tf.equal(field(own_record, RecordField.FENCE), fence) & tf.equal(field(record, RecordField.FENCE), fence)
+    return tf.equal(own.incarnation, incarnation) & both & tf.not_equal(field(record, RecordField.GENERATION), 0)
 
 
 def _is_active_as(own: Tensor, record: Tensor) -> Tensor:
     """Return whether this member applies steps of the source's generation. bool[]."""
-    return (own[RecordField.GENERATION] > 0) & tf.equal(own[RecordField.GENERATION], record[RecordField.GENERATION])
+    return (field(own, RecordField.GENERATION) > 0) & tf.equal(
+        field(own, RecordField.GENERATION), field(record, RecordField.GENERATION)
+    )
 
 
 def _with_slots(shard: Shard, variable: PSVariable, number: int) -> list[PSVariable]:

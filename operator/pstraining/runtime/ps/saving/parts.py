@@ -22,6 +22,7 @@ from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.saving.state_parts import MODEL, StatePart, Unit, parts_of
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.tables.arena import sizes
+from pstraining.runtime.ps.tensors import field
 from pstraining.runtime.ps.variables import PSVariable
 
 SMALL_TABLE: Final = 1 << 20
@@ -141,7 +142,7 @@ class ShardParts:
                 ]
                 return with_dependencies([*copied, self._token.assign(token, read_value=False)], applied())
 
-            allowed = tf.equal(record[RecordField.FENCE], fence) & touched.is_recorded(token)
+            allowed = tf.equal(field(record, RecordField.FENCE), fence) & touched.is_recorded(token)
             done = tf.cond(allowed, copy, not_applied)
             return with_dependencies([done], record), with_dependencies([done], rows)
 
@@ -336,7 +337,7 @@ class ShardParts:
 
     def _is_under(self, fence: Tensor) -> Tensor:
         """Return whether the server is under this fence. bool[]."""
-        return tf.equal(self.shard.record_or_zeros()[RecordField.FENCE], fence)
+        return tf.equal(field(self.shard.record_or_zeros(), RecordField.FENCE), fence)
 
     def _initialized(self, *, fresh: bool) -> list[Operation]:
         own = [part.variable for part in self.parts if part.kind != MODEL] if fresh else []
@@ -350,7 +351,7 @@ class ShardParts:
     def _is_incomplete(self, fence: Tensor) -> Tensor:
         """Return whether a restore under this fence is under way; a late call finds another generation. bool[]."""
         record = self.shard.record.read_value()
-        return tf.equal(record[RecordField.FENCE], fence) & tf.equal(record[RecordField.GENERATION], 0)
+        return tf.equal(field(record, RecordField.FENCE), fence) & tf.equal(field(record, RecordField.GENERATION), 0)
 
     @cached_property
     def _variables(self) -> list[PSVariable]:

@@ -27,6 +27,7 @@ from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.ps.tensors import field
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
 from pstraining.runtime.updates.asynchronous.progress import AsyncProgress, SentUpdate
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
@@ -259,7 +260,7 @@ class AsyncUpdates(BoundUpdates):
         """Emit reading the first server's step, int64[], and then the parameters, on the servers."""
         first = self._store.shards[0]
         with tf.device(first.device):
-            version = first.record.read_value()[RecordField.STEP]
+            version = field(first.record.read_value(), RecordField.STEP)
         others = [tf.constant(0)] * (len(self._store.shards) - 1)
         return version, self._store.emit_fetch(self._formats[fmt].fetched_as, [version, *others])
 
@@ -271,7 +272,7 @@ class AsyncUpdates(BoundUpdates):
             record, sender = first.record.read_value(), Sender.unpack(identity)
             allowed = first.in_session(record, session) & first.registry.is_current(*sender)
             ahead = tf.cond(allowed, lambda: ask(Clocks.of(first), sender.worker), not_applied)
-            return UpdateReply(allowed, record[RecordField.DONE], record[RecordField.STEP], ahead).pack()
+            return UpdateReply(allowed, field(record, RecordField.DONE), field(record, RecordField.STEP), ahead).pack()
 
         return self._client.to_local(critical(first.device, first.container, [session, identity], body))
 
@@ -384,7 +385,9 @@ def _push(
         added = tf.cond(allowed & is_new & tf.equal(numbers.finite, 1), apply, not_applied)
         with tf.control_dependencies([added]):
             ahead = tf.cond(allowed, move_on, not_applied)
-            return UpdateReply(allowed, record[RecordField.DONE], record[RecordField.STEP] + added, ahead).pack()
+            return UpdateReply(
+                allowed, field(record, RecordField.DONE), field(record, RecordField.STEP) + added, ahead
+            ).pack()
 
     return critical(
         shard.device, shard.container, [session, identity, what, gradient.stats, *tf.nest.flatten(load)], body

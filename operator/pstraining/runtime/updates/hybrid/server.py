@@ -15,7 +15,7 @@ from pstraining.runtime.ps.critical_section import applied, clock, not_applied, 
 from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, put
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, at, field, put
 from pstraining.runtime.ps.worker_registry import LAPSE_SECONDS
 from pstraining.runtime.updates.hybrid.messages import ArbiterState, DenseAge, HybridLookReply, RingMembers
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
@@ -121,7 +121,7 @@ class HybridRoundOps(RoundOps):
 
         def body(session: Tensor, place: Tensor, suspects: Tensor) -> Tensor:
             record, own, round_ = self._shard.record.read_value(), self._hybrid, RoundPlace.unpack(place)
-            same = tf.equal(record[RecordField.STEP], round_.step)
+            same = tf.equal(field(record, RecordField.STEP), round_.step)
             same &= tf.equal(own.attempt.read_value(), round_.attempt)
 
             def bar() -> Tensor:
@@ -161,7 +161,7 @@ class HybridRoundOps(RoundOps):
                     if not self._arbiter
                     else tf.cast(tf.logical_not(self._may_renew()), tf.int64)
                 )
-                step = self._shard.record.read_value()[RecordField.STEP]
+                step = field(self._shard.record.read_value(), RecordField.STEP)
                 return DenseAge(step, own.behind.read_value() + coming).pack()
 
         return self._critical([seconds], body)
@@ -218,7 +218,7 @@ class HybridRoundOps(RoundOps):
         """Return the `DenseAge`, int64[2], and this server's dense state in the order of `Shard.dense`."""
 
         def body() -> tuple[Tensor, list[Tensor]]:
-            age = DenseAge(self._shard.record.read_value()[RecordField.STEP], self._hybrid.behind.read_value())
+            age = DenseAge(field(self._shard.record.read_value(), RecordField.STEP), self._hybrid.behind.read_value())
             return age.pack(), [variable.read_value() for variable in self._shard.dense]
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
@@ -234,7 +234,7 @@ class HybridRoundOps(RoundOps):
             own, norms = self._hybrid, self._hybrid.made_norms
             if norms is None:
                 raise TypeError("the mean is not clipped by norm together with rows of tables")
-            numbers = [self._shard.record.read_value()[RecordField.STEP], own.made_in.read_value()]
+            numbers = [field(self._shard.record.read_value(), RecordField.STEP), own.made_in.read_value()]
             return tf.concat([tf.cast(tf.stack(numbers), tf.float64), norms.read_value()], 0)
 
         return self._critical([], body)
@@ -267,7 +267,9 @@ class HybridRoundOps(RoundOps):
     def _is_of(self, session: Tensor, step: Tensor) -> Tensor:
         """Return whether this server is at a step of the set, also when training is over or paused. bool[]."""
         record, generation = self._shard.record.read_value(), SessionToken.unpack(session).generation
-        return tf.equal(tf.abs(record[RecordField.GENERATION]), generation) & tf.equal(record[RecordField.STEP], step)
+        return tf.equal(tf.abs(field(record, RecordField.GENERATION)), generation) & tf.equal(
+            field(record, RecordField.STEP), step
+        )
 
     def _ready(self) -> Tensor:
         """Return the workers that are alive, reachable and not suspected. int64[WORKER_SLOTS]."""

@@ -186,9 +186,10 @@ class Accumulators(ModeState):
             weights = tf.tensor_scatter_nd_update(kept, tf.reshape(worker, [1, 1]), tf.reshape(weight, [1]))
             added = [put(target, worker, vector) for target, vector in zip(self.vectors, vectors, strict=True)]
         else:
-            unit = tf.where(kept[0] > 0, kept[0], counts)
-            weights = tf.stack([unit, kept[1] + weight])
-            added = [accumulate(self.vectors, vectors, begins=tf.equal(kept[1], 0), weight=counts, unit=unit)]
+            first, total = tf.unstack(kept)
+            unit = tf.where(first > 0, first, counts)
+            weights = tf.stack([unit, total + weight])
+            added = [accumulate(self.vectors, vectors, begins=tf.equal(total, 0), weight=counts, unit=unit)]
         begins = tf.equal(tf.reduce_sum(kept), 0)
         added += [
             table.add(rows, worker, counts, begins=begins) for table, rows in zip(self.rows, touched, strict=True)
@@ -217,13 +218,14 @@ class Accumulators(ModeState):
 
     def next_format(self) -> Tensor:
         """Emit the format of the next round. int64[]."""
-        return self.proposal.read_value()[1]
+        return tf.unstack(self.proposal.read_value())[1]
 
     def mean(self) -> list[Tensor]:
         """Emit the mean of the added gradients, a vector for each segment."""
         weights = self.weights.read_value()
         if not self.config.ordered:
-            sums, parts = [total.read_value() for total in self.vectors], weights[1] / weights[0]
+            unit, all_weights = tf.unstack(weights)
+            sums, parts = [total.read_value() for total in self.vectors], all_weights / unit
             means: list[Tensor] = tf.cond(
                 tf.equal(
                     parts, 1
@@ -259,7 +261,7 @@ class Accumulators(ModeState):
     def _total(self) -> Tensor:
         """Emit the weight of all gradients together. float64[]."""
         weights = self.weights.read_value()
-        return tf.reduce_sum(weights) if self.config.ordered else weights[1]
+        return tf.reduce_sum(weights) if self.config.ordered else tf.unstack(weights)[1]
 
     def _touched(self, total: Tensor) -> list[Touched]:
         return [table.mean(total, ordered=self.config.ordered) for table in self.rows]

@@ -9,7 +9,7 @@ from pstraining.runtime.ps.critical_section import critical
 from pstraining.runtime.ps.messages import Sender
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.tensors import at
+from pstraining.runtime.ps.tensors import at, field
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, FetchReply, PullHeader, RoundPlace
 
@@ -32,7 +32,7 @@ class FetchOps:
                 shadow.as_workers_hold(number) if shadow and number in shadow.moves else vector.read_value()
                 for number, vector in enumerate(self._shard.vectors)
             ]
-            step = self._shard.record.read_value()[RecordField.STEP]
+            step = field(self._shard.record.read_value(), RecordField.STEP)
             return PullHeader(step, self._format(), self._scale()).pack(), vectors
 
         found: tuple[Tensor, list[Tensor]] = self._critical([], body)
@@ -53,7 +53,7 @@ class FetchOps:
     def verdict(self, reply: Tensor) -> Tensor:
         """Return the first number of another server's reply, 1 for yes, read on this server. int64[]."""
         with tf.device(self.device):
-            return tf.reshape(reply, [-1])[0]
+            return tf.unstack(reply)[0] if reply.shape.rank else tf.identity(reply)
 
     def unanimous(self, replies: Sequence[Tensor]) -> Tensor:
         """Return 1 if the verdicts of all replies are yes. int64[]."""
@@ -75,7 +75,7 @@ class FetchOps:
             for number, vector in enumerate(self._shard.vectors)
         ]
         flat = tf.nest.flatten(sources)
-        made = tf.equal(self._shard.record.read_value()[RecordField.STEP], place.step + 1)
+        made = tf.equal(field(self._shard.record.read_value(), RecordField.STEP), place.step + 1)
         fits = tf.equal(shadow.is_held(), bool(moved)) if shadow and shadow.numbers else tf.constant(True)
         parts = tf.cond(
             made & fits,

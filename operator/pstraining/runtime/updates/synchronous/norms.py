@@ -14,6 +14,7 @@ import tensorflow as tf
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.ps.tensors import field
 from pstraining.runtime.updates.synchronous.fetch import FetchOps
 from pstraining.runtime.updates.synchronous.messages import RoundPlace
 
@@ -84,7 +85,7 @@ class NormOps(FetchOps):
     def _is_at(self, session: Tensor, place: Tensor) -> Tensor:
         """Whether the sums on this server are those of the attempt. bool[]."""
         record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
-        same = tf.equal(record[RecordField.STEP], round_.step)
+        same = tf.equal(field(record, RecordField.STEP), round_.step)
         same &= tf.equal(self._state.attempt.read_value(), round_.attempt)
         return self._shard.in_session(record, session) & same
 

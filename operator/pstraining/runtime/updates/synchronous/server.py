@@ -16,7 +16,7 @@ from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.messages import Sender
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import ServerHooks, Shard
-from pstraining.runtime.ps.tensors import at, put
+from pstraining.runtime.ps.tensors import at, field, put
 from pstraining.runtime.updates.gradients import ShardGradient
 from pstraining.runtime.updates.synchronous.accumulators import RoundResult
 from pstraining.runtime.updates.synchronous.messages import ApplyReply, LookReply, RoundPlace, ShardPushReply
@@ -104,8 +104,8 @@ class RoundOps(NormOps):
             with tf.control_dependencies([taken]):
                 return ShardPushReply(
                     in_sum=tf.maximum(taken, tf.cast(valid & there, tf.int64)),
-                    done=record[RecordField.DONE],
-                    step=record[RecordField.STEP],
+                    done=field(record, RecordField.DONE),
+                    step=field(record, RecordField.STEP),
                     attempt=state.attempt.read_value(),
                     closed=state.closed.read_value(),
                     admitted=tf.reduce_sum(state.admitted.read_value()),
@@ -193,13 +193,13 @@ class RoundOps(NormOps):
 
     def _make(self, session: Tensor, identity: Tensor, place: Tensor, go: Tensor, following: Tensor) -> Tensor:
         record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
-        same = tf.equal(record[RecordField.STEP], round_.step)
+        same = tf.equal(field(record, RecordField.STEP), round_.step)
         allowed = self._shard.in_session(record, session) & same & tf.equal(go, 1)
         allowed &= self._may_apply(round_) if self._arbiter else self._may_follow(round_)
         made = tf.cond(allowed, self._apply, not_applied)
         with tf.control_dependencies([made]):
             return ApplyReply(
-                applied=tf.equal(record[RecordField.STEP] + made, round_.step + 1),
+                applied=tf.equal(field(record, RecordField.STEP) + made, round_.step + 1),
                 last_round=self._last_round(Sender.unpack(identity)),
                 format=self._begin_next(made, following),
             ).pack()
@@ -209,7 +209,7 @@ class RoundOps(NormOps):
 
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record.read_value()
-            behind = tf.equal(record[RecordField.STEP], step) & self._has_step_after(step)
+            behind = tf.equal(field(record, RecordField.STEP), step) & self._has_step_after(step)
             return tf.cond(self._shard.in_session(record, session) & behind, self._apply, not_applied)
 
         return self._critical([session, step], body)
@@ -224,7 +224,7 @@ class RoundOps(NormOps):
 
         def body(session: Tensor, place: Tensor) -> Tensor:
             record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
-            same = tf.equal(record[RecordField.STEP], round_.step)
+            same = tf.equal(field(record, RecordField.STEP), round_.step)
             same &= tf.equal(self._state.attempt.read_value(), round_.attempt)
             allowed = self._shard.in_session(record, session) & same & self._may_renew()
             return tf.cond(allowed, lambda: with_dependencies(self._renew(), applied()), not_applied)
@@ -243,7 +243,12 @@ class RoundOps(NormOps):
         attempt = self._state.attempt.read_value()
         current = self._shard.registry.is_current(*sender)
         now = tf.equal(attempt, place.attempt) if self._arbiter else place.attempt >= attempt
-        return self._shard.in_session(record, session) & current & tf.equal(record[RecordField.STEP], place.step) & now
+        return (
+            self._shard.in_session(record, session)
+            & current
+            & tf.equal(field(record, RecordField.STEP), place.step)
+            & now
+        )
 
     def _is_open(self, worker: Tensor) -> Tensor:
         return tf.equal(self._state.closed.read_value(), 0) | tf.equal(at(self._state.admitted, worker), 1)
@@ -326,7 +331,7 @@ class RoundOps(NormOps):
 
     def _note(self, admitted: Tensor) -> list[Operation]:
         """Record the workers whose gradients are part of the step."""
-        state, made = self._state, self._shard.record.read_value()[RecordField.STEP]
+        state, made = self._state, field(self._shard.record.read_value(), RecordField.STEP)
         served = tf.where(tf.equal(admitted, 1), made, state.served.read_value())
         noted = [state.served.assign(served, read_value=False)]
         if self._arbiter and not self._config.ordered:

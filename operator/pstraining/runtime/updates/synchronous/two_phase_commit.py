@@ -16,7 +16,7 @@ from pstraining.runtime.model.tensor import DType, Operation, Shape, Tensor, Var
 from pstraining.runtime.ps.critical_section import applied, not_applied, sent_to, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.shard import Shard
-from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, from_bits
+from pstraining.runtime.ps.tensors import WORKER_SLOTS, bits, field, from_bits
 from pstraining.runtime.updates.synchronous.accumulators import Accumulators, RoundConfig, RoundResult
 from pstraining.runtime.updates.synchronous.messages import RoundPlace, StagedStats
 from pstraining.runtime.updates.synchronous.norms import settled
@@ -144,12 +144,12 @@ class PrimaryRoundOps(MemberRoundOps):
             record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
             open_ = self._shard.in_session(record, session) & tf.equal(go, 1)
             same = tf.equal(self._replicated.attempt.read_value(), round_.attempt)
-            ready = open_ & same & tf.equal(record[RecordField.STEP], round_.step)
+            ready = open_ & same & tf.equal(field(record, RecordField.STEP), round_.step)
             if self._arbiter:
                 ready &= self._may_apply(round_)
             elif self.has_norms:
                 ready &= self._is_settled(round_)
-            made = open_ & (record[RecordField.STEP] > round_.step)
+            made = open_ & (field(record, RecordField.STEP) > round_.step)
 
             def prepared_parts() -> list[Tensor]:
                 ledger = self._shard.ledger
@@ -198,7 +198,7 @@ class StandbyRoundOps(MemberRoundOps):
         def body(session: Tensor, place: Tensor, word: Tensor, *load: Tensor) -> Tensor:
             record, round_ = self._shard.record.read_value(), RoundPlace.unpack(place)
             open_ = self._shard.in_session(record, session)
-            here = tf.equal(record[RecordField.STEP], round_.step)
+            here = tf.equal(field(record, RecordField.STEP), round_.step)
             fits = here & (round_.attempt >= self._staged_place().attempt)  # a delayed call may arrive late
 
             def keep() -> Tensor:
@@ -210,7 +210,7 @@ class StandbyRoundOps(MemberRoundOps):
             kept = tf.cond(open_ & fits & tf.equal(word, PREPARED), keep, not_applied)
             with tf.control_dependencies([kept]):
                 held = here & self._may_follow(round_)
-            made = record[RecordField.STEP] > round_.step
+            made = field(record, RecordField.STEP) > round_.step
             return tf.cast(open_ & (word > 0) & (held | made), tf.int64)
 
         return self._critical([session, place, word, *load], body)
