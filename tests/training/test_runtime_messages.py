@@ -1,10 +1,13 @@
 """What a step sends: every tensor between two machines is a call, and a chain of them is what a step takes."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from pstraining.runtime.ps import critical_section, variables
+from pstraining.runtime.ps.record import RECORD_SIZE, RecordField
+from pstraining.runtime.ps.tensors import field, put, with_field
 from tests.support.messages import Messages, messages_of
 from tests.support.servers import Rig, batches, small
 from tests.support.soak_marks import in_all
@@ -65,3 +68,31 @@ def test_without_ordering_the_critical_sections_of_all_servers_deadlock(
         monkeypatch.setattr(module, "unordered", lambda emitted: emitted)
     *_, whole = step(client, mode="Async")
     assert [pair for pair in whole if pair[0] != "worker-0" and pair[1] != "worker-0"]
+
+
+def test_servers_state_is_read_and_written_by_as_few_operations_as_there_are(client: Any) -> None:
+    """Tracing costs a millisecond for each: an index of a record would take four, and a function has dozens of them."""
+    import tensorflow as tf
+
+    created: list[variables.PSVariable] = []
+    with variables.variables_on(client.shards[0], container=client.container, prefix="few", created=created):
+        record, vector = tf.Variable([1, 2, 3, 4, 5], dtype=tf.int64), tf.Variable([0, 0], dtype=tf.int64)
+
+    def emit() -> Any:
+        found = record.read_value()
+        total = field(found, RecordField.STEP) + field(found, RecordField.DONE) + field(found, RecordField.STEP)
+        with tf.control_dependencies([put(vector, tf.constant(1), total)]):
+            return client.to_local((with_field(found, RecordField.GENERATION, total), vector.read_value()))
+
+    def begin() -> Any:
+        return [variable.assign(variable.initial(), read_value=False) for variable in created]
+
+    client.call(tf.function(begin, autograph=False))
+    function = tf.function(emit, autograph=False)
+    changed, written = client.call(function)
+    assert (changed.tolist(), written.tolist()) == ([1, 11, 3, 4, 5], [0, 11])
+    kinds = Counter(operation.type for operation in function.get_concrete_function().graph.get_operations())
+    assert len(changed) == RECORD_SIZE
+    assert kinds - Counter(["VarHandleOp", "EnsureShape", "Identity"] * 2) == Counter(
+        ["ReadVariableOp", "ReadVariableOp", "Unpack", "AddV2", "AddV2", "Const", "ResourceScatterUpdate", "Pack"]
+    )

@@ -19,9 +19,7 @@ def at(variable: Variable, index: Tensor) -> Tensor:
 
 def put(variable: Variable, index: Tensor, value: Tensor) -> Operation:
     """Set one element of a vector, or one row of a matrix; return the operation to wait for."""
-    return tf.raw_ops.ResourceScatterUpdate(
-        resource=variable.handle, indices=tf.reshape(index, [1]), updates=tf.expand_dims(value, 0)
-    )
+    return tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=index, updates=value)
 
 
 def field(record: Tensor, which: RecordField) -> Tensor:

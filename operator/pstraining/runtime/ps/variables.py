@@ -7,6 +7,7 @@ stays invalid.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,10 @@ class PSVariable(resource_variable_ops.BaseResourceVariable):  # type: ignore[mi
                     cache[key] = unordered(handle)
         return cache[key]
 
+    def read_value(self) -> Tensor:
+        """Emit reading the value. `tf.Variable` adds an identity, which would take the value to another device."""
+        return self._read_variable_op()
+
     def let_grow(self) -> None:
         """Allow the number of rows to change: the first dimension of the shape is unknown from now on."""
         self._ps_shape = self._shape = tf.TensorShape([None, *self._ps_shape[1:]])
@@ -115,12 +120,14 @@ def variables_on(device: str, *, container: str, prefix: str, created: list[PSVa
 
     def create(_: object, **kwargs: Any) -> PSVariable:
         value = kwargs["initial_value"]
-        if not callable(value):
-            value = np.asarray(value)  # an eager tensor would be captured and sent with every call
-        initial: Callable[[], Tensor] = value if callable(value) else lambda: tf.constant(value)
-        with tf.Graph().as_default():
-            probe = tf.convert_to_tensor(initial())
-            dtype = tf.as_dtype(kwargs.get("dtype") or probe.dtype)
+        if callable(value):
+            initial: Callable[[], Tensor] = value
+            with tf.Graph().as_default():
+                probe = tf.convert_to_tensor(initial())
+        else:
+            probe = np.asarray(value)  # an eager tensor would be captured and sent with every call
+            initial = partial(tf.constant, probe)
+        dtype = tf.as_dtype(kwargs.get("dtype") or probe.dtype)
         given = kwargs.get("shape")
         variable = PSVariable(
             name=f"{prefix}/{len(created)}",
