@@ -2,13 +2,15 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
+
+from pstraining.runtime import local
+from pstraining.runtime.config.cluster import Task
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -26,12 +28,14 @@ print(json.dumps(found))
 
 
 def printed(*command: str) -> Any:
-    """The JSON on the last line that a Python process prints."""
+    """The last line of JSON that a Python process prints; it is forked from a parent without this project's modules."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    run = local.spawn(Task("worker", 0), (), command, environment)
+    assert run.stdout is not None
+    lines = run.stdout.read().splitlines()
+    assert run.wait() == 0, lines
+    return json.loads(next(line for line in reversed(lines) if line.startswith(("{", "["))))
 
 
 def loaded(folder: Path) -> Any:

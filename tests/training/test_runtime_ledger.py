@@ -33,6 +33,9 @@ KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
 SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "12"))
 """Threads that are killed; `make soak` takes 1,000."""
 WORKERS = 3
+"""Of a job whose processes are killed."""
+THREADS, SERVERS = (3, 2) if ALL else (2, 1)
+"""Workers and servers of a job whose threads are killed. Each process that takes over traces for each server again."""
 
 
 def sgd() -> Any:
@@ -205,10 +208,10 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     rig = Rig(
         client,
         counting.optimizer,
-        ps=2,
+        ps=SERVERS,
         build=counting.model,
         loss=counting.loss,
-        workers=WORKERS,
+        workers=THREADS,
         mode="Sync",
         with_ledger=True,
     )
@@ -228,7 +231,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
             chief.run()
 
     kills = Kills(SIMULATED_KILLS, seed)
-    lines = [Line(kills, 1 / 40, partial(work, worker)) for worker in range(WORKERS)]
+    lines = [Line(kills, 1 / 40, partial(work, worker)) for worker in range(THREADS)]
     lines.append(Line(kills, 1 / 20, lead))
     deadline = time.monotonic() + 60 + 2 * SIMULATED_KILLS
     while any(line.is_alive() for line in lines):
@@ -241,7 +244,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     state = Checkpoints(tmp_path, keep=2).newest()
     assert state is not None
     (accumulated,) = state.slots["accumulator"].values()
-    times = counting.times_trained(accumulated[:samples], WORKERS)
+    times = counting.times_trained(accumulated[:samples], THREADS)
     assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples} (seed {seed})"
 
 
