@@ -17,6 +17,8 @@ from tests.training.test_runtime_compression import with_one_to_spare
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 AUTO = {"push": "Auto", "pull": "Auto"}
+SERVERS = 2 if ALL else 1
+"""Of tests that compare formats; the arbiter tells another server of its choice where workers hold the same bits."""
 
 
 class Told:
@@ -70,7 +72,7 @@ def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedbac
 def test_the_residual_is_sent_with_the_next_push_in_either_format(client: Any, seed: int) -> None:
     import keras
 
-    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=2, build=large)
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=SERVERS, build=large)
     drawn = random.Random(seed)
     forms = [drawn.choice([PLAIN, CODED]) for _ in range(30 if ALL else 10)]
     taken = [drawn.random() < 0.7 for _ in forms]
@@ -112,7 +114,7 @@ def test_a_run_that_changes_formats_ends_like_one_that_does_not(client: Any, mod
         rig = Rig(
             client,
             lambda: keras.optimizers.SGD(0.1),
-            ps=2,
+            ps=SERVERS,
             build=steady,
             loss=linear,
             mode=mode,
@@ -225,7 +227,7 @@ def test_a_round_without_a_gradient_is_pulled_like_any_other(client: Any, pull: 
     rig = Rig(
         client,
         lambda: keras.optimizers.SGD(0.05),
-        ps=2,
+        ps=SERVERS,
         build=large,
         mode="Sync",
         compression={"pull": pull},
@@ -284,7 +286,7 @@ def test_parameters_are_pulled_from_one_step(client: Any) -> None:
 def test_auto_trains_with_either_format(client: Any, mode: str) -> None:
     import keras
 
-    rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=2, build=large, mode=mode, compression=AUTO)
+    rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=SERVERS, build=large, mode=mode, compression=AUTO)
     rig.start()
     warm_up(rig, batches(1))
     rig.workers[0]._selector = Told([PLAIN, CODED, CODED, PLAIN] * 15)

@@ -10,11 +10,13 @@ import pytest
 
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig, in_float64
-from tests.support.soak_marks import cover, in_all, some
+from tests.support.soak_marks import ALL, cover, in_all, some
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 ROWS, WIDTH, FEATURES = 50, 4, 3
+SERVERS = 2 if ALL else 1
+"""Of tests whose subject is not the division of rows among servers."""
 STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
 """Updates after which ordered sums are compared; `make soak` takes 200."""
 
@@ -161,7 +163,7 @@ def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, nam
 
 def test_optimizers_with_momentum_equal_keras_where_every_row_is_touched(client: Any) -> None:
     make = lambda: _keras().AdamW(1e-2, weight_decay=0.1)  # noqa: E731
-    rig = Rig(client, make, ps=2, build=in_float64(ours()), loss="binary_crossentropy")
+    rig = Rig(client, make, ps=SERVERS, build=in_float64(ours()), loss="binary_crossentropy")
     rig.start()
     steps = [_touching_all(seed) for seed in range(20)]
     Crew(rig, [steps]).join()
@@ -199,7 +201,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any) -> None:
 
 
 def test_untouched_rows_stay_unchanged(client: Any) -> None:
-    rig = Rig(client, lambda: _keras().Adam(1e-2), ps=2, build=ours(), loss="binary_crossentropy")
+    rig = Rig(client, lambda: _keras().Adam(1e-2), ps=SERVERS, build=ours(), loss="binary_crossentropy")
     rig.start()
     Crew(rig, [batches(10, seed=0, rows=20)]).join()
     state = rig.control.snapshot(fence=1)
@@ -241,7 +243,7 @@ def test_a_checkpoint_of_tables_restores_bit_equal_onto_another_number_of_server
 def test_an_index_outside_the_table_is_named(client: Any) -> None:
     import tensorflow as tf
 
-    rig = Rig(client, lambda: _keras().SGD(0.1), ps=2, build=ours(), loss="binary_crossentropy")
+    rig = Rig(client, lambda: _keras().SGD(0.1), ps=SERVERS, build=ours(), loss="binary_crossentropy")
     rig.start()
     ((items, user), y) = batches(1, seed=0)[0]
     from pstraining.runtime.transport.client import ShardLostError
