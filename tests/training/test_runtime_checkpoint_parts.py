@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,13 @@ def trained(client: Any, ps: int, number: int = 4, **options: Any) -> Rig:
     rig = rig_of(client, ps, **options)
     rig.start()
     rig.train(batches(number, seed=0))
+    return rig
+
+
+def trained_on_two(shared: Callable[..., Rig]) -> Rig:
+    """The rig that tests of this file share, after the same steps."""
+    rig = shared(momentum, ps=2, build=model, loss="binary_crossentropy")
+    rig.train(batches(4, seed=0))
     return rig
 
 
@@ -145,6 +152,7 @@ def of_the_chief(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     client: Any,
+    shared: Callable[..., Rig],
     of_the_chief: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,7 +161,7 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     """Also what servers wrote where they reached it, and what one can no longer read in the middle of a restore."""
     from pstraining.runtime.chief.state import server_files
 
-    rig = trained(client, 2)
+    rig = trained_on_two(shared)
     path = save(rig, checkpoints_of(rig, of_the_chief))
     assert not list(path.glob("ps-*"))
     assert not list(path.glob("*question*"))
@@ -192,9 +200,9 @@ def foreign(path: Path) -> None:
     path.write_bytes((path.parent.parent / "ckpt-0000000004-term-1" / path.name).read_bytes())
 
 
-def test_a_damaged_file_gives_way_to_the_checkpoint_before(client: Any, tmp_path: Path) -> None:
+def test_a_damaged_file_gives_way_to_the_checkpoint_before(shared: Callable[..., Rig], tmp_path: Path) -> None:
     """Whether servers read it or the chief."""
-    rig = trained(client, 2)
+    rig = trained_on_two(shared)
     save(rig, checkpoints_of(rig, tmp_path))
     rig.train(batches(1, seed=1))
     path = min(save(rig, checkpoints_of(rig, tmp_path)).glob("ps-1-*-0.npy"))
@@ -212,7 +220,7 @@ def test_a_damaged_file_gives_way_to_the_checkpoint_before(client: Any, tmp_path
 
 
 def test_what_ends_a_save_by_the_servers(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk, and a chief whose copy another one has released; a lost server ends one save, and not all."""
     from pstraining.runtime.chief.errors import FencedError
@@ -222,7 +230,7 @@ def test_what_ends_a_save_by_the_servers(
     def lost(*_: Any) -> Any:
         raise ShardLostError("ABORTED: Stale file handle", 0)
 
-    rig = trained(client, 2)
+    rig = trained_on_two(shared)
     with rig.control.copied(fence=1, wait=wait) as state:
         good, full = tmp_path / "good", tmp_path / "full"
         for folder in (good, full):
@@ -244,11 +252,11 @@ def test_what_ends_a_save_by_the_servers(
 
 
 def test_a_save_that_dies_while_servers_write_leaves_nothing_after_the_next(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pstraining.runtime.chief.state import server_files
 
-    rig = trained(client, 2)
+    rig = trained_on_two(shared)
     checkpoints, write = checkpoints_of(rig, tmp_path), server_files.ServerFiles._write
     first, number = save(rig, checkpoints), 0
     rig.train(batches(1, seed=1))
