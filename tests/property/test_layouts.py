@@ -15,13 +15,13 @@ import pytest
 from pstraining.api import names
 from pstraining.core.policies import resharding, teardown
 from pstraining.core.policies.resharding import ReshardingStep
-from tests.support.builders import job
+from tests.support.builders import deep_merge, job
 from tests.support.copying import copied
 from tests.support.simulation import World, phase
 from tests.support.soak_marks import ALL
 
 STATES = 20_000 if ALL else 200
-"""Different states that are visited."""
+"""Different states of a job without standbys or a gang that are visited."""
 SETTLED_EVERY = 5
 """Of so many states, one is followed until nothing changes."""
 Layout = tuple[int, int]
@@ -156,10 +156,18 @@ EVENTS: dict[str, Callable[[World], object]] = {
 }
 
 
-def explore(states: int) -> Iterator[History]:
+JOBS: dict[str, dict[str, Any]] = {
+    "no standbys": {},
+    "warm standbys": {"ps": {"standby": {"mode": "Warm"}}},
+    "a gang": {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}},
+}
+
+
+def explore(states: int, spec: dict[str, Any] = JOBS["no standbys"]) -> Iterator[History]:
     """Yield so many different states of a job, breadth first."""
     claim = {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}
-    world = World(job(spec={"ps": {"replicas": 2}, "checkpoint": claim, "runPolicy": {"backoffLimit": 1000}}))
+    common = {"ps": {"replicas": 2}, "checkpoint": claim, "runPolicy": {"backoffLimit": 1000}}
+    world = World(job(spec=deep_merge(common, spec)))
     world.settle()
     first = History(world)
     seen, waiting = {first.key()}, deque([first])
@@ -174,12 +182,14 @@ def explore(states: int) -> Iterator[History]:
     yield from waiting
 
 
-def test_no_history_trains_two_layouts_at_once_and_every_one_leads_back_to_training() -> None:
+@pytest.mark.parametrize("kind", JOBS)
+def test_no_history_trains_two_layouts_at_once_and_every_one_leads_back_to_training(kind: str) -> None:
     visited = 0
-    for visited, history in enumerate(explore(STATES), 1):
+    states = STATES // (1 if kind == "no standbys" else 4)
+    for visited, history in enumerate(explore(states, JOBS[kind]), 1):
         if visited % SETTLED_EVERY == 0:
             history.settle()
-    assert visited >= STATES
+    assert visited >= states
 
 
 def test_a_switch_beside_a_leader_that_still_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ class Reason(StrEnum):
     CHECKPOINTING = "Checkpointing"
     """The chief stops, so that it may save, before the parameter servers change."""
     RESHARDING = "Resharding"
-    """All pods are deleted for another number of parameter servers: the job has standbys or a gang."""
+    """All pods are deleted for another number of parameter servers: not every job can keep them."""
     RESUMING = "Resuming"
     """The programs start with the new number of parameter servers."""
     SWITCH_LAYOUT = "SwitchLayout"

@@ -112,7 +112,8 @@ def children(
         if (Kind.STATEFUL_SET, standbys.stateful_set(job, member)) in there and not standbys.is_hot(job):
             found = workloads.outline_parameter_servers(job, member)
         else:
-            found = workloads.build_parameter_servers(job, launcher_map, member, term, installation=installation)
+            made = job, launcher_map, member, term
+            found = workloads.build_parameter_servers(*made, layout=layout, installation=installation)
         found["spec"]["replicas"] = count
         return found
 
@@ -282,6 +283,7 @@ def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator
         if not is_retired and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(facts.snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             if child.kind is Kind.STATEFUL_SET:
+                # An apply that left them out would remove them.
                 body["metadata"]["annotations"] = _layout(child)
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
     elif child.kind is not Kind.CLAIM and not manifest.get("immutable") and not agrees(manifest, child.manifest):
@@ -296,15 +298,26 @@ def switched(facts: Facts) -> Iterator[Apply]:
     """Record the next layout, if the one of the snapshot is still the recorded one."""
     resharding = facts.resharding
     if resharding.servers is not None:
-        child = resharding.servers
-        body = _identity(facts.snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, child)
-        body["metadata"] |= {"annotations": resharding.next_annotations, **observed_version(child)}
-        body["spec"] = {"replicas": child.replicas}
-        yield Apply(child.kind, child.name, child.uid, body, Reason.SWITCH_LAYOUT)
+        yield _recording(facts, resharding.servers, resharding.next_annotations)
+
+
+def recorded(facts: Facts) -> Iterator[Apply]:
+    """Record the current layout on the StatefulSets that still have a former one."""
+    wanted = facts.resharding.annotations
+    for child in facts.snapshot.of_kind(Kind.STATEFUL_SET):
+        if facts.resharding.servers is not None and not child.deleting and _layout(child) != wanted:
+            yield _recording(facts, child, wanted)
+
+
+def _recording(facts: Facts, child: Child, layout: dict[str, str]) -> Apply:
+    body = _identity(facts.snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, child)
+    body["metadata"] |= {"annotations": layout, **observed_version(child)}
+    body["spec"] = {"replicas": child.replicas}
+    return Apply(child.kind, child.name, child.uid, body, Reason.SWITCH_LAYOUT)
 
 
 def _layout(child: Child) -> dict[str, str]:
-    """Return the annotations that record a layout; an apply that left them out would remove them."""
+    """Return the annotations of a StatefulSet that record a layout."""
     recorded = (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT)
     return {name: child.annotations[name] for name in recorded if name in child.annotations}
 

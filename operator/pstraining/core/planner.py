@@ -10,8 +10,8 @@
     refused template          nothing until the spec changes; then delete what exists, and create it again
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
-    another number of PSs     stop the chief, then record the new number; with standbys or a gang, stop in order, then
-                              create again
+    another number of PSs     stop the chief, then record the new number; with hot standbys, stop in order, then create
+                              again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
 The owners of children are corrected in all of these states but the first (policies/adoption.py, retain_policy.py).
@@ -163,7 +163,7 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     requeue_at = _earliest(
         node_loss.requeue_at(facts.job, snapshot, now),
         diagnosis.requeue_at(snapshot, now),
-        failover.requeue_at(facts.shards, now),
+        failover.requeue_at(facts.shards, now, failover.new_term(snapshot)),
         deadline.ends_at(facts.job, facts.status),
         queueing.look_again(facts),
     )
@@ -176,11 +176,12 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     desired = desired_state.render(facts, launcher, steps[names.CHIEF].create or facts.current_term)
     promotions = list(failover.promotions(facts.job, snapshot, facts.shards))
     fences = list(failover.fences(snapshot, facts.shards)) if facts.failures_recorded else []
-    stuck = list(stuck_pods.deletions(facts))
+    stuck, recorded = list(stuck_pods.deletions(facts)), list(desired_state.recorded(facts))
 
     yield from promotions
     yield from fences
-    yield from desired_state.missing_and_drifted(facts, desired.before_chief)
+    yield from recorded
+    yield from _without(desired_state.missing_and_drifted(facts, desired.before_chief), recorded)
     yield from _next_attempts(facts, desired, steps)
     yield from _without(desired_state.missing_and_drifted(facts, desired.after_chief), promotions)
     yield from desired_state.retired(facts)

@@ -108,7 +108,9 @@ def members(job: PSTrainingJob) -> GangMembers:
     worker = job.spec.worker
     ps, chief = job.spec.ps.replicas, int(job.spec.chief.enabled)
     asked = job.spec.run_policy.scheduling_policy.min_available
-    workers = (worker.min_replicas or worker.replicas) if asked is None else asked - ps - chief
+    # While the numbers of servers and workers change together, the job runs with its former number of servers.
+    left = worker.replicas if asked is None else min(asked - ps - chief, worker.replicas)
+    workers = (worker.min_replicas or left) if asked is None else left
     return GangMembers(ps, chief, workers)
 
 

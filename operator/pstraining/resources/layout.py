@@ -11,6 +11,8 @@ class ServerLayout:
     """Counts the layouts since the StatefulSet of the servers was created. Two layouts never have the same number."""
     starting: int = 0
     """Servers that start for the next layout, besides the `spec.ps.replicas` of the current one."""
+    recorded: bool = False
+    """Whether a StatefulSet of the job records it; then every StatefulSet that is created later does."""
 
 
 FIRST = ServerLayout()

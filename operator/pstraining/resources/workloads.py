@@ -4,15 +4,21 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
-from pstraining.resources import fixed_fields, gang, pods, standbys, volume_claims
+from pstraining.resources import fixed_fields, pods, standbys, volume_claims
 from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherMap
-from pstraining.resources.layout import FIRST
+from pstraining.resources.layout import FIRST, ServerLayout
 from pstraining.resources.metadata import metadata, role_selector, without_owner
 
 
 def build_parameter_servers(
-    job: PSTrainingJob, launcher: LauncherMap, member: int = 0, term: int = 1, *, installation: Installation = STANDARD
+    job: PSTrainingJob,
+    launcher: LauncherMap,
+    member: int = 0,
+    term: int = 1,
+    *,
+    layout: ServerLayout = FIRST,
+    installation: Installation = STANDARD,
 ) -> dict[str, Any]:
     """Return the StatefulSet of all shards' members with one number; it replaces only pods that end or are deleted.
 
@@ -21,13 +27,14 @@ def build_parameter_servers(
         launcher: the name of the launcher's ConfigMap.
         member: the number of the pods among the members of their shards.
         term: the newest term of the chief.
+        layout: the layout of the parameters.
         installation: how the operator is installed.
     """
     found = outline_parameter_servers(job, member)
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
-    if launcher.is_current and not (standbys.standbys(job) or gang.provider(job)):
-        # These members are lost, or placed, together: their pods are all replaced for another number of shards.
-        made_for[names.ANNOTATION_LAYOUT] = str(FIRST.number)
+    if layout.recorded or (launcher.is_current and not standbys.is_hot(job)):
+        # Without it, all pods are replaced for another number of shards: a former launcher follows no layout.
+        made_for[names.ANNOTATION_LAYOUT] = str(layout.number)
     found["metadata"]["annotations"] = made_for
     found["spec"] |= {
         "serviceName": names.headless_service(job.metadata.name),

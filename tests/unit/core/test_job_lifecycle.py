@@ -178,7 +178,11 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
     ("spec", "stop", "resume"),
     [
         ({}, {"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": False}}),
-        ({"ps": {"replicas": 1, "standby": {"mode": "Warm"}}}, {"ps": {"replicas": 2}}, {}),
+        (
+            {"ps": {"replicas": 1, "standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}},
+            {"ps": {"replicas": 2}},
+            {},
+        ),
     ],
 )
 def test_pods_stopped_before_the_suspension_is_reported_have_not_failed(

@@ -14,8 +14,7 @@ from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, deep_merge, job
 from tests.support.simulation import StaleError, World, phase, running
 
-STANDBYS: dict[str, Any] = {"ps": {"standby": {"mode": "Warm"}}}
-GANG: dict[str, Any] = {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}}
+HOT: dict[str, Any] = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}}
 CHECKPOINT = {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}
 
 
@@ -41,10 +40,10 @@ def layout(world: World) -> tuple[int, int]:
     return found.get("layout", 1), len(found["cluster"]["ps"])
 
 
-def hold(world: World, *indices: int) -> None:
+def hold(world: World, *indices: int, member: str = "ps") -> None:
     """The new servers with these indices find no node."""
     for index in indices:
-        found = world.pods[f"digits-ps-{index}"]
+        found = world.pods[f"digits-{member}-{index}"]
         no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
         found["status"] |= {"phase": "Pending", "containerStatuses": [], "conditions": [no_room]}
 
@@ -263,8 +262,8 @@ def test_what_is_planned_costs_nobody_a_restart_or_a_warning() -> None:
     assert [e.reason for e in world.reported if e.type == "Warning"] == ["CheckpointNotDurable"]
 
 
-@pytest.mark.parametrize("spec", [STANDBYS, GANG, {}])
-def test_with_standbys_a_gang_or_a_former_launcher_all_pods_are_replaced_in_order(spec: dict[str, Any]) -> None:
+@pytest.mark.parametrize("spec", [HOT, {}])
+def test_with_hot_standbys_or_a_former_launcher_all_pods_are_replaced_in_order(spec: dict[str, Any]) -> None:
     world = World(job(spec=deep_merge({"ps": {"replicas": 1}, "checkpoint": CHECKPOINT}, spec)))
     if not spec:
         world.launcher = LauncherFiles("former", {})
@@ -341,16 +340,6 @@ def test_replicas_changed_by_hand_are_corrected_and_nothing_stops() -> None:
     assert world.children["StatefulSet", "digits-ps"]["spec"]["replicas"] == 2
     assert set(world.pods) == pods
     assert world.names_of("Job") == ["digits-chief-1"]
-
-
-def test_all_members_of_the_shards_are_made_anew() -> None:
-    world = running(ps={"replicas": 1, "standby": {"mode": "Warm"}})
-    world.edit({"ps": {"replicas": 2}})
-    world.settle()
-    sets = {n: world.children["StatefulSet", n]["spec"]["replicas"] for n in world.names_of("StatefulSet")}
-    assert sets == {"digits-ps": 2, "digits-standby": 2}
-    assert world.names_of("PodDisruptionBudget") == ["digits-ps-0", "digits-ps-1"]
-    assert phase(world) == "Running"
 
 
 def test_suspended_half_way_it_ends_when_it_is_resumed() -> None:

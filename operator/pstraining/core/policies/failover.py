@@ -120,11 +120,17 @@ def fences(snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Iterator[Delet
                 yield Delete(Kind.POD, pod.name, pod.uid, Reason.TAKE_OVER)
 
 
-def requeue_at(shards: tuple[ShardState, ...], now: datetime) -> datetime | None:
-    """Return when the start grace of a member ends, for members that start or have no pod yet."""
+def requeue_at(shards: tuple[ShardState, ...], now: datetime, new_term: datetime | None = None) -> datetime | None:
+    """Return when the start grace of a member ends, for members that start or have no pod yet.
+
+    Args:
+        shards: every shard.
+        now: the present time.
+        new_term: when the chief was replaced.
+    """
     several = [s for s in shards if len(s.members) > 1]
     members = (p for s in several for p in s.members if p is not None and (not usable(p) or None in s.members))
-    moments = (moment for p in members for moment in (p.created, p.ready_changed) if moment is not None)
+    moments = (moment for p in members for moment in (p.created, p.ready_changed, new_term) if moment is not None)
     return min((end for m in moments if (end := m + START_GRACE) > now), default=None)
 
 
@@ -158,7 +164,7 @@ def _shard(
     ready = next((p for p in others if usable(p)), None)
     if service is None or service.deleting or ready is None:
         return shard
-    loss = lost(primary, now, _new_term(snapshot))
+    loss = lost(primary, now, new_term(snapshot))
     if loss is None and requested.get(index) == pointer.epoch:
         loss = Loss(LossCause.REQUESTED, now, alive=True)
     return shard if loss is None else replace(shard, loss=loss, successor=ready)
@@ -194,9 +200,9 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
         return Loss(LossCause.NODE_LOST if primary.silent else LossCause.NOT_READY, changed, alive=True)
     if end is not None:
         return Loss(LossCause.ENDED, end.finished_at, f"with code {end.exit_code}")
-    if now >= primary.created + START_GRACE:
-        return Loss(LossCause.NOT_STARTED, primary.created + START_GRACE, alive=True)
-    return None
+    # The server of a shard that another layout adds waits for it, and starts with the chief's next attempt.
+    due = max(primary.created, new_term or primary.created) + START_GRACE
+    return Loss(LossCause.NOT_STARTED, due, alive=True) if now >= due else None
 
 
 def _hot_shard(
@@ -250,7 +256,7 @@ def _service(job: PSTrainingJob, snapshot: Snapshot, index: int) -> Child | None
     return snapshot.child(Kind.SERVICE, names.ps_service(job.metadata.name, index))
 
 
-def _new_term(snapshot: Snapshot) -> datetime | None:
+def new_term(snapshot: Snapshot) -> datetime | None:
     """Return when the newest attempt of the chief began, if it is not the first."""
     return max((p.created for p in snapshot.pods_of(names.CHIEF) if p.term > 1), default=None)
 

@@ -15,7 +15,10 @@ container, and starts no program before every server has the same number. Level-
 the layout, and any step may be left again. A new server that is lost, or another change of the spec, only gives another
 step; training then continues with the current layout.
 
-Jobs with standbys or a gang, and jobs that run with the launcher of a former version, have no number. Their pods are
+The write is one to the StatefulSet of the primaries. Those of warm standbys are copies of its record: the highest
+number counts, and copies follow before the cluster map does. A StatefulSet that is lost costs no layout.
+
+Jobs with hot standbys, and jobs that run with the launcher of a former version, have no number. Their pods are
 replaced. If only the replicas of a StatefulSet were changed by hand, they are corrected.
 """
 
@@ -31,6 +34,7 @@ from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Kind
 from pstraining.core.policies import teardown
 from pstraining.core.snapshot import Child, Pod, Snapshot
+from pstraining.resources import standbys
 from pstraining.resources.layout import ServerLayout
 
 
@@ -54,18 +58,19 @@ class Resharding:
     wanted: int
     """The number of shards in the spec."""
     running: int = 0
-    """How many of the servers that are only in the next layout run."""
+    """How many of the shards that only the next layout has are up."""
     number: int = 1
     """The number of the current layout."""
     leader_may_run: bool = False
     """Whether the leader exists or may still write a checkpoint."""
     servers: Child | None = None
-    """The StatefulSet that records the layout; None if all pods are replaced for another one."""
+    """The StatefulSet of the primaries, which records the layout; None if all pods are replaced for another one."""
 
     @property
     def layout(self) -> ServerLayout:
         """The layout to render now."""
-        return ServerLayout(self.number, max(0, self.wanted - self.current) if self.servers is not None else 0)
+        keeps = self.servers is not None
+        return ServerLayout(self.number, max(0, self.wanted - self.current) if keeps else 0, recorded=keeps)
 
     @property
     def servers_wanted(self) -> int:
@@ -76,6 +81,11 @@ class Resharding:
     def stops(self) -> bool:
         """Whether pods are deleted for another number of shards."""
         return self.step in (ReshardingStep.STOP_LEADER, ReshardingStep.SWITCH, ReshardingStep.REPLACE_ALL)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations of a StatefulSet that record the current layout."""
+        return annotations(self.current, self.number)
 
     @property
     def next_annotations(self) -> dict[str, str]:
@@ -102,16 +112,19 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
     """
     wanted, leader = job.spec.ps.replicas, teardown.next_step(job, snapshot).leader_may_run
     sets = snapshot.of_kind(Kind.STATEFUL_SET)
-    recorded = [found for c in sets if (found := _recorded(c)) is not None]
-    if len(sets) != 1 or not recorded:
+    recorded = {c.name: found for c in sets if (found := _recorded(c)) is not None}
+    if not recorded or any(c.name not in recorded and not c.deleting for c in sets):
         differs = any(_shards(c) != wanted for c in sets)
         return Resharding(
             ReshardingStep.REPLACE_ALL if differs else ReshardingStep.STEADY, wanted, wanted, leader_may_run=leader
         )
-    ((current, layout),) = recorded
-    running = sum(any(_runs(p) for p in snapshot.pods_of(names.PS, i)) for i in range(current, wanted))
+    layout, current = max((number, shards) for shards, number in recorded.values())
+    running = sum(_is_up(job, snapshot.pods_of(names.PS, index)) for index in range(current, wanted))
+    primaries = snapshot.child(Kind.STATEFUL_SET, names.ps_stateful_set(job.metadata.name))
     step = next_step(current, wanted, running, leader_may_run=leader)
-    return Resharding(step, current, wanted, running, layout, leader, sets[0])
+    if step is not ReshardingStep.STEADY and (primaries is None or primaries.name not in recorded):
+        step = ReshardingStep.START_SERVERS  # the next layout is recorded on no other: it is created again first
+    return Resharding(step, current, wanted, running, layout, leader, primaries or sets[0])
 
 
 def next_step(current: int, wanted: int, running: int, *, leader_may_run: bool) -> ReshardingStep:
@@ -120,7 +133,7 @@ def next_step(current: int, wanted: int, running: int, *, leader_may_run: bool) 
     Args:
         current: the number of servers of the current layout.
         wanted: the number of servers in the spec.
-        running: how many of the servers run that only the next layout has.
+        running: how many of the shards are up that only the next layout has.
         leader_may_run: whether the leader exists or may still write a checkpoint.
     """
     if current == wanted:
@@ -157,7 +170,7 @@ def progress(
     """
     count, step = resharding.wanted, resharding.step
     if step is ReshardingStep.START_SERVERS:
-        new = count - resharding.current
+        new = max(0, count - resharding.current)
         message = f"{resharding.running} of {new} new parameter servers run; until all do, training continues with "
         message += f"{resharding.current}. Set ps.replicas to {resharding.current} to withdraw the change."
         return True, Reason.STARTING_SERVERS, f"{message} {trouble}".rstrip()
@@ -184,6 +197,13 @@ def _base(job: PSTrainingJob) -> str:
     if job.spec.checkpoint is None:
         return "spec.checkpoint is not set: training restarts from the beginning."
     return "training resumes from the newest checkpoint."
+
+
+def _is_up(job: PSTrainingJob, pods: tuple[Pod, ...]) -> bool:
+    """Whether a shard's servers run; one that finds no node is not waited for, as at the start of a job."""
+    up = {p.member for p in pods if _runs(p)}
+    placeless = {p.member for p in pods if p.unschedulable and not p.deleting}
+    return bool(up) and up | placeless >= set(range(standbys.members(job)))
 
 
 def _runs(pod: Pod) -> bool:

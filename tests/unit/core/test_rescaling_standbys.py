@@ -1,0 +1,139 @@
+"""Another number of parameter servers with standbys or a gang, played out in a simulated world: pods stay."""
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.core.actions import Kind
+from tests.support.builders import deep_merge
+from tests.support.simulation import World, phase, running
+from tests.unit.core.test_rescaling import CHECKPOINT, hold, layout, release, rescaling, serve, uids
+
+WARM: dict[str, Any] = {"ps": {"standby": {"mode": "Warm"}}}
+GANG: dict[str, Any] = {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}}
+
+
+def records(world: World) -> dict[str, tuple[str, str, int]]:
+    """What each StatefulSet records, as shards and layout, and its replicas."""
+    sets = {n: world.children["StatefulSet", n] for n in world.names_of("StatefulSet")}
+    keys = names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT
+    return {n: (*(c["metadata"]["annotations"][k] for k in keys), c["spec"]["replicas"]) for n, c in sets.items()}
+
+
+def test_the_pods_of_warm_standbys_stay_and_every_set_records_the_layout() -> None:
+    world = running(**deep_merge({"ps": {"replicas": 2}, "checkpoint": CHECKPOINT}, WARM))
+    world.lingering = {"chief"}
+    before = uids(world, "ps", "worker")
+    assert records(world) == {"digits-ps": ("2", "1", 2), "digits-standby": ("2", "1", 2)}
+    world.edit({"ps": {"replicas": 3}})
+    world.reconcile()
+    world.controllers()
+    hold(world, 2, member="standby")
+    hold(world, 2)
+    world.settle()
+    assert (rescaling(world), phase(world)) == (("True", "StartingServers"), "Running")
+    assert [s["index"] for s in (world.job or {})["status"]["shards"]] == [0, 1], "the next layout is no part of it yet"
+    release(world, 2)
+    world.settle()
+    assert rescaling(world) == ("True", "Checkpointing")
+    world.gone("chief")
+    assert [a.name for a in world.plan().actions] == ["digits-ps"], "one write records the next layout"
+    world.reconcile()
+    made = [a.name for a in world.reconcile().actions]
+    assert made[:3] == ["digits-standby", "digits", "digits-chief-2"], "the copy, the map, and then the chief"
+    serve(world, 2)
+    world.settle()
+    assert (rescaling(world), phase(world), layout(world)) == (("False", "Rescaled"), "Running", (2, 3))
+    assert records(world) == {"digits-ps": ("3", "2", 3), "digits-standby": ("3", "2", 3)}
+    assert uids(world, "ps", "worker").items() >= before.items(), "no pod is replaced"
+    assert world.names_of("PodDisruptionBudget") == [f"digits-ps-{index}" for index in range(3)]
+    assert {s["index"]: s["takeovers"] for s in (world.job or {})["status"]["shards"]} == {0: 0, 1: 0, 2: 0}
+
+
+def test_fewer_servers_with_warm_standbys_leave_nothing_of_their_shards() -> None:
+    world = running(**deep_merge({"ps": {"replicas": 2}}, WARM))
+    world.delete_pod("ps", 1)
+    world.settle()
+    assert [s["primary"] for s in (world.job or {})["status"]["shards"]] == ["digits-ps-0", "digits-standby-1"]
+    world.edit({"ps": {"replicas": 1}})
+    world.settle()
+    assert records(world) == {"digits-ps": ("1", "2", 1), "digits-standby": ("1", "2", 1)}
+    assert world.names_of("Service") == ["digits-hs", "digits-ps-0"]
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    shards = (world.job or {})["status"]["shards"]
+    assert [(s["primary"], s["takeovers"]) for s in shards] == [("digits-ps-0", 0), ("digits-ps-1", 0)], "a new shard"
+
+
+def test_a_standby_without_a_node_does_not_hold_the_change_up_and_one_that_starts_does() -> None:
+    world = running(**deep_merge({"ps": {"replicas": 1}}, WARM))
+    world.edit({"ps": {"replicas": 2}})
+    world.reconcile()
+    world.controllers()
+    standby = world.pods["digits-standby-1"]["status"]
+    standby |= {"phase": "Pending", "containerStatuses": [], "conditions": []}
+    world.settle()
+    assert rescaling(world) == ("True", "StartingServers"), "it may pull its image"
+    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    standby["conditions"] = [no_room]
+    world.settle()
+    assert (rescaling(world), layout(world)) == (("False", "Rescaled"), (2, 2))
+
+
+@pytest.mark.parametrize("name", ["digits-ps", "digits-standby"])
+def test_a_lost_set_of_servers_costs_no_layout(name: str) -> None:
+    world = running(**deep_merge({"ps": {"replicas": 2}}, WARM))
+    world.edit({"ps": {"replicas": 1}})
+    world.settle()
+    assert layout(world) == (2, 1)
+    del world.children["StatefulSet", name]
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    assert (layout(world), phase(world)) == ((3, 2), "Running")
+    assert set(records(world).values()) == {("2", "3", 2)}
+
+
+def test_a_server_of_a_new_shard_that_has_waited_for_its_layout_has_time_to_start() -> None:
+    world = running(**deep_merge({"ps": {"replicas": 1}}, WARM))
+    world.edit({"ps": {"replicas": 2}})
+    world.reconcile()
+    world.controllers()
+    release(world, 1)
+    waiting = copy.deepcopy(world.pods["digits-ps-1"]["status"])
+    standby = world.pods["digits-standby-1"]["status"]
+    standby |= {"phase": "Pending", "containerStatuses": [], "conditions": []}
+    world.now += timedelta(minutes=5)  # the standby pulls its image
+    standby |= waiting
+    world.settle()
+    assert layout(world) == (2, 2)
+    ready = [{"type": "Ready", "status": "True"}]
+    world.pods["digits-standby-1"]["status"]["conditions"] = ready  # it has the map, and the primary does not yet
+    world.settle()
+    assert rescaling(world) == ("True", "Resuming")
+    shards = (world.job or {})["status"]["shards"]
+    assert [(s["primary"], s["takeovers"]) for s in shards] == [("digits-ps-0", 0), ("digits-ps-1", 0)]
+    world.now += timedelta(seconds=31)
+    world.settle()
+    assert (world.job or {})["status"]["shards"][1]["primary"] == "digits-standby-1", "it has had its time"
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_a_gang_keeps_its_pods_and_its_group_follows_the_layout(wanted: int) -> None:
+    world = running(**deep_merge({"ps": {"replicas": 2}, "checkpoint": CHECKPOINT}, GANG))
+    group = next(body for (kind, _), body in world.children.items() if kind in map(str, Kind.pod_groups()))
+    size = group["spec"]["minMember"]
+    world.lingering = {"chief"}
+    before = uids(world, "ps", "worker")
+    world.edit({"ps": {"replicas": wanted}})
+    world.settle()
+    assert rescaling(world) == ("True", "Checkpointing")
+    assert group["spec"]["minMember"] == size, "the servers that start are no members yet"
+    world.gone("chief")
+    world.settle()
+    assert (rescaling(world), phase(world), layout(world)) == (("False", "Rescaled"), "Running", (2, wanted))
+    assert group["spec"]["minMember"] == size + wanted - 2
+    stays = {n: uid for n, uid in before.items() if wanted > 1 or n != "digits-ps-1"}
+    assert uids(world, "ps", "worker").items() >= stays.items()
