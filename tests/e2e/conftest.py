@@ -15,14 +15,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes import config
 
 from localcluster import faults
 from localcluster.images import image_repository
-from tests.support.kube import Kube, Target, named_target, wait_for
+from tests.support.kube import Kube, Object, Target, named_target, wait_for
 from tests.support.kueue_queues import History, Queue
 from tests.support.nodes import ready
 from tests.support.operator_process import OperatorProcess
@@ -192,26 +194,28 @@ def crd(kube: Kube) -> None:
 
 
 def apply_crd(kube: Kube) -> None:
-    import yaml
-
-    from tests.support.kube import ApiError
-
-    definition = yaml.safe_load((ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml").read_text())
+    """Apply the CRD, unless it is there already: for each write, the API server compiles all of its rules."""
+    definition = crd_definition()
     name = definition["metadata"]["name"]
-    try:
-        kube.create(definition)
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        path = kube.path("CustomResourceDefinition", "", name)
-        kube.request("PATCH", f"{path}?fieldManager=tests&force=true", definition, "application/apply-patch+yaml")
 
-    def established() -> bool:
+    def is_served() -> bool:
         found = kube.get("CustomResourceDefinition", "", name) or {}
         conditions = (found.get("status") or {}).get("conditions") or ()
-        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+        is_established = any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+        return is_established and bool(found["spec"]["versions"] == definition["spec"]["versions"])
 
-    wait_for(established, "the CRD is established")
+    if is_served():
+        return
+    path = kube.path("CustomResourceDefinition", "", name)
+    kube.request("PATCH", f"{path}?fieldManager=tests&force=true", definition, "application/apply-patch+yaml")
+    wait_for(is_served, "the CRD is established")
+
+
+@cache
+def crd_definition() -> Object:
+    """The CRD, as a user would apply it."""
+    definition: Object = yaml.safe_load((ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml").read_text())
+    return definition
 
 
 def is_known(target: Target) -> bool:

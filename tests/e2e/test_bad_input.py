@@ -89,7 +89,7 @@ def reported(kube: Kube, namespace: str, condition: str, words: str) -> Object:
 
 def test_a_typo_in_the_template(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
-    job = simple(namespace)
+    job = simple(namespace, workers=1)
     container(job)["imagePullPolcy"] = "Never"
     kube.create(job)
     reported(kube, namespace, "InvalidTemplate", "imagePullPolcy")
@@ -103,7 +103,7 @@ def test_a_typo_in_the_template(kube: Kube, own_operator: OperatorProcess, names
 
 def test_an_image_that_cannot_be_pulled(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
-    job = simple(namespace)
+    job = simple(namespace, workers=1)
     container(job).update(image="docker.io/library/no-such-image:1", imagePullPolicy="Never")
     kube.create(job)
     found = reported(kube, namespace, "Running", "no-such-image:1")
@@ -113,7 +113,7 @@ def test_an_image_that_cannot_be_pulled(kube: Kube, own_operator: OperatorProces
 
 def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
-    job = simple(namespace)
+    job = simple(namespace, workers=1)
     broken = copy.deepcopy(SIMPLE)
     broken["spec"]["containers"][0]["command"] = ["sh", "-c", "echo no such option >&2; exit 4"]
     job["spec"] |= {"ps": {"replicas": 1, "template": broken}, "runPolicy": {"backoffLimit": 1}}
@@ -128,7 +128,7 @@ def test_a_ps_that_never_starts(kube: Kube, own_operator: OperatorProcess, names
 @in_all("tests/e2e/test_waiting.py::test_the_reason_why_a_job_waits_is_reported")  # by its node selector
 def test_a_pod_that_fits_no_node(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
-    job = simple(namespace)
+    job = simple(namespace, workers=1)
     container(job)["resources"] = {"requests": {"cpu": "900"}}
     kube.create(job)
     found = reported(kube, namespace, "Running", "cannot be scheduled")
@@ -137,7 +137,7 @@ def test_a_pod_that_fits_no_node(kube: Kube, own_operator: OperatorProcess, name
 
 def test_a_missing_checkpoint_volume_is_reported(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:
     own_operator.start()
-    kube.create(simple(namespace))
+    kube.create(simple(namespace, workers=1))
     reported(kube, namespace, "CheckpointNotDurable", "spec.checkpoint is not set")
 
 

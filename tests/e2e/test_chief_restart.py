@@ -31,7 +31,7 @@ def test_a_plain_programs_variables_do_not_pile_up(
 ) -> None:
     own_operator.start()
     servers = {"replicas": 2, **({"onChiefRestart": policy} if policy else {})}
-    puppet = Puppet.make(kube, namespace, "job", shared, ps=servers)
+    puppet = Puppet.make(kube, namespace, "job", shared, ps=servers, workers=1)
     for attempt in (1, 2, 3):
         wait_for(partial(has_run, puppet, "chief-0", attempt), f"attempt {attempt} of the chief runs")
         starts = 1 if policy == "Keep" else attempt

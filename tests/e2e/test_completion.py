@@ -42,7 +42,7 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
 
 def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
     """Not a second earlier, and nothing is left."""
-    puppet = Puppet.make(kube, namespace, "late", shared, runPolicy={"activeDeadlineSeconds": 8})
+    puppet = Puppet.make(kube, namespace, "late", shared, workers=1, runPolicy={"activeDeadlineSeconds": 8})
     found = puppet.wait_phase("Failed")["status"]
     assert job_condition(puppet.job(), "Failed")["reason"] == "DeadlineExceeded"
     active = datetime.fromisoformat(found["completionTime"]) - datetime.fromisoformat(found["startTime"])
@@ -86,7 +86,7 @@ def names(kube: Kube, namespace: str) -> list[str]:
 
 
 def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
-    puppet = Puppet.make(kube, namespace, "judged", shared, evaluator={"enabled": True})
+    puppet = Puppet.make(kube, namespace, "judged", shared, workers=1, evaluator={"enabled": True})
     puppet.wait_phase("Running")
     wait_for(partial(has_run, puppet, "evaluator-0"), "the evaluator runs")
     config = (puppet.orders / "evaluator-0.runs").read_text()
@@ -159,7 +159,7 @@ def test_a_chief_completes_beside_a_container_that_never_ends(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     """The next attempt follows a failure, success ends the job, and the failed pod keeps its logs."""
-    puppet = Puppet.make(kube, namespace, "beside", shared, chief={"template": beside("beside")})
+    puppet = Puppet.make(kube, namespace, "beside", shared, workers=1, chief={"template": beside("beside")})
     puppet.wait_phase("Running")
     wait_for(partial(has_run, puppet, "chief-0"), "the chief's program runs")
     (first,) = puppet.pods("chief")

@@ -127,7 +127,7 @@ def test_without_a_chief_worker_zero_ends_the_job(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
     own_operator.start()
-    puppet = Puppet.make(kube, namespace, "job", shared, chief={"enabled": False})
+    puppet = Puppet.make(kube, namespace, "job", shared, workers=1, chief={"enabled": False})
     puppet.wait_phase("Running")
     puppet.exit("worker-0", 0)
     puppet.wait_phase("Succeeded")

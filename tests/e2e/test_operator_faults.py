@@ -76,7 +76,7 @@ def test_a_job_deleted_during_its_creation_leaves_nothing(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, operator_runs: bool
 ) -> None:
     own_operator.start()
-    puppet = Puppet.make(kube, namespace, "half", shared)
+    puppet = Puppet.make(kube, namespace, "half", shared, workers=1)
     puppet.wait_phase("Running")
     if not operator_runs:
         own_operator.stop()
@@ -104,7 +104,7 @@ def test_a_name_that_a_foreign_object_had_before_the_job(
     name, body = _foreign(kind, namespace)
     theirs = kube.create(body)
     own_operator.start()
-    puppet = Puppet.make(kube, namespace, "mine", shared, **_with_all_kinds())
+    puppet = Puppet.make(kube, namespace, "mine", shared, workers=1, **_with_all_kinds())
 
     def conflict() -> bool:
         return bool(job_condition(puppet.job(), "NameConflict")["status"] == "True")
@@ -168,7 +168,7 @@ def test_foreign_changes_of_children_are_reverted(
     change: dict[str, Any],
 ) -> None:
     own_operator.start()
-    Puppet.make(kube, namespace, "mine", shared, ps={"replicas": 1, "standby": {"mode": "Warm"}})
+    Puppet.make(kube, namespace, "mine", shared, workers=1, ps={"replicas": 1, "standby": {"mode": "Warm"}})
     before = wait_for(lambda: kube.get(kind, namespace, name), f"{kind} {name}")
     changed = kube.merge(kind, namespace, name, {"spec": change})
     assert changed["spec"] != before["spec"]
@@ -298,7 +298,7 @@ def test_children_without_an_owner_are_adopted_and_those_of_an_earlier_job_are_r
 ) -> None:
     """Backup tools remove owner references, and so does a deletion with --cascade=orphan."""
     own_operator.start()
-    puppet = Puppet.make(kube, namespace, "mine", shared)
+    puppet = Puppet.make(kube, namespace, "mine", shared, workers=1)
     uid = puppet.wait_phase("Running")["metadata"]["uid"]
     owned = {of: _owners(kube, namespace, of) for of in children(kube, puppet) if of[0] != "Pod"}
     owned = {of: owners for of, owners in owned.items() if owners == [uid]}
@@ -311,7 +311,7 @@ def test_children_without_an_owner_are_adopted_and_those_of_an_earlier_job_are_r
     puppet.kube.request("DELETE", kube.path("PSTrainingJob", namespace, "mine"), {"propagationPolicy": "Orphan"})
     wait_for(lambda: puppet.job() is None, "the job is gone")
     assert children(kube, puppet), "its children stay"
-    kube.create(manifest(namespace, "mine"))
+    kube.create(manifest(namespace, "mine", workers=1))
     uid = puppet.wait_phase("Running")["metadata"]["uid"]
     assert all(_owners(kube, namespace, of) == [uid] for of in owned)
     assert pods.isdisjoint({p["metadata"]["uid"] for p in puppet.pods()})

@@ -160,7 +160,7 @@ def test_an_owner_of_one_namespace_installs_it_there(
     assert "customresourcedefinitions" in refused or "clusterroles" in refused
     less = ("--set", "crds.install=false,rbac.aggregate=false")
     helm_in("upgrade", "--install", RELEASE, str(CHART), *as_owner, *less, "--wait")
-    puppet = Puppet.make(kube, namespace, "job", shared)
+    puppet = Puppet.make(kube, namespace, "job", shared, workers=1)
     puppet.wait_phase("Running")
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")

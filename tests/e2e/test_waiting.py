@@ -36,7 +36,7 @@ def test_an_exceeded_quota_is_reported_and_the_job_runs_once_it_is_raised(
     quota: Object = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": namespace}}
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     kube.request("POST", path, quota | {"spec": {"hard": {"pods": "1"}}})
-    tight = Puppet.make(kube, namespace, "tight", shared)
+    tight = Puppet.make(kube, namespace, "tight", shared, workers=1)
     wait_for(
         lambda: reported(tight, "QuotaExceeded", "exceeded quota: few, requested: pods=1;"), "the quota is told", 60
     )

@@ -13,9 +13,9 @@ SIMPLE: Object = {
 }
 
 
-def simple(namespace: str, name: str = "bad") -> Object:
+def simple(namespace: str, name: str = "bad", *, workers: int = 2) -> Object:
     """A valid job."""
-    made = manifest(namespace, name)
+    made = manifest(namespace, name, workers=workers)
     made["spec"]["worker"]["template"] = copy.deepcopy(SIMPLE)
     return made
 
