@@ -13,10 +13,10 @@ import yaml
 
 from localcluster import faults
 from localcluster.layout import read_layout
-from tests.e2e.test_hot_standby import ONE_SHARD, Watched
 from tests.e2e.test_nodes import HOME, OVERDUE
 from tests.e2e.test_training_faults import SAFE
 from tests.support.examples import ROOT, Example
+from tests.support.hot_standby import ONE_SHARD, Watched
 from tests.support.kube import DeadlineError, Kube, Object, job_condition, wait_for
 from tests.support.nodes import cut, moment
 from tests.support.operator_process import OperatorProcess

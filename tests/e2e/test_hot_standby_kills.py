@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.e2e.test_hot_standby import SPEC, Watched, delete, kill_container, kill_server
+from tests.e2e.test_hot_standby import delete, kill_container, kill_server
 from tests.support.examples import ROOT, Example
+from tests.support.hot_standby import SPEC, Watched
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.soak_marks import in_all, in_soak

@@ -18,10 +18,11 @@ import yaml
 from localcluster import faults
 from localcluster.layout import read_layout
 from tests.e2e.conftest import cluster_command
-from tests.e2e.test_hot_standby import SERVER, SPEC, Watched
+from tests.e2e.test_hot_standby import SERVER
 from tests.e2e.test_nodes import HOME, PREFERS_HOME
 from tests.e2e.test_training_faults import ONE_ON_EACH_NODE, SAFE
 from tests.support.examples import ROOT, Example
+from tests.support.hot_standby import SPEC, Watched
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.nodes import cut, ready
 from tests.support.operator_process import OperatorProcess

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_hot_standby import ONE_SHARD, WENT_ON, Watched
-from tests.support.examples import Example
+from tests.support.hot_standby import WENT_ON, Watched
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import PROGRAM, Puppet, template
@@ -55,13 +54,9 @@ def _no_node_has_so_much(watched: Watched) -> None:
     wait_for(lambda: watched.steps()[-1]["step"] > steps, "training continues without it")
 
 
-def test_servers_are_resized_while_they_train(
-    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
-    watched.wait_prepared(1)
-    wait_for(lambda: watched.summary() == "1/1", "the standby is in sync")
+def resize_servers(watched: Watched) -> str:
+    """Resize the servers of a job with one shard while it trains; the figures."""
+    kube, namespace = watched.example.kube, watched.example.namespace
     rest, before, struck = others(watched), watched.lives(), time.time()
 
     resize(watched, requests={"memory": "300Mi"}, limits={"memory": "100Mi"})
@@ -84,11 +79,11 @@ def test_servers_are_resized_while_they_train(
     assert others(watched) == rest, "nobody else was touched"
     wait_for(lambda: len(watched.handed_over(struck)) == 2, "each was in sync when it was told to go")
     watched.nothing_is_restored()
-    lines = [e for i in (0, 1) for e in watched.example.events("worker", i) if e["event"] == "resumed"]
-    stood = [float(e["seconds"]) for e in lines if e["time"] >= struck]
-    assert max(stood) <= WENT_ON
-    with capsys.disabled():
-        print(f"\nresized in {took:.0f} s, a wrong size included; longest standstill {max(stood):.2f} s")
+    pauses = [[float(e["seconds"]) for e in watched.resumed(index) if e["time"] >= struck] for index in (0, 1)]
+    # Training stops when a member goes, and when the next one joins: as long as busy cores take to prepare it.
+    assert max(seconds for own in pauses for seconds in own[::2]) <= WENT_ON
+    longest = max(max(own) for own in pauses)
+    return f"resized in {took:.0f} s, a wrong size included; longest standstill {longest:.2f} s"
 
 
 LIMIT = """
@@ -102,7 +97,7 @@ def watch():
 threading.Thread(target=watch, daemon=True).start()
 """
 """Notes the memory limit that the kernel holds the container to."""
-TASKS = ("ps-0", "worker-0", "worker-1", "chief-0")
+TASKS = ("ps-0", "worker-0", "chief-0")
 
 
 def of_size(mebibytes: int) -> Object:
@@ -123,7 +118,7 @@ def test_running_pods_are_resized_in_place(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()
-    worker = {"replicas": 2, "template": template("job", LIMIT + PROGRAM), "resources": of_size(256)}
+    worker = {"replicas": 1, "template": template("job", LIMIT + PROGRAM), "resources": of_size(256)}
     others: Object = {role: {"resources": of_size(256)} for role in ("ps", "chief")}
     others["ps"]["replicas"] = 1
     puppet = Puppet.make(kube, namespace, "job", shared, worker=worker, **others)
@@ -143,7 +138,7 @@ def test_running_pods_are_resized_in_place(
     wait_for(lambda: resizing(puppet) == ("False", "ResizeInfeasible"), "a limit cannot be removed")
     assert lives(puppet) == before
     with capsys.disabled():
-        print(f"\nfour pods had their new limit after {took:.1f} s")
+        print(f"\nthree pods had their new limit after {took:.1f} s")
 
 
 def resizing(puppet: Puppet) -> tuple[str, str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.test_hot_standby import ONE_SHARD, Watched
 from tests.e2e.test_nodes import HOME, cordoned
 from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE
 from tests.support.examples import ROOT, Example
+from tests.support.hot_standby import ONE_SHARD, Watched
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import Puppet, template
@@ -43,7 +43,7 @@ def test_standbys_run_on_their_own_nodes(
     own_operator.start()
     standby = {"mode": "Warm", "placement": on(RELIABLE)}
     ps = {"replicas": 2, "template": placed(template("spot"), SPOT), "standby": standby}
-    puppet = Puppet.make(kube, namespace, "spot", shared, ps=ps)
+    puppet = Puppet.make(kube, namespace, "spot", shared, ps=ps, workers=1)
 
     def nodes() -> dict[str, str]:
         return {p["metadata"]["name"]: p["spec"].get("nodeName", "") for p in puppet.pods("ps")}
