@@ -85,7 +85,8 @@ def test_servers_state_is_read_and_written_by_as_few_operations_as_there_are(cli
             return client.to_local((with_field(found, RecordField.GENERATION, total), vector.read_value()))
 
     def begin() -> Any:
-        return [variable.assign(variable.initial(), read_value=False) for variable in created]
+        begun = [variable.assign(variable.initial(), read_value=False) for variable in created]
+        return critical_section.with_dependencies(begun, critical_section.applied())
 
     client.call(tf.function(begin, autograph=False))
     function = tf.function(emit, autograph=False)
@@ -94,5 +95,15 @@ def test_servers_state_is_read_and_written_by_as_few_operations_as_there_are(cli
     kinds = Counter(operation.type for operation in function.get_concrete_function().graph.get_operations())
     assert len(changed) == RECORD_SIZE
     assert kinds - Counter(["VarHandleOp", "EnsureShape", "Identity"] * 2) == Counter(
-        ["ReadVariableOp", "ReadVariableOp", "Unpack", "AddV2", "AddV2", "Const", "ResourceScatterUpdate", "Pack"]
+        [
+            "ReadVariableOp",
+            "ReadVariableOp",
+            "Unpack",
+            "AddV2",
+            "AddV2",
+            "Const",
+            "ResourceScatterUpdate",
+            "NoOp",
+            "Pack",
+        ]
     )
