@@ -32,6 +32,8 @@ class RecordField(IntEnum):
 
 
 RECORD_SIZE: Final = len(RecordField)
+ONE_STEP: Final = tuple(int(which is RecordField.STEP) for which in RecordField)
+"""The vector that a step adds to a record."""
 ANY_GENERATION: Final = -(1 << 63)
 """Matches every generation as the observed one; see `ps.shard.Shard.set_record`."""
 EARLY: Final = 2

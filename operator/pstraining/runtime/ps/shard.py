@@ -6,7 +6,6 @@ and the update mode's variables. Every write happens in the server's critical se
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import keras
 import tensorflow as tf
@@ -21,16 +20,13 @@ from pstraining.runtime.ps.critical_section import applied, clock, critical, not
 from pstraining.runtime.ps.data_ledger import Ledger
 from pstraining.runtime.ps.member import LockstepRounds, MemberState, ModeVariables
 from pstraining.runtime.ps.messages import SessionToken
-from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField
+from pstraining.runtime.ps.record import ANY_GENERATION, ONE_STEP, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tables import dynamic_table
 from pstraining.runtime.ps.tables.arena import Arena
 from pstraining.runtime.ps.tables.touched_rows import TouchedRows
 from pstraining.runtime.ps.tensors import field, with_field
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
-
-ONE_STEP: Final = [int(which is RecordField.STEP) for which in RecordField]
-"""What is added to a record for each step."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,7 @@ class ServerHooks:
     if standbys do not apply the same steps."""
     pause_steps: Callable[["Shard", Tensor], Tensor] | None = None
     """Emits the request that workers push their dense parameters and apply no step for some seconds. It returns the
-    server's step, and the number of steps by which its dense parameters are behind. int64[2]. None if servers are
-    never behind."""
+    server's step, and by how many steps its dense parameters are behind. int64[2]. None if they never are."""
 
 
 class Shard:
@@ -394,11 +389,7 @@ class Shard:
 
     def record_or_zeros(self) -> Tensor:
         """Return the record, zeros if the server is empty. int64[5]."""
-        return tf.cond(
-            self.record.initialized(),
-            self.record.read_value,
-            lambda: tf.zeros([RECORD_SIZE], tf.int64),
-        )
+        return tf.cond(self.record.initialized(), self.record.read_value, lambda: tf.zeros([RECORD_SIZE], tf.int64))
 
 
 def _zeros(shape: tuple[int, ...], dtype: str, number: int) -> keras.Variable:
