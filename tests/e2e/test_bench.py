@@ -1,21 +1,17 @@
-"""The benchmark of the control plane works, and its counts hold for a few jobs; times are `make bench`'s business.
-
-It is imported where it runs: every process of the tests collects this file.
-"""
+"""The benchmark of the control plane works, and its counts hold for a few jobs; times are `make bench`'s business."""
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.controlplane.__main__ import measure, parser
+from bench.controlplane.namespace import opened
+from bench.controlplane.runs import Figures
 from pstraining.kube.connection import CONTEXT, KUBECONFIG
 from tests.e2e.conftest import cluster_command
 from tests.support.kube import Target
 from tests.support.soak_marks import in_all, in_soak
-
-if TYPE_CHECKING:
-    from bench.controlplane.runs import Figures
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 SMALL = (
@@ -26,11 +22,8 @@ POISONED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 20 --flood 0 --
 FLOODED = "--shapes= --live 0 --finished= --rounds 1 --poisoned 0 --flood 1000 --flood-jobs 3 --progress 0 --limit 90"
 
 
-def measured(target: Target, folder: Path, options: str) -> "Figures":
-    from bench.controlplane.__main__ import measure, parser
-    from bench.controlplane.namespace import opened
-
-    async def run() -> "Figures":
+def measured(target: Target, folder: Path, options: str) -> Figures:
+    async def run() -> Figures:
         named = {KUBECONFIG: target.kubeconfig, CONTEXT: target.context}
         async with opened(named, Path(cluster_command("audit")), folder, 90) as bench:
             return await measure(bench, parser().parse_args(options.split()))
