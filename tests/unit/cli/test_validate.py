@@ -100,7 +100,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
         ),
         (
             {"ps": {"volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": {
-                "accessModes": ["ReadWriteOnce"], "resources": {}, "storageClass": "fast"}}]}},
+                **CLAIM, "storageClass": "fast"}}]}},
             "warning spec.ps.volumeClaimTemplates[0].spec.storageClass: is not a known field of Kubernetes; "
             "did you mean storageClassName?",
         ),
@@ -131,9 +131,7 @@ def test_templates_whose_pods_would_be_rejected(spec: dict[str, Any], message: s
         {
             "ps": {
                 "template": {"spec": {"containers": [{**CONTAINER, "volumeMounts": [{**MOUNT, "name": "shard"}]}]}},
-                "volumeClaimTemplates": [
-                    {"metadata": {"name": "shard"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
-                ],
+                "volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": CLAIM}],
             }
         },
     ],
