@@ -220,7 +220,7 @@ def test_a_damaged_file_gives_way_to_the_checkpoint_before(shared: Callable[...,
 
 
 def test_what_ends_a_save_by_the_servers(
-    shared: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk, and a chief whose copy another one has released; a lost server ends one save, and not all."""
     from pstraining.runtime.chief.errors import FencedError
@@ -230,7 +230,7 @@ def test_what_ends_a_save_by_the_servers(
     def lost(*_: Any) -> Any:
         raise ShardLostError("ABORTED: Stale file handle", 0)
 
-    rig = trained_on_two(shared)
+    rig = trained(client, 2)  # of its own, which knows of no folder that servers reach
     with rig.control.copied(fence=1, wait=wait) as state:
         good, full = tmp_path / "good", tmp_path / "full"
         for folder in (good, full):
