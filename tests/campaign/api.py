@@ -62,7 +62,7 @@ class Api:
         await self._client.close()  # type: ignore[no-untyped-call]
 
     def stream(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None) -> Any:
-        """A request whose answer is read by the caller, as a context manager."""
+        """A request whose response the caller reads, as a context manager."""
         timeout = aiohttp.ClientTimeout(total=None)
         return self.session.request(
             method, self.configuration.host + path, headers=headers or {}, data=body or None, timeout=timeout

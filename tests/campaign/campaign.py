@@ -1,4 +1,4 @@
-"""Runs plans: each with an operator, a proxy and a namespace of its own, several at a time."""
+"""Runs several plans at a time, each with its own operator, proxy and namespace."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ QUIET_SECONDS = 1.0
 LONG_QUIET_SECONDS = 4.0
 """Where something may still be waiting: a time-out, the end of a 429."""
 PATIENCE = 60.0
-"""Seconds until the end state is what it should be."""
+"""Seconds until the expected end state."""
 READY_SECONDS = 120.0
 """The times to wait are for a busy machine: only what diverges waits so long."""
 MOST_OPERATORS = 5

@@ -52,7 +52,7 @@ class OnWatch(StrEnum):
     DROPPED = "dropped"
     """No event comes through at all; 410 after a while makes the operator list again."""
     DOUBLED = "doubled"
-    """Every event comes again, and then the one before it of the same object, also when that is gone."""
+    """Every event is delivered again, and then the object's previous event, even if the object is deleted."""
     DELAYED = "delayed"
     REORDERED = "re-ordered"
     """Every event takes its own time; the order within a kind is kept, that between kinds is not."""

@@ -177,7 +177,7 @@ def _brought_back(run: Run, undisturbed: Run) -> Point | None:
 
 
 def _is_told(key: Key, back: Point) -> bool:
-    """Whether a write tells a pod of that object the cluster map."""
+    """Whether a write announces the cluster map to a pod of that object."""
     verb, kind, name = key
     return (verb, kind) == ("apply", "pods") and f"{name}-".startswith(f"{back.name}-")
 

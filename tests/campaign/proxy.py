@@ -131,7 +131,7 @@ class FaultProxy:
         return _broken(request)
 
     def _strikes(self, attempt: Attempt) -> OnWrite | None:
-        """What is to happen to this write; None for nothing."""
+        """The fault for this write; None for no fault."""
         if not self.fired and self.plan.at == attempt.point:
             self.fired = True
             return self.plan.on_write

@@ -1,4 +1,4 @@
-"""Queues of the real Kueue: each namespace has one of its own, and no pod may exist without quota at any moment."""
+"""Queues of the real Kueue: each namespace has its own queue, and no pod may exist without quota at any moment."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where a workload is played: one namespace, one job, and pods whose life the test decides.
+"""The place of a workload: one namespace, one job, and pods whose life the test decides.
 
 No scheduler and no kubelet touches the pods, as they ask for a scheduler that does not exist: their status is what the
 test writes, and the API server removes them as soon as somebody deletes them. All other controllers are real.

@@ -1,4 +1,4 @@
-"""What becomes of a watch's events on their way to the operator."""
+"""The treatment of a watch's events on their way to the operator."""
 
 import asyncio
 import contextlib

@@ -27,7 +27,7 @@ class Results:
     seconds: float = 0.0
     seed: int = 0
     thin: int = 1
-    """One in so many plans that are no mere crash was played."""
+    """One of this number of plans, apart from mere crashes, was run."""
     points: dict[str, int] = field(default_factory=dict)
     """Writes of each workload; every one is crashed at."""
     struck: dict[str, set[str]] = field(default_factory=dict)

@@ -32,7 +32,7 @@ FOUND = {
     "list-again": (Plan("create", on_watch=OnWatch.GONE, group="pods"),),
     "liveness": (Plan("create", on_watch=OnWatch.SILENT, group="pods"),),
 }
-"""What each guard is there for."""
+"""The plans that fail without each guard."""
 
 
 @pytest.fixture(scope="session")

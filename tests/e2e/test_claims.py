@@ -1,4 +1,4 @@
-"""The parameter servers' claims on a real cluster: who owns them, what stays and what goes.
+"""The parameter servers' claims on a real cluster: their owners, and which claims are kept or deleted.
 
 No pod of these jobs is ever scheduled: claims are made and deleted by the control plane alone.
 """

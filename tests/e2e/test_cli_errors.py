@@ -43,7 +43,7 @@ def ran_all(
     version: str = "",
     code: ExitCode = ExitCode.ERROR,
 ) -> dict[str, str]:
-    """What each command says that cannot do what it was asked for."""
+    """The message of each command that fails."""
     text = yaml.safe_dump(simple(namespace)).replace(names.API_VERSION, version or names.API_VERSION)
 
     def one(command: Sequence[str]) -> Ran:
@@ -110,7 +110,7 @@ def test_no_crd(target: Target, crd: None, namespace: str) -> None:
 
 
 def test_converted_jobs_are_valid_and_accepted(kube: Kube, target: Target, crd: None, namespace: str) -> None:
-    """A TFJob's way: `convert`, `validate`, and on to the API server; and what is no TFJob."""
+    """A TFJob is converted, validated and accepted by the API server; other objects are rejected."""
     tfjob = (ROOT / "tests" / "tfjob" / "convert" / "tfjobs" / "dist-mnist.yaml").read_text()
     made = run(target, "convert", "-f", "-", given=tfjob, with_context=False)
     assert made.returncode == 0, made

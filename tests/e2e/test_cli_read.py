@@ -1,4 +1,4 @@
-"""What `status`, `logs` and `top` show of a real job, and what they say where there is nothing to show.
+"""The output of `status`, `logs` and `top` for a real job, and their messages without one.
 
 The job's programs are puppets that serve the runtime's own metrics of training that they only pretend to do.
 """

@@ -1,4 +1,4 @@
-"""The commands that check and change jobs, on a real cluster: what they do, and what they say when they cannot.
+"""The commands that check and change jobs, on a real cluster: their effects, and their messages on failure.
 
 Validation offline is held to the API server's own words, job by job.
 """

@@ -99,7 +99,7 @@ def client(target: Target, namespace: str) -> Client:
 
 
 def reached_step(trainer: Client, job: Job, step: int) -> Progress | None:
-    """The progress, once the job has made so many steps."""
+    """The progress, once the job has applied this number of steps."""
     found = trainer.progress(job)
     return found if found is not None and (found.step or 0) >= step else None
 

@@ -1,4 +1,4 @@
-"""How jobs end on real kubelets: whose success counts, when time is up, and what stays to be looked at."""
+"""The end of jobs on real kubelets: the roles whose success counts, time limits, and the pods that are kept."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial

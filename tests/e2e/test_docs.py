@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
 CLASSIC: Final = ROOT / "docs" / "users" / "plan-a-job.md"
 REFERENCE: Final = ROOT / "docs" / "reference" / "cli.md"
-"""Generated from the help of the commands, whose examples tests/unit/cli/test_exit_codes.py tries."""
+"""The page that is generated from the commands' help; tests/unit/cli/test_exit_codes.py runs its examples."""
 MOVE: Final = ROOT / "docs" / "users" / "move-from-tfjob.md"
 JOB_NAME: Final = "pstraining.dev/job-name"
 
@@ -121,7 +121,7 @@ JOBS: Final = [
 
 
 class Scene:
-    """A shell with kubectl and the plugin, in a namespace of its own."""
+    """A shell with kubectl and the plugin, in its own namespace."""
 
     def __init__(self, kube: Kube, namespace: str, folder: Path) -> None:
         self.kube, self.namespace, self.folder = kube, namespace, folder

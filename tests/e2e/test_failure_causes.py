@@ -31,7 +31,7 @@ LAVISH = PROGRAM.replace(
 
 @dataclass(frozen=True)
 class Case:
-    """One cause: the worker's template, what is done to it, and what is told."""
+    """One cause: the worker's template, the fault, and the expected report."""
 
     reason: str
     make: Callable[[str], Object]
@@ -40,7 +40,7 @@ class Case:
     """The job, at once; otherwise the worker runs again."""
     failures: int = 0
     exit_code: int | None = None
-    """What the program is told to end with."""
+    """The exit code that the test requests from the program."""
 
 
 def plain(name: str) -> Object:

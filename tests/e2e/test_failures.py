@@ -25,7 +25,7 @@ TRIED = [
     for code in CODES
     if ALL or policy == "ExitCode" or (policy, code) in (("Always", 139), ("OnFailure", 3), ("Never", 139))
 ]
-"""`make test` tries each policy, and what is final; tests/unit/core/test_failures.py has all."""
+"""`make test` tries each policy, with ExitCode every code; tests/unit/core/test_failures.py has all cases."""
 
 
 def with_worker(puppet_name: str, policy: str, **worker: Any) -> Object:

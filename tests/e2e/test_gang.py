@@ -26,7 +26,7 @@ PUT_ASIDE = 300
 """Seconds within which a job has its places. The scheduler looks every 30 s at pods that it has put aside for 20 s; the
 members of a gang meet there after some of these rounds."""
 GRACE = 45
-"""Seconds within which a job tells what it waits for; its pods have 30."""
+"""Seconds within which a job reports the cause of its wait; its pods have 30."""
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def _scheduled(pod: Object) -> Object:
 
 
 def _without_gangs(line: Line) -> None:
-    """Each job gets half of what it needs, and keeps it."""
+    """Each job receives half of its resources, and keeps them."""
     kube, namespace = line.kube, line.namespace
     for name in ("one", "two"):
         kube.create(wide_job(namespace, name, "None"))

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(4 * 36
 NUMBERS = [int(number) for number in os.environ.get("PSTRAINING_KUBELET_LOSSES", "14,4,2").split(",")]
 WAYS = (kill_server, kill_container, delete)
 LONGEST, MEDIAN = 5.0, 1.5
-"""Seconds until the first step without a lost member; what is measured is printed, and in docs/users/standby.md."""
+"""Limits in seconds until the first step without a lost member; docs/users/standby.md has measured times."""
 
 SEEDED = "import keras, runpy; keras.utils.set_random_seed(0); runpy.run_module('examples.digits', run_name='__main__')"
 """The example as it is begins with other parameters every time."""
@@ -99,7 +99,7 @@ def test_random_losses_do_not_change_the_result(
 
 
 def undisturbed(kube: Kube, operator: OperatorProcess, shared: Path, shards: int, steps: int) -> Path:
-    """The same training, of so many steps, without standbys and losses."""
+    """The same training with this number of steps, without standbys and losses."""
     operator.stop()
     with kube.namespace("e2e") as other:
         calm = OperatorProcess(operator.target, other, shared)

@@ -55,7 +55,7 @@ def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
 
 
 def all_is_well(watched: Watched, what: str) -> None:
-    """Both members are in sync, and it is told."""
+    """Both members are in sync, and the status reports it."""
     wait_for(watched.is_whole, f"{what}: both members are in sync", 180)
     wait_for(lambda: watched.summary() == "2/2", f"{what}: it is told: {watched.example.job()['status']}", 60)
     assert watched.condition("Degraded")["status"] != "True"
@@ -166,7 +166,7 @@ def test_a_chief_on_the_minority_side_stops_and_its_successor_continues(
 
 
 def on_disk(node: str, namespace: str, pod: str) -> list[Any]:
-    """What a pod of an island tells, read where its kubelet keeps it."""
+    """The events in the log of a pod on an unreachable node, read from the kubelet's files."""
     folders = (read_layout(os.environ).node(node) / "pod-logs").glob(f"{namespace}_{pod}_*/*/*.log")
     lines = [line.split(" ", 3)[-1] for path in folders for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines if line.startswith('{"event"')]

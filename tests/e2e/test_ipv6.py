@@ -1,4 +1,4 @@
-"""The operator and a training job on a cluster whose nodes, pods and Services have IPv6 addresses alone."""
+"""The operator and a training job on a cluster whose nodes, pods and Services only have IPv6 addresses."""
 
 import os
 import subprocess

@@ -164,7 +164,7 @@ def test_training_resumes_at_the_step_at_which_it_was_evicted(queue: Queue, shar
 
 
 def steps(example: Example, pod: str) -> list[int]:
-    """The steps that a worker's log has so far; none once the pod is gone."""
+    """The steps in a worker's log so far; none after the pod is deleted."""
     try:
         lines = example.kube.log(example.namespace, pod).splitlines()
     except ApiError:

@@ -67,7 +67,7 @@ def manager(kube: Kube, kueue: None, crd: None, other: int) -> Iterator[Kube]:
 
 
 def connect(manager: Kube, kubeconfig: str) -> None:
-    """Tell Kueue of the worker cluster, and wait until it reaches it."""
+    """Register the worker cluster with Kueue, and wait until Kueue reaches it."""
     encoded = base64.b64encode(kubeconfig.encode()).decode()
     manager.request("POST", "/api/v1/namespaces", {"metadata": {"name": "kueue-system"}})
     secret = {"metadata": {"name": NAME}, "data": {"kubeconfig": encoded}}

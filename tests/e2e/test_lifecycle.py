@@ -1,4 +1,4 @@
-"""A job's life on real kubelets, told by puppet programs: replacement, budgets, success, suspension, writes."""
+"""A job's life on real kubelets, with puppet programs: replacement, budgets, success, suspension, writes."""
 
 import json
 from functools import partial

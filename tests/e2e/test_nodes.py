@@ -1,4 +1,4 @@
-"""Nodes whose network is cut, with all that runs on them running on: what the job does meanwhile, and after it.
+"""Nodes without a network whose pods keep running: the job's behavior during the partition and afterwards.
 
 The operator runs on neither node. Its bounds begin with the moment at which Kubernetes itself gives a node up.
 """
@@ -69,7 +69,7 @@ def test_chief_and_parameter_server_are_lost_together(
     healed: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And a second job, whose parameter server has a volume, waits until somebody vouches for the node."""
+    """A second job, whose parameter server has a volume, waits until an administrator vouches for the node."""
     own_operator.start()
     puppet = begun(kube, namespace, "moves", shared, **at_home("moves"))
     held = begun(kube, namespace, "waits", shared, **at_home("waits", volume=True))
@@ -216,7 +216,7 @@ def test_two_halves_heal_with_one_term_and_one_primary(
     healed: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The half without the API server holds a chief and a primary that run on; the operator may not look at nodes."""
+    """The half without the API server has a running chief and primary; the operator has no right to read nodes."""
     own_operator.start(settings={"PSTRAINING_WATCH_NODES": "false"})
     warm = {"replicas": 2, "standby": {"mode": "Warm"}}
     puppet = Puppet.make(kube, namespace, "halves", shared, **{"ps": warm, "workers": 2})

@@ -244,7 +244,7 @@ def test_operator_restart_writes_nothing(
 
 
 def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
-    """Somebody else's object of the name that a child of the job `mine` is to have."""
+    """A foreign object with the name of a future child of the job `mine`."""
     pods = template("theirs")
     pods["metadata"] = {"labels": {"app": "theirs"}}
     theirs = {"matchLabels": {"app": "theirs"}}

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real job as the chart's PodMonitors ask for: panels have data, alerts tell of a fault."""
+"""A real Prometheus scrapes a real job as the chart's PodMonitors define: panels have data, alerts report a fault."""
 
 import json
 import math
@@ -82,7 +82,7 @@ def firing(prometheus: Prometheus, namespace: str) -> set[str]:
 
 
 def told_by_the_job(prometheus: Prometheus) -> dict[str, Any] | None:
-    """The alert on a take-over that comes from a chief, once it fires."""
+    """The alert on a failover that a chief reports, once it fires."""
     (rule,) = (rule for rule in prometheus.rules() if rule["name"] == "PSTrainingTookOver")
     found = (a for a in rule["alerts"] if a["state"] == "firing" and "pstraining_dev_job_name" in a["labels"])
     return next(found, None)
@@ -137,7 +137,7 @@ def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
 
 
 def _alerts_can_be_asked(prometheus: Prometheus) -> None:
-    """Each is evaluated without an error, and what it asks for is there."""
+    """Each alert is evaluated without an error, and its metrics exist."""
     for rule in prometheus.rules():
         assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), rule["name"]
         for metric in named_metrics(rule["query"]):

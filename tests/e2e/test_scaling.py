@@ -117,7 +117,7 @@ def check_freed(kube: Kube, namespace: str) -> None:
 
 
 def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
-    """The leader had ended before anybody else was told to stop."""
+    """The leader had ended before any other pod was stopped."""
     wait_for(lambda: all(len(notes(puppet, t, "stops")) == 2 for t in (leader, *others)), "all have stopped")
     end = notes(puppet, leader, "stops")[1][0]
     for task in others:

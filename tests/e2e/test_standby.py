@@ -1,4 +1,4 @@
-"""A standby takes over from a lost parameter server, on real kubelets with an unchanged TensorFlow program.
+"""Failover from a lost parameter server to a warm standby, on real kubelets with an unchanged TensorFlow program.
 
 What is measured is printed: seconds from what the watch shows of the pod to what it shows of the Service, and the
 seconds between the chief's last step before the fault and its first one after it.
@@ -45,7 +45,7 @@ def is_lost(kind: str, pod: Object) -> bool:
 
 
 def progress(example: Example) -> list[tuple[datetime, int]]:
-    """When the chief told of which step."""
+    """The times at which the chief reported steps."""
     path = example.kube.path("Pod", example.namespace, example.pod("chief"), "log") + "?timestamps=true"
     text = example.kube._pool.request("GET", example.kube.host + path).data.decode(errors="replace")
     found = []

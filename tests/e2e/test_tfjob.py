@@ -1,4 +1,4 @@
-"""Cases of the table of TFJob's features, and what is made of TFJobs, on real kubelets, many at a time."""
+"""Cases of the table of TFJob's features, and converted TFJobs, on real kubelets, many at the same time."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a fault costs those who train on, on real kubelets: how long they stand still, and what has to be trained again.
+"""The cost of a fault for the remaining workers, on real kubelets: their standstill, and repeated batches.
 
 The parameter server and the chief are on one node, a worker is on each of two. What is measured is printed.
 """
@@ -64,11 +64,11 @@ def spec(mode: str) -> Object:
 
 
 Line = dict[str, Any]
-"""What a task has told."""
+"""A line of a task's report."""
 
 
 class Watched:
-    """A job in training, and what its tasks tell."""
+    """A job in training, and its tasks' reports."""
 
     def __init__(self, example: Example) -> None:
         self.example = example
@@ -88,7 +88,7 @@ class Watched:
         return wait_for(lambda: self.reported(name, since, role, index), what, seconds)[0]
 
     def gap(self, index: int, since: float, over: float = 0.0) -> float:
-        """A worker's longest time without a step since then, once it has told of steps after it, and after `over`."""
+        """A worker's longest time without a step since then, once it has reported steps after it and `over`."""
         last = max(since, over)
         wait_for(lambda: len(self.reported("worker", last, "worker", index)) >= 3, f"steps of worker {index}", 60)
         return max(float(e["gap_seconds"]) for e in self.reported("worker", since, "worker", index))

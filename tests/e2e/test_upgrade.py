@@ -1,4 +1,4 @@
-"""What becomes of running jobs when the chart is upgraded, rolled back and uninstalled; and who may install it.
+"""Running jobs during an upgrade, a rollback and an uninstallation of the chart, and the rights to install it.
 
 The older chart is this one with another version, so another Deployment, and a CRD that lacks a field: what is shown is
 that jobs live through it, not that any real older version can be upgraded.

@@ -1,4 +1,4 @@
-"""Jobs that cannot run: what keeps each of them is told, by a real cluster's own words. All of them wait at once."""
+"""Jobs that cannot run: each reports the cause in the cluster's own words. All of them wait at the same time."""
 
 from collections.abc import Callable
 from functools import partial

@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def answer(self) -> None:
-        """Note what is asked, and answer it."""
+        """Record a request, and answer it."""
         url, headers = urlsplit(self.path), self.headers
         sent = self.rfile.read(int(headers.get("Content-Length") or 0))
         kind, authorization = headers.get("Content-Type", ""), headers.get("Authorization", "")

@@ -63,7 +63,7 @@ class Nowhere:
 
 
 class WithJobs(Nowhere):
-    """Has jobs and their pods, events by the uid of what they are of, and metrics by the pod's name."""
+    """Has jobs and their pods, events by the uid of their object, and metrics by the pod's name."""
 
     def __init__(self, *jobs: Object, pods: list[Object] | None = None) -> None:
         self.there = list(jobs)

@@ -1,4 +1,4 @@
-"""What tests cost: processor time, of this process, of all that it has waited for, and of what was added."""
+"""The processor time of tests: of this process, of the children that it has waited for, and of added processes."""
 
 import resource
 

@@ -58,7 +58,7 @@ def wanted(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
-    """Create what is missing."""
+    """Create the missing objects."""
     logger.info("saw %s with %d children", snapshot.name, len(snapshot.children))
     missing = [
         body for body in wanted(snapshot) if snapshot.child(Kind(body["kind"]), body["metadata"]["name"]) is None

@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 class JobCluster(Nowhere):
-    """Cluster, in memory. What is asked of it is noted in `asked`."""
+    """A cluster in memory, which records requests in `asked`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -57,7 +57,7 @@ class JobCluster(Nowhere):
         self._existing()["metadata"]["annotations"] = annotations
 
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
-        """Take the whole spec for what is applied."""
+        """Replace the whole spec by the applied one."""
         self._write("apply", {"dry_run": dry_run, "force": force})
         fresh = {"metadata": {"uid": UID, "generation": 0}}
         before = self.job("default", job["metadata"]["name"]) or fresh

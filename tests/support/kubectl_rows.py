@@ -84,7 +84,7 @@ class Recorder(BaseHTTPRequestHandler):
 
 
 class Recording(ThreadingHTTPServer):
-    """A server that keeps what it is asked."""
+    """A server that records its requests."""
 
     def __init__(self, name: str, *, tls: bool) -> None:
         super().__init__(("127.0.0.1", 0), Recorder)

@@ -156,7 +156,7 @@ class QueuedWorld(World):
                 self._set(workload, "Admitted", True, "Admitted", "")
 
     def evict(self, reason: str = "Preempted", message: str = "Preempted to accommodate a higher priority") -> None:
-        """Kueue evicts what is admitted; the quota stays reserved."""
+        """Kueue evicts the admitted workload; its quota stays reserved."""
         for workload in self.workloads:
             if self._holds(workload):
                 self._set(workload, "Evicted", True, reason, message)

@@ -109,7 +109,7 @@ class RingPairs(Pairs):
 
     @staticmethod
     def _together(do: Callable[[int], Any]) -> list[Any]:
-        """What each worker comes to, as threads."""
+        """Run the workers as threads, and return their results."""
         found: list[Any] = [None] * WORKERS
         errors: list[BaseException] = []
 

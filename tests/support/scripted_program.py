@@ -81,7 +81,7 @@ class Puppet:
         return cls(kube, namespace, name, orders)
 
     def exit(self, task: str, code: int) -> None:
-        """Tell a task, such as chief-0, or the pod of one to exit with a code."""
+        """Make a task such as chief-0, or a task's pod, exit with a code."""
         draft = self.orders / f".{task}"
         draft.write_text(str(code))
         draft.rename(self.orders / f"{task}.exit")
@@ -101,7 +101,7 @@ class Puppet:
         return found
 
     def worker_record(self) -> Object:
-        """What is counted of its first worker; empty while nothing is."""
+        """The counts of the job's first worker; empty if there are none."""
         return next((r for r in self.status().get("replicaRecords", []) if r["role"] == "worker"), {})
 
     def phase(self) -> str:

@@ -58,7 +58,7 @@ class World:
     refuse: Callable[[Create | Replace | Resize], str] | None = None
     """Plays a strict API server: a message rejects the write."""
     verdict: Verdict = Verdict.INVALID
-    """How it refuses: by the object's content, or by who asks and what there is already."""
+    """The kind of refusal: by the object's content, or by the caller and the existing objects."""
     serial: int = 0
     versions: int = 0
     nodes: dict[str, str] | None = None
@@ -68,9 +68,9 @@ class World:
     """Why training makes no steps, as its program reports."""
     usage: dict[str, Any] = field(default_factory=dict)
     beside: bool = False
-    """Whether each pod has another container, which never ends by itself."""
+    """Whether each pod has another container, which ends only when it is stopped."""
     lingering: set[str] = field(default_factory=set)
-    """Roles whose pods take their time when they are told to stop, until `gone`."""
+    """Roles whose pods stop only when `gone` is called."""
 
     def snapshot(self) -> Snapshot:
         """What an up-to-date cache would show."""
@@ -88,7 +88,7 @@ class World:
         return plan(snapshot, self.now, self.launcher)
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
-        """One pass; with stop_after the operator dies after so many writes, before it tells status."""
+        """One pass; with stop_after the operator dies after this number of writes, before it writes the status."""
         snapshot = self.snapshot()
         made = self._plan(snapshot)
         outcomes = self._execute(made.actions[:stop_after])
@@ -181,7 +181,7 @@ class World:
         self.controllers()
 
     def delete_pod(self, role: str, index: int = 0, member: int = 0) -> None:
-        """Somebody deletes a task's pod; it is seen going. One that has ended stays, as its Job begins no other."""
+        """A user deletes a task's pod, which terminates visibly. An ended pod stays: its Job creates no other one."""
         for found in self.pods.values():
             ended = found["status"]["phase"] in ("Succeeded", "Failed")
             if _key(found)[:2] == (role, index) and _key(found)[3] == member and not ended:
@@ -200,7 +200,7 @@ class World:
                 self._delete_on_cut_node(found)
 
     def heal(self, node: str) -> None:
-        """It is back, and ends what was deleted meanwhile."""
+        """The node returns, and ends the pods that were deleted meanwhile."""
         assert self.nodes is not None
         self.nodes[node] = "True"
         self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != node or not _going(p)}
@@ -328,7 +328,7 @@ class World:
         target["metadata"]["resourceVersion"] = str(self.versions)
 
     def collect_garbage(self, job_uid: str) -> None:
-        """The job has gone, and with it what it owns."""
+        """The job is deleted, together with the objects that it owns."""
         self.children = {
             key: child
             for key, child in self.children.items()

@@ -94,7 +94,7 @@ def source_of(voters: Voters, view: View, learner: Process) -> Process:
 
 
 def check(world: World, made: History, ballot: Ballot) -> None:
-    """One history: what is acknowledged resumes from what was, unless nobody holds that any more and it was told."""
+    """One history: steps continue from acknowledged ones, unless no process holds these and the loss was reported."""
     before = world.acknowledged
     if ballot >= world.under and made[: len(before)] == before:
         return

@@ -22,7 +22,7 @@ class Explored:
 
 
 def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
-    """Look at every state that can come about, up to a number of them.
+    """Explore every reachable state, up to a number of states.
 
     Args:
         scope: where.

@@ -13,8 +13,8 @@ from tests.support.view_world import Scope
 
 LEASE = 2
 GRACE = 5
-"""Time after which the operator replaces what is cut off. Kubernetes gives a node up after four leases or more; with
-less time in between, there are fewer states, and none is allowed that would be forbidden later."""
+"""Time after which the operator replaces pods that are cut off. Kubernetes gives a node up after four leases or more;
+with less time in between, there are fewer states, and none is allowed that would be forbidden later."""
 
 
 def until_its_end(age: int) -> bool:
@@ -34,7 +34,7 @@ class LeasedScope(Scope):
 
     holds: Callable[[int], bool] = until_its_end
     jumps: tuple[int, ...] = (LEASE,)
-    """What is added to a clock that is set."""
+    """The amounts by which a clock may be set."""
 
     def _status(self, found: Running) -> ProcessStatus:
         own = found.status
@@ -76,7 +76,7 @@ class LeasedScope(Scope):
             yield event._replace(then=altered(event.then, are_leases_over=False))
 
     def _check(self, world: World, made: History, ballot: Ballot) -> None:
-        """What was replaced is as good as lost: it ends when the cut does. Until then it must have stopped."""
+        """A replaced process counts as lost, and ends with the partition. It must have stopped by then."""
         if ballot < world.under:
             raise ForkedError(f"{made} is acknowledged under {ballot}, and {world.acknowledged} is under {world.under}")
         check(altered(world, former=()), made, ballot)

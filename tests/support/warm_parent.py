@@ -131,7 +131,7 @@ def enter(network: int) -> None:
 
 
 def become(program: dict[str, Any]) -> None:
-    """Have what a process of its own would have."""
+    """Set up the attributes of a separate process."""
     os.chdir(program["folder"])
     os.environ.clear()
     os.environ.update(program["environment"])

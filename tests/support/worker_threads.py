@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it imports TensorFlow
 
 
 class Crew:
-    """Workers as threads, each with the batches that it trains; what one raises is raised by `join`.
+    """Workers as threads, each with its batches; `join` raises the error of a failed worker.
 
     Args:
         rig: whose workers they are.
