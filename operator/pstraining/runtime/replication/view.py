@@ -223,8 +223,8 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
             scheduled.
         lockstep: whether the newest step is on all members in sync, or on one that decides for all. Otherwise each has
             every acknowledged update, in its own order.
-        proposed: the last view that the chief has sent. Any process may have accepted it, so its ballot has no other
-            view.
+        proposed: the last view that the chief has sent. Some process may have accepted it, so its ballot has no
+            other view.
     """
     statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
     highest = max((status.promised for status in statuses.values()), default=NO_BALLOT)
