@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.launcher import contract
 from tests.processes.pods import FakePs, Pod, eventually, get, is_alive
 from tests.support.ports import free_neighbours
 
@@ -96,6 +97,64 @@ def test_a_server_that_the_job_no_longer_has_serves_no_more(server: Server) -> N
     server.write(1, 2)
     eventually(lambda: get(server.port + 1, "/v1/status")[1].get("state") == "Starting")
     assert server.pod.runs(), "its StatefulSet deletes it"
+
+
+class Member:
+    """A server of the second member of its shards, in a job with hot standbys.
+
+    Args:
+        make: makes the pod.
+        shard: its number.
+    """
+
+    def __init__(self, make: MakePod, shard: int) -> None:
+        self.shard, self.address = shard, f"127.0.0.1:{free_neighbours()}"
+        self.port = int(self.address.rpartition(":")[2])
+        self.pod = make("ps", {"ps": [OTHER]}, shard, PSTRAINING_MEMBER="1")
+
+    def write(self, shards: int, layout: int) -> int:
+        """The kubelet delivers a map with so many shards; return the task that the server has."""
+        addresses, task = [OTHER] * 2 * shards, self.shard + shards
+        if self.shard < shards:
+            addresses[task] = self.address
+        self.pod.write_cluster({"ps": addresses}, term=1, layout=layout, members=2, witnesses=[])
+        return task
+
+    def task(self) -> int:
+        """The task that the newest server was started as."""
+        return int(json.loads(self.pod.starts()[-1][2])["task"]["index"])
+
+
+def test_a_hot_standby_has_another_task_in_another_layout(pod: MakePod) -> None:
+    member = Member(pod, 1)
+    first = member.write(2, 1)
+    member.pod.start(*member.pod.puppet)
+    member.pod.started()
+    assert member.task() == first == 3
+    second = member.write(3, 2)
+    member.pod.started(2)
+    assert member.task() == second == 4
+
+
+def test_a_server_of_a_new_shard_waits_although_a_standby_has_the_number_of_its_shard(pod: MakePod) -> None:
+    member = Member(pod, 2)
+    member.write(2, 1)  # its task 2 is the standby of shard 0
+    member.pod.start(*member.pod.puppet)
+    eventually(lambda: "no shard 2" in member.pod.log())
+    assert not member.pod.starts()
+    assert member.pod.runs()
+    task = member.write(3, 2)
+    member.pod.started()
+    assert member.task() == task == 5
+
+
+def test_a_chief_that_has_saved_for_another_layout_ends_although_a_server_is_lost(pod: MakePod, ps: FakePs) -> None:
+    chief = pod("chief", {"chief": [OTHER], "ps": [ps.up().address]})
+    chief.start(*chief.puppet)
+    chief.started()
+    ps.down()
+    chief.order(contract.EXIT_SAVED)
+    assert chief.wait() == contract.EXIT_SAVED
 
 
 def worker_of(*fakes: FakePs) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.api import names
+from pstraining.api import contract, names
 from pstraining.core.policies import resharding, teardown
 from pstraining.core.policies.resharding import ReshardingStep
 from tests.support.builders import deep_merge, job
@@ -38,6 +38,8 @@ class History:
     """The layout that each leader's pod was started with, by the pod's name."""
     layouts: dict[int, int] = field(default_factory=dict)
     """The number of servers of each layout."""
+    served: str = ""
+    """The leader of hot standbys that has last run, and may have trained on since a save."""
 
     def after(self, name: str, event: Callable[[World], object]) -> "History":
         """The history with another event; this one stays as it is."""
@@ -51,7 +53,7 @@ class History:
             lingering={names.CHIEF},
         )
         event(world)
-        found = History(world, (*self.events, name), dict(self.leaders), dict(self.layouts))
+        found = History(world, (*self.events, name), dict(self.leaders), dict(self.layouts), self.served)
         found.check()
         return found
 
@@ -62,12 +64,24 @@ class History:
         assert len(leaders) <= 1, f"two leaders {after}"
         for name in leaders:
             assert self.leaders.setdefault(name, now) == now, f"two layouts are trained at once {after}"
+        is_new = now[0] not in self.layouts
         assert self.layouts.setdefault(*now) == now[1], f"one number for two layouts {after}"
+        if is_hot(self.world) and is_new and len(self.layouts) > 1:
+            assert not self.served, f"hot standbys lose what they serve {after}"
+        self._note_leaders(leaders)
         stopped = [w for w in self.world.writes if w[0] == "Delete" and w[1] in ("Deployment", "StatefulSet", "Pod")]
         assert not stopped, f"pods of workers or servers are replaced {after}"
         assert ("PersistentVolumeClaim", "digits-checkpoint") in self.world.children, (
             f"the checkpoints are lost {after}"
         )
+
+    def _note_leaders(self, leaders: list[str]) -> None:
+        """Whoever runs may train on; it leaves nothing that is not saved only if it ends with the evidence of it."""
+        for name in leaders:
+            self.served = name
+        container = self.world.pods.get(self.served, {}).get("status", {}).get("containerStatuses", [{}])[0]
+        if container.get("state", {}).get("terminated", {}).get("exitCode") == contract.EXIT_SAVED:
+            self.served = ""
 
     def key(self) -> str:
         """What tells this state from another one; terms and layouts count from the newest."""
@@ -93,8 +107,24 @@ class History:
             schedule(world)
             world.reconcile()
             world.controllers()
+            save(world)
         wanted = world.job["spec"]["ps"]["replicas"] if world.job is not None else 0
-        assert (phase(world), layout(world)[1], world.plan().actions) == ("Running", wanted, ()), self.events
+        shards = layout(world)[1] // (2 if is_hot(world) else 1)
+        assert (phase(world), shards, world.plan().actions) == ("Running", wanted, ()), self.events
+
+
+def is_hot(world: World) -> bool:
+    """Whether the job has hot standbys, one for each shard."""
+    return world.job is not None and world.job["spec"]["ps"].get("standby", {}).get("mode") == "Hot"
+
+
+def save(world: World) -> None:
+    """The chief of hot standbys, if it is asked to, saves the whole state and ends."""
+    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
+    chiefs = [p for n, p in world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
+    if "nextLayout" in found and chiefs and "deletionTimestamp" not in chiefs[0]["metadata"]:
+        term = int(chiefs[0]["metadata"]["labels"][names.LABEL_TERM])
+        world.end(names.CHIEF, code=contract.EXIT_SAVED, term=term)
 
 
 def layout(world: World) -> Layout:
@@ -151,6 +181,7 @@ EVENTS: dict[str, Callable[[World], object]] = {
     **{f"the operator dies after {n} writes": die(n) for n in (1, 2)},
     "the chief has saved": lambda world: world.gone(names.CHIEF),
     "the chief fails": lambda world: world.end(names.CHIEF, code=1),
+    "the chief saves for another layout": save,
     "the newest server is lost": unschedule,
     "the servers run": schedule,
 }
@@ -159,6 +190,7 @@ EVENTS: dict[str, Callable[[World], object]] = {
 JOBS: dict[str, dict[str, Any]] = {
     "no standbys": {},
     "warm standbys": {"ps": {"standby": {"mode": "Warm"}}},
+    "hot standbys": {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}},
     "a gang": {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}},
 }
 
@@ -196,6 +228,12 @@ def test_a_switch_beside_a_leader_that_still_runs_is_found(monkeypatch: pytest.M
     monkeypatch.setattr(teardown, "next_step", lambda *_: teardown.Stop())
     with pytest.raises(AssertionError, match="two layouts are trained at once"):
         list(explore(1000))
+
+
+def test_a_layout_without_the_evidence_of_a_save_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resharding, "has_saved", lambda *_: True)
+    with pytest.raises(AssertionError, match="hot standbys lose what they serve"):
+        list(explore(1000, JOBS["hot standbys"]))
 
 
 def test_a_number_that_is_used_for_two_layouts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

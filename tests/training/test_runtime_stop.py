@@ -1,11 +1,13 @@
 """A chief that is told to stop: no update that was acknowledged is lost, whether the servers stay or go."""
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pstraining.api import contract
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
 from pstraining.runtime.local import LocalJob, LocalProcess
@@ -56,6 +58,32 @@ def test_a_stopped_job_resumes_at_the_same_step(tmp_path: Path, chief: bool, lea
         restored = until(run, lambda: chiefs.events("restored"), "the saved state, on another number of servers")
         assert restored[0]["step"] == stopped
         until(run, lambda: steps_of(run, "worker-0") > stopped, "training that continues")
+
+
+def ask(run: LocalJob, **fields: Any) -> None:
+    """The job's cluster file gets other fields."""
+    path = run._folder / contract.CLUSTER_FILE
+    path.with_name("next").write_text(json.dumps({**run._file, **fields}))
+    path.with_name("next").rename(path)
+
+
+@in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step")  # the same save
+def test_a_chief_that_ends_for_another_layout_has_saved_all_that_hot_standbys_hold(tmp_path: Path) -> None:
+    with rare(tmp_path, ps=1, workers=1, standbys=1) as run:
+        chief, worker = run.processes["chief"], run.processes["worker-0"]
+        until(run, lambda: steps_of(run, "worker-0") > 20, "steps")
+        ask(run, nextLayout=2)
+        chief.popen.wait(60)
+        assert chief.popen.returncode == contract.EXIT_SAVED, transcript(run)
+        stopped = chief.events("stopped")[0]["step"]
+        assert stopped > 20
+        assert Checkpoints(tmp_path, keep=3).steps() == [stopped]
+        refused = wait_for(lambda: worker.events("refused"), "the worker is shut out", 30)
+        assert refused[0]["step"] == stopped, "no update was taken after those that were saved"
+        ask(run)  # the change is withdrawn
+        run.start(chief.task)
+        until(run, lambda: steps_of(run, "worker-0") > stopped, "training that continues")
+        assert not chief.events("restored"), "the servers kept the state"
 
 
 @in_all("tests/training/test_runtime_faults.py::test_the_next_chief_continues_with_the_servers_state")  # after a stop

@@ -114,6 +114,8 @@ EXIT_BAD_CONTRACT: Final = 72
 """The launcher's exit code if the pod violates this contract (EX_OSFILE)."""
 EXIT_BAD_SETTINGS: Final = 78
 """A program's exit code for errors in its code or settings, which another run would repeat (EX_CONFIG)."""
+EXIT_SAVED: Final = 79
+"""A chief's exit code once the whole state is saved for another layout, and the servers accept no more updates."""
 TERMINATION_MESSAGE_FILE: Final = "/dev/termination-log"
 """Kubernetes' default file of a container's message. The runtime writes the reason that it refused the program."""
 PS_LOSS_GRACE_SECONDS: Final = 10

@@ -67,6 +67,8 @@ ANNOTATION_SHARDS: Final = f"{GROUP}/shards"
 ANNOTATION_LAYOUT: Final = f"{GROUP}/layout"
 """On a StatefulSet of PSs: the number of the layout that its shards are; written together with ANNOTATION_SHARDS.
 Without it, all pods are replaced for another number of shards."""
+ANNOTATION_LAYOUT_TERM: Final = f"{GROUP}/layout-term"
+"""On a StatefulSet of PSs: the first term of the chief that trains the layout; written together with it."""
 ANNOTATION_FIXED: Final = f"{GROUP}/fixed-fields"
 """On objects that own pods: a hash of the fields that are fixed while the job runs."""
 ANNOTATION_SERVER_TEMPLATE: Final = f"{GROUP}/server-template"

@@ -131,9 +131,9 @@ def children(
     built = launcher.build(job, carried)
     built["metadata"]["name"] = launcher_map.name
     yield built
-    yield cluster_map.build(job, term, layout=layout.number)
+    yield cluster_map.build(job, term, layout=layout)
     yield from services.build_all(job, pointers)
-    yield from (services.build_ps(job, index) for index in range(job.spec.ps.replicas, count))
+    yield from services.build_starting(job, range(job.spec.ps.replicas, count))
     if standbys.standbys(job):
         yield from (standbys.build_budget(job, index) for index in range(job.spec.ps.replicas))
 
@@ -207,7 +207,7 @@ def surplus(snapshot: Snapshot, wanted: list[dict[str, Any]]) -> Iterator[Delete
 
 def refreshed(facts: Facts, term: int) -> Iterator[Apply]:
     """Annotate pods, so that the kubelet delivers a changed cluster map at once and not after a minute."""
-    job, snapshot, layout = facts.job, facts.snapshot, facts.resharding.number
+    job, snapshot, layout = facts.job, facts.snapshot, facts.resharding.layout
     digests = {role: cluster_map.digest(job, role, term, layout) for role in {p.role for p in snapshot.pods}}
     for pod in snapshot.pods:
         digest = digests[pod.role]
@@ -251,7 +251,7 @@ def kept(facts: Facts, clean_up: CleanUpStep) -> Iterator[Apply]:
     job, snapshot = facts.job, facts.snapshot
     child = snapshot.child(Kind.CONFIG_MAP, names.cluster_config_map(job.metadata.name))
     if clean_up.idle and child is not None and not child.deleting:
-        body = cluster_map.build(job, facts.current_term, layout=facts.resharding.number, ended=True)
+        body = cluster_map.build(job, facts.current_term, layout=facts.resharding.layout, ended=True)
         if not agrees(body, child.manifest):
             body["metadata"]["uid"] = child.uid
             yield Apply(child.kind, child.name, child.uid, body, Reason.JOB_FINISHED)
@@ -303,9 +303,11 @@ def switched(facts: Facts) -> Iterator[Apply]:
 
 def recorded(facts: Facts) -> Iterator[Apply]:
     """Record the current layout on the StatefulSets that still have a former one."""
+    if facts.resharding.servers is None:
+        return
     wanted = facts.resharding.annotations
     for child in facts.snapshot.of_kind(Kind.STATEFUL_SET):
-        if facts.resharding.servers is not None and not child.deleting and _layout(child) != wanted:
+        if not child.deleting and _layout(child) != wanted:
             yield _recording(facts, child, wanted)
 
 
@@ -318,7 +320,7 @@ def _recording(facts: Facts, child: Child, layout: dict[str, str]) -> Apply:
 
 def _layout(child: Child) -> dict[str, str]:
     """Return the annotations of a StatefulSet that record a layout."""
-    recorded = (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT)
+    recorded = (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT, names.ANNOTATION_LAYOUT_TERM)
     return {name: child.annotations[name] for name in recorded if name in child.annotations}
 
 

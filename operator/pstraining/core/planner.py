@@ -10,8 +10,8 @@
     refused template          nothing until the spec changes; then delete what exists, and create it again
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
-    another number of PSs     stop the chief, then record the new number; with hot standbys, stop in order, then create
-                              again
+    another number of PSs     stop the chief, or let it save and end, then record the new number; of some jobs, stop in
+                              order, then create again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
 The owners of children are corrected in all of these states but the first (policies/adoption.py, retain_policy.py).
@@ -108,7 +108,7 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
             return _stop(facts, Reason.RESHARDING)
         case ReshardingStep.STOP_LEADER | ReshardingStep.SWITCH:
             return _switch(facts)
-        case ReshardingStep.STEADY | ReshardingStep.START_SERVERS:
+        case ReshardingStep.STEADY | ReshardingStep.START_SERVERS | ReshardingStep.SAVE:
             return _run(facts, launcher)
 
 

@@ -47,6 +47,7 @@ STATUS_PORT = 2223
 EXIT_START_TIMEOUT = 75
 EXIT_BAD_CONTRACT = 72
 EXIT_BAD_SETTINGS = 78
+EXIT_SAVED = 79
 EXIT_MEANINGS = {
     0: "a PS's program must not end",
     137: "killed, most often for want of memory",

@@ -65,7 +65,8 @@ class Launcher:
         Raises:
             ExitError: the contract is not met.
         """
-        self.env, self.task = env, contract.read_task(env)
+        self.env = env
+        self.replica = self.task = contract.read_task(env)
         is_builtin = self.task[0] == "ps" and env[contract.ENV_SERVER] == "Builtin"
         self.command = [sys.executable, __file__, "serve"] if is_builtin else command
         self.policy = env.get(contract.ENV_RESTART_POLICY, "")
@@ -90,7 +91,6 @@ class Launcher:
         self.supervisor = supervisor.Supervisor()
         cluster = self.await_membership()
         if self.task[0] == "ps":
-            self.task = ("ps", self.shard_members.task(self.task[1], env.get(contract.ENV_MEMBER, "")))
             self.port = contract.host_and_port(cluster["ps"][self.task[1]])[1]
 
     def cluster(self) -> contract.Cluster:
@@ -104,8 +104,12 @@ class Launcher:
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
-            cluster, content = contract.read_cluster(text, path, *self.task), json.loads(text)
-            self.job_ended, self.shard_members = bool(content.get("ended")), members.ShardMembers(content)
+            cluster, content = contract.read_cluster(text, path, *self.replica), json.loads(text)
+            shard_members = members.ShardMembers(content)
+            if self.replica[0] == "ps":
+                task = shard_members.task(self.replica[1], self.env.get(contract.ENV_MEMBER, ""))
+                self.task = ("ps", task)  # with hot standbys, it depends on the number of shards
+            self.job_ended, self.shard_members = bool(content.get("ended")), shard_members
             self.layout = terms.layout_of(content)
             return cluster
         except ValueError as error:
@@ -230,7 +234,7 @@ class Launcher:
         """Whether the program failed because a PS was lost, by the PSs' state before and after."""
         if self.terms.is_layout_over(self.layout):
             return True
-        if code == contract.EXIT_BAD_SETTINGS:
+        if code in (contract.EXIT_BAD_SETTINGS, contract.EXIT_SAVED):
             return False
         started = time.monotonic()
         while True:
@@ -256,7 +260,8 @@ class Launcher:
             self.supervisor.before_stop = self.draining.announce
         crashes = 0
         while True:
-            env = contract.program_env(self.env, self.await_membership(), *self.task)
+            cluster = self.await_membership()
+            env = contract.program_env(self.env, cluster, *self.task)
             code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, self.terms.is_over)
             if self.terms.is_over() and not self.supervisor.stopped_by:
                 contract.log("the server is started again, empty: for the chief's next attempt, or for another layout")

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from .contract import DRAINING_MARKERS, ENV_NODE, NODE_FILE
+    from .contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError
 else:
-    from contract import DRAINING_MARKERS, ENV_NODE, NODE_FILE
+    from contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError
 
 if TYPE_CHECKING:
     from .probe import PsProbe
@@ -50,7 +50,14 @@ class ShardMembers:
         """Whether shards have hot standbys."""
 
     def task(self, shard: int, member: str) -> int:
-        """Return the task index of a shard's member."""
+        """Return the task index of a shard's member.
+
+        Raises:
+            NotAMemberError: the cluster does not have the shard.
+        """
+        if shard >= self._shards:
+            message = f"the cluster map has {self._shards} shards of parameter servers, and no shard {shard}"
+            raise NotAMemberError(EXIT_BAD_CONTRACT, message)
         return shard + int(member or 0) * self._shards if self.hot else shard
 
     def peers(self, task: int) -> list[str]:

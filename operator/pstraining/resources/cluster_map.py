@@ -12,7 +12,7 @@ from pstraining.api import contract, names
 from pstraining.api.autoscaling import AutoscalingMode
 from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
 from pstraining.resources import standbys
-from pstraining.resources.layout import FIRST
+from pstraining.resources.layout import FIRST, ServerLayout
 from pstraining.resources.metadata import metadata
 
 
@@ -49,13 +49,13 @@ def _address(host: str) -> str:
     return f"{host}:{contract.TF_PORT}"
 
 
-def document(job: PSTrainingJob, term: int = 1, *, layout: int = FIRST.number, ended: bool = False) -> str:
+def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST, ended: bool = False) -> str:
     """Return the file's text: equal specs, terms and layouts have equal texts.
 
     Args:
         job: the owner.
         term: the chief's newest term. If servers ignore it, the text always has the first one.
-        layout: the number of the layout; the first is left out.
+        layout: the layout; the number of the first is left out.
         ended: whether the job has ended, so that restarted containers must idle.
     """
     spec = job.spec
@@ -67,8 +67,12 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: int = FIRST.number, e
         "term": term if followed else 1,
         "training": spec.training.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
-    if layout != FIRST.number:
-        content["layout"] = layout
+    if layout.number != FIRST.number:
+        content["layout"] = layout.number
+    if standbys.is_hot(job) and layout.term != FIRST.term:
+        content["layoutTerm"] = layout.term
+    if layout.ending:
+        content["nextLayout"] = layout.number + 1
     if standbys.is_hot(job):
         content["members"] = standbys.members(job)
         witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(standbys.witnesses(job))]
@@ -92,24 +96,26 @@ class _Digests:
     """Digests of the last job by term and layout, as every pod of a job has one. The job does not change."""
 
     job: PSTrainingJob | None = None
-    found: dict[tuple[int, int], str] = field(default_factory=dict)
+    found: dict[tuple[int, int, int, bool], str] = field(default_factory=dict)
 
 
 _digests = _Digests()
 
 
-def digest(job: PSTrainingJob, role: str, term: int, layout: int = FIRST.number) -> str:
-    """Return a short hash of the fields that a role reads; only PSs read the term."""
+def digest(job: PSTrainingJob, role: str, term: int, layout: ServerLayout = FIRST) -> str:
+    """Return a short hash of the fields that a role reads; only PSs read the term, only the chief that it is to end."""
     if _digests.job is not job:
         _digests.job, _digests.found = job, {}
-    version = (term if role == names.PS else 1), layout
+    own_term, ending = (term if role == names.PS else 1), layout.ending and role == names.CHIEF
+    version = own_term, layout.number, layout.term, ending
     if version not in _digests.found:
-        text = document(job, version[0], layout=layout)
+        read = ServerLayout(layout.number, layout.term, ending=ending)
+        text = document(job, own_term, layout=read)
         _digests.found[version] = hashlib.sha256(text.encode()).hexdigest()[:10]
     return _digests.found[version]
 
 
-def build(job: PSTrainingJob, term: int, *, layout: int = FIRST.number, ended: bool = False) -> dict[str, Any]:
+def build(job: PSTrainingJob, term: int, *, layout: ServerLayout = FIRST, ended: bool = False) -> dict[str, Any]:
     """Return the cluster map's ConfigMap."""
     return {
         "apiVersion": "v1",

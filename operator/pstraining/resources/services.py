@@ -4,7 +4,7 @@ All of them publish addresses that are not ready: the launcher orders the start,
 PS that is restarting.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,15 @@ def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[d
     if job.spec.worker.addressing is Addressing.CLUSTER_IP:
         for index in range(job.spec.worker.replicas):
             yield build_worker(job, index)
+
+
+def build_starting(job: PSTrainingJob, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Yield the Services of the shards that only the next layout has, and whose servers start for it."""
+    for index in indices:
+        members = range(standbys.members(job)) if standbys.is_hot(job) else ()
+        yield from (build_member(job, index, member) for member in members)
+        if not members:
+            yield build_ps(job, index)
 
 
 def build_headless(job: PSTrainingJob) -> dict[str, Any]:

@@ -32,9 +32,11 @@ def build_parameter_servers(
     """
     found = outline_parameter_servers(job, member)
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
-    if layout.recorded or (launcher.is_current and not standbys.is_hot(job)):
+    if layout.recorded or launcher.is_current:
         # Without it, all pods are replaced for another number of shards: a former launcher follows no layout.
         made_for[names.ANNOTATION_LAYOUT] = str(layout.number)
+        if standbys.is_hot(job):
+            made_for[names.ANNOTATION_LAYOUT_TERM] = str(layout.term)
     found["metadata"]["annotations"] = made_for
     found["spec"] |= {
         "serviceName": names.headless_service(job.metadata.name),

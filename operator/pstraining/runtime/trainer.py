@@ -270,7 +270,7 @@ class Trainer:
             work()
             return None
         worker = WorkerThread(work if cluster.task.type == "worker" else None)
-        stop = GracefulStop()
+        stop = GracefulStop(partial(clusters.is_layout_ending, cluster))
         stop.install()
         with tf.device(client.local):
             tracking.start(history.settings)

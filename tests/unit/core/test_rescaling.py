@@ -262,9 +262,10 @@ def test_what_is_planned_costs_nobody_a_restart_or_a_warning() -> None:
     assert [e.reason for e in world.reported if e.type == "Warning"] == ["CheckpointNotDurable"]
 
 
-@pytest.mark.parametrize("spec", [HOT, {}])
-def test_with_hot_standbys_or_a_former_launcher_all_pods_are_replaced_in_order(spec: dict[str, Any]) -> None:
-    world = World(job(spec=deep_merge({"ps": {"replicas": 1}, "checkpoint": CHECKPOINT}, spec)))
+@pytest.mark.parametrize("spec", [HOT, HOT | {"checkpoint": {"volume": {"emptyDir": {}}}}, {}])
+def test_hot_standbys_that_cannot_be_saved_and_a_former_launcher_get_new_pods_in_order(spec: dict[str, Any]) -> None:
+    """The state of hot standbys is not thrown away for checkpoints that do not outlive the chief's pod."""
+    world = World(job(spec=deep_merge({"ps": {"replicas": 1}, "checkpoint": None if spec else CHECKPOINT}, spec)))
     if not spec:
         world.launcher = LauncherFiles("former", {})
         world.reconcile()

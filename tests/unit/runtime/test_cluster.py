@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.config.cluster import ClusterError, Task, read
+from pstraining.runtime.config.cluster import ClusterError, Task, is_layout_ending, read
 
 CLUSTER = {"chief": ["c:2222"], "worker": ["w0:2222", "w1:2333"], "ps": ["p0:2222"]}
 
@@ -71,6 +71,28 @@ def test_witnesses_are_read_from_the_map_of_any_operator(tmp_path: Path, shared:
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(shared))
     assert read(environment(PSTRAINING_CLUSTER_FILE=str(file))).witnesses == expected
+
+
+@pytest.mark.parametrize(
+    ("shared", "ends"),
+    [
+        ({}, False),
+        ({"nextLayout": 2}, True),
+        ({"layout": 2, "nextLayout": 2}, False),
+        ({"layout": 2, "nextLayout": 3}, True),
+        ({"nextLayout": "soon"}, False),
+    ],
+)
+def test_the_map_asks_the_chief_to_save_for_another_layout(tmp_path: Path, shared: Any, ends: bool) -> None:
+    file = tmp_path / "cluster.json"
+    found = environment(PSTRAINING_CLUSTER_FILE=str(file))
+    file.write_text(json.dumps({name: number for name, number in shared.items() if name == "layout"}))
+    cluster = read(found)
+    assert (cluster.layout, cluster.first_term) == (shared.get("layout", 1), 1)
+    file.write_text(json.dumps(shared))
+    assert is_layout_ending(cluster, found) is ends
+    file.unlink()
+    assert not is_layout_ending(cluster, found), "no map asks for nothing"
 
 
 def test_addresses_by_index_are_put_in_order() -> None:

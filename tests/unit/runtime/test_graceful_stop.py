@@ -8,8 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from pstraining.api import contract
+from pstraining.runtime.checkpoint.errors import NotSavedError
 from pstraining.runtime.chief import shutdown
-from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
+from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.shutdown import AGAIN_SECONDS, GracefulStop, StoppedError
 from pstraining.runtime.replication.renewal import RenewalDueError
 
 ENDLESS = 60.0
@@ -66,6 +69,57 @@ def test_an_error_of_the_last_save_is_raised(stop: GracefulStop) -> None:
 
     with pytest.raises(ValueError, match="the reason"), stop.deferred():
         save()
+
+
+def test_the_exit_code_of_a_save_for_another_layout_is_its_evidence(stop: GracefulStop) -> None:
+    ending = GracefulStop(lambda: True)
+    with pytest.raises(SystemExit, match=str(contract.EXIT_SAVED)), ending.deferred():
+        ending.check_layout(can_save=True)
+
+
+def test_no_layout_ends_without_a_folder_or_a_request() -> None:
+    with GracefulStop(lambda: True).deferred() as _:
+        GracefulStop(lambda: True).check_layout(can_save=False)
+        GracefulStop(lambda: False).check_layout(can_save=True)
+
+
+def test_training_continues_after_a_save_for_another_layout_that_fails() -> None:
+    now = [0.0]
+    ending = GracefulStop(lambda: True, lambda: now[0])
+    with pytest.raises(StoppedError):
+        ending.check_layout(can_save=True)
+    with pytest.raises(FencedError), ending.saving():
+        raise NotSavedError
+    ending.check_layout(can_save=True)  # not yet again
+    now[0] = AGAIN_SECONDS
+    with pytest.raises(StoppedError):
+        ending.check_layout(can_save=True)
+
+
+def test_a_failed_save_after_the_signal_ends_the_process(stop: GracefulStop) -> None:
+    def fail() -> None:
+        raise NotSavedError
+
+    saved = []
+    with exits(), stop.deferred():
+        terminate()
+        with stop.saving():
+            fail()
+        saved.append(0)  # nothing is raised that would let training continue
+    assert saved
+
+
+def test_the_signal_during_a_save_for_another_layout_leaves_no_evidence() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    ending = GracefulStop(lambda: True)
+    ending.install()
+    try:
+        with exits(), ending.deferred():
+            terminate()
+            ending.check_layout(can_save=True)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_a_due_renewal_yields_to_the_exit(stop: GracefulStop) -> None:

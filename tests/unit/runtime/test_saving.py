@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.naming import Key
-from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
+from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import State, SupersededError
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 from pstraining.runtime.model.partition import Tensor, partition

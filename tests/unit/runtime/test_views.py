@@ -24,6 +24,7 @@ from pstraining.runtime.replication.view import (
     active_view,
     anticipated_failures,
     next_action,
+    of_layout,
     switched_over,
 )
 
@@ -314,3 +315,35 @@ def test_a_ballot_has_one_view(epoch: int, proposed: View | None, expected: Ball
 def test_a_quorum_is_more_than_half(voters: int, quorum: int) -> None:
     counted = Voters((tuple(f"m{n}" for n in range(voters)),), ())
     assert [counted.is_quorum(number) for number in range(voters + 1)] == [n >= quorum for n in range(voters + 1)]
+
+
+@pytest.mark.parametrize(
+    ("promised", "first_term", "counts"),
+    [((0, 0), 5, True), ((4, 9), 5, False), ((5, 0), 5, True), ((6, 1), 5, True), ((1, 1), 1, True)],
+)
+def test_a_promise_to_an_earlier_chief_is_of_a_former_layout(
+    promised: tuple[int, int], first_term: int, counts: bool
+) -> None:
+    status = ProcessStatus(7, Ballot(*promised))
+    assert of_layout(status, first_term) == (status if counts else Unreachable.CRASHED)
+
+
+def test_voters_of_a_former_layout_neither_vote_nor_tell_their_view() -> None:
+    """The programs of workers may run on for seconds. Alone they may be more than half of all voters."""
+    former = View(Ballot(1, 1), ((Process("ps-0", 1), Process("ps-1", 2)),))
+    stale = ProcessStatus(9, Ballot(1, 1), is_voter=True, view=former)
+    workers = tuple(f"worker-{index}" for index in range(8))
+    voters = Voters((("ps-0", "ps-2"), ("ps-1", "ps-3")), workers)
+    members = {task: ProcessStatus(0) for task in voters.members}
+
+    def decided(first_term: int) -> Any:
+        heard = {task: of_layout(stale, first_term) for task in workers}
+        observation: Observation = members | heard
+        promised = {task: replace(status, promised=Ballot(2, 1)) for task, status in members.items()}
+        assert isinstance(next_action(Ballot(2, 0), voters, observation), Prepare)
+        again = {t: s if isinstance(s, Unreachable) else replace(s, promised=Ballot(2, 1)) for t, s in heard.items()}
+        return next_action(Ballot(2, 1), voters, promised | again)
+
+    assert isinstance(decided(2), RestoreCheckpoint), "the checkpoint that was saved for this layout"
+    with pytest.raises((IndexError, AssertionError, ValueError)):
+        decided(1)

@@ -25,7 +25,7 @@ from pstraining.core.policies.failures import (
     decide,
     newest_end,
 )
-from pstraining.core.policies.resharding import began
+from pstraining.core.policies.resharding import began, has_saved
 from pstraining.core.policies.success import runs_for_ever, succeeded
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.standbys import members
@@ -118,7 +118,7 @@ def count_failures(
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
             if (stopping and pod.deleting) or _is_superseded(pod, old, pods_by_uid):
                 continue
-            if change is not None and _stays(job, pod, change):
+            if has_saved(job, pod) or (change is not None and _stays(job, pod, change)):
                 if (pardoned := _pardoned(pod, old)) is not old:
                     records[key] = pardoned
                 continue

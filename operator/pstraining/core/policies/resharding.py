@@ -4,6 +4,7 @@ The parameters are partitioned over the servers when a chief starts, so another 
 the programs from a checkpoint. This is a layout. The pods of workers and of servers stay:
 
     START_SERVERS  more servers are wanted, and not all of them run: they start beside training, without any state
+    SAVE           with hot standbys: the chief is asked to save; it shuts updates out, and ends once all of it is saved
     STOP_LEADER    the leader stops and may save, while the servers of the current layout serve
     SWITCH         the leader is over: one write to the StatefulSet records the next layout
     STEADY         the layout is the spec's: the cluster map has it, and the next attempt of the chief starts
@@ -18,15 +19,20 @@ step; training then continues with the current layout.
 The write is one to the StatefulSet of the primaries. Those of warm standbys are copies of its record: the highest
 number counts, and copies follow before the cluster map does. A StatefulSet that is lost costs no layout.
 
-Jobs with hot standbys, and jobs that run with the launcher of a former version, have no number. Their pods are
-replaced. If only the replicas of a StatefulSet were changed by hand, they are corrected.
+Hot standbys have every acknowledged update, so the state that they serve is only thrown away once it is saved. The
+chief then ends with an exit code of its own, which is the evidence of it. A chief that ends otherwise, or whose state
+cannot be saved, gives no other layout: training continues. Without a chief, or a checkpoint that outlives its pod, all
+pods are replaced.
+
+Jobs that run with the launcher of a former version have no number. Their pods are replaced. If only the replicas of a
+StatefulSet were changed by hand, they are corrected.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pstraining.api import names
+from pstraining.api import contract, names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.numbers import number
@@ -42,6 +48,7 @@ class ReshardingStep(Enum):
     """What a job does about the number of its servers."""
 
     START_SERVERS = "more servers are wanted, and not all of them run"
+    SAVE = "the chief saves the state and ends, while hot standbys keep it"
     STOP_LEADER = "the leader stops and may save"
     SWITCH = "the next layout is recorded"
     STEADY = "the layout is the spec's"
@@ -61,6 +68,12 @@ class Resharding:
     """How many of the shards that only the next layout has are up."""
     number: int = 1
     """The number of the current layout."""
+    term: int = 1
+    """The first term of the chief that trains the current layout."""
+    next_term: int = 1
+    """The term of the next chief."""
+    is_hot: bool = False
+    """Whether the job has hot standbys."""
     leader_may_run: bool = False
     """Whether the leader exists or may still write a checkpoint."""
     servers: Child | None = None
@@ -69,8 +82,9 @@ class Resharding:
     @property
     def layout(self) -> ServerLayout:
         """The layout to render now."""
-        keeps = self.servers is not None
-        return ServerLayout(self.number, max(0, self.wanted - self.current) if keeps else 0, recorded=keeps)
+        keeps, ending = self.servers is not None, self.step is ReshardingStep.SAVE
+        starting = max(0, self.wanted - self.current) if keeps else 0
+        return ServerLayout(self.number, self.term, starting, ending=ending, recorded=keeps)
 
     @property
     def servers_wanted(self) -> int:
@@ -85,22 +99,24 @@ class Resharding:
     @property
     def annotations(self) -> dict[str, str]:
         """The annotations of a StatefulSet that record the current layout."""
-        return annotations(self.current, self.number)
+        return annotations(self.current, self.number, self.term if self.is_hot else None)
 
     @property
     def next_annotations(self) -> dict[str, str]:
         """The annotations of the StatefulSet that record the next layout."""
-        return annotations(self.wanted, self.number + 1)
+        return annotations(self.wanted, self.number + 1, self.next_term if self.is_hot else None)
 
 
-def annotations(shards: int, layout: int) -> dict[str, str]:
+def annotations(shards: int, layout: int, term: int | None = None) -> dict[str, str]:
     """Return the annotations that record a layout.
 
     Args:
         shards: its number of shards.
         layout: its number.
+        term: the first term of the chief that trains it; None without hot standbys.
     """
-    return {names.ANNOTATION_SHARDS: str(shards), names.ANNOTATION_LAYOUT: str(layout)}
+    found = {names.ANNOTATION_SHARDS: str(shards), names.ANNOTATION_LAYOUT: str(layout)}
+    return found if term is None else found | {names.ANNOTATION_LAYOUT_TERM: str(term)}
 
 
 def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
@@ -118,16 +134,27 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
         return Resharding(
             ReshardingStep.REPLACE_ALL if differs else ReshardingStep.STEADY, wanted, wanted, leader_may_run=leader
         )
-    layout, current = max((number, shards) for shards, number in recorded.values())
+    layout, current, term = max(recorded.values())
+    is_hot = standbys.is_hot(job)
+    newest = _newest(snapshot) if is_hot else 0  # a pass over other jobs has no use for it
+    if is_hot and current != wanted and not _can_save(job):
+        return Resharding(ReshardingStep.REPLACE_ALL, wanted, wanted, leader_may_run=leader)
     running = sum(_is_up(job, snapshot.pods_of(names.PS, index)) for index in range(current, wanted))
     primaries = snapshot.child(Kind.STATEFUL_SET, names.ps_stateful_set(job.metadata.name))
-    step = next_step(current, wanted, running, leader_may_run=leader)
+    saved = None
+    if is_hot:
+        saved = any(has_saved(job, p) and p.term == newest for p in snapshot.pods_of(names.CHIEF))
+        saved &= all(p.over for p in snapshot.pods_of(names.CHIEF))
+    step = next_step(current, wanted, running, leader_may_run=leader, saved=saved)
     if step is not ReshardingStep.STEADY and (primaries is None or primaries.name not in recorded):
         step = ReshardingStep.START_SERVERS  # the next layout is recorded on no other: it is created again first
-    return Resharding(step, current, wanted, running, layout, leader, primaries or sets[0])
+    known = (current, wanted, running, layout, term, newest + 1, is_hot)
+    return Resharding(step, *known, leader and step is not ReshardingStep.SWITCH, primaries or sets[0])
 
 
-def next_step(current: int, wanted: int, running: int, *, leader_may_run: bool) -> ReshardingStep:
+def next_step(
+    current: int, wanted: int, running: int, *, leader_may_run: bool, saved: bool | None = None
+) -> ReshardingStep:
     """Return the next step of a job whose pods stay.
 
     Args:
@@ -135,12 +162,22 @@ def next_step(current: int, wanted: int, running: int, *, leader_may_run: bool) 
         wanted: the number of servers in the spec.
         running: how many of the shards are up that only the next layout has.
         leader_may_run: whether the leader exists or may still write a checkpoint.
+        saved: whether the newest chief has ended with the whole state saved; None without hot standbys.
     """
     if current == wanted:
         return ReshardingStep.STEADY
     if running < wanted - current:
         return ReshardingStep.START_SERVERS
+    if saved is not None:
+        return ReshardingStep.SWITCH if saved else ReshardingStep.SAVE
     return ReshardingStep.STOP_LEADER if leader_may_run else ReshardingStep.SWITCH
+
+
+def has_saved(job: PSTrainingJob, pod: Pod) -> bool:
+    """Whether a chief with hot standbys has ended because the whole state is saved for another layout."""
+    end = pod.container.terminated
+    is_chief = pod.role == names.CHIEF and standbys.is_hot(job)
+    return is_chief and end is not None and end.exit_code == contract.EXIT_SAVED
 
 
 def effective(job: PSTrainingJob, resharding: Resharding) -> PSTrainingJob:
@@ -174,6 +211,9 @@ def progress(
         message = f"{resharding.running} of {new} new parameter servers run; until all do, training continues with "
         message += f"{resharding.current}. Set ps.replicas to {resharding.current} to withdraw the change."
         return True, Reason.STARTING_SERVERS, f"{message} {trouble}".rstrip()
+    if step is ReshardingStep.SAVE:
+        message = f"For ps.replicas {count}, the chief saves the state and ends; training continues until it has. "
+        return True, Reason.CHECKPOINTING, f"{message}Set ps.replicas to {resharding.current} to withdraw the change."
     if step is not ReshardingStep.STEADY and resharding.leader_may_run:
         leader = "the chief" if job.spec.chief.enabled else "worker 0"
         message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"
@@ -211,10 +251,25 @@ def _runs(pod: Pod) -> bool:
     return pod.container.running and not (pod.deleting or pod.over or pod.silent)
 
 
-def _recorded(child: Child) -> tuple[int, int] | None:
-    """Return the number of shards and the number of the layout that a StatefulSet records; None without them."""
-    shards, layout = (number(child.annotations.get(a)) for a in (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT))
-    return None if shards is None or layout is None or child.deleting else (shards, layout)
+def _can_save(job: PSTrainingJob) -> bool:
+    """Whether the state that hot standbys hold can be saved for the next chief."""
+    checkpoint = job.spec.checkpoint
+    return job.spec.chief.enabled and checkpoint is not None and "emptyDir" not in (checkpoint.volume or {})
+
+
+def _newest(snapshot: Snapshot) -> int:
+    """Return the newest term of a chief; 0 before the first."""
+    jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
+    seen = (*(j.number(names.LABEL_TERM) for j in jobs), *(p.term for p in snapshot.pods_of(names.CHIEF)))
+    status = snapshot.typed_status
+    return max((*seen, status.term), default=0)
+
+
+def _recorded(child: Child) -> tuple[int, int, int] | None:
+    """Return number, shards and first term of the layout that a StatefulSet records; None without a record."""
+    keys = (names.ANNOTATION_LAYOUT, names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT_TERM)
+    layout, shards, term = (number(child.annotations.get(key)) for key in keys)
+    return None if shards is None or layout is None or child.deleting else (layout, shards, term or 1)
 
 
 def _shards(child: Child) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 from pstraining.runtime.checkpoint import interval as intervals
 from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
-from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.state import StateBlocks, StateParts
 from pstraining.runtime.checkpoint.storage import Checkpoints
@@ -25,10 +25,6 @@ from pstraining.runtime.telemetry.events import event
 FIRST_RETRY: Final = 10.0
 LONGEST_RETRY: Final = 300.0
 """Seconds until a failed save is retried. They double with each failure, up to LONGEST_RETRY."""
-
-
-class NotSavedError(OSError):
-    """The last state could not be saved."""
 
 
 class Saver:

@@ -9,13 +9,13 @@ more updates, and saves the newest state first if it has a folder for checkpoint
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.fencing import Writer
-from pstraining.runtime.checkpoint.saver import NotSavedError, Saver
+from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import StateLostError, StateParts, SupersededError, whole
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
@@ -173,7 +173,7 @@ class Chief:
             self._watch()
             return self._end()
         except StoppedError:
-            with suppress(NotSavedError):  # the saver reports the error, and earlier checkpoints are kept
+            with self._stop.saving():
                 self._save_and_shut()
             raise
 
@@ -287,6 +287,7 @@ class Chief:
                 self._establish_term()
             if self._is_over():
                 return
+            self._stop.check_layout(can_save=self._saver is not None)
             done = self._trained()
             self._reporter.begin(done)
             if self._reporter.stop_asked:

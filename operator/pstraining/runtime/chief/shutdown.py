@@ -1,12 +1,19 @@
-"""SIGTERM on the chief: it ends the process at once, unless the state has to be saved first."""
+"""SIGTERM on the chief: it ends the process at once, unless the state has to be saved first.
+
+A job with hot standbys that gets another layout asks the chief to end as well, and only after the whole state is saved.
+"""
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from pstraining.api import contract
+from pstraining.runtime.checkpoint.errors import NotSavedError
+from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.replication.renewal import RenewalDueError
 from pstraining.runtime.telemetry.events import event
 
@@ -20,8 +27,12 @@ RECOVERY_SECONDS: Final = 5.0
 """Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
 
 
+AGAIN_SECONDS: Final = 30.0
+"""Seconds from a save for another layout that failed to the next one; training continues meanwhile."""
+
+
 class StoppedError(Exception):
-    """The process received SIGTERM; the deferring block may save its state now."""
+    """The process received SIGTERM, or its layout ends; the deferring block may save its state now."""
 
 
 class _ExpiredError(Exception):
@@ -29,9 +40,19 @@ class _ExpiredError(Exception):
 
 
 class GracefulStop:
-    """Receives SIGTERM, and defers the exit while the state is being saved."""
+    """Receives SIGTERM, and defers the exit while the state is being saved.
 
-    def __init__(self) -> None:
+    Args:
+        is_layout_ending: whether the job waits for the state to be saved for another layout.
+        clock: returns seconds on a monotonic clock.
+    """
+
+    def __init__(
+        self, is_layout_ending: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_layout_ending, self._clock, self._postponed_until = is_layout_ending, clock, clock()
+        self.is_switching = False
+        """Whether the process ends for another layout, and only if the whole state is saved."""
         self._asked = self._deferred = self._recovers = self._is_installed = False
         self._former_timer: tuple[float, float] | None = None
 
@@ -53,7 +74,8 @@ class GracefulStop:
         try:
             yield
         except StoppedError:
-            pass
+            if self.is_switching and not self._asked:
+                raise SystemExit(contract.EXIT_SAVED) from None
         except RenewalDueError:  # the state has just been saved
             if not self._asked:
                 raise
@@ -85,6 +107,26 @@ class GracefulStop:
         """Raise StoppedError once the process has received SIGTERM."""
         if self._asked:
             raise StoppedError
+
+    def check_layout(self, *, can_save: bool) -> None:
+        """Raise StoppedError if the state can be saved, and is to be, for another layout."""
+        self.is_switching = can_save and self._clock() >= self._postponed_until and self._is_layout_ending()
+        if self.is_switching:
+            raise StoppedError
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Let a block save the state; the saver reports why it cannot, and earlier checkpoints are kept.
+
+        Raises:
+            FencedError: the state is not saved, the process has not received SIGTERM, and training continues.
+        """
+        try:
+            yield
+        except NotSavedError:
+            if self.is_switching and not self._asked:
+                self._postponed_until = self._clock() + AGAIN_SECONDS
+                raise FencedError("the state is not saved, and training continues") from None
 
     def exit_unsaved(self, reason: str) -> None:
         """Report that the state cannot be saved and exit, once the process has received SIGTERM."""

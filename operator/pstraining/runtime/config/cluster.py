@@ -49,6 +49,10 @@ class Cluster:
     """Servers of each shard. Of n shards, parameter server i + m n is member m of shard i."""
     witnesses: tuple[str, ...] = ()
     """host:port of every witness, see `replication.witness`. Empty if workers do not vote."""
+    layout: int = 1
+    """The number of the layout, which counts how the parameters were partitioned."""
+    first_term: int = 1
+    """The first term of a chief that trains this layout; a promise to an earlier one is of another layout."""
     job_uid: str = ""
     """The job's uid, which no earlier or later job of its name has; empty if unknown."""
     namespace: str = ""
@@ -130,6 +134,8 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         term=_term(env.get(contract.ENV_TERM) or "1"),
         witnesses=_witnesses(shared),
         members=_members(shared.get("members", 1), len(addresses["ps"])),
+        layout=int(shared.get("layout") or 1),
+        first_term=int(shared.get("layoutTerm") or 1),
         job_uid=env.get(contract.ENV_JOB_UID) or "",
         namespace=env.get(contract.ENV_NAMESPACE) or str(shared.get("namespace") or ""),
         gpus=int(env.get(contract.ENV_GPUS) or 0),
@@ -149,6 +155,17 @@ def number_of_workers(cluster: Cluster, environ: Mapping[str, str] | None = None
         return len(tasks) or cluster.workers
     except (ClusterError, KeyError, TypeError):
         return cluster.workers
+
+
+def is_layout_ending(cluster: Cluster, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether the job waits for this task to save the state for another layout, by a pod's cluster file.
+
+    A file that cannot be read asks for nothing.
+    """
+    try:
+        return int(_cluster_file(_path(os.environ if environ is None else environ))["nextLayout"]) > cluster.layout
+    except (ClusterError, KeyError, TypeError, ValueError):
+        return False
 
 
 def _path(env: Mapping[str, str]) -> Path:

@@ -60,6 +60,11 @@ class MemberReply(NamedTuple):
     draining: Tensor
     """Whether the member's pod is being terminated. bool[]."""
 
+    @property
+    def promised(self) -> Ballot:
+        """Return the highest ballot that the member has promised."""
+        return encoding.ballot(ShardRecord.from_vector(self.record).fence)
+
     def status(self, tasks: Sequence[str], *, shards: int, members: int) -> ProcessStatus:
         """Return the member's status on the chief.
 

@@ -13,6 +13,7 @@ from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import acceptor_ops, witness
+from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps
 from pstraining.runtime.replication.messages import MemberReply
 from pstraining.runtime.replication.view import Process, ProcessStatus, Unreachable, View, Voters
@@ -154,16 +155,22 @@ class MemberMonitor:
                 return Unreachable.UNCONNECTED
         return Unreachable.CRASHED
 
-    def _call(self, index: int) -> ProcessStatus | None:
+    def _call(self, index: int) -> ProcessStatus | Unreachable | None:
         try:
             reply: MemberReply = self._client.call(self._reads[index], tf.constant(self._draining))
         except ShardLostError:
             return None
-        return reply.status(self.names, shards=self.store.layout.ps, members=self._client.cluster.members)
+        cluster = self._client.cluster
+        former = views.of_layout(ProcessStatus(0, reply.promised), cluster.first_term)
+        if isinstance(former, Unreachable):
+            return former  # its view cannot be read: it has another number of shards
+        return reply.status(self.names, shards=self.store.layout.ps, members=cluster.members)
 
     def _ask_worker(self, worker: tuple[str, str]) -> ProcessStatus | Unreachable:
         task, address = worker
-        return Unreachable.SUSPECTED if self._was_suspected_just_now(task) else self._note(task, _ask_witness(address))
+        if self._was_suspected_just_now(task):
+            return Unreachable.SUSPECTED
+        return self._note(task, _ask_witness(address, self._client.cluster.first_term))
 
     def _was_suspected_just_now(self, voter: int | str) -> bool:
         return time.monotonic() < self._unanswered_at.get(voter, 0.0) + ASK_AGAIN
@@ -174,9 +181,9 @@ class MemberMonitor:
         return status
 
 
-def _ask_witness(address: str) -> ProcessStatus | Unreachable:
+def _ask_witness(address: str, first_term: int) -> ProcessStatus | Unreachable:
     try:
-        return witness.ask(address, Request(Verb.READ), PROBE_TIMEOUT_SECONDS)
+        return views.of_layout(witness.ask(address, Request(Verb.READ), PROBE_TIMEOUT_SECONDS), first_term)
     except ConnectionRefusedError:
         return Unreachable.CRASHED
     except OSError:

@@ -90,6 +90,20 @@ class Unreachable(Enum):
     UNCONNECTED = "a process answers at its port and not this task's calls: the known one, or the next"
 
 
+def of_layout(status: ProcessStatus, first_term: int) -> ProcessStatus | Unreachable:
+    """Return a status, or why a process with it has no part in a layout.
+
+    A process that has promised to an earlier chief than the layout's first was started for a former layout. Its
+    launcher starts it again; whatever it holds, and promised, concerns the former layout alone.
+
+    Args:
+        status: the status that it reports.
+        first_term: the first term of a chief that trains the layout.
+    """
+    is_former = status.promised > NO_BALLOT and status.promised.term < first_term
+    return Unreachable.CRASHED if is_former else status
+
+
 MAY_LIVE: Final = (Unreachable.SUSPECTED, Unreachable.UNCONNECTED)
 Observation = Mapping[str, ProcessStatus | Unreachable]
 """The result of polling every voter: each task's status, or the reason why it has none."""
