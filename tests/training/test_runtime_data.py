@@ -95,3 +95,29 @@ def test_an_infinite_split_is_rejected(client: Any) -> None:
     for use in (batches.draw, batches.sample):
         with pytest.raises(EndlessSplitError, match=r"never ends .*leave out repeat"):
             use(1)
+
+
+def test_arrays_are_no_batches(client: Any) -> None:
+    """Their elements are samples, and `iter` would take them; a PyDataset's epochs would not be noticed."""
+    import keras
+    import numpy as np
+
+    from pstraining.runtime.data.batches import DataError, DatasetBatches
+
+    class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
+        num_batches = 2
+
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    class Shuffled(Sequence):
+        def on_epoch_end(self) -> None: ...
+
+    assert DatasetBatches(Sequence, DEVICE).draw(3).batches == [0, 1, 0]
+    array = np.zeros((4, 2))
+    wrong: Any
+    for wrong in (array, (array, array), {"x": array}, 7):
+        with pytest.raises(DataError, match=r"data: the function returned \w+; return a tf\.data\.Dataset"):
+            DatasetBatches(iter([wrong]).__next__, DEVICE).draw(1)
+    with pytest.raises(DataError, match=r"Shuffled\.on_epoch_end would not be called"):
+        DatasetBatches(Shuffled, DEVICE).draw(1)

@@ -302,6 +302,31 @@ def test_the_best_weights_are_restored_as_keras_does(client: Any) -> None:
     assert Drained([keras.callbacks.EarlyStopping("val_loss")]).ends.best() is None
 
 
+def test_at_the_end_of_training_callbacks_have_the_last_logs_and_the_averages(client: Any) -> None:
+    """As at the end of `fit`, which first replaces the weights by their averages."""
+    import keras
+
+    from pstraining.runtime.checkpoint.state import State
+
+    seen: list[Any] = []
+
+    class Last(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_end(self, logs: Any = None) -> None:
+            seen.extend([logs, self.model.get_weights()])
+
+    run = Drained([Last()], optimizer=lambda: keras.optimizers.SGD(0.1, use_ema=True))
+    first = run.model.values()
+    averages = {path: value + 7 for path, value in first.items()}
+    state = State(3, {path: value + 1 for path, value in first.items()}, {"average": averages}, {})
+    run.end(3, state, loss=0.5)
+    run.ends.close(state)
+    run.wait()
+    logs, weights = seen
+    assert logs == {"loss": 0.5}
+    for found, expected in zip(weights, averages.values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_an_error_of_a_callback_keeps_its_message(client: Any) -> None:
     import keras
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.data.ahead import on_device
@@ -30,6 +32,10 @@ class UpdateBatches:
     batches: list[Batch]
     progress: SplitPosition | None = None
     """The worker's position in its split after the update; None: the data is not in the ledger."""
+
+
+class DataError(FinalError, TypeError):
+    """A data function that returns something else than batches."""
 
 
 class Batches(Protocol):
@@ -112,7 +118,7 @@ class DatasetBatches:
                 for batch in self._iterator:
                     return batch
             self.close()
-            self._iterator = on_device(iter(self._make()), self._compute, cpu=self._device)
+            self._iterator = on_device(iter(_checked(self._make())), self._compute, cpu=self._device)
             for batch in self._iterator:
                 return batch
         raise ValueError("the data function returned an empty dataset")
@@ -181,13 +187,36 @@ class AssignedBatches:
         _let_go(held)
 
 
+def _checked(data: Dataset) -> Dataset:
+    """Return what a data function has returned, if its elements are batches.
+
+    `iter` would also take arrays, whose elements are samples.
+
+    Raises:
+        DataError: names the type and the way out.
+    """
+    kind, arrays = type(data), (tuple, dict, np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
+    if isinstance(data, arrays) or hasattr(data, "iloc") or not hasattr(kind, "__iter__"):
+        raise DataError(
+            f"data: the function returned {kind.__name__}; return a tf.data.Dataset of batches, such as "
+            "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
+        )
+    for hook in ("on_epoch_begin", "on_epoch_end") if isinstance(data, keras.utils.PyDataset) else ():
+        if getattr(kind, hook) is not getattr(keras.utils.PyDataset, hook):
+            raise DataError(
+                f"data: {kind.__name__}.{hook} would not be called, as a worker's data has no epochs: shuffle in "
+                "__init__, which runs for each pass over the data, or return a tf.data.Dataset"
+            )
+    return data
+
+
 def _ending(split: Dataset) -> Dataset:
     """Return a split after a check that it is not known to be endless.
 
     Raises:
         EndlessSplitError: the split is endless.
     """
-    cardinality = getattr(split, "cardinality", None)
+    cardinality = getattr(_checked(split), "cardinality", None)
     if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise EndlessSplitError(
             "data: the dataset that `read` returns never ends (repeat() without a count), so no worker would be "

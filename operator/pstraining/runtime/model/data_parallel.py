@@ -146,7 +146,10 @@ def _part(
         trained = [by_variable[id(variable)] for variable in model.trainable]
         with _CountingScope(here) as scope:
             found = model.loss_and_gradients(piece, fetch, share=share, values=trained)
-        model.check_frozen([scope.writes.get(id(variable), 0) for variable in model.frozen])
+        trained_writes, frozen_writes = (
+            [scope.writes.get(id(variable), 0) for variable in own] for own in (model.trainable, model.frozen)
+        )
+        model.check_writes(trained_writes, frozen_writes)
         model.writes = [scope.writes.get(id(variable), 0) for variable in model.variables[len(model.trainable) :]]
         after = {index: scope.get_current_value(variable) for index, (variable, _) in enumerate(here)}
         return *found, {index: value for index, value in after.items() if scope.writes.get(id(variables[index]))}

@@ -17,8 +17,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def described(value: Any) -> Any:
     """Return a value's names and numbers, as a structure whose `repr` is equal in every process.
 
-    An array or a tensor counts by dtype and shape, a learning-rate schedule by its class and attributes, and another
-    object by its class, or its name if it has one.
+    An array or a tensor counts by dtype and shape, a learning-rate schedule or a constraint by its class and
+    attributes, and another object by its class, or its name if it has one.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -28,6 +28,6 @@ def described(value: Any) -> Any:
         return [described(part) for part in value]
     if isinstance(value, np.ndarray | np.generic | tf.Tensor | tf.Variable | keras.Variable):
         return str(np.dtype(tf.as_dtype(value.dtype).as_numpy_dtype)), [int(size) for size in value.shape]
-    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+    if isinstance(value, keras.optimizers.schedules.LearningRateSchedule | keras.constraints.Constraint):
         return type(value).__qualname__, described(vars(value))
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -17,11 +17,12 @@ from keras.src.trainers.trainer import model_supports_jit
 from keras.src.utils import naming
 
 from pstraining.runtime.model import overrides, own_state, partition
+from pstraining.runtime.model.connections import Connections
 from pstraining.runtime.model.embeddings.embedding import Embedding, Lookups, looking_up, remote_tables
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
 from pstraining.runtime.model.optimizers import loss_scale, optimizer, sparse_optimizer
-from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.tensor import Batch, Constraint, KerasModel, KerasOptimizer, KerasVariable, Tensor
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.model.training.state_changes import Average, Writes, averages
 from pstraining.runtime.model.training.training_step import TrainingStep
@@ -51,6 +52,7 @@ class Model:
     ) -> None:
         self.keras = _built(build, with_tables=with_tables)
         layers = list(self.keras._flatten_layers())
+        overrides.check_layers(layers)
         self.embeddings = [layer for layer in layers if isinstance(layer, Embedding)]
         if held := [layer.name for layer in self.embeddings if not layer.trainable]:
             raise ModelError(f"{held[0]}: a pstraining.runtime.Embedding cannot be frozen; use keras.layers.Embedding")
@@ -86,6 +88,7 @@ class Model:
         self.writes: list[int | None] = [None] * len(state)
         """Number of assignments to each variable of state in the traced step; None if it is written in another way."""
         self._describe(trained, state, local)
+        self.connections = Connections(self.keras, self.trained_by)
         self.jit_compile = self._wants_jit(jit_compile)
         """Whether XLA compiles the forward and backward pass."""
 
@@ -105,7 +108,11 @@ class Model:
         numbered = list(zip(self._numbers, trained, strict=True))
         groups = [optimizer.group_of(self.optimizers, number, variable) for number, variable in numbered]
         trained_by = [self.optimizers[number] for number in self._numbers]
-        kinds = [(optimizer.is_whole(own), optimizer.needs_only_norms(own)) for own in trained_by]
+        held = [getattr(variable, "constraint", None) is not None for variable in trained]
+        kinds = [
+            (optimizer.is_whole(own) or constrained, optimizer.needs_only_norms(own) and not constrained)
+            for own, constrained in zip(trained_by, held, strict=True)
+        ]
         # Numbered in the model's order, which freezing does not change: a checkpoint fits before and after it.
         all_of_them = [variable for variable in self.keras.variables if id(variable) not in local]
         paths = {id(v): path for v, path in zip(all_of_them, _paths(all_of_them), strict=True)}
@@ -146,6 +153,12 @@ class Model:
         trained = [*self.tensors[: len(self.trainable)], *self.tables]
         return {tensor.path: self.optimizers[number] for tensor, number in zip(trained, self._numbers, strict=True)}
 
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        """Return the constraint of each trained variable that has one, by path."""
+        pairs = zip(self.tensors, self.trainable, strict=False)
+        return {tensor.path: own.constraint for tensor, own in pairs if own.constraint is not None}
+
     def identity(self) -> str:
         """Return the optimizers and their settings as text; tasks must share it besides the layout."""
         texts = [*map(_identity, self.optimizers)]
@@ -153,6 +166,8 @@ class Model:
             texts += self.table_groups
         if self.scaling:
             texts.append(repr(self.scaling))
+        if held := self.constraints:
+            texts.append(repr(described(held)))
         for initializer, policy in zip(self.row_initializers, self.row_policies, strict=True):
             texts += [] if initializer is None else [repr(initializer), repr(policy)]
         return "\n".join(texts)
@@ -192,15 +207,26 @@ class Model:
 
     def reseed(self, *, worker: int, step: int) -> None:
         """Let this worker draw its own random numbers; see `own_state.reseed`."""
+        own_state.create_common_seed()
         own_state.reseed(own_state.seeds(self.keras._flatten_layers()), worker=worker, step=step)
 
-    def check_frozen(self, writes: Sequence[int | None]) -> None:
-        """Refuse a step that writes frozen weights, from the number of writes of each.
+    def restored_after_trials(self) -> list[KerasVariable]:
+        """Return the variables of this process that a trial of a step must not change."""
+        return [*self.local, *own_state.common_seed()]
+
+    def check_writes(self, trained: Sequence[int | None], frozen: Sequence[int | None]) -> None:
+        """Refuse a step that writes weights, from the number of writes of each trained and each frozen one.
 
         Raises:
             ModelError: names the first one.
         """
-        changed = [variable.path for variable, times in zip(self.frozen, writes, strict=True) if times != 0]
+        if own := [variable.path for variable, times in zip(self.trainable, trained, strict=True) if times != 0]:
+            raise ModelError(
+                f"{own[0]} is trained, and a layer assigns it in the training step, as SpectralNormalization does: "
+                "only gradients of it reach the parameter servers. Compute the changed weight in `call` without "
+                "assigning it, or use a constraint, such as keras.constraints.UnitNorm"
+            )
+        changed = [variable.path for variable, times in zip(self.frozen, frozen, strict=True) if times != 0]
         if changed:
             raise ModelError(
                 f"{changed[0]} is frozen (its layer's `trainable` is False), and the training step assigns it: workers "
@@ -238,17 +264,18 @@ class Model:
             lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
             with looking_up(lookups):
                 loss = self.step.loss(batch)
+        plain(self.connections.check_built)()
         if values is None:
             self.writes = plain(written.of)(self.variables[len(self.trainable) :])
-            plain(self.check_frozen)(plain(written.of)(self.frozen))
+            plain(self.check_writes)(plain(written.of)(self.trainable), plain(written.of)(self.frozen))
         dense = [variable.value for variable in self.trainable] if values is None else values
         variables = [*dense] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)
         scale = self.loss_scale.scale.read_value() if self.loss_scale else None
         if scale is not None:
             above = tf.cast(scale * share, loss.dtype)
-        gradients = tape.gradient(loss, variables, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        tensors = [(tensor.path, tensor.group) for tensor in self.tensors[: len(dense)]]
+        gradients = plain(self.connections.filled)(tape.gradient(loss, variables, above), variables, tensors)
         if scale is not None:
             gradients = loss_scale.unscaled(gradients, scale)
         touched = []

@@ -7,7 +7,7 @@ trained without it would be another one, so it is refused.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import keras
@@ -45,6 +45,25 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
                 f"{name}.compile is the model's own, and must accept {', '.join(f'{key}=' for key in options)} "
                 f"({error}); add **kwargs and hand them to super().compile"
             ) from None
+
+
+def check_layers(layers: Iterable[keras.layers.Layer]) -> None:
+    """Refuse settings of layers that would be left out.
+
+    Raises:
+        ModelError: names the layer and the way out.
+    """
+    for layer in layers:
+        if getattr(layer, "synchronized", False) and isinstance(layer, keras.layers.BatchNormalization):
+            raise ModelError(
+                f"{layer.name}: synchronized=True has no effect among workers, each of which normalizes its own batch; "
+                "leave it out, or use LayerNormalization or GroupNormalization"
+            )
+        if odd := [own.path for own in layer._trainable_variables if getattr(own, "overwrite_with_gradient", False)]:
+            raise ModelError(
+                f"{odd[0]} is replaced by its gradient in each step, as in float8, which parameter servers do not do; "
+                "use the policy mixed_bfloat16"
+            )
 
 
 def _is_own(model: Any, method: str) -> bool:

@@ -25,9 +25,18 @@ def carried_states(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:
 
 def seeds(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:
     """Return the states of all random generators, uint32[2] each: a seed, and the number of draws."""
-    generators = [generator for layer in layers for generator in layer._seed_generators]
+    return [*(generator.state for layer in layers for generator in layer._seed_generators), *common_seed()]
+
+
+def common_seed() -> list[KerasVariable]:
+    """Return the state of the generator that `keras.random` uses without a seed, if there is one."""
     common = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
-    return [generator.state for generator in [*generators, *([common] if common else [])]]
+    return [common.state] if common else []
+
+
+def create_common_seed() -> None:
+    """Create that generator now: the first draw, which may be in a trial of a step, would create it."""
+    seed_generator.global_seed_generator()
 
 
 def reseed(variables: Sequence[KerasVariable], *, worker: int, step: int) -> None:

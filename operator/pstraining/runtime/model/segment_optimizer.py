@@ -6,19 +6,19 @@ the mode Hybrid has the same objects for every server, so that its arithmetic an
 servers'.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from pstraining.runtime.model.keras_model import STATE
+from pstraining.runtime.model.keras_model import STATE, Model
 from pstraining.runtime.model.optimizers import optimizer as optimizers
 from pstraining.runtime.model.optimizers.loss_scale import LossScale, LossScaleSettings
 from pstraining.runtime.model.optimizers.trust_ratio import Piece, TrustRatios
 from pstraining.runtime.model.partition import Array, Layout, Segment
-from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable, Operation, Tensor
+from pstraining.runtime.model.tensor import Constraint, DType, KerasOptimizer, KerasVariable, Operation, Tensor
 
 
 class SlotPlace(NamedTuple):
@@ -81,6 +81,7 @@ class SegmentOptimizer:
         ps: number of the server.
         fused: whether fused kernels may replace Keras's arithmetic.
         scaling: settings of loss scaling; None for none.
+        constraints: the constraint of each tensor that has one, by path; a clone applies it after its step.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class SegmentOptimizer:
         *,
         fused: bool,
         scaling: LossScaleSettings | None = None,
+        constraints: Mapping[str, Constraint] | None = None,
     ) -> None:
         self._layout, self._segments = layout, (segments := layout.on(ps))
-        self._variables = [_variables(number, segment, layout) for number, segment in enumerate(segments)]
+        held = constraints or {}
+        self._variables = [_variables(number, segment, layout, held) for number, segment in enumerate(segments)]
         self.vectors: list[Any] = [  # `PSVariable` on a server
             TensorVariables([variable.value for variable in own]) if is_whole(segment, layout) else own[0].value
             for segment, own in zip(segments, self._variables, strict=True)
@@ -118,6 +121,11 @@ class SegmentOptimizer:
         self.loss_scale = LossScale(scaling) if scaling else None
         if self.loss_scale:
             self.counters |= self.loss_scale.saved()
+
+    @classmethod
+    def of(cls, model: Model, layout: Layout, ps: int, *, fused: bool) -> "SegmentOptimizer":
+        """Return that of a program's model."""
+        return cls(model.optimizers, layout, ps, fused=fused, scaling=model.scaling, constraints=model.constraints)
 
     def _clone(
         self,
@@ -159,6 +167,9 @@ class SegmentOptimizer:
         with self.trust.by(trust):
             for index, numbers in self._trained_by.items():
                 gradients = [gradient for n in numbers for gradient in self._split(n, vectors[n])]
+                if len({is_whole(self._segments[n], self._layout) for n in numbers}) > 1:
+                    # Keras wants gradients of one graph, and in the branch of a condition only some are split.
+                    gradients = [tf.identity(gradient) for gradient in gradients]
                 self.clones[index].apply(gradients, [variable for n in numbers for variable in self._variables[n]])
 
     def trust_squares(self, vectors: Sequence[Tensor]) -> Tensor:
@@ -215,11 +226,13 @@ class SegmentOptimizer:
 
 
 def is_whole(segment: Segment, layout: Layout) -> bool:
-    """Return whether a segment's optimizer needs whole tensors; no tensor of its group is then split."""
+    """Return whether an optimizer or constraints need a segment's whole tensors; none of its group is then split."""
     return layout.tensors[segment.slices[0].tensor].whole
 
 
-def _variables(number: int, segment: Segment, layout: Layout) -> list[KerasVariable]:
+def _variables(
+    number: int, segment: Segment, layout: Layout, constraints: Mapping[str, Constraint]
+) -> list[KerasVariable]:
     """Create a segment's vector, or a variable for each of its whole tensors and of their pieces."""
     if not is_whole(segment, layout):
         return [_variable((segment.size,), segment.dtype, f"segment{number}")]
@@ -230,6 +243,7 @@ def _variables(number: int, segment: Segment, layout: Layout) -> list[KerasVaria
         variable = _variable(shape, tensor.dtype, f"segment{number}_{place}")
         # Muon decides by the path, and Keras calls the slots by it.
         variable._path = f"{tensor.path}_from_{slice_.begin}" if is_piece else tensor.path
+        variable.constraint = constraints.get(tensor.path)
         made.append(variable)
     return made
 

@@ -63,6 +63,7 @@ class KerasVariable(Protocol):
     shape: Shape
     value: Variable
     aggregation: str
+    constraint: "Constraint | None"
     _path: str
 
     def assign(self, value: object) -> Operation:
@@ -72,6 +73,8 @@ class KerasVariable(Protocol):
         """Return the value as a numpy array."""
 
 
+Constraint = Callable[[Tensor], Tensor]
+"""A `keras.constraints.Constraint`: projects a variable of its tensor's shape after a step."""
 UpdateStep = Callable[[Tensor, Any, Tensor], Operation]
 """An optimizer's arithmetic for one variable: gradient, variable and learning rate."""
 
@@ -156,6 +159,9 @@ class KerasMetric(Protocol):
     name: str
     variables: Sequence[KerasVariable]
 
+    def reset_state(self) -> None:
+        """Assign the state of no batch."""
+
 
 class KerasModel(Protocol):
     """The used part of a `keras.Model`."""
@@ -164,6 +170,7 @@ class KerasModel(Protocol):
     _compile_loss: Any
     _compile_metrics: Any
     _loss_tracker: KerasMetric
+    _call_has_training_arg: bool
     built: bool
     optimizer: KerasOptimizer
     variables: Sequence[KerasVariable]
@@ -172,7 +179,7 @@ class KerasModel(Protocol):
     non_trainable_variables: Sequence[KerasVariable]
     stop_training: bool
 
-    def __call__(self, inputs: Tensor, *, training: bool) -> Tensor:
+    def __call__(self, inputs: Tensor, *, training: bool | None = None) -> Tensor:
         """Emit the forward pass."""
 
     def compile(self, **options: object) -> None:

@@ -96,7 +96,7 @@ class Shard:
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
             """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
             self.registry = WorkerRegistry()
-            self.optimizer = SegmentOptimizer(model.optimizers, layout, ps, fused=updates.fused, scaling=model.scaling)
+            self.optimizer = SegmentOptimizer.of(model, layout, ps, fused=updates.fused)
             self.loss_scale = self.optimizer.loss_scale
             self.vectors: list[PSVariable] = self.optimizer.vectors  # `TensorVariables` behave as one
             rows = [

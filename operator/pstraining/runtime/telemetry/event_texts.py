@@ -80,8 +80,13 @@ EVENTS: Final[Mapping[str, EventText]] = {
     ),
     # Data and metrics
     "workers_changed": EventText(_WORKER, "The job was scaled; the worker created its dataset for the new number."),
+    "no_gradient": EventText(
+        _WORKER,
+        "The loss does not depend on `variables`, which stay as they are.",
+        "Set `trainable = False` on their layers.",
+    ),
     "metrics_left_out": EventText(
-        _WORKER, "Metrics with a large state are not in the logs of training; the validation has them."
+        _WORKER, "The metrics are not in the logs of training, because of `reason`; the validation has them."
     ),
     "batch_hooks_not_called": EventText(
         _CHIEF,
@@ -106,7 +111,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     ),
     "uneven_layout": EventText(
         _CHIEF,
-        "One server holds 1.5 times the mean or more, because the optimizer needs whole tensors.",
+        "One server holds 1.5 times the mean or more, because the optimizer or a constraint needs whole tensors.",
         "Use fewer servers, or another optimizer.",
     ),
     "uneven_load": EventText(

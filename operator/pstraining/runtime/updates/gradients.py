@@ -67,7 +67,7 @@ class GradientComputer:
             after a number of batches.
 
     Raises:
-        ModelError: local steps cannot move the rows of tables.
+        ModelError: local steps cannot move the rows of tables, or variables with a constraint.
         OptimizerError: an optimizer does not support local steps.
     """
 
@@ -87,6 +87,11 @@ class GradientComputer:
         self._parts = parts if exact and not moves and store.model.is_linear else 1
         if moves and store.model.tables:
             raise ModelError("spec.training.localSteps: embedding tables need every step; use accumulationSteps")
+        if moves and (held := store.model.constraints):
+            raise ModelError(
+                f"spec.training.localSteps: {next(iter(held))} has a constraint, which a sum of the workers' changes "
+                "need not meet; use accumulationSteps"
+            )
         for own in store.model.optimizers if moves else ():
             check_for_local_steps(own)
         if moves and not store.model.optimizer.built:

@@ -152,7 +152,7 @@ class Worker:
         if not self._has_seeds:
             self._has_seeds = True
             model.reseed(worker=self._identity.worker, step=step)
-        with kept(model.local):
+        with kept(model.restored_after_trials()):
             self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
     def _assign_split(self) -> tuple[int, int] | None:
@@ -191,6 +191,9 @@ class Worker:
         """Start the counters at the first session, so that trial batches are not counted."""
         if not self._stall_reason:
             self._last_step_at = time.monotonic()
+        if missing := self._store.model.connections.missing:
+            reason = "the loss does not depend on them"
+            event("no_gradient", worker=self._identity.worker, variables=missing, reason=reason)
         metrics = self._store.model.step.compiled
         metrics.forget()
         if metrics.left_out:
@@ -198,7 +201,7 @@ class Worker:
                 "metrics_left_out",
                 worker=self._identity.worker,
                 metrics=metrics.left_out,
-                reason="their state is too large to be reported every second; validation has them",
+                reason=metrics.reason,
             )
 
     def _wait_for_other_workers(self, session: records.Session) -> bool:

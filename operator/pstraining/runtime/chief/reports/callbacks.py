@@ -70,6 +70,7 @@ class EpochEnds:
         self._callbacks = CallbackList(list(callbacks), model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
+        self._logs: dict[str, float] = {}  # of the last epoch
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pstraining-callbacks", daemon=True)
@@ -89,9 +90,14 @@ class EpochEnds:
         """Process an epoch's end; call it while `busy` is false."""
         self._give(lambda: self._end(end))
 
-    def close(self) -> None:
-        """Call the callbacks for the end of training."""
-        self._give(lambda: self._callbacks.on_train_end() if self._callbacks else None)
+    def close(self, state: StateParts | None = None, *, averaged: bool = True) -> None:
+        """Call the callbacks for the end of training, with the logs of the last epoch.
+
+        Args:
+            state: the last state; None: the model stays as it is.
+            averaged: whether the averages of an optimizer with `use_ema` replace the weights, as at the end of `fit`.
+        """
+        self._give(lambda: self._close(state, averaged=averaged))
 
     @property
     def busy(self) -> bool:
@@ -157,10 +163,18 @@ class EpochEnds:
             end.logs.update({f"val_{name}": float(np.asarray(value)) for name, value in measured.items()})
         event("epoch", epoch=end.epoch, step=end.step, **end.logs)
         self._done(end)
+        self._logs = dict(end.logs)
         if self._callbacks:
             self._callbacks.on_epoch_end(end.epoch, dict(end.logs))
             if end.following is not None and not self.stop_asked:
                 self._callbacks.on_epoch_begin(end.following)
+
+    def _close(self, state: StateParts | None, *, averaged: bool) -> None:
+        if self._callbacks is None:
+            return
+        if state is not None:
+            self._model.assign(evaluation_weights(state, self._model.trained_by, over=averaged))
+        self._callbacks.on_train_end(dict(self._logs))
 
 
 def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str, float]:

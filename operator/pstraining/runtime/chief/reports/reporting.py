@@ -159,7 +159,7 @@ class TrainingReporter:
         self._drain(wait)
         if not early and (waiting := watch.waiting(done, over=True)):
             self._end_epoch(watch, waiting, final.step, lambda: final, following=None)
-        self._ends.close()
+        self._ends.close(final if self._ends.wants_state else None, averaged=not self._fit.local_optimizers)
         self._drain(wait)
 
     def conclude(self, result: dict[str, float]) -> dict[str, float]:

@@ -32,6 +32,8 @@ ELEMENT_WISE: Final = (
 
 WHOLE: Final = ("Adafactor", "Lamb", "Muon")
 """Optimizers with measured equal results on whole tensors alone."""
+CONSTRAINED: Final = "constrained-"
+"""Prefix in the group of variables that Keras projects after each step; they are whole."""
 
 
 class OptimizerError(FinalError, ValueError):
@@ -105,6 +107,12 @@ def check(optimizer: KerasOptimizer) -> None:
         )
     if optimizer.loss_scale_factor is not None:
         raise OptimizerError("loss_scale_factor is not supported")
+    if made := int(optimizer._iterations.numpy()):
+        raise OptimizerError(
+            f"{type(optimizer).__name__} has made {made} steps before, and parameter servers would begin without its "
+            "state: return a new optimizer. The job's own checkpoints hold the optimizer's state; a schedule of the "
+            "program's own can begin at another step"
+        )
     if optimizer.gradient_accumulation_steps and (optimizer.clipnorm or optimizer.global_clipnorm):
         raise OptimizerError(
             "clipnorm and global_clipnorm cannot be used with gradient_accumulation_steps: Keras clips what it has "
@@ -176,11 +184,16 @@ def _decays(optimizer: KerasOptimizer) -> bool:
 
 
 def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasVariable | TableVariable) -> str:
-    """Return the layout's group of a trainable variable: the number of its optimizer, and whether that decays it."""
+    """Return the layout's group of a trainable variable.
+
+    It has the number of its optimizer, whether that decays it, and whether the variable has a constraint.
+    """
     optimizer = optimizers[number]
     kind = "trainable"
     if _decays(optimizer):
         kind = "decayed" if optimizer._use_weight_decay(variable) else "undecayed"
+    if getattr(variable, "constraint", None) is not None:
+        kind = CONSTRAINED + kind
     return f"{number}/{kind}" if len(optimizers) > 1 else kind
 
 
@@ -199,7 +212,7 @@ def places(groups: Sequence[str]) -> dict[int, list[int]]:
 
 def is_decayed(group: str) -> bool:
     """Return whether its optimizer decays a group."""
-    return group.rpartition("/")[2] == "decayed"
+    return group.rpartition("/")[2].removeprefix(CONSTRAINED) == "decayed"
 
 
 def clip(optimizers: Sequence[KerasOptimizer], numbers: Sequence[int], gradients: Sequence[Tensor]) -> list[Tensor]:

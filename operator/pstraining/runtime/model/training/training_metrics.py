@@ -45,7 +45,9 @@ class TrainingMetrics:
         """Shapes and types of labels and predictions as JSON, with which the chief builds the same metrics. Empty
         before the first trace."""
         self.left_out: list[str] = []
-        """Names of metrics that are not reported, because their state is larger than `STATE_LIMIT`."""
+        """Names of metrics that are not reported: all of them, or none."""
+        self.reason = ""
+        """Why metrics are left out."""
 
     @property
     def are_reported(self) -> bool:
@@ -126,8 +128,17 @@ class TrainingMetrics:
 
         backend.compute_output_spec(apply, y, predicted)  # creates the metrics, as in Keras' own `fit`
         metrics = [metric for metric in model.metrics if metric is not model._loss_tracker]
+        for metric in metrics:
+            metric.reset_state()  # as `fit` does at the begin of an epoch
         self._variables = [variable for metric in metrics for variable in metric.variables]
         if sum(map(_size, self._variables)) > STATE_LIMIT:
+            self.reason = "their state is too large to be reported every second; validation has them"
+        elif odd := [variable for variable in self._variables if not _is_sum(variable)]:
+            self.reason = (
+                f"the state {odd[0].path} does not begin with zeros or has another aggregation than 'sum', so states "
+                "of several batches cannot be added; validation has them"
+            )
+        if self.reason:
             self.left_out, self._variables = [metric.name for metric in metrics], []
 
 
@@ -146,10 +157,18 @@ def _size(variable: KerasVariable) -> int:
     return int(np.prod(variable.shape))
 
 
+def _is_sum(variable: KerasVariable) -> bool:
+    """Return whether the states of several batches can be added: the state is that of no batch."""
+    return variable.aggregation == "sum" and not np.any(np.asarray(variable.numpy()))
+
+
 def _spec(structure: Any) -> _Spec:
     """Return a structure's shapes and types, for any number of samples."""
     return keras.tree.map_structure(
-        lambda tensor: keras.KerasTensor((None, *tensor.shape[1:]), tf.as_dtype(tensor.dtype).name), structure
+        lambda tensor: (
+            None if tensor is None else keras.KerasTensor((None, *tensor.shape[1:]), tf.as_dtype(tensor.dtype).name)
+        ),
+        structure,
     )
 
 

@@ -48,7 +48,8 @@ class TrainingStep:
             batch = _with_class_weights(batch, self._class_weight)
         if self._own is None:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-            predicted = self._model(x, training=True)
+            # As in Keras's own step: without the argument, a model's layers compute as in inference.
+            predicted = self._model(x, training=True) if self._model._call_has_training_arg else self._model(x)
             plain = tf.autograph.experimental.do_not_convert  # as `fit` calls metrics
             plain(self.compiled.build)(y, predicted)
             # As in Keras's own step: it also calls a compute_loss of the model's own without the argument `training`.

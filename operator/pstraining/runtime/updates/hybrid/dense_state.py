@@ -28,13 +28,7 @@ class DenseState:
         self.step: int | None = None
         with tf.device(store.client.compute):
             self._parts = [
-                SegmentOptimizer(
-                    store.model.optimizers,
-                    store.layout,
-                    shard.number,
-                    fused=store.updates.fused,
-                    scaling=store.model.scaling,
-                )
+                SegmentOptimizer.of(store.model, store.layout, shard.number, fused=store.updates.fused)
                 for shard in store.shards
             ]
         dtypes = [segment.dtype for shard in store.shards for segment in shard.segments]

@@ -1,0 +1,231 @@
+"""Programs that `fit` takes and that would train another model here: they equal `fit`, or are refused."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.servers import Rig, small
+from tests.support.servers import batches as classified
+from tests.training.test_runtime_programs import batches, line, sgd
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+def subclassed(build: Any, call: Any) -> Any:
+    """A function that creates a model of a class of its own and calls it once."""
+    import keras
+
+    def init(self: Any) -> None:
+        keras.Model.__init__(self)
+        build(self)
+
+    def made() -> Any:
+        model = type("Own", (keras.Model,), {"__init__": init, "call": call})()
+        model(np.zeros((1, 2), "float32"))
+        return model
+
+    return made
+
+
+def two_layers(self: Any) -> None:
+    import keras
+
+    self.first = keras.layers.Dense(1, kernel_initializer="ones")
+    self.second = keras.layers.Dense(1, kernel_initializer="ones")
+    self.dropout = keras.layers.Dropout(0.9, seed=1)
+
+
+def refusal(build: Any, optimizer: Any = sgd) -> str:
+    """The sentence with which the first step is refused while it is traced."""
+    import tensorflow as tf
+
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    model = Model(build, optimizer, Objective("mse"))
+    step = tf.function(lambda batch: model.loss_and_gradients(batch, lambda *_: None)[0], autograph=False)
+    with pytest.raises(ModelError) as found:
+        step.get_concrete_function(batches(1)[0])
+    return str(found.value)
+
+
+def as_fit(client: Any, build: Any, optimizer: Any, made: Any) -> tuple[Any, Any]:
+    """The parameters after training, by path, and those of `fit` in the same order."""
+    rig = Rig(client, optimizer, ps=1, build=build, loss="mse")
+    rig.start()
+    rig.train(made)
+    alone = build()
+    alone.compile(optimizer=optimizer(), loss="mse", jit_compile=False)
+    for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
+        variable.assign(rig.initial[tensor.path])
+    for batch in made:
+        alone.train_on_batch(*batch)
+    return rig, [variable.numpy() for variable in alone.trainable_variables]
+
+
+def test_a_model_whose_call_has_no_training_argument_computes_as_in_fit(client: Any) -> None:
+    """Keras calls it without the argument, and its dropout drops nothing."""
+    build = subclassed(two_layers, lambda self, x: self.second(self.dropout(self.first(x))))
+    rig, expected = as_fit(client, build, sgd, batches(3))
+    found = rig.control.snapshot(fence=1).variables
+    for value, tensor in zip(expected, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], value, rtol=0, atol=1e-6)
+
+
+def unused(self: Any, x: Any) -> Any:
+    self.first(x)
+    return self.second(x)
+
+
+def test_a_variable_without_a_gradient_stays_or_is_rejected(client: Any) -> None:
+    """`fit` skips such a variable; decay, Ftrl and constraints would change it."""
+    import keras
+
+    build = subclassed(two_layers, unused)
+    rig, expected = as_fit(client, build, lambda: keras.optimizers.Adam(0.1), batches(3))
+    found = rig.control.snapshot(fence=1).variables
+    for value, tensor in zip(expected, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], value, rtol=0, atol=1e-6)
+    assert rig.model.connections.missing == [tensor.path for tensor in rig.model.tensors[:2]]
+    for make, words in {
+        lambda: keras.optimizers.AdamW(0.1): "AdamW decays it here",
+        lambda: keras.optimizers.Ftrl(0.1): "Ftrl computes it anew",
+    }.items():
+        assert re.search(rf"kernel has no gradient: .*{words}.*trainable = False", refusal(build, make))
+    nothing = subclassed(two_layers, lambda self, x: keras.ops.stop_gradient(self.second(x)))
+    assert "no variable has a gradient" in refusal(nothing)
+
+
+def test_a_layer_that_only_training_builds_is_rejected(client: Any) -> None:
+    """The servers would not have its variables."""
+
+    def call(self: Any, x: Any, training: bool = False) -> Any:
+        return self.first(x) + self.second(x) if training else self.first(x)
+
+    told = refusal(subclassed(two_layers, call))
+    assert re.search(r"kernel was created by the first training step.*training=True", told)
+
+
+def test_settings_without_effect_are_rejected() -> None:
+    import keras
+
+    from pstraining.runtime.model.errors import ModelError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.optimizers.optimizer import OptimizerError
+    from pstraining.runtime.model.training.objective import Objective
+
+    def used() -> Any:
+        optimizer = sgd()
+        optimizer.iterations.assign(7)
+        return optimizer
+
+    with pytest.raises(OptimizerError, match=r"SGD has made 7 steps before.*return a new optimizer"):
+        Model(lambda: line(keras.Model), used, Objective("mse"))
+
+    def synchronized() -> Any:
+        layers = [keras.layers.Dense(1), keras.layers.BatchNormalization(synchronized=True)]
+        return keras.Sequential([keras.Input((2,)), *layers])
+
+    with pytest.raises(ModelError, match=r"synchronized=True.*normalizes its own batch"):
+        Model(synchronized, sgd, Objective("mse"))
+
+    def overwritten() -> Any:
+        model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)])
+        model.quantize("float8")
+        return model
+
+    with pytest.raises(ModelError, match="float8"):
+        Model(overwritten, sgd, Objective("mse"))
+
+
+def test_the_numbers_of_the_global_generator_are_each_workers_own() -> None:
+    """`keras.random` without a seed; the trial of a step draws none of them."""
+    import keras
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    from pstraining.runtime.model import own_state
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    drawn = []
+    for worker in (0, 1):
+        keras.utils.set_random_seed(5)
+        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+        model = Model(lambda: line(keras.Model), sgd, Objective("mse"))
+        model.reseed(worker=worker, step=0)
+        with own_state.kept(model.restored_after_trials()):
+            keras.random.normal((3,))
+        drawn.append(keras.random.normal((3,)).numpy())
+    keras.utils.set_random_seed(5)
+    global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
+    line(keras.Model)
+    np.testing.assert_array_equal(drawn[0], keras.random.normal((3,)).numpy())
+    assert not np.allclose(*drawn)
+
+
+def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:
+    """As a variational autoencoder, whose data are inputs only."""
+    import keras
+
+    class Penalty(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.add_loss(keras.ops.mean((x - 1) ** 2))
+            return x
+
+    def build() -> Any:
+        x = keras.Input((2,))
+        return keras.Model(x, Penalty()(keras.layers.Dense(1, kernel_initializer="ones")(x)))
+
+    rig = Rig(client, sgd, ps=1, build=build, loss=None)
+    rig.start()
+    rig.train([x for x, _ in batches(3)])
+    alone = build()
+    alone.compile(optimizer=sgd(), jit_compile=False)
+    for x, _ in batches(3):
+        alone.train_on_batch(x)
+    found = rig.control.snapshot(fence=1).variables
+    for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
+
+
+def test_a_layer_that_assigns_a_trained_weight_is_rejected(client: Any) -> None:
+    """The servers would go on from the weight as it was."""
+    import keras
+
+    def build() -> Any:
+        layers = [keras.layers.SpectralNormalization(keras.layers.Dense(2)), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((2,)), *layers])
+
+    assert re.search(r"kernel is trained, and a layer assigns it.*use a constraint", refusal(build))
+
+
+def test_a_metric_whose_states_cannot_be_added_is_omitted_and_named(client: Any) -> None:
+    import keras
+
+    class Smallest(keras.metrics.Metric):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(name="smallest")
+            self.least = self.add_variable((), "zeros", name="least")
+            self.reset_state()
+
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+            self.least.assign(keras.ops.minimum(self.least, keras.ops.min(predicted)))
+
+        def reset_state(self) -> None:
+            self.least.assign(1.0)
+
+        def result(self) -> Any:
+            return self.least.value
+
+    metrics = [Smallest()]
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small, compiled={"metrics": metrics})
+    rig.start()
+    rig.train(classified(1))
+    compiled = rig.model.step.compiled
+    assert (compiled.left_out, compiled.sums()) == (["compile_metrics"], [])
+    assert "least does not begin with zeros" in compiled.reason
+    assert rig.new_store().model.step.compiled.names(compiled.outputs) == set(), "the chief leaves them out as well"
