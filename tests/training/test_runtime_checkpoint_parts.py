@@ -230,7 +230,7 @@ def test_what_ends_a_save_by_the_servers(
     def lost(*_: Any) -> Any:
         raise ShardLostError("ABORTED: Stale file handle", 0)
 
-    rig = trained(client, 2)  # of its own, which knows of no folder that servers reach
+    rig = trained(client, 2)  # of its own: another has given up on servers that reach no folder
     with rig.control.copied(fence=1, wait=wait) as state:
         good, full = tmp_path / "good", tmp_path / "full"
         for folder in (good, full):
