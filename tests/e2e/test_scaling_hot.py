@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_hot_standby import SPEC
 from tests.support.examples import Example
+from tests.support.hot_standby import SPEC
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.soak_marks import in_all

@@ -26,7 +26,6 @@ HELD_BACK: Final = frozenset({signal.SIGTERM})
 RECOVERY_SECONDS: Final = 5.0
 """Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
 
-
 AGAIN_SECONDS: Final = 30.0
 """Seconds from a save for another layout that failed to the next one; training continues meanwhile."""
 

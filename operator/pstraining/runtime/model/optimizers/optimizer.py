@@ -2,8 +2,7 @@
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
 shapes of tensors would be silently wrong on a vector, so its clone has variables of their shapes. Its tensors are not
-cut, unless norms are all that it uses, and the servers agree on them (`trust_ratio`). The kind of each optimizer was
-measured; unknown optimizers are refused.
+cut, unless norms are all that it uses, and the servers agree on them (`trust_ratio`). Unknown optimizers are refused.
 
 A clone does not clip by norm: the mean of a round is clipped before it (`clipping`), and in mode Async each worker
 clips its gradient. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common
@@ -28,8 +27,6 @@ ELEMENT_WISE: Final = (
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD", "ScheduleFreeAdamW",
 )  # fmt: skip
 """Optimizers with measured equal results on packed vectors and on tensors."""
-
-
 WHOLE: Final = ("Adafactor", "Lamb", "Muon")
 """Optimizers with measured equal results on whole tensors alone."""
 CONSTRAINED: Final = "constrained-"
