@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-FILE = "PSTRAINING_PROGRESS_FILE"
+FILE = "PSTRAINING_TEST_COUNT_FILE"
+"""Environment variable. Processes of tests inherit it, so it is none of the product's."""
 _RANK = ".sF"
 """Results in ascending order: the worst of a test's reports counts."""
 

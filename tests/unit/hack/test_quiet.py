@@ -8,6 +8,7 @@ import pytest
 
 from hack import pytest_progress, quiet
 from hack.pytest_progress import Count
+from pstraining import progress
 
 
 class Terminal(io.StringIO):
@@ -121,3 +122,7 @@ def test_tests_are_counted_once_by_their_worst_outcome(
         writer.pytest_runtest_logreport(report(name, when, outcome))
     assert path.read_text() == "4\nsFFF"
     assert pytest_progress.read(path) == Count(4, 4, 3)
+
+
+def test_a_training_program_in_a_test_does_not_write_to_the_file_of_the_count() -> None:
+    assert pytest_progress.FILE != progress.ENV_FILE
