@@ -1,7 +1,8 @@
 """Tables with rows by key on real parameter servers: equal to a dictionary, whatever the number of servers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -302,6 +303,14 @@ def assert_initial(rig: Rig) -> Any:
     return found
 
 
+def halted(share: Sequence[Any], at: int, until: Event) -> Iterator[Any]:
+    """Yield batches; before the one with the number `at`, wait: all 60 are trained while a busy machine saves once."""
+    for number, batch in enumerate(share):
+        if number == at:
+            assert until.wait(PATIENCE), "no save had a row"
+        yield batch
+
+
 @pytest.mark.parametrize(
     "policy",
     some(
@@ -321,10 +330,13 @@ def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_inser
     rig = rig_of(client, workers=2, mode="Async", build=lambda: model(**policy))
     rig.start()
     shares = [batches(60, seed=worker, universe=5000) for worker in range(2)]
-    crew, numbers = Crew(rig, shares), list[int]()
+    seen, numbers = Event(), list[int]()
+    crew = Crew(rig, [halted(share, 30, seen) for share in shares])
     while any(thread.is_alive() for thread in crew.threads):
         state = rig.control.snapshot(fence=1)
         numbers.append(len(by_key(state)))
+        if numbers[-1]:
+            seen.set()
         assert all(np.isfinite(value).all() for slots in state.slots.values() for value in slots.values())
     crew.join(PATIENCE)
     if policy:

@@ -8,7 +8,7 @@ import pytest
 
 from pstraining.runtime.replication import monitor
 from pstraining.runtime.replication.monitor import MemberMonitor
-from pstraining.runtime.replication.view import ProcessStatus, Unreachable
+from pstraining.runtime.replication.view import NO_BALLOT, ProcessStatus, Unreachable
 from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.transport.http2_probe import ProbeResult
@@ -23,13 +23,15 @@ class Client:
     def __init__(self, states: list[str | ProbeResult], present: set[int]) -> None:
         self.states, self.connected, self.calls = states, frozenset(present), [0] * len(states)
         addresses = tuple(f"host-{index}:1" for index in range(len(states)))
-        self.cluster = SimpleNamespace(ps=addresses, shards=1, members=len(states), witnesses=(), in_pod=False)
+        self.cluster = SimpleNamespace(
+            ps=addresses, shards=1, members=len(states), witnesses=(), in_pod=False, first_term=1
+        )
 
     def call(self, index: int, _: Any) -> Any:
         self.calls[index] += 1
         if self.states[index] != FINE:
             raise ShardLostError("gone", 0)
-        return SimpleNamespace(status=lambda *_, **__: ProcessStatus(1))  # a `MemberReply`
+        return SimpleNamespace(promised=NO_BALLOT, status=lambda *_, **__: ProcessStatus(1))  # a `MemberReply`
 
 
 @pytest.fixture
