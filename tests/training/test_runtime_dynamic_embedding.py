@@ -1,8 +1,7 @@
 """Tables with rows by key on real parameter servers: equal to a dictionary, whatever the number of servers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 
 from pstraining.runtime.checkpoint.state import StateMismatchError
 from pstraining.runtime.checkpoint.storage import Checkpoints
-from pstraining.runtime.ps.tables.dynamic_table import RowCount
 from tests.support.servers import Rig
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import ALL, in_all
 from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
@@ -301,52 +299,6 @@ def assert_initial(rig: Rig) -> Any:
     found = rig.store.client.call(fetch)
     np.testing.assert_array_equal(found, initializer.rows(keys, WIDTH, tf.float32))
     return found
-
-
-def halted(share: Sequence[Any], at: int, until: Event) -> Iterator[Any]:
-    """Yield batches; before the one with the number `at`, wait: all 60 are trained while a busy machine saves once."""
-    for number, batch in enumerate(share):
-        if number == at:
-            assert until.wait(PATIENCE), "no save had a row"
-        yield batch
-
-
-@pytest.mark.parametrize(
-    "policy",
-    some(
-        [{}, {"max_rows": 60, "min_count": 2, "expire_after": 10}],
-        bool,
-        in_all(
-            "tests/training/test_runtime_dynamic_embedding.py"
-            "::test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert"
-        ),  # rows move, too
-    ),
-    ids=["grows", "moves"],
-)
-def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(
-    client: Any, policy: dict[str, int]
-) -> None:
-    """With a policy, rows also move while workers fetch them."""
-    rig = rig_of(client, workers=2, mode="Async", build=lambda: model(**policy))
-    rig.start()
-    shares = [batches(60, seed=worker, universe=5000) for worker in range(2)]
-    seen, numbers = Event(), list[int]()
-    crew = Crew(rig, [halted(share, 30, seen) for share in shares])
-    while any(thread.is_alive() for thread in crew.threads):
-        state = rig.control.snapshot(fence=1)
-        numbers.append(len(by_key(state)))
-        if numbers[-1]:
-            seen.set()
-        assert all(np.isfinite(value).all() for slots in state.slots.values() for value in slots.values())
-    crew.join(PATIENCE)
-    if policy:
-        assert 0 < max(numbers) <= policy["max_rows"]
-        counts = rig.control.row_counts()["items"][1]
-        assert all(counts[name] > 0 for name in (RowCount.EVICTED, RowCount.EXPIRED, RowCount.BELOW_MIN_COUNT))
-        return
-    assert numbers == sorted(numbers)
-    wanted = {key for share in shares for keys, _ in share for key in keys.numpy().ravel().tolist()}
-    assert by_key(rig.control.snapshot(fence=1)).keys() == wanted
 
 
 def test_the_chief_s_model_has_the_trained_rows_and_a_mean_row_for_other_keys(client: Any) -> None:

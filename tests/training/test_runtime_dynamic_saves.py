@@ -1,17 +1,18 @@
-"""Saves of tables with rows by key, at random moments while asynchronous workers insert: each is of one moment."""
+"""Saves of tables with rows by key while asynchronous workers insert: each is of one moment."""
 
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.soak_marks import ALL
+from pstraining.runtime.ps.tables.dynamic_table import RowCount
+from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
-from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, by_key, equal, rig_of
+from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, batches, by_key, equal, model, rig_of
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 SAVES = 200 if ALL else 6
@@ -74,9 +75,55 @@ def test_saves_at_random_moments_are_of_one_moment_and_restore_bit_equal(client:
     later.start(state)
     equal(by_key(later.control.snapshot(fence=1)), saved)
     more = threading.Event()
-    batches = shares(more, seed + 2)
-    later.train(next(batches) for _ in range(3))
+    endless = shares(more, seed + 2)
+    later.train(next(endless) for _ in range(3))
     assert check(later.control.snapshot(fence=1), initializer).keys() > saved.keys()
+
+
+def halted(share: Sequence[Any], at: int, until: threading.Event) -> Iterator[Any]:
+    """Yield batches; before the one with the number `at`, wait: all 60 are trained while a busy machine saves once."""
+    for number, batch in enumerate(share):
+        if number == at:
+            assert until.wait(PATIENCE), "no save had a row"
+        yield batch
+
+
+@pytest.mark.parametrize(
+    "policy",
+    some(
+        [{}, {"max_rows": 60, "min_count": 2, "expire_after": 10}],
+        bool,
+        in_all(
+            "tests/training/test_runtime_dynamic_saves.py"
+            "::test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert"
+        ),  # rows move, too
+    ),
+    ids=["grows", "moves"],
+)
+def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(
+    client: Any, policy: dict[str, int]
+) -> None:
+    """With a policy, rows also move while workers fetch them."""
+    rig = rig_of(client, workers=2, mode="Async", build=lambda: model(**policy))
+    rig.start()
+    parts = [batches(60, seed=worker, universe=5000) for worker in range(2)]
+    seen, numbers = threading.Event(), list[int]()
+    crew = Crew(rig, [halted(share, 30, seen) for share in parts])
+    while any(thread.is_alive() for thread in crew.threads):
+        state = rig.control.snapshot(fence=1)
+        numbers.append(len(by_key(state)))
+        if numbers[-1]:
+            seen.set()
+        assert all(np.isfinite(value).all() for slots in state.slots.values() for value in slots.values())
+    crew.join(PATIENCE)
+    if policy:
+        assert 0 < max(numbers) <= policy["max_rows"]
+        counts = rig.control.row_counts()["items"][1]
+        assert all(counts[name] > 0 for name in (RowCount.EVICTED, RowCount.EXPIRED, RowCount.BELOW_MIN_COUNT))
+        return
+    assert numbers == sorted(numbers)
+    wanted = {key for share in parts for keys, _ in share for key in keys.numpy().ravel().tolist()}
+    assert by_key(rig.control.snapshot(fence=1)).keys() == wanted
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
