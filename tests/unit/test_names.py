@@ -1,12 +1,15 @@
-"""A class name has one meaning: no two modules of the package define the same one."""
+"""A class name has one meaning, and the runtime names its types: few of them are `Any`."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pstraining
 
 PACKAGE = Path(pstraining.__file__).parent
+ANY_MAX = 80
+"""Occurrences of `Any` in the runtime, imports included: TensorFlow and Keras have no types."""
 
 
 def definitions() -> dict[str, set[str]]:
@@ -22,3 +25,11 @@ def definitions() -> dict[str, set[str]]:
 def test_no_two_modules_define_one_class_name() -> None:
     twice = {name: sorted(modules) for name, modules in definitions().items() if len(modules) > 1}
     assert twice == {}
+
+
+def test_few_types_of_the_runtime_are_any() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): len(re.findall(r"\bAny\b", path.read_text(encoding="utf-8")))
+        for path in (PACKAGE / "runtime").rglob("*.py")
+    }
+    assert sum(found.values()) <= ANY_MAX, sorted(found.items(), key=lambda entry: -entry[1])[:10]

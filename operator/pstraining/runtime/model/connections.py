@@ -1,19 +1,19 @@
 """Which variables a loss depends on, checked where a step is traced, as Keras's `fit` does.
 
 `fit` leaves a variable without a gradient as it is. Here its gradient is zeros, because the variable has a place among
-those of its optimizer. That is the same for an optimizer that neither decays nor recomputes a variable. Any other step
-would change it, and is refused.
+those of its optimizer. The result is the same if the optimizer neither decays nor recomputes the variable. Every other
+step would change it, and is refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import keras
 import tensorflow as tf
 
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.optimizers.optimizer import CONSTRAINED, is_decayed
-from pstraining.runtime.model.tensor import KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.tensor import KerasModel, KerasOptimizer, KerasVariable, Tensor
 
 RECOMPUTED: Final = ("Ftrl",)
 """Optimizers that compute a variable from their slots, so that a gradient of zeros changes it."""
@@ -27,7 +27,7 @@ class Connections:
         trained_by: the optimizer of each trained variable, by path.
     """
 
-    def __init__(self, model: Any, trained_by: Mapping[str, KerasOptimizer]) -> None:
+    def __init__(self, model: KerasModel, trained_by: Mapping[str, KerasOptimizer]) -> None:
         self._model, self._trained_by = model, trained_by
         self._known = {id(variable) for variable in model.variables}
         self.missing: list[str] = []
