@@ -40,7 +40,8 @@ SOAK := PSTRAINING_TESTS=soak PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTR
 SOAKED := auto completion compression embedding epochs hot hybrid_faults hybrid_hot hybrid_pairs learning ledger ordered pairs silence stop sync sync_faults updates visibility
 soak: install ## Slow versions of tests: training compared after 200 updates, hundreds of processes and threads killed (hours)
 	@$(SOAK) $(PY) -m pytest $(SOAKED:%=tests/training/test_runtime_%.py) tests/training/test_bench_*.py \
-		tests/property/test_view_exploration.py tests/property/test_view_faults.py tests/chart/test_score.py
+		tests/property/test_layouts.py tests/property/test_view_exploration.py tests/property/test_view_faults.py \
+		tests/chart/test_score.py
 	@$(SOAK) $(PY) hack/run_tests.py e2e
 
 BENCHES := controlplane training training.accuracy training.auto training.hybrid training.keys training.key_accuracy

@@ -18,9 +18,9 @@ from pstraining.core.policies.resharding import ReshardingStep
 from tests.support.builders import deep_merge, job
 from tests.support.copying import copied
 from tests.support.simulation import World, phase
-from tests.support.soak_marks import ALL
+from tests.support.soak_marks import ALL, THOROUGH
 
-STATES = 20_000 if ALL else 200
+STATES = 20_000 if THOROUGH else 2_000 if ALL else 200
 """Different states of a job without standbys or a gang that are visited."""
 SETTLED_EVERY = 5
 """Of so many states, one is followed until nothing changes."""
@@ -214,6 +214,7 @@ def explore(states: int, spec: dict[str, Any] = JOBS["no standbys"]) -> Iterator
     yield from waiting
 
 
+@pytest.mark.timeout(3600 if THOROUGH else 600)
 @pytest.mark.parametrize("kind", JOBS)
 def test_no_history_trains_two_layouts_at_once_and_every_one_leads_back_to_training(kind: str) -> None:
     visited = 0
