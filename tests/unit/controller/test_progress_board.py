@@ -152,12 +152,28 @@ async def test_a_report_is_written_on_arrival_despite_slow_answers(
             await rig.pass_time(start + (period + 1) * PERIOD_SECONDS - rig.now)
 
 
-async def test_a_late_write_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_write_makes_no_later_one_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program reports once a period: what it reports after a failed write is written on arrival, as before."""
+    async with running(monkeypatch) as rig:
+        rig.kube.failures = lambda *_: Transient("away")
+        rig.report(step=0)
+        await rig.settle()
+        rig.kube.failures = lambda *_: None
+        await rig.pass_time(boards.RETRY_SECONDS)
+        assert rig.training["step"] == 0
+        for period in range(1, 3):
+            await rig.pass_time(PERIOD_SECONDS - (boards.RETRY_SECONDS if period == 1 else 0))
+            rig.report(step=period)
+            await rig.settle()
+            assert rig.training["step"] == period
+
+
+async def test_two_writes_are_half_a_period_apart_after_a_very_late_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as rig:
         for step in range(2):
             rig.report(step=step)
             await rig.settle()
-        await rig.pass_time(PERIOD_SECONDS + 20)
+        await rig.pass_time(PERIOD_SECONDS + boards.LATE_SECONDS + 20)
         rig.report(step=2)
         await rig.pass_time(PERIOD_SECONDS - boards.LATE_SECONDS - 0.1)
         assert rig.training["step"] == 1
@@ -165,13 +181,22 @@ async def test_a_late_write_counts_from_its_start(monkeypatch: pytest.MonkeyPatc
         assert rig.training["step"] == 2
 
 
+async def test_a_program_that_reports_irregularly_is_written_once_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as rig:
+        for step in range(600):
+            if step % 60 < 2:
+                rig.report(step=step)
+            await rig.pass_time(1)
+        assert len(rig.written) == 11, "the first report, and once a period"
+
+
 async def test_all_jobs_share_a_long_run_limit() -> None:
     rig, pauses = Rig(), []
-    for _ in range(1000):
+    for _ in range(3 * boards.BURST):
         pauses.append(rig.board._pause())
         rig.now += pauses[-1]
     assert not any(pauses[: boards.BURST - 1])
-    assert sum(pauses) == pytest.approx((1000 - boards.BURST) / boards.WRITES_PER_SECOND)
+    assert sum(pauses) == pytest.approx(2 * boards.BURST / boards.WRITES_PER_SECOND)
     rig.now += boards.BURST / boards.WRITES_PER_SECOND
     assert not any(rig.board._pause() for _ in range(boards.BURST)), "after a quiet time, as many at once"
     rig.now += 0.01

@@ -1,9 +1,9 @@
 """The newest progress of every job, and its writes to the status.
 
 A job's progress is written at most once a minute, at once at milestones (core/progress.py decides), and never while
-nothing changes. The period begins when a write is due, not when it is answered. Otherwise each write would be later
-after its report than the one before. All jobs together get WRITES_PER_SECOND. What is lost in a crash is reported again
-within a minute.
+nothing changes. The period begins when a write is due, not when it begins or is answered: programs report once a
+period, and a write that is late once would make all later ones late. All jobs together get WRITES_PER_SECOND. What is
+lost in a crash is reported again within a minute.
 """
 
 import asyncio
@@ -22,14 +22,16 @@ from pstraining.core import progress
 from pstraining.core.progress import TrainerStatus
 from pstraining.kube.errors import ApiError, Conflict, NotFound
 from pstraining.kube.port import ApiPort
+from pstraining.progress import PERIOD_SECONDS
 
 logger = logging.getLogger(__name__)
 
 WRITES_PER_SECOND: Final = 17.0
 """Writes of all jobs together, in the long run."""
-BURST: Final = 68
-"""Writes that may be made at once after a quiet time: the reports of 1,000 jobs are not evenly spread over a minute."""
-LATE_SECONDS: Final = 1.0
+BURST: Final = 1000
+"""Writes that may be made at once after a time with fewer writes than the limit: a minute's worth of it. The reports of
+1,000 jobs come at nearly that rate. Writes that an outage delays would otherwise stay late for hours."""
+LATE_SECONDS: Final = PERIOD_SECONDS / 2
 """Seconds by which a write may begin late without delaying the next one of its job."""
 IN_FLIGHT: Final = 4
 """Concurrent writes."""
@@ -43,12 +45,16 @@ CONFLICT_SECONDS: Final = 0.5
 class _Job:
     uid: str
     newest: dict[str, Any]
+    newest_at: float = 0.0
+    """When the newest progress was reported."""
     stall: str | None = None
     """Why the job makes no steps; empty while it makes some, None before its first report to this process."""
     written: dict[str, Any] | None = None
     written_at: float = 0.0
     """When the last write was due; at most LATE_SECONDS before it began."""
-    due: float | None = None
+    due: float = 0.0
+    """When the next write is due, whether or not it may be tried then."""
+    next_at: float | None = None
     """When the newest progress is written; None if it is not, or while a write is under way."""
     not_before: float = 0.0
     """When the next write may be tried, after a failed one."""
@@ -77,7 +83,7 @@ class ProgressBoard:
         """
         self._port, self._cache, self._metrics, self._enqueue, self._clock = port, cache, metrics, enqueue, clock
         self._jobs: dict[Key, _Job] = {}
-        self._queue: list[tuple[float, Key]] = []  # a heap; an entry whose time is not its job's `due` is void
+        self._queue: list[tuple[float, Key]] = []  # a heap; an entry whose time is not its job's `next_at` is void
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._changed = asyncio.Event()
         self._paced_until = 0.0
@@ -89,7 +95,7 @@ class ProgressBoard:
         newest = progress.progress_of(report)
         if job is None or job.uid != uid:
             job = self._jobs[key] = _Job(uid, newest)
-        job.newest = newest
+        job.newest, job.newest_at = newest, self._clock()
         self._schedule(key, job)
         if job.stall != report.stalled:
             job.stall = report.stalled
@@ -109,8 +115,8 @@ class ProgressBoard:
         async with asyncio.TaskGroup() as writes:
             while True:
                 await self._slots.acquire()
-                due, key = await self._next()
-                writes.create_task(self._write(key, self._jobs[key], due))
+                key = await self._next()
+                writes.create_task(self._write(key, self._jobs[key]))
                 await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
@@ -119,37 +125,39 @@ class ProgressBoard:
         self._paced_until = max(self._paced_until, now) + 1 / WRITES_PER_SECOND
         return max(0.0, self._paced_until - now - BURST / WRITES_PER_SECOND)
 
-    async def _next(self) -> tuple[float, Key]:
-        """Wait until a job's progress is due; return when it was due, and the job, which is then being written."""
+    async def _next(self) -> Key:
+        """Wait until a job's progress is due, and return the job, which is then being written."""
         while True:
             self._changed.clear()
             while self._queue and not self._is_valid(*self._queue[0]):
                 heapq.heappop(self._queue)
             wait = self._queue[0][0] - self._clock() if self._queue else None
             if wait is not None and wait <= 0:
-                due, key = heapq.heappop(self._queue)
-                self._jobs[key].due, self._jobs[key].is_writing = None, True
-                return due, key
+                _, key = heapq.heappop(self._queue)
+                self._jobs[key].next_at, self._jobs[key].is_writing = None, True
+                return key
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
 
-    def _is_valid(self, due: float, key: Key) -> bool:
+    def _is_valid(self, at: float, key: Key) -> bool:
         job = self._jobs.get(key)
-        return job is not None and job.due == due
+        return job is not None and job.next_at == at
 
     def _schedule(self, key: Key, job: _Job) -> None:
         if job.is_writing:
             return  # the end of the write schedules the next one
-        now = self._clock()
-        delay = progress.write_delay(job.written, job.newest, now - job.written_at)
-        job.due = None if delay is None else max(now + delay, job.not_before)
-        if job.due is not None:
-            heapq.heappush(self._queue, (job.due, key))
-            self._changed.set()
+        delay = progress.write_delay(job.written, job.newest, job.newest_at - job.written_at)
+        if delay is None:
+            job.next_at = None
+            return
+        job.due = job.newest_at + delay
+        job.next_at = max(job.due, job.not_before)
+        heapq.heappush(self._queue, (job.next_at, key))
+        self._changed.set()
 
-    async def _write(self, key: Key, job: _Job, due: float) -> None:
-        newest, begun = job.newest, self._clock()
+    async def _write(self, key: Key, job: _Job) -> None:
+        newest, due, begun = job.newest, job.due, self._clock()
         try:
             version = self._cache.job_version(key, job.uid)
             if version is None:
