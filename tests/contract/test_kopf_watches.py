@@ -1,4 +1,4 @@
-"""What the operator expects of kopf's private functions for watches: a release that changes them fails here.
+"""The operator's expectations of kopf's private functions for watches; a release that changes them fails here.
 
 `controller/watch.py` is the only module that names them. It replaces `fetch_objs` and `infinite_watch` while the
 operator runs, so kopf must look both up in their modules, and must list through `fetch_objs` with our settings.
@@ -47,7 +47,7 @@ def test_only_one_module_uses_kopfs_private_names() -> None:
 @pytest.mark.asyncio
 async def test_kopf_lists_and_watches_through_the_functions_that_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fetch_objs(**_: Any) -> AsyncIterator[Any]:
-        yield [pod("listed", 1)], "9"  # the list is newer than what it holds
+        yield [pod("listed", 1)], "9"  # the list is newer than the operator's version
 
     async def watch_objs(*, since: str, **_: Any) -> AsyncIterator[Any]:
         assert since == "9", "the watch begins where the list ended"

@@ -1,4 +1,6 @@
-"""What the operator leans on in an API server, as one suite: here against the fake, in tests/controlplane for real."""
+"""The behavior that the operator needs of an API server, as one suite: here against the fake, in tests/controlplane for
+real.
+"""
 
 import uuid
 from typing import Any
@@ -99,7 +101,7 @@ class PortContract:
     """Subclasses have the fixtures `port` and `namespace`."""
 
     async def let_go(self, port: Any, namespace: str) -> None:
-        """Remove the finalizers of the ConfigMap `digits`: what holds it, holds its namespace."""
+        """Remove the finalizers of the ConfigMap `digits`, which would keep its namespace from being deleted."""
 
     async def test_a_created_object_can_be_read(self, port: Any, namespace: str) -> None:
         made = await port.create(Kind.CONFIG_MAP, namespace, config_map({"a": "1"}))
@@ -201,7 +203,9 @@ class PortContract:
             await port.replace(Kind.DEPLOYMENT, namespace, "nothing", str(uuid.uuid4()), parts)
 
     async def test_a_pod_is_resized_where_its_uid_is_the_same(self, port: Any, namespace: str) -> None:
-        """Requests and limits that are not named stay, and an annotation of the pod can be set beside them."""
+        """A pod is resized if its uid is the expected one. Requests and limits that are not named stay, and an
+        annotation can be set as well.
+        """
         small = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}}
         spec = {"containers": [{"name": "tensorflow", "image": "img:1", "resources": small}]}
         metadata = {"name": "digits-ps-0", "annotations": {"a": "1"}}
@@ -220,7 +224,7 @@ class PortContract:
         assert marked["metadata"]["annotations"] == {"a": "1", "pstraining.dev/size": "{}"}
 
     async def test_a_claim_gets_an_owner_and_loses_it(self, port: Any, namespace: str) -> None:
-        """Whether the owner is from the creation or from an apply; another owner stays."""
+        """A claim gets an owner at its creation or by an apply, and loses it; another owner stays."""
         first = await port.create(Kind.CONFIG_MAP, namespace, config_map({}))
         second = await port.create(Kind.PS_TRAINING_JOB, namespace, job())
         theirs = owner(first)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,11 +145,14 @@ class Rig:
         """Let all members make steps, for ever."""
         import tensorflow as tf
 
+        from pstraining.runtime.ps.critical_section import applied, critical, with_dependencies
+
+        def lent(shard: Any) -> Any:
+            lease = shard.member_state.lease
+            return with_dependencies([lease.assign(tf.constant(4e9, tf.float64), read_value=False)], applied())
+
         def lend() -> Any:
-            given = [
-                shard.member_state.lease.assign(tf.constant(4e9, tf.float64), read_value=False)
-                for shard in self.store.every
-            ]
+            given = [critical(shard.device, shard.container, [], partial(lent, shard)) for shard in self.store.every]
             with tf.control_dependencies(given), tf.device(self._client.local):
                 return tf.constant(0)
 

@@ -44,7 +44,7 @@ def test_the_crd_is_structural() -> None:
 
 
 def test_keys_of_lists_are_always_present() -> None:
-    """Otherwise the API server rejects the CRD."""
+    """Keys of lists are always present, because the API server rejects the CRD otherwise."""
     for path, node in nodes(SCHEMA):
         for key in node.get("x-kubernetes-list-map-keys", ()):
             items = node["items"]
@@ -71,7 +71,9 @@ def test_every_level_of_the_smallest_job_is_defaulted() -> None:
 
 @pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS])
 def test_a_rule_that_reads_a_field_knows_whether_it_may_be_absent(path: str) -> None:
-    """A failing rule rejects every update of the object, including the operator's status."""
+    """A rule that reads an optional field checks its presence. An evaluation error would reject every update of the
+    object, including the operator's status.
+    """
     node, always_there = SCHEMA["properties"]["spec"], True
     for part in path.rstrip("?").split("."):
         always_there = part in node.get("required", ()) or "default" in node["properties"][part]
@@ -80,7 +82,7 @@ def test_a_rule_that_reads_a_field_knows_whether_it_may_be_absent(path: str) -> 
 
 
 def test_defaults_of_schema_and_models_agree() -> None:
-    """What the API server fills in is what the operator would have assumed."""
+    """Defaults of the schema and of the models agree: the API server fills in what the operator would assume."""
     template = {"spec": {"containers": [{"name": "c", "command": ["x"]}]}}
     spec = PSTrainingJobSpec.model_validate({"ps": {"replicas": 1}, "worker": {"replicas": 1, "template": template}})
     dumped = spec.model_dump(by_alias=True, mode="json")

@@ -15,17 +15,17 @@ REJECTED = re.compile(
 )
 """Words that slow a reader down; a standard verb or a noun replaces each."""
 PRONOUNS = re.compile(r"(What|Who|Whose|Whether|Why|How|When|Where|Since|Of|That|It)\b")
-"""A description begins with a noun phrase or a verb."""
+"""Words with which no description begins, because it begins with a noun phrase or a verb."""
 MOST_WORDS = 25
-"""In one sentence."""
+"""Maximum number of words in a sentence."""
 LONGEST = 60
-"""Words of one description."""
+"""Maximum number of words in a description."""
 KUBERNETES = {"apiVersion", "kind", "metadata"}
-"""Fields of the root that Kubernetes itself describes: a CRD must not."""
+"""Fields of the root that Kubernetes itself describes; a CRD must not describe them."""
 
 
 def described(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Path and description of every field, and of what lists hold where it has one."""
+    """Return path and description of every field, and of the items of lists that have one."""
     for name, child in (schema.get("properties") or {}).items():
         if path or name not in KUBERNETES:
             here = f"{path}.{name}".lstrip(".")

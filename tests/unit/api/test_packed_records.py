@@ -1,4 +1,4 @@
-"""Packing of replica records: nothing is lost, and the records that users look for stay in full."""
+"""Packing of replica records loses nothing, and keeps the records that users read in full."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID

@@ -1,4 +1,6 @@
-"""Text of pods and other clients never reaches a terminal, a status or a log as a command or a forged line."""
+"""Text from pods and other clients never reaches a terminal, a status or a log as a control sequence or a forged
+line.
+"""
 
 import io
 import logging

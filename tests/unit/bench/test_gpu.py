@@ -1,4 +1,4 @@
-"""The benchmark on a GPU: what it makes of reports, and that it needs a GPU."""
+"""The benchmark on a GPU: its evaluation of reports, and its need for a GPU."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The comparison in pairs: it can hold, and it can fail."""
+"""The comparison in pairs can pass, and can fail."""
 
 import random
 
@@ -22,7 +22,8 @@ def test_the_bound_is_that_of_a_t_interval() -> None:
     found = loss(dict(zip("abcd", [10.0, 11.0, 12.0, 13.0], strict=True)), dict.fromkeys("abcd", 10.0))
     assert (found.mean, found.pairs) == (1.5, 4)
     assert found.deviation == pytest.approx(1.29099, abs=1e-5)
-    assert found.bound == pytest.approx(1.5 + 2.35336 * 1.29099 / 2, abs=1e-4)  # t of 3 degrees from a table
+    # the t value of 3 degrees of freedom, from a table
+    assert found.bound == pytest.approx(1.5 + 2.35336 * 1.29099 / 2, abs=1e-4)
 
 
 def variants(codec: float, control: float, noise: float = 0.4) -> dict[str, dict[str, dict[str, float]]]:
@@ -44,7 +45,7 @@ def test_a_small_loss_passes_and_the_control_fails() -> None:
     ("codec", "control", "noise", "said"),
     [
         (0.6, 2.0, 0.4, "digits, Int8"),
-        (0.0, 2.0, 6.0, "digits, Int8"),  # so much noise allows no such statement
+        (0.0, 2.0, 6.0, "digits, Int8"),  # too much noise for such a statement
         (0.0, 0.0, 0.4, "cannot distinguish a bad codec"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The age of what a job's status shows, from the times of reports and writes."""
+"""The age of a job's status, from the times of reports and writes."""
 
 import pytest
 

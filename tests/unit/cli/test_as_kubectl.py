@@ -1,4 +1,4 @@
-"""The plugin asks the cluster that kubectl asks, in the same namespace and as the same user: row by row."""
+"""The plugin connects to the same cluster as kubectl, in the same namespace and as the same user: row by row."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.support.kubectl_table import ROWS
 
 KUBECTL: dict[str, Outcome] = json.loads(ANSWERS.read_text())
 asked: list[float] = []
-"""The time limits of the requests."""
+"""The timeouts of the requests."""
 
 
 @with_connection
@@ -59,7 +59,7 @@ def answer(row: Row, servers: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
     return found | {"timeout": asked.pop()}
 
 
-@pytest.mark.filterwarnings("error")  # insecure connections, too, are made in silence
+@pytest.mark.filterwarnings("error")  # insecure connections cause no warning either
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_row(row: Row, servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: dict[str, Any] = KUBECTL[row.name]
@@ -109,7 +109,7 @@ def test_a_plugin_is_called_again_after_its_token_has_expired(
 def with_plugin(
     servers: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch, expires: str | None
 ) -> tuple[KubeconfigClient, Callable[[], int]]:
-    """A client with a plugin, and how often that has run."""
+    """Return a client with an exec plugin, and a function that counts the plugin's runs."""
     end = f', "expirationTimestamp": "{expires}-01-01T00:00:00Z"' if expires else ""
     row = exec_row("", f'echo run >> "$0.runs"\n{printing(f"""{{"token": "t"{end}}}""")}')
     environ, _ = laid_out(row, servers, folder)

@@ -1,4 +1,4 @@
-"""What the network carries: the formulas of their source, and how what is sent adds up on both ends."""
+"""The bandwidth of a job: the formulas of their source, and equal sums of sent and received bytes."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from pstraining.cli.planning import bandwidth
 from pstraining.cli.planning.bandwidth import Exchange, busiest, links, recommended, with_servers
 from tests.support.builders import job, typed
 
-VALUES = 25_600_000  # ResNet-50's
+VALUES = 25_600_000  # the size of ResNet-50
 CLASSIC = Exchange(workers=100, servers=10)
 
 exchanges = st.builds(
@@ -29,7 +29,7 @@ sizes = st.integers(1024, 10**9)
 
 
 def test_the_formulas_are_those_of_their_source() -> None:
-    """Values for n workers and k servers by the paper's table."""
+    """The formulas give the values of the paper's table for n workers and k servers."""
     assert bandwidth.parameter_servers(8, 2) == 4.0
     assert bandwidth.parameter_servers(2, 4) == 1.0
     assert bandwidth.all_reduce(8) == 1.75
@@ -41,7 +41,9 @@ def test_the_formulas_are_those_of_their_source() -> None:
 
 
 def test_the_classic_case() -> None:
-    """A hundred workers and ten servers: each server takes 1.02 GB in and as much out, 0.82 s at 10 Gbit/s."""
+    """With a hundred workers and ten servers, each server receives 1.02 GB and sends as much, in 0.82 s at 10
+    Gbit/s.
+    """
     worker, server = links(CLASSIC, VALUES)
     assert (worker.sent, worker.received) == (102.4e6, 102.4e6)
     assert (server.sent, server.received) == (1.024e9, 1.024e9)

@@ -1,4 +1,4 @@
-"""CEL as the rules use it: values, errors, and that every rule of the CRD uses only what the library has."""
+"""CEL as the rules use it: values, errors, and functions of the CRD's rules, all of which the library has."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SELF = {
     "list": [{"v": 1}, {"v": 2}],
 }
 FUNCTIONS = {"matches", "size", "startsWith"}
-"""CEL's own; what Kubernetes adds (quantity, lowerAscii and so on), the library lacks."""
+"""CEL's own functions; the library lacks those that Kubernetes adds, such as quantity and lowerAscii."""
 
 
 def value(text: str) -> Any:
@@ -39,9 +39,9 @@ def value(text: str) -> Any:
         ("self.list.filter(i, i.v == 2)", [{"v": 2}]),
         ("self.list.all(i, self.list.exists_one(j, j.v == i.v))", True),
         ("self.none == null", True),
-        # A number of another type is the same number, and a truth value is none.
+        # Numbers of different types can be equal; a Boolean equals no number.
         ("self.n == 3.0 && self.on != 1", True),
-        # An operand that decides hides an error of the other one.
+        # An operand that decides the result hides an error of the other operand.
         ("self.missing == 1 || true", True),
         ("self.missing == 1 && false", False),
         ("self.list.all(i, i.w == 1 && i.v == 2)", False),

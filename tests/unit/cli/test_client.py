@@ -1,4 +1,4 @@
-"""The requests of commands, to a server on this machine: what is asked for, and what every kind of answer becomes."""
+"""The requests of commands to a server on this machine, and their handling of every kind of response."""
 
 import json
 import socket

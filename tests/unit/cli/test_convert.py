@@ -30,7 +30,7 @@ def without(job: dict[str, Any], *path: str) -> dict[str, Any]:
 
 
 def made(job: dict[str, Any]) -> Converted:
-    """What becomes of a TFJob that is a document of its own."""
+    """Return the conversion of a TFJob that is a separate document."""
     return convert_document(Document("f", "1", job))
 
 
@@ -132,7 +132,9 @@ def test_comments_stay_comments() -> None:
     "text", ["1e-3", "0o17", "0x1F", "1_000", ".5", "y", "N", "yes", "2026-01-02", "null", "1:30", ""]
 )
 def test_strings_stay_strings_for_every_yaml_parser(text: str) -> None:
-    """kubectl's library takes more plain words for numbers and truth values than PyYAML."""
+    """Strings stay strings for every YAML parser: kubectl's library reads more plain words as numbers and Booleans than
+    PyYAML.
+    """
     written = as_yaml([made(tfjob(Worker=replica(env=[{"name": "A", "value": text}])))])
     assert f"value: '{text}'" in written
 
@@ -301,6 +303,6 @@ def test_lines_of_older_versions_are_named(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
-    """The first block of YAML is a TFJob, the next what is made of it."""
+    """The page shows the command's output: the first block of YAML is a TFJob, and the next one its conversion."""
     theirs, ours, *_ = (block.split("```")[0] for block in PAGE.read_text().split("```yaml\n")[1:])
     assert run("-f", "-", text=theirs).stdout == ours

@@ -1,4 +1,4 @@
-"""What becomes of each field of a TFJob: its counterpart, or a note."""
+"""The conversion of each field of a TFJob: its counterpart, or a note."""
 
 import copy
 from typing import Any
@@ -67,7 +67,7 @@ GANGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, NoteKind]]]] =
     ({"queue": "q", RESOURCES: {"cpu": 1}}, {**VOLCANO, "queue": "q"}, [(RESOURCES, DIFFERENT)]),
     ({TIMEOUT: 3}, {**PLUGINS, "timeoutSeconds": 3}, []),
     ({TIMEOUT: 0}, PLUGINS, [(TIMEOUT, CHANGED)]),
-    # Nothing names the scheduler.
+    # No field names the scheduler.
     ({LEAST: 3}, PLUGINS, [(LEAST, DIFFERENT), (LEAST, CHANGED)]),
 ]
 

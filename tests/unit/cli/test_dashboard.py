@@ -23,8 +23,8 @@ from tests.support.cli_cluster import Object, WithJobs
 HOSTILE = "</pre><img src=x onerror=alert(1)>"
 
 
-class Watched(WithJobs):
-    """A job with a chief that trains, a worker whose log is hostile, and a server; some things may be denied."""
+class DashboardCluster(WithJobs):
+    """Has a job with a chief that trains, a worker whose log is hostile, and a server; some reads can be denied."""
 
     def __init__(self) -> None:
         made = job(workers=1) | {"status": {"phase": "Running", "takeovers": 1, "training": {"step": 7, "loss": "0.5"}}}
@@ -68,7 +68,7 @@ class Watched(WithJobs):
 
 
 class Page:
-    """Asks a server as a browser does."""
+    """Sends requests to a server as a browser does."""
 
     def __init__(self, served: server.DashboardServer) -> None:
         self.served = served
@@ -93,12 +93,12 @@ class Page:
 
 
 @pytest.fixture
-def cluster() -> Watched:
-    return Watched()
+def cluster() -> DashboardCluster:
+    return DashboardCluster()
 
 
 @pytest.fixture
-def page(cluster: Watched) -> Iterator[Page]:
+def page(cluster: DashboardCluster) -> Iterator[Page]:
     with dashboard.create_server(cluster, "default") as served:
         thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -107,7 +107,7 @@ def page(cluster: Watched) -> Iterator[Page]:
         thread.join()
 
 
-def test_each_address_serves_only_its_content(page: Page, cluster: Watched) -> None:
+def test_each_address_serves_only_its_content(page: Page, cluster: DashboardCluster) -> None:
     token = page.served.token
     assert page.served.server_address[0] == "127.0.0.1"
     assert urlsplit(page.served.url).path == f"/{token}/"
@@ -130,7 +130,7 @@ def test_each_address_serves_only_its_content(page: Page, cluster: Watched) -> N
         assert page.get(f"/{token}/jobs", method)[0] == 501, method
 
 
-def test_a_secret_is_valid_for_one_start(cluster: Watched) -> None:
+def test_a_secret_is_valid_for_one_start(cluster: DashboardCluster) -> None:
     with dashboard.create_server(cluster, "default") as one, dashboard.create_server(cluster, "default") as other:
         assert one.token != other.token
         assert len(one.token) >= 32
@@ -138,7 +138,7 @@ def test_a_secret_is_valid_for_one_start(cluster: Watched) -> None:
             dashboard.create_server(cluster, "default", int(one.server_address[1]))
 
 
-def test_a_job_its_curves_and_its_log(page: Page, cluster: Watched) -> None:
+def test_a_job_its_curves_and_its_log(page: Page, cluster: DashboardCluster) -> None:
     (row,) = page.ask("jobs")[1]["jobs"]
     assert (row["name"], row["takeovers"], row["training"]) == ("digits", 1, {"step": 7, "loss": "0.5"})
     found = page.of_job("job")
@@ -155,7 +155,7 @@ def test_a_job_its_curves_and_its_log(page: Page, cluster: Watched) -> None:
     assert cluster.asked == [{"container": "tensorflow", "tailLines": "500", "timestamps": "true"}]
 
 
-def test_a_missing_right_is_explained_in_place(page: Page, cluster: Watched) -> None:
+def test_a_missing_right_is_explained_in_place(page: Page, cluster: DashboardCluster) -> None:
     cluster.denied = {"pods/proxy", "events"}
     cluster.there[0]["status"]["training"]["lastUpdatedTime"] = "2030-01-01T12:00:00Z"
     found = page.of_job("job")
@@ -175,7 +175,7 @@ def test_a_missing_right_is_explained_in_place(page: Page, cluster: Watched) -> 
     assert page.ask("log", **given) == (403, {"error": "You (jane) may not get pods/log."})
 
 
-def test_a_log_continues_from_its_last_line(page: Page, cluster: Watched) -> None:
+def test_a_log_continues_from_its_last_line(page: Page, cluster: DashboardCluster) -> None:
     first = page.of_job("log", pod="digits-worker-0")
     cluster.logs.append("2030-01-01T12:00:03.5Z line 3")
     then = page.of_job("log", pod="digits-worker-0", after=first["last"])
@@ -188,7 +188,7 @@ def test_a_log_continues_from_its_last_line(page: Page, cluster: Watched) -> Non
     assert cluster.asked[-1]["previous"] == "true"
 
 
-def test_hostile_texts_and_parameters(page: Page, cluster: Watched) -> None:
+def test_hostile_texts_and_parameters(page: Page, cluster: DashboardCluster) -> None:
     cluster.there[0]["status"]["conditions"] = [
         {"type": "Running", "status": "False", "reason": "R", "message": f"{HOSTILE}\x1b]0;x\x07\u202e"}
     ]
@@ -207,7 +207,7 @@ def test_hostile_texts_and_parameters(page: Page, cluster: Watched) -> None:
     assert page.ask("nothing")[0] == 404
 
 
-def test_errors_of_the_cluster_are_answers(page: Page, cluster: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_cluster_are_answers(page: Page, cluster: DashboardCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> Any:
         raise RequestError("The API server did not respond.", 0)
 
@@ -222,9 +222,9 @@ def test_errors_of_the_cluster_are_answers(page: Page, cluster: Watched, monkeyp
 
 
 class Clocked:
-    """A sampler whose time a test moves."""
+    """A sampler whose clock the test moves."""
 
-    def __init__(self, cluster: Watched) -> None:
+    def __init__(self, cluster: DashboardCluster) -> None:
         self.now = 0.0
         self.sampler = Sampler(cluster, lambda: self.now, lambda: 1e9 + self.now)
         self.cluster = cluster
@@ -236,9 +236,9 @@ class Clocked:
         return self.sampler.look(asked, tasks_of(made, self.cluster.there_pods))
 
 
-def test_samples_are_taken_on_request_and_at_most_once_per_interval(cluster: Watched) -> None:
+def test_samples_are_taken_on_request_and_at_most_once_per_interval(cluster: DashboardCluster) -> None:
     rig = Clocked(cluster)
-    for _ in range(5):  # several pages
+    for _ in range(5):  # for several pages
         rig.look(sampling.EVERY / 10)
     assert len(cluster.scrapes) == 2
     rig.look(sampling.EVERY)
@@ -256,7 +256,7 @@ def test_samples_are_taken_on_request_and_at_most_once_per_interval(cluster: Wat
     assert len(cluster.scrapes) == 8
 
 
-def test_a_chief_without_metrics_leaves_a_gap_in_its_curves(cluster: Watched) -> None:
+def test_a_chief_without_metrics_leaves_a_gap_in_its_curves(cluster: DashboardCluster) -> None:
     rig = Clocked(cluster)
     rig.look()
     chief = cluster.there_pods.pop(0)
@@ -269,14 +269,14 @@ def test_a_chief_without_metrics_leaves_a_gap_in_its_curves(cluster: Watched) ->
     assert rig.look(sampling.EVERY)["points"] == points
 
 
-def test_no_thread_samples_without_an_open_page(cluster: Watched) -> None:
+def test_no_thread_samples_without_an_open_page(cluster: DashboardCluster) -> None:
     before = threading.active_count()
     rig = Clocked(cluster)
     rig.look()
     assert threading.active_count() == before
 
 
-def test_many_tasks_are_sampled_less_often(cluster: Watched) -> None:
+def test_many_tasks_are_sampled_less_often(cluster: DashboardCluster) -> None:
     cluster.there_pods = [pod("worker", n) for n in range(100)]
     rig = Clocked(cluster)
     rig.look()
@@ -286,7 +286,7 @@ def test_many_tasks_are_sampled_less_often(cluster: Watched) -> None:
     assert len(cluster.scrapes) == 200
 
 
-def test_memory_is_bounded(cluster: Watched) -> None:
+def test_memory_is_bounded(cluster: DashboardCluster) -> None:
     rig = Clocked(cluster)
     for number in range(3 * sampling.JOBS):
         rig.look(uid=f"job-{number}")
@@ -313,7 +313,7 @@ def test_reported_values_are_numbers_or_nothing() -> None:
     assert server.shown({"a": [float("inf"), float("nan"), 1.0, None, True]}) == {"a": [None, None, 1.0, None, True]}
 
 
-def test_the_command_serves_until_it_is_interrupted(cluster: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_serves_until_it_is_interrupted(cluster: DashboardCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 
     def interrupted(self: server.DashboardServer) -> None:

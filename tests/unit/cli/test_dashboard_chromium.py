@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium: what it shows, and the pictures of docs/users/watch-a-job.md.
+"""The dashboard in a real Chromium: its content, and the pictures of docs/users/watch-a-job.md.
 
 The pictures are written to build/pictures; `make pictures` writes them to docs/users/pictures.
 """
@@ -19,7 +19,7 @@ from tests.support.training_cluster import TrainingCluster
 ROOT = Path(__file__).parents[3]
 PICTURES: Final = ROOT / os.environ.get("PSTRAINING_PICTURES", "build/pictures")
 SIZE: Final = 100_000
-"""Bytes of a picture at most."""
+"""Maximum size of a picture in bytes."""
 COUNTED: Final = """
 window.asked = [];
 window.before = window.fetch;
@@ -27,7 +27,7 @@ window.fetch = (url, ...rest) =>
   before(url, ...rest).finally(() => setTimeout(() => asked.push(url.split("?")[0]), 50));
 undefined
 """
-"""Notes in the page which questions have been answered."""
+"""Records in the page which requests have been answered."""
 pytestmark = in_all("tests/unit/cli/test_dashboard.py::test_a_job_its_curves_and_its_log")  # needs a browser
 
 
@@ -54,7 +54,7 @@ def chromium() -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(chromium: Tab, cluster: TrainingCluster, served: DashboardServer) -> Iterator[Tab]:
-    """A new page, without errors in its console at the end."""
+    """Return a new page, and demand at the end that its console has no errors."""
     cluster.denied = set()
     chromium.open("about:blank")
     chromium.complaints.clear()
@@ -64,14 +64,14 @@ def tab(chromium: Tab, cluster: TrainingCluster, served: DashboardServer) -> Ite
 
 
 def shown(tab: Tab, served: DashboardServer, name: str) -> None:
-    """Open a job, and wait until everything of it has come."""
+    """Open a job, and wait until all of its parts are loaded."""
     tab.open(f"{served.url}#default/{name}")
     tab.until(f"document.querySelector('#head h2')?.innerText.startsWith('default/{name}')")
     tab.until("document.querySelector('#curves figure') && document.querySelector('#log-pod').value")
 
 
 def keep(tab: Tab, name: str, until: str) -> None:
-    """Take the picture for the docs, from the top to the end of a section."""
+    """Save the picture for the docs, from the top to the end of a section."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     path = PICTURES / f"dashboard-{name}.webp"
     tab.picture(path, tab.eval(f"Math.ceil(document.querySelector('{until}').getBoundingClientRect().bottom) + 12"))
@@ -79,7 +79,7 @@ def keep(tab: Tab, name: str, until: str) -> None:
 
 
 def rows(tab: Tab, section: str) -> list[list[str]]:
-    """The cells of a section's tables, as texts."""
+    """Return the cells of a section's tables as texts."""
     cells = "[...row.children].map((cell) => cell.innerText.trim())"
     found = tab.eval(f"[...document.querySelectorAll('#{section} tbody tr')].map((row) => {cells})")
     return [[str(cell) for cell in row] for row in found]
@@ -102,7 +102,7 @@ def test_a_running_job(tab: Tab, served: DashboardServer, cluster: TrainingClust
     tab.until("document.querySelectorAll('#log-lines div').length === 12")
     keep(tab, "running", "#speed")
     assert "Straggler: worker-2." in tab.text("#speed .problem")
-    # New lines come without a reload, and what has not changed is not made again: selections stay.
+    # New lines appear without a reload, and unchanged elements are not recreated, so that selections stay.
     tab.eval(COUNTED)
     tab.eval("window.marked = [...document.querySelectorAll('#log-lines div, #conditions tr')]")
     cluster.say("digits-chief-0", "the newest line")
@@ -143,7 +143,7 @@ def test_a_job_that_has_failed(tab: Tab, served: DashboardServer) -> None:
     tab.until("document.querySelector('#log-lines').innerText.includes('batch_size is 0')")
     assert "✖ Failed" in tab.text("#head")
     assert "BadSettings" in tab.text("#head")
-    # A log and an event with markup are texts.
+    # Markup in a log or an event is shown as text.
     assert "<script>" in tab.text("#log-lines")
     assert "<img src=x" in tab.text("#events")
     assert tab.eval("document.title") == "broken - pstraining"

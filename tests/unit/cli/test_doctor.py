@@ -1,4 +1,4 @@
-"""`doctor`: every check's verdicts, what it does with few rights, and what it prints."""
+"""`doctor`: the verdicts of every check, its results with few rights, and its output."""
 
 import json
 from datetime import UTC, datetime
@@ -167,7 +167,7 @@ def test_without_the_right_to_list_pods_free_resources_are_an_estimate() -> None
         (pod("a", asking("1"), initContainers=[asking("3"), asking("2", "1Gi")]), "3", 2**30),
         (pod("a", asking("1"), initContainers=[asking("1", restartPolicy="Always"), asking("500m")]), "2", 0),
         (pod("a", asking("1"), overhead={"cpu": "250m"}), "1.25", 0),
-        # A container with a limit alone requests that much; a quantity that Kubernetes refuses is not counted.
+        # A container with only a limit requests its limit; a quantity that Kubernetes rejects is not counted.
         (pod("a", {"name": "c", "resources": {"limits": {"cpu": "2"}}}), "2", 0),
         (pod("a", asking("1K", "1Gi")), "0", 2**30),
     ],
@@ -205,7 +205,7 @@ def test_all_checks_pass_on_a_healthy_cluster() -> None:
     ("denied", "changed"),
     [
         (("customresourcedefinitions",), {"crd": WARN}),
-        (("/v1/deployments",), {}),  # where the operator usually is may be looked at
+        (("/v1/deployments",), {}),  # the operator's usual place can be read
         (("deployments",), {"operator": WARN, "lease": None, "metrics": None}),
         (("leases",), {"lease": WARN, "metrics": None}),
         (("proxy",), {"metrics": WARN}),

@@ -1,4 +1,4 @@
-"""`doctor JOB`: the most likely cause of each kind of trouble comes first, with what to do; and what is not read."""
+"""`doctor JOB`: the most likely cause of each kind of trouble comes first, with advice; missing reads are listed."""
 
 import json
 import re
@@ -25,7 +25,7 @@ TROUBLES = pages()[ROOT / PAGE]
 
 
 class Read(WithJobs):
-    """A world, the logs of its pods by name, and what may not be read."""
+    """Has a world, the logs of its pods by name, and reads that are denied."""
 
     def __init__(self, world: World, denied: tuple[str, ...] = ()) -> None:
         assert world.job is not None
@@ -58,7 +58,7 @@ class Read(WithJobs):
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, float | None]:
-    """The measured rate of steps; the test does not wait for it."""
+    """Return the measured rate of steps without waiting."""
     rates: dict[str, float | None] = {"stepsPerSecond": 10.0}
     monkeypatch.setattr(doctor, "measure", lambda *_: {"job": rates})
     return rates
@@ -73,14 +73,14 @@ def found(cluster: Read) -> list[tuple[str, str]]:
 
 
 def pending(**spec: Any) -> World:
-    """A job whose pods a test writes over."""
+    """Return a job whose pods the test replaces."""
     world = World(job(spec=spec))
     world.settle()
     return world
 
 
 def out_of_memory() -> World:
-    """A job whose server has failed too often."""
+    """Return a job whose server has failed too often."""
     world = running(checkpoint={"volume": {"persistentVolumeClaim": {"claimName": "c"}}})
     for _ in range(7):
         world.end("ps", code=137, message="Killed")
@@ -237,7 +237,7 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def anchors() -> dict[str, str]:
-    """The text below each heading of the page, by the heading's anchor."""
+    """Return the text below each heading of the page, by the heading's anchor."""
     text = TROUBLES.path.read_text(encoding="utf-8")
     parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
     made = [re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in parts[1::2]]

@@ -1,4 +1,4 @@
-"""Exit statuses: those that a command's help names are those that it can end with. Every one is tried."""
+"""Exit statuses: the statuses in a command's help are exactly those with which it can end, and each is tried."""
 
 import copy
 import itertools
@@ -32,7 +32,7 @@ FAST = ("digits", "--wait", "--timeout", "0")
 
 
 class Raising(Nowhere):
-    """Whatever is asked."""
+    """Raises an error for every question."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -44,7 +44,7 @@ class Raising(Nowhere):
 
 
 class Scripted(WithJobs):
-    """The job is in one state after the other, and stays in the last one; None once it was deleted."""
+    """Has a job with a sequence of states, the last of which stays; None once the job was deleted."""
 
     def __init__(
         self, *states: Object | None, pods: list[Object] | None = None, epochs: tuple[int, ...] = (0,)
@@ -82,7 +82,7 @@ class Scripted(WithJobs):
 
 
 class Served(Nowhere):
-    """Says which version it is."""
+    """Serves its version."""
 
     def __init__(self, version: Object | None) -> None:
         self.version = version
@@ -127,12 +127,12 @@ PODS = list(running().pods.values())
 
 @dataclass(frozen=True)
 class Case:
-    """A call that ends with a status."""
+    """A call with its exit status."""
 
     arguments: tuple[str, ...] = ()
     cluster: Callable[[], Nowhere] = Nowhere
     patches: Mapping[str, Any] = field(default_factory=dict)
-    """What is replaced in the command's module."""
+    """Replacements in the command's module."""
 
 
 def scripted(*states: Object | None, **more: Any) -> Callable[[], Nowhere]:
@@ -144,7 +144,7 @@ def checked(result: CheckResult) -> dict[str, Any]:
 
 
 READERS = {"validate": "documents", "plan": "documents", "submit": "documents", "convert": "read"}
-"""Commands that read files, and by what."""
+"""Commands that read files, and the functions by which they do."""
 FOLLOW = {"Follower": partial(Follower, every=0.01)}
 SUCCESS: dict[str, Case] = {
     "validate": Case(("-f", "job.yaml")),
@@ -207,18 +207,18 @@ PRINTED = (
     ("status", Case(("digits",), scripted(RUNS, pods=PODS))),
     ("doctor", Case(("digits",), scripted(DURABLE, pods=PODS), {"measure": lambda *_: {"job": None}})),
 )
-"""Whatever is printed for programs."""
+"""Options for machine-readable output."""
 
 
 def cases() -> Iterator[tuple[str, ExitCode, Case]]:
-    """Every call, with the status that it ends with."""
+    """Yield every call, with its exit status."""
     yield from ((name, ExitCode.SUCCESS, case) for name, case in SUCCESS.items())
     yield from ((name, ExitCode.ERROR, case) for name, case in ERROR.items())
     yield from ((name, code, case) for (name, code), case in WAITS.items())
     for name, command in BY_NAME.items():
         yield name, ExitCode.USAGE, Case(("--no-such-option",))
         arguments = (*SUCCESS[name].arguments, *LIVE.get(name, ()))
-        # doctor makes a check of it, and commands without a cluster are interrupted while they read files.
+        # doctor reports it as a check, and commands without a cluster are interrupted while they read files.
         stopped = partial(_raise, KeyboardInterrupt())
         patches = {READERS[name]: stopped} if name in READERS else {"_all": stopped} if name == "doctor" else {}
         yield name, ExitCode.INTERRUPTED, Case(arguments, partial(Raising, KeyboardInterrupt()), patches)
@@ -236,7 +236,7 @@ CASES = list(cases())
 def ended(
     name: str, case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[object, str]:
-    """The status of a call, and what it has printed."""
+    """Return the exit status of a call, and its output."""
     module, cluster = BY_NAME[name].run.__module__, case.cluster()
     for what, by in {"KubeconfigClient": lambda *_, **__: cluster, **case.patches}.items():
         monkeypatch.setattr(f"{module}.{what}", by, raising=what != "KubeconfigClient")
@@ -293,7 +293,7 @@ def test_help_shows_examples_and_statuses_and_wraps_none_of_them(
     ("name", "given"), [(command.name, given) for command in COMMANDS for _, given in command.examples]
 )
 def test_every_example_is_accepted_by_its_command(name: str, given: str) -> None:
-    """It is parsed alone: what is behind a pipe or a redirection is the shell's."""
+    """Every example is accepted by its command; text behind a pipe or a redirection is left to the shell."""
     arguments = list(itertools.takewhile(lambda word: word not in ("|", ">"), shlex.split(given)))
     group = program()
     command = group.commands[name]

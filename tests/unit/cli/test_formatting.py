@@ -1,4 +1,4 @@
-"""Durations and amounts, as people read and write them."""
+"""Durations and amounts in a readable form."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""`--from FOLDER`: the history of a job, shown as the job was, without a cluster."""
+"""`--from FOLDER` shows a job from its history, without a cluster."""
 
 import json
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ RUNNING = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The history of a job with a restarted worker, as a chief writes it."""
+    """Return the history of a job with a restarted worker, as a chief writes it."""
     (tmp_path / "history").mkdir()
     for name, text in {"worker-0": "step 1\nstep 2\n", "worker-0.previous": "Traceback\n"}.items():
         (tmp_path / "history" / f"digits-{name}.log").write_text(text)

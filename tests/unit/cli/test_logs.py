@@ -1,4 +1,4 @@
-"""The logs of a job's tasks: which are read, how lines are written, and how they are followed."""
+"""The logs of a job's tasks: their selection, the format of lines, and following."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ def ended(made: Object, kind: str = "Succeeded") -> Object:
 
 
 class Logged(WithJobs):
-    """Pods have the lines that a test gives them."""
+    """Pods whose logs have the lines that a test sets."""
 
     def __init__(self, *jobs: Object, pods: list[Object] | None = None) -> None:
         super().__init__(*jobs, pods=list(PODS) if pods is None else pods)
@@ -178,7 +178,8 @@ def test_timestamps_are_removed() -> None:
 
 
 class Script(Logged):
-    """What happens is told as a list of looks: each gives the job's pods and their logs, and perhaps the end.
+    """A cluster that is described by a list of polls: each has the job's pods and their logs, and perhaps the job's
+    end.
 
     A log is read to its end when it is opened.
     """
@@ -257,7 +258,7 @@ def test_lines_of_many_pods_stay_whole(capsys: pytest.CaptureFixture[str]) -> No
     pods = [pod("worker", n, state=terminated(0), phase="Succeeded") for n in range(8)]
     every = [line(1, f"{n} {text}") for n in range(count)]
     cluster = Script((pods, {p["metadata"]["name"]: list(every) for p in pods}))
-    # Real threads and a stopped clock: no pod is given up because the machine is slow.
+    # With real threads and a stopped clock, no pod is given up because the machine is slow.
     follow(cluster, start=in_thread, clock=lambda: 0.0)
     found = capsys.readouterr().out.splitlines()
     for n in range(8):
@@ -323,7 +324,7 @@ def test_a_pod_that_outlives_the_job_is_not_followed(capsys: pytest.CaptureFixtu
     printed, released = threading.Event(), threading.Event()
 
     class Kept(Logged):
-        """A pod idles on, so its log has no end."""
+        """Has a pod that idles, so that its log has no end."""
 
         def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
             yield line(1, "failed")

@@ -1,4 +1,4 @@
-"""The log of a program that has ended is that of its container's run before: the current run only waits."""
+"""The log of a finished program is that of its container's previous run, because the current run only waits."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,7 +16,7 @@ ENDED = job() | {"status": {"phase": "Succeeded", "conditions": [{"type": "Succe
 
 
 class Idling(WithJobs):
-    """The container was restarted, which the pod's status may not show yet."""
+    """Has a restarted container, which the pod's status may not show yet."""
 
     def __init__(self, made: Object, worker: Object) -> None:
         super().__init__(made, pods=[worker])

@@ -1,4 +1,6 @@
-"""What -f names, read as kubectl reads it: files, folders, patterns, URLs; documents, Lists, JSON, YAML's scalars."""
+"""The manifests of -f, read as kubectl reads them: files, folders, patterns, URLs; documents, Lists, JSON, YAML's
+scalars.
+"""
 
 import http.server
 import io
@@ -18,18 +20,18 @@ from pstraining.cli.output import yaml_text
 from pstraining.cli.reading import sources, texts
 
 KUBECTL = [json.loads(line) for line in (Path(__file__).parent / "kubectl_scalars.jsonl").read_text().splitlines()]
-"""What kubectl 1.34 made of these plain scalars, and of them as keys: `kubectl annotate --local -o json -f`."""
+"""kubectl 1.34's values of these plain scalars, and of them as keys: `kubectl annotate --local -o json -f`."""
 
 
 def whole(text: str) -> list[Document]:
-    """The documents of a text that can be read."""
+    """Return the readable documents of a text."""
     found = [one for one in parsed("f", text) if isinstance(one, Document)]
     assert len(found) == len(list(parsed("f", text)))
     return found
 
 
 def problems(text: str) -> list[str]:
-    """What cannot be read of a text."""
+    """Return the problems of a text."""
     return [str(one) for one in parsed("f", text) if isinstance(one, CommandError)]
 
 
@@ -55,7 +57,9 @@ def test_keys_are_read_as_by_kubectl_except_fractions() -> None:
 
 
 def test_written_strings_are_read_unchanged_by_kubectl() -> None:
-    """PyYAML leaves many of these without quotes; what kubectl makes of them then is known from the table."""
+    """kubectl reads written strings unchanged: PyYAML leaves many of these without quotes, and the table has kubectl's
+    value for each.
+    """
     words = [row["text"] for row in KUBECTL] + ["", "0X1F", "a: b", "x\ny", " x", "#"]
     (document,) = whole(yaml_text({"kind": "A", "d": words}))
     assert document.body["d"] == words
@@ -258,7 +262,7 @@ def test_commands_read_folders_of_json_with_tabs(tmp_path: Path, command: list[s
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Answers /busy with 503 twice, then as everything else."""
+    """Answers /busy with status 503 twice, and then normally."""
 
     asked: list[str]
 

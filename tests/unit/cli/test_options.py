@@ -1,4 +1,4 @@
-"""Names of jobs and durations, as kubectl takes them."""
+"""Names of jobs and durations in the forms that kubectl accepts."""
 
 from typing import Any
 

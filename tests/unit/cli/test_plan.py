@@ -1,4 +1,4 @@
-"""`plan`: what would be created, changed and deleted, by the operator's own planner; what the network would carry."""
+"""`plan`: objects that would be created, changed and deleted, by the operator's own planner, and the network's load."""
 
 import copy
 import json
@@ -32,7 +32,7 @@ REQUESTS = {"requests": {"cpu": "500m", "memory": "256Mi"}}
 
 
 def manifest(**spec: Any) -> dict[str, Any]:
-    """A job as a user writes it."""
+    """Return a job as a user writes it."""
     made = job(spec=spec)
     made["metadata"] = {"name": "digits", "namespace": "default"}
     return made
@@ -49,7 +49,7 @@ def of(planned: Planned) -> list[tuple[str, str, str]]:
 
 
 def as_there(cluster: JobCluster) -> dict[str, Any]:
-    """The job as it is, as a user would send it."""
+    """Return the job as a user would send it, with its present values."""
     found = copy.deepcopy(cluster.world.job)
     assert found is not None
     return {

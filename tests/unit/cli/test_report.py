@@ -1,4 +1,4 @@
-"""`report`: what the archive contains, what it omits, and how it lists unreadable resources."""
+"""`report`: the archive's content, its omissions, and its list of unreadable resources."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl"
 
 
 class Reported(JobCluster):
-    """A job whose program has a password, an operator, and things that may not be read."""
+    """Has a job whose program has a password, an operator, and unreadable resources."""
 
     def __init__(self, denied: tuple[str, ...] = ()) -> None:
         world = running()
@@ -80,7 +80,7 @@ class Reported(JobCluster):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No steps are counted."""
+    """Return at once, without counting steps."""
     monkeypatch.setattr(doctor, "measure", lambda *_: {"job": None})
 
 

@@ -1,4 +1,4 @@
-"""What `status` finds of jobs and how it shows it: of a simulated world, and of pods in every kind of trouble."""
+"""`status`: its findings and their display, for jobs in a simulated world and for pods in every kind of trouble."""
 
 import copy
 import json

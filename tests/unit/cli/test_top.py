@@ -1,4 +1,4 @@
-"""What `top` makes of two scrapes: of the runtime's own metrics, of tasks that serve none, and of other things."""
+"""`top`: its evaluation of two scrapes of the runtime's metrics, of tasks without metrics, and of other formats."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def reported(
     links: dict[str, Traffic] | None = None,
     devices: dict[str, int] | None = None,
 ) -> str:
-    """What the runtime serves."""
+    """Return the metrics that the runtime serves."""
     registry = CollectorRegistry(auto_describe=False)
     counts: dict[str, Any] = {"links": lambda: links or {}, "reconnects": lambda: 0}
     made: Any = TaskMetrics(worker=worker, chief=chief, devices=devices, **counts)
@@ -43,7 +43,7 @@ def reported(
 
 
 def worker(steps: int, *, seconds: float, staleness: int = 0, dropped: int = 0) -> WorkerCounters:
-    """A worker's metrics after a number of steps of 32 samples."""
+    """Return a worker's metrics after a number of steps of 32 samples."""
     clock = iter(range(10**6))
     found = WorkerCounters(lambda: next(clock) * seconds)
     for step in range(steps):
@@ -57,7 +57,7 @@ def at(seconds: float, text: str) -> Scrape:
 
 
 class Scraped(WithJobs):
-    """Pods answer each scrape with the next text that a test gives them."""
+    """Pods whose scrapes return a test's texts in sequence."""
 
     def __init__(self, made: Object, pods: list[Object], answers: dict[str, list[str | RequestError]]) -> None:
         super().__init__(made, pods=pods)
@@ -86,7 +86,7 @@ def rendered(found: dict[str, Any]) -> str:
 
 
 def trained(made: Object | None = None) -> Scraped:
-    """A job of a chief and three workers, of which the last is slow."""
+    """Return a job of a chief and three workers, of which the last is slow."""
     made = made or job(workers=3) | {"status": {"phase": "Running"}}
     pods = [pod("chief", term=1), *(pod("worker", n) for n in range(3)), pod("ps")]
     before, after = ChiefCounters(step=1000, epoch=2, loss=0.3, workers=3), ChiefCounters(step=1110, epoch=2, loss=0.25)

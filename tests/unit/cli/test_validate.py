@@ -1,4 +1,4 @@
-"""`validate`: its findings as text and as JSON, and reasons to reject the operator's pods."""
+"""`validate`: its findings as text and as JSON, and reasons for the rejection of the operator's pods."""
 
 import json
 from pathlib import Path
@@ -127,7 +127,7 @@ def test_templates_whose_pods_would_be_rejected(spec: dict[str, Any], message: s
         with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [MOUNT]}]),
         with_pod(dnsPolicy="None", dnsConfig={"searches": ["default.svc.cluster.local"]}),
         with_pod(dnsPolicy="ClusterFirst"),
-        # A claim template is a volume of the parameter servers, and of no other role.
+        # A claim template is a volume of the parameter servers only.
         {
             "ps": {
                 "template": {"spec": {"containers": [{**CONTAINER, "volumeMounts": [{**MOUNT, "name": "shard"}]}]}},
@@ -175,7 +175,9 @@ def test_every_check_of_a_manifest_warns(tmp_path: Path, command: tuple[str, ...
 
 
 def test_manifests_that_an_api_server_accepts_are_valid() -> None:
-    """But for those without durable checkpoints, as a TFJob is."""
+    """Manifests that an API server accepts are valid, except for the warning about checkpoints that are not durable, as
+    in a TFJob.
+    """
     accepted = {c.name: wrong_with(c.manifest()) for c in CASES if not c.refused}
     said = [f for found in accepted.values() for f in found if not f.field.startswith("spec.checkpoint")]
     assert {f.field for f in said} <= {f"spec.{role}.resources" for role in ("ps", "chief", "evaluator")}

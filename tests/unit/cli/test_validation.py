@@ -27,7 +27,7 @@ def said(found: list[Finding]) -> list[str]:
 
 
 def means(found: Finding, words: str) -> bool:
-    """Whether it words the API server's message differently."""
+    """Whether the message differs from the API server's in its wording only."""
     if words.startswith("unknown field"):
         return f'"{found.field}"' in words and "is not a field" in found.message
     return words.replace(":", " ").split()[0] == found.field or words in str(found)

@@ -1,4 +1,4 @@
-"""Values in Kubernetes' objects that every API server refuses are found before a job is submitted."""
+"""Values that every API server rejects in Kubernetes' objects are found before a job is submitted."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VOLUME = [{"name": "v", "emptyDir": {}}]
 
 
 def main(**fields: Any) -> list[Any]:
-    """Containers of a template with these fields."""
+    """Return containers of a template with these fields."""
     return [{"name": "tensorflow", "image": "i", "command": ["a"], **fields}]
 
 

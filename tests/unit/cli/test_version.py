@@ -1,4 +1,4 @@
-"""`version`: what is there, what does not fit together, and what is printed without a cluster."""
+"""`version`: the installed versions, their incompatibilities, and the output without a cluster."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`wait`: what it waits for, what ends it, and what does not."""
+"""`wait`: the conditions that it can wait for, and the events that do and do not end it."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ USAGE: type[Exception] = typer.BadParameter
 
 
 class Lived(JobCluster):
-    """Something happens at each moment."""
+    """Applies an event at each of its moments."""
 
     def __init__(self, world: World, happens: dict[int, Callable[[], None]]) -> None:
         super().__init__(world)
@@ -45,7 +45,7 @@ class Lived(JobCluster):
 
 
 def lived(world: World | None = None, **happens: Callable[[], None]) -> Lived:
-    """A job to which things happen: t5 after five seconds."""
+    """Return a job with events: t5 happens after five seconds."""
     return Lived(world or running(), {int(moment[1:]): what for moment, what in happens.items()})
 
 

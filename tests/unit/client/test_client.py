@@ -1,4 +1,4 @@
-"""The client on a cluster in memory: what it creates, and how it handles the cluster's answers."""
+"""The client on a cluster in memory: the objects that it creates, and its handling of the cluster's answers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def program(steps: int = 1) -> None:
 
 
 class Cluster(WithJobs):
-    """Stores what is created, and has logs by the pod's name."""
+    """Stores the created objects, and has logs by pod name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Rig:
         self.steps: list[Any] = []
 
     def rest(self, seconds: float) -> None:
-        """Time passes: the next thing happens."""
+        """Advance the time, and apply the next event."""
         self.rests.append(seconds)
         self.steps.pop(0)()
 

@@ -1,4 +1,4 @@
-"""How a function or a script is sent, and what is rejected by name."""
+"""Functions and scripts as they are sent, and rejections with a name."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -108,7 +108,9 @@ def test_objects_that_belong_to_no_job_are_not_kept() -> None:
 
 
 def test_a_status_update_of_a_job_reads_none_of_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There may be ten thousand, and each pass that writes brings such an event."""
+    """A status update of a job reads none of its children: there may be ten thousand, and each writing pass brings such
+    an event.
+    """
     state = WatchState()
     for raw in (job(), stateful_set(), pod("ps")):
         state.receive(raw, "ADDED")

@@ -1,4 +1,4 @@
-"""What a chief may read for the history of its job: only the job and the logs of its own pods."""
+"""A chief may read only its job and the logs of its own pods, for the job's history."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def with_a_worker(endpoint: Endpoint) -> None:
 
 
 def known(*keys: Key) -> InformerCache:
-    """Jobs, each with one worker."""
+    """Return the cache's jobs, each with one worker."""
     cache = InformerCache()
     for namespace, name in keys:
         metadata = {"namespace": namespace, "name": name}
@@ -42,7 +42,7 @@ def known(*keys: Key) -> InformerCache:
 
 
 class Logs:
-    """The API server, whose containers all have one log."""
+    """An API server whose containers all have one log."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -162,7 +162,7 @@ async def test_an_answer_reports_whether_a_log_is_complete(
 
 
 class SilentNode(Logs):
-    """The API server, whose requests for logs of the job `slow` are answered when `answers` is set."""
+    """An API server that answers requests for logs of the job `slow` only once `answers` is set."""
 
     def __init__(self) -> None:
         super().__init__(b"step 1\n")

@@ -1,4 +1,4 @@
-"""What an operator without progress must not pay for."""
+"""Imports that an operator without progress must avoid."""
 
 import subprocess
 import sys

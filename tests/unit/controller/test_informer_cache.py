@@ -171,7 +171,7 @@ def test_any_order_of_events_and_answers_ends_with_the_newest() -> None:
         answers = [h for h in history if luck.random() < 0.5]
         watch, ours = list(history), list(answers)
         while watch or ours:
-            # Each of the two is in order; how they interleave is chance.
+            # Each of the two has an order, and they interleave at random.
             if watch and (not ours or luck.random() < 0.5):
                 cache.observed(watch.pop(0))
             else:

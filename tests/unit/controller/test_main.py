@@ -1,4 +1,4 @@
-"""How the parts of the operator's process are put together."""
+"""The assembly of the operator's process from its parts."""
 
 import asyncio
 from typing import Any, cast
@@ -30,7 +30,7 @@ async def test_a_job_whose_status_may_be_written_now_gets_a_pass() -> None:
 
 
 class Platform(FakeKube):
-    """An API server whose answers to the question for SecurityContextConstraints are scripted."""
+    """An API server with scripted answers to requests for SecurityContextConstraints."""
 
     def __init__(self, *answers: bool | Exception) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ async def test_the_ids_of_pods_are_decided_before_the_first_pass(
 
 
 class Queues(Platform):
-    """An API server that serves Kueue's Workloads, or not yet."""
+    """An API server that may serve Kueue's Workloads."""
 
     def __init__(self, *served: bool) -> None:
         super().__init__(False)

@@ -1,4 +1,4 @@
-"""Metrics, probes and log lines of the process; and the repair of kopf's watches."""
+"""Metrics, probes and log lines of the process, and the correction of kopf's watches."""
 
 import io
 import json
@@ -290,7 +290,7 @@ async def test_an_identical_list_changes_nothing() -> None:
 
 
 async def believed(watches: Watches, plural: str, *versions: str) -> list[str]:
-    """What a list leads to whose versions, asked for again and again, are these."""
+    """Return the result of a list request whose repeated responses have these versions."""
     asked = iter(versions)
 
     async def fetch() -> AsyncIterator[Any]:
@@ -331,7 +331,7 @@ async def test_a_list_older_than_its_streams_events_is_requested_again(
 async def test_an_old_list_is_accepted_in_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Leases may be kept in a store with higher numbers."""
+    """An old list is accepted in the end, because Leases may be kept in a store with higher numbers."""
     monkeypatch.setattr(watch, "RELIST_SECONDS", 0.0)
     seconds = iter(range(1000))
     watches = Watches(expected=1, clock=lambda: float(next(seconds)), fence=lambda: 50)
@@ -360,7 +360,9 @@ def test_the_reported_silence_is_that_of_the_quietest_stream() -> None:
 
 
 def test_a_stream_that_gets_no_bookmarks_may_be_silent() -> None:
-    """Events of pods that could not be created: where all is well there are none for days."""
+    """A stream without bookmarks may be silent, such as that of events of uncreatable pods, of which a healthy cluster
+    has none for days.
+    """
     watches = Watches(expected=2, clock=lambda: 1000.0)
     watches._last = {("events", None): 5.0}
     assert watches.silent_for() == 0

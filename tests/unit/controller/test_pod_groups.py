@@ -1,4 +1,4 @@
-"""PodGroups are read where a gang needs them, and nowhere else."""
+"""PodGroups are read only if a gang needs them."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,7 @@ PLUGINS = {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}}
 
 
 class Counting(FakeKube):
-    """Counts what is read."""
+    """Counts the reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Counting(FakeKube):
 
 
 class Bench:
-    """A reconciler with core's decisions; the watch never brings a PodGroup, as in life."""
+    """A reconciler with core's decisions; the watch delivers no PodGroups, as in a real cluster."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.kube, self.now, self.seconds = Counting(), NOW, 0.0
@@ -47,7 +47,7 @@ class Bench:
         self.restart()
 
     def restart(self) -> None:
-        """A new process: an empty cache, which the listing fills."""
+        """Start a new process, whose empty cache is filled by lists."""
         self.watch_state = WatchState()
         self.reconciler = Reconciler(
             watch_state=self.watch_state,
@@ -63,14 +63,14 @@ class Bench:
                 self.watch_state.cache.observed(found)
 
     async def settle(self) -> float | None:
-        """Passes until nothing follows at once; when to look again."""
+        """Run passes until none follows at once; return the time of the next one."""
         for _ in range(50):
             if (again := await self.reconciler.reconcile(KEY)) != 0.0:
                 return again
         raise AssertionError("does not settle")
 
     def pod(self, name: str, node: str = "") -> None:
-        """A parameter server's pod, as the watch shows it."""
+        """Return a parameter server's pod, as the watch shows it."""
         uid = self.kube.objects["PSTrainingJob", *KEY]["metadata"]["uid"]
         labels = {"pstraining.dev/job-name": "digits", "pstraining.dev/job-uid": uid, "pstraining.dev/role": "ps"}
         found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": {}}

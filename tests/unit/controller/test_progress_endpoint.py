@@ -1,4 +1,4 @@
-"""The endpoint for progress over TLS: which requests it accepts, in this project's form and in Kubeflow's."""
+"""The endpoint for progress over TLS: the accepted requests, in this project's form and in Kubeflow's."""
 
 import asyncio
 import base64
@@ -39,7 +39,7 @@ KEP = {
         "lastUpdatedTime": "2030-01-01T00:00:00.123456+00:00",
     }
 }
-"""As `kubeflow.trainer`'s update_trainjob_status sends it."""
+"""A request as `kubeflow.trainer`'s update_trainjob_status sends it."""
 
 
 async def test_the_form_of_kep_2779_is_accepted(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_the_form_of_kep_2779_is_accepted(tmp_path: Path) -> None:
 
 
 async def test_an_answer_is_one_record(tmp_path: Path) -> None:
-    """TLS encrypts, and the kernel sends, its headers and its body together."""
+    """An answer is one record: headers and body are encrypted and sent together."""
     async with serving(tmp_path) as endpoint:
         context = ssl.create_default_context(cafile=str(endpoint.certificate))
         request = f"POST /progress HTTP/1.1\r\nAuthorization: Bearer {token(CLAIMS)}\r\n\r\n"
@@ -61,7 +61,7 @@ async def test_an_answer_is_one_record(tmp_path: Path) -> None:
                 context.wrap_socket(connection, server_hostname="127.0.0.1") as encrypted,
             ):
                 encrypted.sendall(request.encode())
-                return encrypted.recv(65536)  # no more than one record
+                return encrypted.recv(65536)  # only one record
 
         answer = await asyncio.to_thread(ask)
         assert answer.startswith(b"HTTP/1.0 404 ")
@@ -184,7 +184,7 @@ async def test_an_unreachable_api_server_is_reported(tmp_path: Path) -> None:
 
 
 async def test_idle_connections_do_not_delay_others(tmp_path: Path) -> None:
-    """Neither those that never begin the handshake, nor those that end it and send no request."""
+    """Idle connections delay no others: neither those without a handshake, nor those without a request after it."""
     async with serving(tmp_path) as endpoint:
         context = ssl.create_default_context(cafile=str(endpoint.certificate))
         silent = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(CONNECTIONS)]

@@ -34,7 +34,7 @@ class ClusterObjects(FakeKube):
 
 
 class Reading:
-    """A reader with a clock of its own."""
+    """A reader with its own clock."""
 
     def __init__(self, **found: Object | Exception) -> None:
         self.kube, self.seconds = ClusterObjects(**found), 0.0
@@ -88,7 +88,9 @@ async def test_the_value_of_a_priority_class_is_read_before_the_workload_exists(
 
 
 async def test_an_operator_that_starts_reads_the_class_of_a_job_that_runs() -> None:
-    """The job may get another slice, which has a priority."""
+    """A starting operator reads the priority class of a running job, because the job's next slice needs the
+    priority.
+    """
     reading, world = Reading(high={"value": 1000}, gpu={}), admitted()
     assert world.job is not None
     world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"

@@ -1,4 +1,4 @@
-"""What holds passes and statuses back, and what never does."""
+"""The delays of passes and statuses, and the changes that are never delayed."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

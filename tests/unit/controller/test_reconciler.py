@@ -1,4 +1,4 @@
-"""Passes on the fake API server, with a stand-in's decisions: what is written, what follows, what is raised."""
+"""Passes on the fake API server with simple decisions: their writes, the passes that follow, and raised errors."""
 
 import contextlib
 import logging
@@ -38,7 +38,7 @@ class Bench:
         self.restart(decisions)
 
     def restart(self, decisions: Decisions = DECISIONS) -> None:
-        """A new process: an empty cache, which the listing fills."""
+        """Start a new process, whose empty cache is filled by lists."""
         self.watch_state = WatchState()
         self.cache = self.watch_state.cache
         self.reconciler = Reconciler(
@@ -61,7 +61,7 @@ class Bench:
         return made
 
     async def settle(self) -> int:
-        """Passes until nothing follows at once; how many."""
+        """Run passes until none follows at once; return their number."""
         for number in range(1, 50):
             if await self.reconciler.reconcile(KEY) != 0.0:
                 return number

@@ -1,4 +1,4 @@
-"""Another size of running pods on the fake API server: what is sent, what is recorded, and what the kubelet reports."""
+"""Resizes of running pods on the fake API server: the requests, the records, and the kubelet's reports."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def of_size(memory: str) -> Object:
 
 
 class Bench:
-    """A running job, of which only the server's pod matters."""
+    """A running job, of which only the server's pod is tested."""
 
     def __init__(self) -> None:
         self.kube, self.state = FakeKube(), WatchState(installation=Installation(resizes_pods=True))
@@ -45,7 +45,7 @@ class Bench:
         )
 
     async def run(self) -> list[tuple[str, str, str]]:
-        """Deliver what has changed and make passes until nothing follows; the writes."""
+        """Deliver changes and run passes until none follows; return the writes."""
         self.kube.deliver(self.state.cache)
         for _ in range(20):
             if await self.reconciler.reconcile(KEY) != 0.0:
@@ -54,7 +54,7 @@ class Bench:
 
     @classmethod
     async def started(cls) -> "Bench":
-        """Create the job, and the server's pod as its StatefulSet makes it."""
+        """Create the job, and the server's pod as its StatefulSet creates it."""
         self = cls()
         self.kube.put(job(spec=of_size("2Gi")))
         await self.run()
@@ -73,7 +73,7 @@ class Bench:
         self.kube.put({**stored, "spec": {**stored["spec"], "ps": {**stored["spec"]["ps"], **of_size(memory)["ps"]}}})
 
     def kubelet(self, generation: int, **condition: Any) -> None:
-        """The kubelet reports on a generation of the pod."""
+        """Report on a generation of the pod, as the kubelet does."""
         server = self.kube.objects[SERVER]
         ready = [c for c in server["status"]["conditions"] if c["type"] == "Ready"]
         pending = {"type": "PodResizePending", "status": "True", "observedGeneration": generation, **condition}

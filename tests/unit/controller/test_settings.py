@@ -1,4 +1,4 @@
-"""The settings, from an environment."""
+"""The operator's settings, read from an environment."""
 
 import dataclasses
 

@@ -116,7 +116,7 @@ def test_only_informational_changes_wait(old: Manifest, new: Manifest, waits: bo
 
 
 class SlowKube(FakeKube):
-    """Creations of one job and status writes of another wait until released."""
+    """Holds creations of one job and status writes of another until they are released."""
 
     def __init__(self) -> None:
         super().__init__()

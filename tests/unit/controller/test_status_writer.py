@@ -1,4 +1,6 @@
-"""A status that the API server rejects: what is stored in its place, what is reported, and when it is sent again."""
+"""A status that the API server rejects: the replacement that is stored, the report, and the time of the next
+attempt.
+"""
 
 import json
 from datetime import datetime
@@ -73,7 +75,7 @@ class Bench:
         self.kube.deliver(self.cache)
 
     async def fail_all(self) -> None:
-        """Settle, then fail every worker, with room for the stored status and a condition only."""
+        """Settle, then fail every worker, with room only for the stored status and a condition."""
         await self.settle()
         for index in range(WORKERS):
             failed = pod("worker", index, state=terminated(1), ready=False, job_uid=self.uid)

@@ -1,4 +1,4 @@
-"""Reports about what pods use: which ones the endpoint accepts, and for how long they describe a job."""
+"""Reports of the pods' usage: which ones the endpoint accepts, and for how long they describe a job."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 class Bench:
-    """A board with clocks of its own."""
+    """A board with its own clocks."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,4 +1,4 @@
-"""Watches by namespace: one that forbids the operator stops no other."""
+"""Watches by namespace: a namespace that forbids the operator does not stop the others."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def pod(name: str, namespace: str) -> dict[str, Any]:
 
 
 class Cluster:
-    """Two namespaces, a and b, of which b may forbid everything; `break_streams` ends all watches."""
+    """Has two namespaces, a and b, of which b may forbid everything; `break_streams` ends all watches."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, forbids: bool) -> None:
         self.forbids = forbids
@@ -71,7 +71,7 @@ class Cluster:
                 pass
 
         with self.watches.taken(receive, self.synced.append):
-            # Pods are asked for first, as happens when many streams begin at once.
+            # Pods are requested first, as happens when many streams begin at once.
             tasks = [asyncio.create_task(follow(r, n)) for r in (PODS, JOBS) for n in ("a", "b")]
             try:
                 yield

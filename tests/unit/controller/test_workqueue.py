@@ -33,7 +33,7 @@ def test_backoff(failures: int, luck: float, expected: float) -> None:
 
 
 class Bench:
-    """A running queue that notes when which pass ran."""
+    """A running queue that records the time and key of each pass."""
 
     def __init__(self, handler: Callable[[Key], Awaitable[float | None]] | None = None, **options: Any) -> None:
         self.queue = WorkQueue(luck=lambda: 1.0, **options)
