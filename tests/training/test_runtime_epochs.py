@@ -272,8 +272,8 @@ def test_an_epoch_of_assigned_data_is_one_pass_over_it(folder: Path, monkeypatch
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("BackupAndRestore", {"backup_dir": "b"}, "the chief's checkpoints do it"),
-        ("ModelCheckpoint", {"filepath": "m.keras", "save_freq": 10}, "at the end of epochs alone"),
+        ("BackupAndRestore", {"backup_dir": "b"}, "the chief saves and restores checkpoints"),
+        ("ModelCheckpoint", {"filepath": "m.keras", "save_freq": 10}, "only at the end of epochs"),
         ("TensorBoard", {"log_dir": "t", "update_freq": 10}, "leave out update_freq"),
         ("TensorBoard", {"log_dir": "t", "write_steps_per_second": True}, "leave out write_steps_per_second"),
         ("TerminateOnNaN", {}, "nonFinite"),

@@ -58,7 +58,7 @@ class Chief:
         options: the chief's settings.
         check_abort: called in every loop; may raise to end it.
         stop: handles SIGTERM.
-        may_be_renewed: returns whether the process is to be renewed, from whether the view changer is quiet.
+        may_be_renewed: returns whether the process is to be renewed; called with whether the view changer is quiet.
         epoch: see `ViewChanger`.
     """
 
@@ -138,8 +138,8 @@ class Chief:
         if self._saver is None:
             event(
                 "no_checkpoints",
-                reason="no checkpoint folder: losing a parameter server starts from the beginning, and the model goes "
-                "with the job's pods unless the program saves it",
+                reason="no checkpoint folder: the loss of a parameter server restarts training from the beginning, and "
+                "the model is deleted with the job's pods unless the program saves it",
             )
         report_unused(self._store.layout, self._client.cluster.shards)
         self._repeated(self._establish_term)
@@ -178,7 +178,7 @@ class Chief:
             raise
 
     def _save_and_shut(self) -> None:
-        """Accept no more updates, which the saved state would lack, and save the state for the next chief."""
+        """Shut out further updates, which the saved state would lack, and save the state for the next chief."""
         self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
@@ -189,7 +189,7 @@ class Chief:
         event("stopped", term=self._term, step=state.step)
 
     def _establish_term(self) -> None:
-        """Put every server under this term, and one complete set of parameters on them."""
+        """Raise every server's fence to this term, and restore the servers if they lack one complete set."""
         if self._is_lost:
             self._admin.set_record(self._fence, generation=0)
             self._is_lost = False
@@ -234,7 +234,8 @@ class Chief:
         self._shards = self._store.read()
         action = recovery.decide(self._shards, fence=self._fence, layout=self._store.fingerprint)
         if action is ChiefAction.SUPERSEDED:
-            raise SupersededError(f"term {self._term} is over: {max(s.fence for s in self._shards)} rules")
+            newer = max(shard.fence for shard in self._shards)
+            raise SupersededError(f"term {self._term} is over: a server has the newer fence {newer}")
         return action
 
     def _restore_on(self, assignment: Assignment, fence: int) -> None:
@@ -273,7 +274,7 @@ class Chief:
         )
 
     def _watch(self) -> None:
-        """Poll, report, save and restore until training is over."""
+        """Poll the servers, report, save and restore until training is over."""
         self._has_led = True
         while True:
             self._check_abort()

@@ -12,15 +12,21 @@ from pstraining.runtime.ps.record import ShardRecord
 class ChiefAction(Enum):
     """The chief's next action for the shards."""
 
-    SUPERSEDED = "a newer chief rules"
+    SUPERSEDED = "a newer chief leads the job"
     RAISE_FENCE = "a shard is not under this chief's term yet"
-    RESTORE = "a shard has no state, or a state of another set"
-    REOPEN = "all shards hold one set, and a chief that stopped has shut updates out"
-    PROCEED = "all shards hold one set"
+    RESTORE = "a shard has no state, or the state of another set of parameters"
+    REOPEN = "all shards hold one set of parameters, but a chief that stopped has shut out updates"
+    PROCEED = "all shards hold one set of parameters"
 
 
 def decide(shards: Sequence[ShardRecord], *, fence: int, layout: int) -> ChiefAction:
-    """Return the chief's next action: first the fence on every shard, then one set on every shard."""
+    """Return the chief's next action: first every shard gets the fence, then one set of parameters.
+
+    Args:
+        shards: the servers' records.
+        fence: the chief's fence.
+        layout: the fingerprint of the chief's layout.
+    """
     if any(shard.fence > fence for shard in shards):
         return ChiefAction.SUPERSEDED
     if any(shard.fence < fence for shard in shards):

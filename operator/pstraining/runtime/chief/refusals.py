@@ -22,11 +22,11 @@ OTHER_HOOKS: Final = tuple(
     f"on_{what}_{when}" for what in ("epoch", "train", "test", "test_batch") for when in ("begin", "end")
 )
 REFUSED: Final = {
-    "BackupAndRestore": "the chief's checkpoints do it",
-    "SwapEMAWeights": "averages lie on the parameter servers",
-    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, does it",
+    "BackupAndRestore": "the chief saves and restores checkpoints",
+    "SwapEMAWeights": "the parameter servers hold the averages",
+    "TerminateOnNaN": "spec.training.nonFinite: Fail, the default, ends training at such values",
 }
-"""Keras's callbacks that do not work on a chief, and the replacement of each."""
+"""Keras's callbacks that do not work on a chief, each with its replacement or the reason."""
 
 
 class CallbackRefusedError(FinalError, ValueError):
@@ -67,8 +67,8 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
                 raise CallbackRefusedError(f"callbacks: {name} cannot be used on parameter servers: {instead}")
         if option := _option_of_batches(callback):
             raise CallbackRefusedError(
-                f"callbacks: {name} works at the end of epochs alone, as batches are trained on the workers: leave out "
-                f"{option}"
+                f"callbacks: {name} works only at the end of epochs, because batches are trained on the workers: leave "
+                f"out {option}"
             )
         _check_package(callback, name)
         _check_hooks(callback, name)
@@ -84,8 +84,8 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
     for callback in callbacks:
         if len(optimizers) > 1 and isinstance(callback, kinds):
             raise CallbackRefusedError(
-                f"callbacks: {type(callback).__name__} sets one learning rate, and a MultiOptimizer has one for each "
-                "optimizer: set those of self.model.optimizer.optimizers in a callback of your own, or use schedules"
+                f"callbacks: {type(callback).__name__} sets one learning rate, but a MultiOptimizer has one for each "
+                "optimizer: set the rates of self.model.optimizer.optimizers in a custom callback, or use schedules"
             )
 
 
@@ -93,7 +93,7 @@ def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequ
     """Refuse callbacks that restore the best weights of a model with rows by key, which are not in Keras's weights.
 
     Args:
-        callbacks: the program's.
+        callbacks: the program's callbacks.
         layers: names of the layers with rows by key.
 
     Raises:
@@ -113,7 +113,7 @@ def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None
     Args:
         argument: name of the `Trainer`'s argument.
         data: creates the dataset.
-        instead: the way out, for the message.
+        instead: advice to the user, for the message.
 
     Raises:
         CallbackRefusedError: names the argument.

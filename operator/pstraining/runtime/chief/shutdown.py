@@ -1,6 +1,6 @@
 """SIGTERM on the chief: it ends the process at once, unless the state has to be saved first.
 
-A job with hot standbys that gets another layout asks the chief to end as well, and only after the whole state is saved.
+If a job with hot standbys changes its layout, the chief also ends, but only after the whole state is saved.
 """
 
 import signal
@@ -27,11 +27,11 @@ RECOVERY_SECONDS: Final = 5.0
 """Seconds after SIGTERM in which a lost connection to the servers may return, so that the state can be saved."""
 
 AGAIN_SECONDS: Final = 30.0
-"""Seconds from a save for another layout that failed to the next one; training continues meanwhile."""
+"""Seconds between a failed save for another layout and the next try; training continues meanwhile."""
 
 
 class StoppedError(Exception):
-    """The process received SIGTERM, or its layout ends; the deferring block may save its state now."""
+    """The process received SIGTERM, or its layout ends; the block that defers the exit may save the state now."""
 
 
 class _ExpiredError(Exception):
@@ -108,7 +108,7 @@ class GracefulStop:
             raise StoppedError
 
     def check_layout(self, *, can_save: bool) -> None:
-        """Raise StoppedError if the state can be saved, and is to be, for another layout."""
+        """Raise StoppedError if the job waits for the state to be saved for another layout, and it can be saved."""
         self.is_switching = can_save and self._clock() >= self._postponed_until and self._is_layout_ending()
         if self.is_switching:
             raise StoppedError

@@ -76,7 +76,7 @@ class StoreAdmin:
             fence: the chief's fence.
             generation: number of the set.
             fresh: whether to write only the variables, and initialise the optimizer's state.
-            done: value of the record's field DONE, not 0 for a finished state.
+            done: value of the record's field DONE; not 0 for a finished state.
 
         Raises:
             FencedError: a server is under another term.
@@ -186,7 +186,7 @@ class StoreAdmin:
             steps = [int(record[RecordField.STEP]) for record in records]
             if self._follow is None or min(steps) == max(steps):
                 if len(generations) > 1 or 0 in generations:
-                    raise FencedError("the servers do not hold one whole set")
+                    raise FencedError("the servers do not hold one complete set of parameters")
                 if flushed in (None, steps[0]):
                     return state(steps[0])
                 continue
@@ -231,7 +231,7 @@ class StoreAdmin:
         self.client.call(tf.function(lambda: [write(device) for device in there], autograph=False))
 
     def take_losses(self) -> tuple[float, float]:
-        """Return sum and number of the workers' losses since the last call."""
+        """Return the sum and the number of the workers' losses since the last call."""
         total, number = self.client.call(self._losses)
         return float(total), float(number)
 
@@ -299,7 +299,7 @@ class StoreAdmin:
         """Call a function whose result is 1 on every server that accepts the chief's fence."""
         replies = self.client.call(function, *arguments)
         if refused := [index for index, reply in enumerate(replies) if not int(reply)]:
-            raise FencedError(f"parameter servers {refused} are under another term, or at another set of parameters")
+            raise FencedError(f"parameter servers {refused} are under another term, or hold another set of parameters")
 
 
 def _emit_row_counts(shard: Shard) -> Tensor:

@@ -205,7 +205,7 @@ class ViewChanger:
             case Activate(view, to):
                 return view if self._activate(view, to, statuses) else None
             case views.Superseded(term):
-                raise SupersededError(f"this chief's term is over: {term} rules")
+                raise SupersededError(f"this chief's term is over: term {term} leads the job")
             case Wait(reason):
                 self._wait(reason)
         return None

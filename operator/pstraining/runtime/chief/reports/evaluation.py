@@ -38,11 +38,11 @@ def evaluation_weights(
 
 
 def with_weights(state: State, weights: dict[str, Array], trained_by: Mapping[str, KerasOptimizer]) -> State:
-    """Return a state whose weights for evaluation are these, by path.
+    """Return a copy of a state in which `evaluation_weights` finds the given weights.
 
     Args:
         state: the state of training.
-        weights: values of all variables.
+        weights: values of all variables, by path.
         trained_by: each trained variable's optimizer, by path.
     """
     slots = {slot: dict(values) for slot, values in state.slots.items()}

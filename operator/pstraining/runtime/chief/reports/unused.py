@@ -22,7 +22,7 @@ def report_unused(layout: Layout, servers: int) -> None:
         event("unused_servers", servers=unused, reason=reason)
     if any(tensor.whole for tensor in layout.tensors) and (times := layout.skew()) > UNEVEN:
         reason = (
-            f"one parameter server holds {times:.1f} times the mean of all, because the optimizer or a constraint "
-            "needs whole tensors, which are not split; fewer servers may be as fast"
+            f"one parameter server holds {times:.1f} times the mean of all servers, because the optimizer or a "
+            "constraint needs whole tensors, which are not split; fewer servers may be as fast"
         )
         event("uneven_layout", times=round(times, 2), reason=reason)

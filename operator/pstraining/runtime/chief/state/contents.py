@@ -92,7 +92,7 @@ class Contents:
         return self._folder.checksums if self._folder else {}
 
     def files(self, most: int) -> list[FilePiece]:
-        """Return the rows of tables that servers can read from these files themselves. `most`: see `pieces`."""
+        """Return the rows of tables that servers can read from the checkpoint's files; `most`: see `pieces`."""
         found: list[FilePiece] = []
         for shard, own in enumerate(self._shards if self._folder else ()):
             for number, unit in enumerate(own.units(most)):

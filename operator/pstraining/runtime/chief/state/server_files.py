@@ -40,7 +40,7 @@ class ServerFiles:
         client: the connection to the servers.
         members: every shard's parts on its members, the primary first.
         most: see `ShardParts.units`.
-        demand: calls a function whose result is 1 on every server that accepts the call; raises `FencedError`.
+        demand: calls a function on all servers; raises `FencedError` if a server's result is not 1, its acceptance.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ def _file_errors() -> Iterator[None]:
 
 
 def _report(reported: dict[str, str | None], what: str, reason: str | None) -> None:
-    """Report whether servers or the chief write or read large tensors, once for each change."""
+    """Report whether servers or the chief write or read large tensors; each change is reported once."""
     if what not in reported or reported[what] != reason:
         reported[what] = reason
         event(

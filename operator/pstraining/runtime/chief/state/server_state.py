@@ -56,7 +56,7 @@ class ServerState:
         most: maximum number of bytes of a window.
         fetch: returns a window: a flattened array for each of its parts.
         between: called before every block; may raise to end the reading.
-        write: lets the servers write the tensors that they can, see `WritesParts`.
+        write: lets the servers write those tensors that they can write, see `WritesParts`.
     """
 
     step: int
@@ -81,7 +81,7 @@ class ServerState:
         return replace(self, extra={**self.extra, ENDED: np.asarray(1, np.int64)})
 
     def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        """Let the servers write the tensors that they can to a checkpoint's folder; see `WritesParts`."""
+        """Let the servers write tensors to a checkpoint's folder where they can; see `WritesParts`."""
         return self.write(folder)
 
     def without(self, names: Collection[str]) -> "ServerState":

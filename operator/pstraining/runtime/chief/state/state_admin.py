@@ -45,7 +45,7 @@ class StateAdmin:
 
     Args:
         store: the store on the servers.
-        demand: calls a function whose result is 1 on every server that accepts the call; raises `FencedError`.
+        demand: calls a function on all servers; raises `FencedError` if a server's result is not 1, its acceptance.
     """
 
     def __init__(self, store: ParameterStore, demand: Callable[..., None]) -> None:
@@ -148,7 +148,7 @@ class StateAdmin:
             fresh: whether the optimizers' own initial values follow the variables.
 
         Raises:
-            FencedError: a server is under another term, or at another set of parameters.
+            FencedError: a server is under another term, or holds another set of parameters.
         """
         if self._is_small:
             values = [contents.of_shard(shard) for shard in range(len(self._members))]

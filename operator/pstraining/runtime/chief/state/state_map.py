@@ -41,7 +41,7 @@ class StateMap:
         self.entries: dict[str, Entry] = {}
         """Dtype and shape of every tensor, in the order of their first elements on the servers."""
         self.spans: dict[str, list[Span]] = {}
-        """Every tensor's spans, in the order of its elements; for a counter, the first server's only."""
+        """Every tensor's spans, in the order of its elements; for a counter, only the span on the first server."""
         self.of_parts: dict[tuple[int, int], list[Span]] = {}
         """The spans of each part, by shard and part."""
         for shard, own in enumerate(shards):
