@@ -92,7 +92,7 @@ def test_a_variable_without_a_gradient_stays_or_is_rejected(client: Any) -> None
     assert rig.model.connections.missing == [tensor.path for tensor in rig.model.tensors[:2]]
     for make, words in {
         lambda: keras.optimizers.AdamW(0.1): "AdamW decays it here",
-        lambda: keras.optimizers.Ftrl(0.1): "Ftrl computes it anew",
+        lambda: keras.optimizers.Ftrl(0.1): "Ftrl computes it again",
     }.items():
         assert re.search(rf"kernel has no gradient: .*{words}.*trainable = False", refusal(build, make))
     nothing = subclassed(two_layers, lambda self, x: keras.ops.stop_gradient(self.second(x)))

@@ -339,7 +339,7 @@ def test_what_cannot_have_rows_by_key_is_refused(client: Any) -> None:
         rig_of(client, ps=1, workers=2, mode="Hybrid")
     with pytest.raises(ModelError, match=r"GlorotUniform cannot be used with input_dim=None, .*; use RandomUniform"):
         Embedding(None, 2, embeddings_initializer="glorot_uniform")
-    with pytest.raises(ModelError, match="layer items: input_dim=None is trained on parameter servers alone; run"):
+    with pytest.raises(ModelError, match="layer items: input_dim=None can only be trained on parameter servers; run"):
         model()(np.zeros((1, FEATURES), np.int64), training=True)
     stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
     with pytest.raises(refusals.CallbackRefusedError, match=r"EarlyStopping.restore_best_weights .* layer items"):

@@ -1,8 +1,8 @@
-"""Which variables a loss depends on, checked where a step is traced, as Keras's `fit` does.
+"""Checks while a step is traced which variables the loss depends on, as Keras's `fit` does.
 
-`fit` leaves a variable without a gradient as it is. Here its gradient is zeros, because the variable has a place among
-those of its optimizer. The result is the same if the optimizer neither decays nor recomputes the variable. Every other
-step would change it, and is refused.
+`fit` leaves a variable without a gradient unchanged. Here the variable gets a gradient of zeros, because its optimizer
+trains a fixed list of variables. The result is the same if the optimizer neither decays nor recomputes the variable,
+and no constraint applies to it. A model whose step would change such a variable is refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Connections:
     """Checks a traced step.
 
     Args:
-        model: the built Keras model; its variables are those that the servers know.
+        model: the built Keras model; the servers have exactly its variables.
         trained_by: the optimizer of each trained variable, by path.
     """
 
@@ -49,11 +49,11 @@ class Connections:
     def filled(
         self, gradients: Iterable[Tensor | None], variables: Sequence[Tensor], tensors: Sequence[tuple[str, str]]
     ) -> list[Tensor]:
-        """Return gradients with zeros in the place of missing ones.
+        """Return the gradients, with zeros for missing ones.
 
         Args:
-            gradients: of the trained variables, and then of rows of tables.
-            variables: what they are gradients of.
+            gradients: the gradients of the trained variables, followed by those of rows of tables.
+            variables: the variables and rows that the gradients belong to, in the same order.
             tensors: path and group of each trained variable.
 
         Raises:
@@ -80,13 +80,13 @@ class Connections:
         if is_decayed(group):
             why = f"{kind} decays it"
         elif kind in RECOMPUTED:
-            why = f"{kind} computes it anew in each step"
+            why = f"{kind} computes it again in each step"
         elif CONSTRAINED in group:
             why = "its constraint applies to it"
         if why:
             raise ModelError(
-                f"{path} has no gradient: the loss does not depend on it. {why} here, while `fit` leaves it as it is. "
-                "Set `trainable = False` on its layer, or leave the layer out"
+                f"{path} has no gradient: the loss does not depend on it. {why} here, but `fit` leaves it unchanged. "
+                "Set `trainable = False` on its layer, or remove the layer"
             )
 
 

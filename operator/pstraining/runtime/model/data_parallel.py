@@ -26,24 +26,24 @@ Emit = Callable[..., Tensor]
 
 
 class _Part(NamedTuple):
-    """One device's part of a batch: its weight, and what the device computes of it."""
+    """One device's part of a batch: its weight and the device's results."""
 
     weight: Tensor
-    """Its samples divided by the batch's. float64[]."""
+    """The part's number of samples divided by the batch's. float64[]."""
     loss: Tensor
     gradients: list[Tensor]
     touched: list[Touched]
     written: dict[int, tuple[Tensor, Tensor]]
-    """By number of the variable the value before and after, of variables that the forward pass has written."""
+    """The values before and after the forward pass of each variable that it writes, by the variable's number."""
 
 
 class _CountingScope(keras.StatelessScope):  # type: ignore[misc]
-    """Values in the place of variables, and how often each is written."""
+    """A scope in which values replace variables. It counts the writes of each variable."""
 
     def __init__(self, values: Sequence[tuple[KerasVariable, Tensor]]) -> None:
         super().__init__(values, collect_losses=True)
         self.writes = Counter[int]()
-        """By identity of the variable."""
+        """Number of writes of each variable, by its identity."""
 
     def add_update(self, update: tuple[KerasVariable, Tensor]) -> None:
         self.writes[id(update[0])] += 1
@@ -56,7 +56,7 @@ def loss_and_gradients(
     """Emit one forward and backward pass over a batch on this worker's devices; see `Model.loss_and_gradients`.
 
     Args:
-        model: the model, its variables on the first device.
+        model: the model, whose variables are on the first device.
         batch: with several devices its tensors have the samples as their first dimension, or are scalars.
         fetch_on: returns the function that fetches rows of tables to a device.
         devices: this worker's devices that compute.
@@ -89,12 +89,12 @@ def loss_and_gradients(
 
 
 def _compiled(model: Model, emit: Emit) -> Emit:
-    """Return a pass, compiled by XLA if the program wants it."""
+    """Return a pass, which XLA compiles if the program requests it."""
     return cast("Emit", tf.function(emit, jit_compile=True)) if model.jit_compile else emit
 
 
 def _variables(model: Model) -> list[KerasVariable]:
-    """Return the model's variables, with those of seeds and metrics."""
+    """Return the model's variables, including those of seeds and metrics."""
     found = [*model.keras.variables, *model.keras.metrics_variables]
     return list({id(variable): variable for variable in found}.values())
 
@@ -102,8 +102,8 @@ def _variables(model: Model) -> list[KerasVariable]:
 def _piece(batch: Batch, number: Tensor, part: int, devices: int) -> tuple[Tensor, Batch]:
     """Emit a part of a batch, and its weight. Parts differ by at most one sample.
 
-    With fewer samples than devices, some devices compute the last sample once more, with a weight of zero: of no sample
-    at all there is no mean.
+    With fewer samples than devices, some devices repeat the last sample with a weight of zero, because the mean of no
+    samples is undefined.
     """
     size = number // devices + tf.cast(part < number % devices, tf.int32)
     begin = tf.minimum(part * (number // devices) + tf.minimum(part, number % devices), number - 1)
@@ -120,7 +120,7 @@ def _piece(batch: Batch, number: Tensor, part: int, devices: int) -> tuple[Tenso
 def _copies(
     variables: Sequence[KerasVariable], values: Sequence[Tensor], part: int
 ) -> list[tuple[KerasVariable, Tensor]]:
-    """Emit the variables' values on a device, each seed moved on by its own distance."""
+    """Emit the variables' values on device number `part`; its seeds are offset by `part` times SEED_STRIDE."""
     copies = []
     for variable, value in zip(variables, values, strict=True):
         is_seed = part and variable.name == "seed_generator_state"
@@ -159,14 +159,15 @@ def _part(
 
 
 def _together(variable: KerasVariable, value: Tensor, written: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Emit a variable's value after all parts: metrics count all parts, other floats are their mean.
+    """Emit a variable's value after all parts.
 
-    The value of the first part is that of integers and seeds.
+    Changes of a metric's state are added, and changes of other floats are averaged. Integers and seeds get the first
+    part's value.
 
     Args:
         variable: a variable that each part has written.
-        value: its value before.
-        written: for each part the weight, and the values before and after.
+        value: the variable's value before the parts.
+        written: each part's weight, and the values before and after the part.
     """
     if not tf.as_dtype(variable.dtype).is_floating:
         return written[0][2]

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def make_repeatable() -> None:
-    """Make equal runs give equal bits; call this before any function is traced.
+    """Let equal runs give equal bits; call this before any function is traced.
 
     Kernels that sum in the order in which threads finish are replaced by ordered ones (TensorFlow's op determinism; it
     refuses random operations that have no seed). TensorFlow's rewriting of arithmetic is off as well: see

@@ -46,13 +46,13 @@ def save_model(model: keras.Model, path: Path) -> None:
     size = sum(int(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size for weight in model.weights)
     size += sum(layer.known.rows.numpy().nbytes for layer in _dynamic(model))
     if size > LARGEST_BYTES:
-        raise NotExportedError(f"its weights are of {size} bytes, more than {LARGEST_BYTES}")
+        raise NotExportedError(f"its weights have {size} bytes, more than {LARGEST_BYTES}")
     try:
         with tf.device("CPU:0"):
             plain(model).save(path)
     except OSError:
         raise
-    except Exception as error:  # what a class of the program's own raises
+    except Exception as error:  # a class of the program may raise any error
         raise NotExportedError(f"{type(error).__name__}: {error}") from error
 
 
@@ -68,8 +68,8 @@ def plain(model: keras.Model) -> keras.Model:
         config = _with_keras_layers(keras.saving.serialize_keras_object(model), dynamic)
     finally:
         model.compiled = compiled
-    config.pop("compile_config", None)  # of a class that has a `get_compile_config` of its own
-    made = keras.saving.deserialize_keras_object(config, safe_mode=False)  # it is this process's own model
+    config.pop("compile_config", None)  # present if the class overrides `get_compile_config`
+    made = keras.saving.deserialize_keras_object(config, safe_mode=False)  # the model is from this process
     by_key = {id(table) for layer in made._flatten_layers() if layer.name in dynamic for table in layer.weights}
     for own, other in zip([one for one in made.weights if id(one) not in by_key], model.weights, strict=True):
         own.assign(other)
@@ -86,7 +86,7 @@ def _dynamic(model: keras.Model) -> list[keras.layers.Layer]:
 
 def _lookup(layer: keras.layers.Layer) -> dict[str, Any]:
     """Return the config of Keras's layers that look up the rows that a layer knows."""
-    keys = layer.known.keys.numpy().tolist() or [0]  # Keras wants one, and gives it the row of unknown keys
+    keys = layer.known.keys.numpy().tolist() or [0]  # Keras needs one key; it gets the row of unknown keys
     known = set(keys)
     unused = next(key for key in itertools.count(-1, -1) if key not in known)
     found = keras.layers.IntegerLookup(vocabulary=keys, oov_token=unused)

@@ -17,8 +17,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def described(value: Any) -> Any:
     """Return a value's names and numbers, as a structure whose `repr` is equal in every process.
 
-    An array or a tensor counts by dtype and shape, a learning-rate schedule or a constraint by its class and
-    attributes, and another object by its class, or its name if it has one.
+    An array or a tensor is described by its dtype and shape, a learning-rate schedule or a constraint by its class and
+    attributes, and any other object by its name if it has one, or else by its class.
     """
     if isinstance(value, _PLAIN):
         return value

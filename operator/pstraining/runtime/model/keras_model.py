@@ -1,7 +1,7 @@
 """The user's Keras model as a list of named tensors.
 
-On the network travel trainable variables, and floating-point variables that training changes without a gradient (the
-statistics of BatchNormalization). Of the latter each worker sends its change, or in mode Async the target of
+Tasks exchange trainable variables, and floating-point variables that training changes without a gradient (the
+statistics of BatchNormalization). For the latter each worker sends its change, or in mode Async the target of
 `updates.asynchronous.state`. Integer state and random seeds stay in each process, because workers should draw
 different numbers; they are not part of a checkpoint.
 """
@@ -62,7 +62,7 @@ class Model:
         self.optimizer = loss_scale.inner(given)
         trained: list[KerasVariable | optimizer.TableVariable] = [*self.trainable, *map(_as_variable, self.embeddings)]
         self.optimizers, self._numbers = optimizer.assign(self.optimizer, trained)
-        """The optimizers that train the model: those of a MultiOptimizer, or the one."""
+        """The optimizers that train the model: those of a MultiOptimizer, or the program's only one."""
         options = objective.options(given)
         overrides.check(self.keras, options, has_step=objective.train_step is not None)
         self.keras.compile(**options)
@@ -76,13 +76,13 @@ class Model:
         untrained = [variable for variable in self.keras.non_trainable_variables if id(variable) not in own]
         others = [v for v in untrained if tf.as_dtype(v.dtype).is_floating]
         self.local = [*self.carried, *(v for v in untrained if not tf.as_dtype(v.dtype).is_floating)]
-        """Variables that stay in this process; `carried` are those of stateful RNNs."""
-        # A weight that Keras does not train now is frozen; a variable that was never to be trained is state.
+        """Variables that stay in this process, first `carried`: the states of stateful RNNs."""
+        # A variable created as trainable that Keras does not train now is frozen; one created as untrainable is state.
         weights = {id(weight) for layer in layers for weight in layer._trainable_variables}
         self.frozen = [variable for variable in others if id(variable) in weights]
         state = [variable for variable in others if id(variable) not in weights]
         if odd := [v.path for v in self.trainable + others if str(v.dtype) not in DTYPES]:
-            raise ModelError(f"variables must be of {', '.join(DTYPES)}; {', '.join(odd)} are not")
+            raise ModelError(f"the dtype of variables must be one of {', '.join(DTYPES)}: check {', '.join(odd)}")
         self.variables = self.trainable + state
         self._averages = averages(layers)
         self.writes: list[int | None] = [None] * len(state)
@@ -138,7 +138,7 @@ class Model:
         self.row_policies = [own.row_policy for own in self.embeddings]
         """The row policy of each table; unused for tables with a fixed number of rows."""
         self.table_groups = groups[dense:]
-        """The group of each table: its optimizer, and whether that decays the table."""
+        """The group of each table: its optimizer, and whether the optimizer decays the table."""
         for number in sorted(set(self._numbers[dense:])):
             optimizer.check_for_tables(self.optimizers[number])
 
@@ -160,7 +160,7 @@ class Model:
         return {tensor.path: own.constraint for tensor, own in pairs if own.constraint is not None}
 
     def identity(self) -> str:
-        """Return the optimizers and their settings as text; tasks must share it besides the layout."""
+        """Return the optimizers and their settings as text, which must be equal on all tasks, as the layout must."""
         texts = [*map(_identity, self.optimizers)]
         if len(self.optimizers) > 1:
             texts += self.table_groups
@@ -188,7 +188,7 @@ class Model:
         return found
 
     def assign(self, values: Iterable[tuple[str, partition.Array]]) -> None:
-        """Set all local values, one after the other, by path.
+        """Set all local values, given by path, one at a time.
 
         Raises:
             KeyError: a value is missing.
@@ -206,7 +206,7 @@ class Model:
         return not any(layer.compute_dtype == "float16" for layer in self.keras._flatten_layers())
 
     def reseed(self, *, worker: int, step: int) -> None:
-        """Let this worker draw its own random numbers; see `own_state.reseed`."""
+        """Give this worker separate random numbers; see `own_state.reseed`."""
         own_state.create_common_seed()
         own_state.reseed(own_state.seeds(self.keras._flatten_layers()), worker=worker, step=step)
 
@@ -215,15 +215,19 @@ class Model:
         return [*self.local, *own_state.common_seed()]
 
     def check_writes(self, trained: Sequence[int | None], frozen: Sequence[int | None]) -> None:
-        """Refuse a step that writes weights, from the number of writes of each trained and each frozen one.
+        """Refuse a step that writes weights.
+
+        Args:
+            trained: number of writes of each trained weight; None if it is written in another way.
+            frozen: number of writes of each frozen weight; None if it is written in another way.
 
         Raises:
-            ModelError: names the first one.
+            ModelError: names the first written weight.
         """
         if own := [variable.path for variable, times in zip(self.trainable, trained, strict=True) if times != 0]:
             raise ModelError(
                 f"{own[0]} is trained, and a layer assigns it in the training step, as SpectralNormalization does: "
-                "only gradients of it reach the parameter servers. Compute the changed weight in `call` without "
+                "only its gradients reach the parameter servers. Compute the changed weight in `call` without "
                 "assigning it, or use a constraint, such as keras.constraints.UnitNorm"
             )
         changed = [variable.path for variable, times in zip(self.frozen, frozen, strict=True) if times != 0]
@@ -290,7 +294,7 @@ class Model:
         return loss, gradients[: len(self.trainable)], touched
 
     def clip(self, gradients: list[Tensor], touched: Sequence[Touched]) -> tuple[list[Tensor], list[Touched]]:
-        """Emit clipping gradients and the gradients of touched rows by norm, all together."""
+        """Emit clipping the gradients by norm, those of dense variables and of touched rows together."""
         clipped = optimizer.clip(self.optimizers, self._numbers, [*gradients, *(gradient for _, gradient in touched)])
         dense, rows = clipped[: len(gradients)], clipped[len(gradients) :]
         return dense, [(indices, gradient) for (indices, _), gradient in zip(touched, rows, strict=True)]
@@ -302,7 +306,7 @@ def _identity(own: KerasOptimizer) -> str:
 
 
 def _as_variable(layer: Embedding) -> optimizer.TableVariable:
-    """Return a table as an optimizer's rules see it."""
+    """Return a stand-in for a table, for the optimizer's rules."""
     return optimizer.TableVariable(f"{layer.path}/{optimizer.TABLE_NAME}", _shape(layer), str(layer.variable_dtype))
 
 
@@ -324,7 +328,7 @@ def _built(build: Callable[[], KerasModel], *, with_tables: bool) -> KerasModel:
     if not isinstance(model, keras.Model):
         raise ModelError(f"the model function returned {type(model).__name__}, not a keras.Model")
     if not model.built:
-        raise ModelError("the model has no variables yet: begin it with keras.Input, or call it once")
+        raise ModelError("the model has no variables yet: start it with keras.Input, or call it once")
     built: KerasModel = model
     return built
 

@@ -1,9 +1,9 @@
 """Methods of `keras.Model` that a program's own class replaces: used here, or refused before training starts.
 
-Used are `call`, `add_loss`, `compute_loss`, `compile`, and what `evaluate` calls on the chief: `test_step`,
-`make_test_function`, `compute_metrics` and `metrics`. The methods of `TRAINING` compute gradients and apply an
-optimizer, which workers and parameter servers do here. Keras applies such a method whenever `fit` runs; a model that
-trained without it would be another one, so it is refused.
+A model may override `call`, `add_loss`, `compute_loss`, `compile`, and the methods that `evaluate` calls on the chief:
+`test_step`, `make_test_function`, `compute_metrics` and `metrics`. The methods of `TRAINING` compute gradients and
+apply an optimizer, which workers and parameter servers do here. Keras calls such a method whenever `fit` runs. Training
+without it would give another model, so a model that overrides it is refused.
 """
 
 import inspect
@@ -19,7 +19,7 @@ TRAINING: Final = ("train_step", "make_train_function", "train_on_batch", "fit")
 
 
 def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
-    """Refuse methods of the model's own that would be left out.
+    """Refuse methods that the model overrides and that would not be called.
 
     Args:
         model: the program's model, not compiled yet.
@@ -27,7 +27,7 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
         has_step: whether the program gives `Trainer(train_step=...)`, which replaces the methods of `TRAINING`.
 
     Raises:
-        ModelError: names the method and the way out.
+        ModelError: names the method and an alternative.
     """
     name = type(model).__name__
     own = [] if has_step else [method for method in TRAINING if _is_own(model, method)]
@@ -43,15 +43,15 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
         except TypeError as error:
             raise ModelError(
                 f"{name}.compile is the model's own, and must accept {', '.join(f'{key}=' for key in options)} "
-                f"({error}); add **kwargs and hand them to super().compile"
+                f"({error}); add **kwargs and pass them to super().compile"
             ) from None
 
 
 def check_layers(layers: Iterable[keras.layers.Layer]) -> None:
-    """Refuse settings of layers that would be left out.
+    """Refuse settings of layers that would have no effect.
 
     Raises:
-        ModelError: names the layer and the way out.
+        ModelError: names the layer and an alternative.
     """
     for layer in layers:
         if getattr(layer, "synchronized", False) and isinstance(layer, keras.layers.BatchNormalization):
@@ -61,8 +61,8 @@ def check_layers(layers: Iterable[keras.layers.Layer]) -> None:
             )
         if odd := [own.path for own in layer._trainable_variables if getattr(own, "overwrite_with_gradient", False)]:
             raise ModelError(
-                f"{odd[0]} is replaced by its gradient in each step, as in float8, which parameter servers do not do; "
-                "use the policy mixed_bfloat16"
+                f"{odd[0]} is replaced by its gradient in each step, as in float8, which parameter servers do not "
+                "support; use the policy mixed_bfloat16"
             )
 
 

@@ -35,7 +35,7 @@ def common_seed() -> list[KerasVariable]:
 
 
 def create_common_seed() -> None:
-    """Create that generator now: the first draw, which may be in a trial of a step, would create it."""
+    """Create the generator of `keras.random`, which the first draw, perhaps in a trial of a step, would create."""
     seed_generator.global_seed_generator()
 
 
@@ -59,7 +59,7 @@ def reseed(variables: Sequence[KerasVariable], *, worker: int, step: int) -> Non
 
 @contextmanager
 def kept(variables: Sequence[KerasVariable]) -> Iterator[None]:
-    """Restore the variables after the block, which runs a step on trial."""
+    """Restore the variables after the block, which tries a step."""
     before = [np.array(variable.numpy()) for variable in variables]
     try:
         yield
@@ -69,7 +69,7 @@ def kept(variables: Sequence[KerasVariable]) -> Iterator[None]:
 
 
 class CarriedStates:
-    """The states of stateful RNNs around steps that are repeated: a batch counts once, however often it is computed."""
+    """The states of stateful RNNs in steps that may be repeated: a batch changes them once, however often it runs."""
 
     def __init__(self, variables: Sequence[KerasVariable]) -> None:
         self._variables = variables
@@ -77,7 +77,7 @@ class CarriedStates:
         self._after: list[Array] | None = None
 
     def begin(self, *, again: bool) -> None:
-        """Begin a step, with new batches or with those of the last step again."""
+        """Begin a step, with new batches, or again with those of the last step."""
         if again:
             self._after = self._values()
             for variable, value in zip(self._variables, self._before, strict=True):
@@ -86,7 +86,7 @@ class CarriedStates:
             self._before, self._after = self._values(), None
 
     def applied(self) -> None:
-        """End a step that is part of the parameters; without a second computation, the first one's values are kept."""
+        """End a step that is applied; if its repetition computed nothing, the states after the first try are kept."""
         if self._after is not None and all(map(np.array_equal, self._values(), self._before)):
             for variable, value in zip(self._variables, self._after, strict=True):
                 variable.assign(value)

@@ -2,8 +2,8 @@
 
 A call to a parameter server costs per operation and per tensor, not per byte, so tensors travel in segments: a tensor
 of 256 KB or more alone, the small ones of a server packed into one vector per group and dtype. Tensors are balanced
-over the servers by bytes; only a tensor of more than half a server's share is cut, unless its optimizer needs it whole.
-For the same reason a small model uses fewer servers than there are: every step calls each server with parameters
+over the servers by bytes. Only a tensor of more than half a server's share is split, unless its optimizer needs it
+whole. Because every step calls each server that has parameters, a small model uses only some of the servers
 (`servers_to_use`).
 
 Pure and deterministic: every task computes the same layout from the same model. Knows numpy, not TensorFlow.
@@ -115,15 +115,15 @@ class Layout:
     segments: tuple[Segment, ...]
 
     def on(self, ps: int) -> tuple[Segment, ...]:
-        """The segments of one parameter server that steps change, without tables."""
+        """Return one parameter server's segments that steps change, without tables."""
         return tuple(segment for segment in self.segments if segment.ps == ps and segment.group not in (TABLE, FROZEN))
 
     def frozen_on(self, ps: int) -> tuple[Segment, ...]:
-        """One parameter server's segments that no step changes."""
+        """Return one parameter server's segments that no step changes."""
         return tuple(segment for segment in self.segments if segment.ps == ps and segment.group == FROZEN)
 
     def tables_on(self, ps: int) -> tuple[Segment, ...]:
-        """One parameter server's rows of every table."""
+        """Return one parameter server's rows of every table."""
         return tuple(segment for segment in self.segments if segment.ps == ps and segment.group == TABLE)
 
     def cut_by_norms(self) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ class Layout:
         return slice_.size < self.tensors[slice_.tensor].size
 
     def skew(self) -> float:
-        """Return how many times the mean of all servers' bytes the fullest server holds, without tables."""
+        """Return the bytes of the fullest server as a multiple of the mean of all servers, without tables."""
         load = [0] * self.ps
         for segment in self.segments:
             if segment.group != TABLE:
@@ -144,7 +144,7 @@ class Layout:
         return max(load) * self.ps / sum(load) if sum(load) else 1.0
 
     def fingerprint(self, *extra: str) -> int:
-        """A positive number that two tasks share only if they agree on the layout (and on `extra`)."""
+        """Return a positive number that two tasks share only if they agree on the layout and on `extra`."""
         digest = hashlib.sha256(repr((self, extra)).encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 2 or 1
 
@@ -152,9 +152,8 @@ class Layout:
 def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
     """Return the number of servers for a model, at most `ps` and at least 1, so that each holds `min_bytes` or more.
 
-    A table with rows by key has all servers: its size is not known yet.
-
-    After TensorFlow's `MinSizePartitioner` and its `min_shard_bytes`, applied to the sum of all tensors.
+    A table with rows by key uses all servers, because its size is not known yet. The rule is that of TensorFlow's
+    `MinSizePartitioner` with `min_shard_bytes`, applied to the sum of all tensors.
     """
     if not min_bytes or any(tensor.dynamic for tensor in tensors):
         return ps
@@ -164,12 +163,12 @@ def servers_to_use(tensors: Sequence[Tensor], ps: int, min_bytes: int) -> int:
 def partition(tensors: Sequence[Tensor], ps: int, *, agrees_on_norms: bool = False) -> Layout:
     """Balance tensors over `ps` servers: the largest first, each to the server with the fewest bytes so far.
 
-    Frozen tensors are balanced by themselves: they need memory, and take no part in a step's traffic.
+    Frozen tensors are balanced separately: they need memory, but cause no traffic in a step.
 
     Args:
         tensors: in the model's order.
         ps: number of servers.
-        agrees_on_norms: whether a step knows the norms of tensors that are cut; see `Tensor.by_norms`.
+        agrees_on_norms: whether a step knows the norms of tensors that are split; see `Tensor.by_norms`.
 
     Raises:
         ValueError: there is no server, or two tensors share a path.
@@ -238,7 +237,7 @@ def pack(layout: Layout, segment: Segment, values: Mapping[str, Array]) -> Array
 
 
 def pack_over(layout: Layout, segment: Segment, values: Mapping[str, Array], initial: Array) -> Array:
-    """Return a segment's vector from tensors by path, with the initial values of those that are not there."""
+    """Return a segment's vector from tensors by path, with initial values for missing tensors."""
     if all(layout.tensors[slice_.tensor].path not in values for slice_ in segment.slices):
         return initial
     if segment.group == TABLE:

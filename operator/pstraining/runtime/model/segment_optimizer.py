@@ -1,8 +1,8 @@
 """The program's optimizers on the segments of one parameter server.
 
-Each optimizer of the program is cloned onto the vectors of its groups; one that looks at whole tensors has a variable
-for each tensor, in its shape, or for each piece of one, and only messages and checkpoints know the vector. A worker in
-the mode Hybrid has the same objects for every server, so that its arithmetic and the order of its state are the
+Each optimizer of the program is cloned onto the vectors of its groups. A clone that needs whole tensors has a variable
+for each tensor, in the tensor's shape, or for each piece of it; only messages and checkpoints have the vector. A worker
+in mode Hybrid has the same objects for every server, so that its arithmetic and the order of its state equal the
 servers'.
 """
 
@@ -73,11 +73,11 @@ class TensorVariables:
 
 
 class SegmentOptimizer:
-    """Vectors of segments with the optimizers' clones on them; create it where the variables shall be.
+    """Vectors of segments with the optimizers' clones on them; create it on the device of the variables.
 
     Args:
         program: the program's optimizers, by the numbers in the segments' groups.
-        layout: of the whole model.
+        layout: the layout of the whole model.
         ps: number of the server.
         fused: whether fused kernels may replace Keras's arithmetic.
         scaling: settings of loss scaling; None for none.
@@ -101,20 +101,20 @@ class SegmentOptimizer:
             TensorVariables([variable.value for variable in own]) if is_whole(segment, layout) else own[0].value
             for segment, own in zip(segments, self._variables, strict=True)
         ]
-        """One per segment, each of shape [segment.size]."""
+        """The vectors, one per segment, each of shape [segment.size]."""
         trained = [number for number, segment in enumerate(segments) if segment.group != STATE]
         self._trained_by = {
             index: [trained[place] for place in found]
             for index, found in optimizers.places([segments[number].group for number in trained]).items()
         }
         self.clones: dict[int, KerasOptimizer] = {}
-        """The clones of those optimizers that train a segment of this server, by the optimizers' numbers."""
+        """The clones of the optimizers that train a segment of this server, by the optimizers' numbers."""
         self.slots: dict[SlotPlace, Any] = {}
         """The optimizers' slots."""
         self.counters: dict[str, Any] = {}
-        """The optimizers' counters."""
+        """The optimizers' counters by name."""
         self.copies: list[tuple[Any, int]] = []
-        """Slots that begin as copies of the parameters, with the numbers of their segments."""
+        """Slots whose initial value is a copy of the parameters, with the numbers of their segments."""
         for index, numbers in self._trained_by.items():
             self._clone(program, index, numbers, fused=fused)
         self.trust = TrustRatios(layout.cut_by_norms(), self._pieces())
@@ -124,7 +124,7 @@ class SegmentOptimizer:
 
     @classmethod
     def of(cls, model: Model, layout: Layout, ps: int, *, fused: bool) -> "SegmentOptimizer":
-        """Return that of a program's model."""
+        """Return the segment optimizer of a program's model on server number `ps`."""
         return cls(model.optimizers, layout, ps, fused=fused, scaling=model.scaling, constraints=model.constraints)
 
     def _clone(
@@ -168,7 +168,7 @@ class SegmentOptimizer:
             for index, numbers in self._trained_by.items():
                 gradients = [gradient for n in numbers for gradient in self._split(n, vectors[n])]
                 if len({is_whole(self._segments[n], self._layout) for n in numbers}) > 1:
-                    # Keras wants gradients of one graph, and in the branch of a condition only some are split.
+                    # Keras requires gradients of one graph, but in the branch of a condition only some are split.
                     gradients = [tf.identity(gradient) for gradient in gradients]
                 self.clones[index].apply(gradients, [variable for n in numbers for variable in self._variables[n]])
 
@@ -192,11 +192,11 @@ class SegmentOptimizer:
                 self.vectors[number].assign_add(vectors[number], read_value=False)
 
     def _slot_places(self, number: int) -> list[tuple[int, int | None]]:
-        """Return segment and tensor of the slots for each of a segment's variables."""
+        """Return the segment and the tensor of the slots, for each of a segment's variables."""
         segment, tensors = self._segments[number], self._layout.tensors
         if not is_whole(segment, self._layout):
             return [(number, None)]
-        # A piece has no slot of its tensor; where norms suffice, slots are of the variables' shapes, and lie together.
+        # A piece has no slot of its tensor; where norms suffice, slots have the variables' shapes, concatenated.
         return [(number, None if tensors[slice_.tensor].by_norms else slice_.tensor) for slice_ in segment.slices]
 
     def _places_of_pieces(self) -> list[tuple[int, int]]:
@@ -220,7 +220,7 @@ class SegmentOptimizer:
         ]
 
     def _split(self, number: int, vector: Tensor) -> list[Tensor]:
-        """Return a segment's gradient as its variables have it."""
+        """Return a segment's gradient divided into the shapes of the segment's variables."""
         own = self.vectors[number]
         return own.split(vector) if isinstance(own, TensorVariables) else [vector]
 
@@ -241,7 +241,7 @@ def _variables(
         tensor, is_piece = layout.tensors[slice_.tensor], layout.is_piece(slice_)
         shape = (slice_.size,) if is_piece else tensor.shape
         variable = _variable(shape, tensor.dtype, f"segment{number}_{place}")
-        # Muon decides by the path, and Keras calls the slots by it.
+        # Muon selects variables by their path, and Keras names slots by it.
         variable._path = f"{tensor.path}_from_{slice_.begin}" if is_piece else tensor.path
         variable.constraint = constraints.get(tensor.path)
         made.append(variable)

@@ -98,17 +98,17 @@ class KerasOptimizer(Protocol):
     _iterations: KerasVariable
     _learning_rate: Any
     beta_1: float
-    """Of Adam and its kin."""
+    """Only in Adam and its variants."""
     beta_2: float
     epsilon: float
     _momentums: Sequence[KerasVariable]
     _velocities: Sequence[KerasVariable]
     _accumulated_gradients: Sequence[KerasVariable]
-    """With `gradient_accumulation_steps`."""
+    """Only with `gradient_accumulation_steps`."""
     _inner_optimizers: "list[KerasOptimizer]"
-    """Of a MultiOptimizer."""
+    """Only in a MultiOptimizer."""
     _optimizer_map: Callable[[object], "KerasOptimizer"]
-    """Of a MultiOptimizer."""
+    """Only in a MultiOptimizer."""
 
     @classmethod
     def from_config(cls, config: dict[str, Tensor]) -> "KerasOptimizer":
@@ -160,7 +160,7 @@ class KerasMetric(Protocol):
     variables: Sequence[KerasVariable]
 
     def reset_state(self) -> None:
-        """Assign the state of no batch."""
+        """Reset the state to that before the first batch."""
 
 
 class KerasModel(Protocol):

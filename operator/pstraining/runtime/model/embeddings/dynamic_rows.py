@@ -84,11 +84,11 @@ class RowPolicy:
 
     @property
     def drops(self) -> bool:
-        """Return whether the gradient of a key may have no row."""
+        """Return whether a gradient is dropped if its key has no row."""
         return self.max_rows is not None or self.min_count > 1
 
     def on_each_of(self, servers: int) -> "RowPolicy":
-        """Return the policy of each server, for this number of servers."""
+        """Return the policy that each of `servers` servers applies to its part of the table."""
         return self if self.max_rows is None else replace(self, max_rows=-(-self.max_rows // servers))
 
 
@@ -106,7 +106,7 @@ class RowInitializer:
 
     @classmethod
     def of(cls, initializer: object, *, path: str, layer: str) -> "RowInitializer":
-        """Return the initializer of a table by the settings of a Keras initializer.
+        """Return the initializer of a table with the settings of a Keras initializer.
 
         Args:
             initializer: a Keras initializer; without a seed, the table's path is the seed.

@@ -34,20 +34,22 @@ _local = _Local()
 
 @keras.saving.register_keras_serializable(package="pstraining")
 class Embedding(keras.layers.Layer):  # type: ignore[misc]
-    """Turns indices, or keys, into rows of a table.
+    """Maps indices, or keys, to rows of a table.
 
     Args:
-        input_dim: number of rows. None: a row for each key that training meets, any int64; see `docs/users/updates.md`.
+        input_dim: number of rows. None: one row for each int64 key in the training data; see `docs/users/updates.md`.
         output_dim: length of a row.
         embeddings_initializer: initializer of the table; without input_dim RandomUniform, Zeros, Ones or Constant.
         max_rows: maximum number of rows of a table without input_dim, on all servers together. None: any number.
-        min_count: number of updates with a gradient for a key from which on it has a row, without input_dim.
-        expire_after: number of updates without a gradient for a key after which it loses its row. None: it keeps it.
+        min_count: number of updates with a gradient for a key after which the key gets a row, without input_dim.
+        expire_after: number of updates without a gradient for a key after which the key loses its row, without
+            input_dim. None: rows are kept.
 
-    Input: integers of any shape, in [0, input_dim). Output: that shape with one more dimension, `output_dim`.
+    Input: integers of any shape, in [0, input_dim), or any keys. Output: that shape with one more dimension,
+    `output_dim`.
 
     Raises:
-        ModelError: a row cannot begin by this initializer without input_dim, or a number is out of range.
+        ModelError: the initializer cannot be used without input_dim, or a number is out of range.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.known: KnownRows | None = None
         """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
         self.row_policy = RowPolicy(max_rows, min_count, expire_after)
-        """Which keys have rows."""
+        """The rule that decides which keys have rows."""
         self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
         if self.is_dynamic:
             self.row_initializer("")
@@ -79,7 +81,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return self.input_dim is None
 
     def row_initializer(self, path: str) -> RowInitializer:
-        """Return the initializer of rows by key of the table of this path."""
+        """Return the initializer of the rows by key, for the table's path."""
         return RowInitializer.of(self.embeddings_initializer, path=path, layer=self.name)
 
     def build(self, _: Shape) -> None:
@@ -103,7 +105,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             if self.known is not None:
                 if training:
                     raise ModelError(
-                        f"layer {self.name}: input_dim=None is trained on parameter servers alone; run the program "
+                        f"layer {self.name}: input_dim=None can only be trained on parameter servers; run the program "
                         "with python -m pstraining.runtime.local, or in a job"
                     )
                 return tf.cast(self.known.rows_of(inputs), self.compute_dtype)
@@ -116,13 +118,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
 
     def save_own_variables(self, store: MutableMapping[str, Array]) -> None:
-        """Add the weights to a file of Keras's; of rows by key also the keys."""
+        """Add the weights to a Keras file; with rows by key, also add the keys."""
         super().save_own_variables(store)
         if self.known is not None:
             store["keys"], store["rows"] = self.known.keys.numpy(), self.known.rows.numpy()
 
     def load_own_variables(self, store: Mapping[str, Array]) -> None:
-        """Take the weights from a file of Keras's."""
+        """Set the weights to those of a Keras file."""
         if self.known is not None:
             self.known.keys.assign(np.array(store["keys"]))
             self.known.rows.assign(np.array(store["rows"]))
@@ -158,7 +160,7 @@ class Lookups:
 
 
 def _inside(layer: Embedding, indices: Tensor) -> Operation:
-    """Emit the check that a table with a number of rows has all these."""
+    """Emit a check that all indices are in the table, if its number of rows is fixed."""
     return tf.debugging.Assert(
         tf.reduce_all((indices >= 0) & (indices < layer.input_dim)),
         [f"layer {layer.name}: indices must be at least 0 and less than input_dim, {layer.input_dim}"],
@@ -167,7 +169,7 @@ def _inside(layer: Embedding, indices: Tensor) -> Operation:
 
 @contextmanager
 def remote_tables() -> Iterator[None]:
-    """Layers that are built inside have no local table."""
+    """Let layers that are built in the block have no local table."""
     _local.remote = True
     try:
         yield
@@ -177,7 +179,7 @@ def remote_tables() -> Iterator[None]:
 
 @contextmanager
 def looking_up(lookups: Lookups) -> Iterator[None]:
-    """Layers that are called inside fetch their rows through `lookups`."""
+    """Let layers that are called in the block fetch their rows through `lookups`."""
     _local.lookups = lookups
     try:
         yield

@@ -43,7 +43,7 @@ class KnownRows:
         return np.concatenate([self._unknown, self.values("rows")])
 
     def give(self, column: str, values: Array) -> None:
-        """Take a column; the rows are replaced once both are given."""
+        """Set a column; the rows are replaced once both columns are set."""
         self._given[column] = values
         if len(self._given) == 2:
             keys, rows = self._given.pop("keys"), self._given.pop("rows")
@@ -53,7 +53,7 @@ class KnownRows:
 
 
 class KnownColumn:
-    """A column of `KnownRows`, in place of a Keras variable."""
+    """A column of `KnownRows` with the interface of a Keras variable."""
 
     def __init__(self, table: KnownRows, name: str, dtype: DType) -> None:
         self._table, self._name = table, name
@@ -61,7 +61,7 @@ class KnownColumn:
 
     @property
     def value(self) -> "KnownColumn":
-        """Return what reads the value."""
+        """Return this object, whose methods read the value."""
         return self
 
     @property

@@ -1,8 +1,8 @@
-"""Clipping by norm of the mean gradient, whose tensors lie on several parameter servers.
+"""Clipping by norm of the mean gradient, whose tensors are on several parameter servers.
 
-Keras clips the gradient of all batches together. In rounds that is the mean, which no process has as a whole. Each
-process computes the sums of squares of its part, and their totals give every process the same norms. The optimizers'
-clones clip by value.
+Keras clips the gradient of all batches together. In rounds this gradient is the mean, which no process has as a whole.
+Each process computes the sums of squares of its part, and their totals give every process the same norms. The
+optimizers' clones clip by value.
 
 A sum of squares is added up in blocks of fixed length, so that it is the same on any number of cores.
 """
@@ -28,9 +28,9 @@ class Norm:
     """One norm of a mean gradient."""
 
     limit: float
-    """Maximum of the norm."""
+    """Maximum value of the norm."""
     joint: bool
-    """Whether it is of all of an optimizer's variables together, Keras's `global_clipnorm`; else of one variable."""
+    """Whether the norm covers all of an optimizer's variables (Keras's `global_clipnorm`), or a single variable."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Norms:
     each: tuple[Norm, ...]
     """All norms; sums of squares are in this order."""
     of_tensor: tuple[int | None, ...]
-    """For each tensor of the layout the number of its norm; None if it is not clipped."""
+    """The number of each tensor's norm, in the layout's order; None for a tensor that is not clipped."""
 
 
 def norms_of(trained_by: Mapping[str, KerasOptimizer], layout: Layout) -> Norms | None:
@@ -48,7 +48,7 @@ def norms_of(trained_by: Mapping[str, KerasOptimizer], layout: Layout) -> Norms 
 
     Args:
         trained_by: the optimizer of each trained variable and table, by path.
-        layout: of the whole model.
+        layout: the layout of the whole model.
     """
     found: dict[tuple[str, int], int] = {}
     each: list[Norm] = []
@@ -68,7 +68,7 @@ def norms_of(trained_by: Mapping[str, KerasOptimizer], layout: Layout) -> Norms 
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:
-    """Emit the sum of sums of squares, in their order."""
+    """Emit the sum of the parts' sums of squares, added in the given order."""
     total = parts[0]
     for part in parts[1:]:
         total += part
@@ -76,9 +76,9 @@ def added(parts: Sequence[Tensor]) -> Tensor:
 
 
 def are_usable(totals: Tensor, overflowed: Tensor) -> Tensor:
-    """Emit whether a step may be made by these norms: all are finite, or the loss scale skips the step. bool[].
+    """Emit whether a step may use these norms: all are finite, or the loss scale skips the step. bool[].
 
-    The norm of finite gradients may be infinite. Keras would make parameters of it that are not numbers.
+    The norm of finite gradients may be infinite. In Keras such a norm turns the parameters into NaN.
 
     Args:
         totals: sums of squares. float64[length].
@@ -100,8 +100,8 @@ class MeanClipping:
     """Clips one process's part of a mean gradient; the methods emit operations where the part is.
 
     Args:
-        norms: of the whole model.
-        segments: of the part.
+        norms: the norms of the whole model.
+        segments: the segments of the part.
         tables: the process's rows of every table; none if it has no rows.
     """
 
@@ -117,7 +117,7 @@ class MeanClipping:
 
         Args:
             vectors: the mean gradient, one vector per segment.
-            touched: the mean gradient of the touched rows, each row once, for each table.
+            touched: for each table the touched rows and their mean gradient, each row once.
         """
         found: list[list[Tensor]] = [[] for _ in self._norms]
         for vector, runs in zip(vectors, self._runs, strict=True):
@@ -181,7 +181,7 @@ def sum_of_squares(vector: Tensor) -> Tensor:
 
 
 def _sum(values: Tensor, size: int) -> Tensor:
-    """Emit the sum of a vector: of its blocks first, and then of the blocks' sums."""
+    """Emit the sum of a vector: first the sum of each block, and then the sum of the blocks' sums."""
     if size <= BLOCK:
         return tf.reduce_sum(tf.reshape(values, [1, size]), 1)[0]
     whole = size // BLOCK

@@ -47,7 +47,7 @@ def _factors(value: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _is_small(value: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Whether no element of a product is near the largest number; False if a factor is not finite."""
+    """Emit whether no element of a product is near the largest number; False if a factor is not finite. bool[]."""
     norms = [2 * tf.cast(tf.nn.l2_loss(factor), tf.float64) for factor in (first, second)]
     return tf.sqrt(norms[0]) * tf.sqrt(norms[1]) < float(value.dtype.max) / 4
 

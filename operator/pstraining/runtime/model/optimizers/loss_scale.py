@@ -4,8 +4,8 @@ Small gradients are zero in float16. The loss is therefore multiplied by a scale
 are divided by it afterwards, in float32. A gradient that is not finite is an overflow: no optimizer makes a step, and
 the scale is halved. After a number of steps without an overflow the scale is doubled.
 
-In rounds every server and every standby has the scale, and decides it from the same gradients of the same round, so all
-of them decide alike. A worker that computes with an older scale divides by the same number: its gradient is right.
+In rounds every server and every standby has the scale, and updates it from the same gradients of the same round, so all
+of them have the same scale. A worker multiplies and divides by one scale; its gradient is correct if the scale is old.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class LossScaleSettings:
     """Settings of a `LossScaleOptimizer`."""
 
     initial: float
-    """The scale at the beginning."""
+    """The scale before the first step."""
     growth_steps: int
     """Steps without an overflow after which the scale is doubled."""
 
@@ -39,7 +39,7 @@ class LossScaleSettings:
 
 
 def inner(optimizer: KerasOptimizer) -> KerasOptimizer:
-    """Return the optimizer that makes the steps: the one inside a `LossScaleOptimizer`, or the given one."""
+    """Return the optimizer that applies steps: the inner one of a `LossScaleOptimizer`, or else the given one."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         found: KerasOptimizer = optimizer.inner_optimizer
         return found
@@ -70,11 +70,11 @@ class LossScale:
         return self._settings.values()
 
     def skipped(self) -> Tensor:
-        """Emit the number of steps that overflowed; optimizers have not counted them. int64[]."""
+        """Emit the number of steps that overflowed, which optimizers do not count. int64[]."""
         return self._skipped.read_value()
 
     def skip(self, overflowed: Tensor) -> list[Operation]:
-        """Emit counting a step in which no optimizer made one, if it overflowed; return the operations to wait for.
+        """Emit counting a step as skipped if it overflowed; return the operations to wait for.
 
         Args:
             overflowed: whether a gradient of the step is not finite. bool[].
@@ -82,7 +82,7 @@ class LossScale:
         return [self._skipped.assign_add(tf.cast(overflowed, tf.int64), read_value=False)]
 
     def advance(self, overflowed: Tensor) -> list[Operation]:
-        """Emit the scale of the next step; return the operations to wait for.
+        """Emit setting the scale of the next step; return the operations to wait for.
 
         Args:
             overflowed: whether a gradient of the step is not finite. bool[].
@@ -94,11 +94,11 @@ class LossScale:
         return [self.scale.assign(following, read_value=False), self._good.assign(counted, read_value=False)]
 
     def bits(self) -> Tensor:
-        """Emit the scale as it travels in replies of integers. int64[]."""
+        """Emit the bits of the scale, for replies that consist of integers. int64[]."""
         return tf.cast(tf.bitcast(self.scale.read_value(), tf.int32), tf.int64)
 
     def hold(self, bits: Tensor) -> Operation:
-        """Emit setting the scale to one that has arrived in `bits`."""
+        """Emit setting the scale to the one whose bits a reply contains. int64[]."""
         return self.scale.assign(tf.bitcast(tf.cast(bits, tf.int32), tf.float32), read_value=False)
 
 

@@ -1,8 +1,9 @@
 """The user's optimizer, cloned onto packed vectors or whole tensors.
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
-shapes of tensors would be silently wrong on a vector, so its clone has variables of their shapes. Its tensors are not
-cut, unless norms are all that it uses, and the servers agree on them (`trust_ratio`). Unknown optimizers are refused.
+shapes of tensors would be silently wrong on a vector, so its clone has variables in the shapes of the tensors. Its
+tensors are not split, unless it only uses norms and the servers agree on them (`trust_ratio`). Unknown optimizers are
+refused.
 
 A clone does not clip by norm: the mean of a round is clipped before it (`clipping`), and in mode Async each worker
 clips its gradient. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common
@@ -28,7 +29,7 @@ ELEMENT_WISE: Final = (
 )  # fmt: skip
 """Optimizers with measured equal results on packed vectors and on tensors."""
 WHOLE: Final = ("Adafactor", "Lamb", "Muon")
-"""Optimizers with measured equal results on whole tensors alone."""
+"""Optimizers with measured equal results on whole tensors only."""
 CONSTRAINED: Final = "constrained-"
 """Prefix in the group of variables that Keras projects after each step; they are whole."""
 
@@ -39,7 +40,7 @@ class OptimizerError(FinalError, ValueError):
 
 @dataclass(frozen=True)
 class TableVariable:
-    """An embedding table as an optimizer's rules see it: by the path and name that Keras's own layer gives it."""
+    """A stand-in for an embedding table, with the path and the name that Keras's own layer gives the table."""
 
     path: str
     shape: tuple[int, int]
@@ -48,7 +49,7 @@ class TableVariable:
 
     @property
     def _unique_id(self) -> str:
-        """Return the key by which Keras remembers its decisions about a variable."""
+        """Return the key under which Keras stores its decisions about a variable."""
         return self.path
 
 
@@ -57,7 +58,7 @@ def assign(
 ) -> tuple[list[KerasOptimizer], list[int]]:
     """Return the optimizers that train a model, and for each variable the number of its optimizer.
 
-    They are those of a MultiOptimizer, in its own order; any other optimizer trains all variables.
+    A MultiOptimizer's optimizers keep their order; any other optimizer trains all variables.
 
     Raises:
         OptimizerError: an optimizer is not known to work on parameter servers, or a variable matches two patterns.
@@ -83,10 +84,10 @@ def assign(
 
 
 def check(optimizer: KerasOptimizer) -> None:
-    """Refuse an optimizer that is not known to be equal on parameter servers.
+    """Refuse an optimizer that is not known to give Keras's results on parameter servers.
 
     Raises:
-        OptimizerError: the optimizer is not; the message lists those that are.
+        OptimizerError: the optimizer or one of its settings is not supported; the message names an alternative.
     """
     if not _is_one_of(optimizer, (*ELEMENT_WISE, *WHOLE)):
         raise OptimizerError(
@@ -106,14 +107,14 @@ def check(optimizer: KerasOptimizer) -> None:
         raise OptimizerError("loss_scale_factor is not supported")
     if made := int(optimizer._iterations.numpy()):
         raise OptimizerError(
-            f"{type(optimizer).__name__} has made {made} steps before, and parameter servers would begin without its "
-            "state: return a new optimizer. The job's own checkpoints hold the optimizer's state; a schedule of the "
-            "program's own can begin at another step"
+            f"{type(optimizer).__name__} has made {made} steps before, but parameter servers would start without its "
+            "state: return a new optimizer. The job's own checkpoints contain the optimizer's state; a custom schedule "
+            "can start at another step"
         )
     if optimizer.gradient_accumulation_steps and (optimizer.clipnorm or optimizer.global_clipnorm):
         raise OptimizerError(
-            "clipnorm and global_clipnorm cannot be used with gradient_accumulation_steps: Keras clips what it has "
-            "accumulated, and parameter servers clip each step; use spec.training.accumulationSteps"
+            "clipnorm and global_clipnorm cannot be used with gradient_accumulation_steps: Keras clips the accumulated "
+            "gradient, but parameter servers clip each step; use spec.training.accumulationSteps"
         )
 
 
@@ -163,27 +164,29 @@ def is_whole(optimizer: KerasOptimizer) -> bool:
 
 
 def needs_only_norms(optimizer: KerasOptimizer) -> bool:
-    """Return whether norms of the variable and of its update are all that an optimizer uses of a whole tensor.
+    """Return whether an optimizer uses nothing of a whole tensor except the norms of the variable and of its update.
 
-    Servers agree on norms once a step. The update of a gradient that is clipped by norm is known only after that.
+    Servers agree on norms once per step. The update of a gradient that is clipped by norm is known only afterwards, so
+    an optimizer that clips by norm needs whole tensors.
     """
     return _is_one_of(optimizer, ("Lamb",)) and not (optimizer.clipnorm or optimizer.global_clipnorm)
 
 
 def _is_one_of(optimizer: KerasOptimizer, names: Sequence[str]) -> bool:
-    """Return whether an optimizer is of one of Keras's classes; an older Keras may lack some."""
+    """Return whether an optimizer is an instance of one of Keras's classes; an older Keras may lack some."""
     return any(type(optimizer) is getattr(keras.optimizers, name, None) for name in names)
 
 
 def _decays(optimizer: KerasOptimizer) -> bool:
-    """Return whether an optimizer decays variables; Muon has a second decay, for those that it trains by Adam."""
+    """Return whether an optimizer decays variables; Muon has a second decay, for variables that it trains by Adam."""
     return any(getattr(optimizer, name, None) is not None for name in ("weight_decay", "adam_weight_decay"))
 
 
 def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasVariable | TableVariable) -> str:
     """Return the layout's group of a trainable variable.
 
-    It has the number of its optimizer, whether that decays it, and whether the variable has a constraint.
+    The group states the number of the optimizer, whether it decays the variable, and whether the variable has a
+    constraint.
     """
     optimizer = optimizers[number]
     kind = "trainable"
@@ -195,12 +198,12 @@ def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasV
 
 
 def number_of(group: str) -> int:
-    """Return the number of the optimizer of a group; 0 if the program has one."""
+    """Return the number of a group's optimizer; 0 if the program has only one."""
     return int(group.rpartition("/")[0] or 0)
 
 
 def places(groups: Sequence[str]) -> dict[int, list[int]]:
-    """Return the places of each optimizer's groups, by the optimizer's number, in order."""
+    """Return the indices of each optimizer's groups in `groups`, ascending, by the optimizer's number."""
     found: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
         found.setdefault(number_of(group), []).append(place)
@@ -213,12 +216,12 @@ def is_decayed(group: str) -> bool:
 
 
 def clip(optimizers: Sequence[KerasOptimizer], numbers: Sequence[int], gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return gradients clipped by norm, those of each optimizer together; the server clips by value.
+    """Return gradients clipped by norm, separately for each optimizer; the server clips by value.
 
     Args:
-        optimizers: the program's.
-        numbers: for each gradient the number of its optimizer.
-        gradients: to clip.
+        optimizers: the program's optimizers.
+        numbers: the number of each gradient's optimizer.
+        gradients: the gradients, in the order of `numbers`.
     """
     clipped = list(gradients)
     for number, optimizer in enumerate(optimizers):
@@ -233,8 +236,8 @@ def clip(optimizers: Sequence[KerasOptimizer], numbers: Sequence[int], gradients
 def settings(optimizer: KerasOptimizer) -> dict[str, Any]:
     """Return the arguments that create an equal optimizer.
 
-    A schedule is returned as it is: one of the program's own need not have a config, and clones can share it because
-    it has no state.
+    A schedule is returned unchanged: a custom schedule need not have a config, and clones can share it because it has
+    no state.
     """
     own = vars(optimizer)
     rate = own["_learning_rate"]
@@ -250,7 +253,7 @@ def settings(optimizer: KerasOptimizer) -> dict[str, Any]:
 def rate_names(optimizers: Sequence[KerasOptimizer]) -> list[str]:
     """Return the names of the optimizers' learning rates in logs: learning_rate, or learning_rate_<optimizer's name>.
 
-    Of optimizers that share a name, all but the first have their number behind it.
+    If optimizers share a name, a number is appended to the name of each one except the first.
     """
     if len(optimizers) == 1:
         return ["learning_rate"]
@@ -299,20 +302,20 @@ def _build(copy: KerasOptimizer, variables: Sequence[KerasVariable]) -> None:
 
 
 def starts_as_parameters(copy: KerasOptimizer, slot: str) -> bool:
-    """Return whether a slot begins as a copy of the parameters."""
+    """Return whether a slot's initial value is a copy of the parameters."""
     return is_schedule_free(copy) and slot == "momentum"
 
 
 def state_of(
     copy: KerasOptimizer, variables: Sequence[KerasVariable]
 ) -> tuple[dict[tuple[str, int], Any], dict[str, Any]]:
-    """Return a clone's state: slots by name and place of their variable, and scalars.
+    """Return a clone's state: slots by name and index of their variable, and scalars by name.
 
-    The learning rate is left out: it is the program's, also after a restore.
+    The learning rate is left out, because a restore resets it to the program's.
 
     Args:
         copy: the clone.
-        variables: those that it trains, in its order.
+        variables: the variables that the clone trains, in its order.
     """
     slots: dict[tuple[str, int], Any] = {}  # a `PSVariable` on a server
     own = _attribute_names(copy, len(variables))
@@ -330,7 +333,7 @@ def state_of(
 
 
 def _attribute_names(copy: KerasOptimizer, number: int) -> dict[int, tuple[str, int]]:
-    """Return the attribute that holds each slot, and its place there, by the slot's id: lists of a slot a variable."""
+    """Return, by each slot's id, the attribute whose list holds the slot, and the slot's index in the list."""
     lists = {
         name: value
         for name, value in vars(copy).items()

@@ -1,8 +1,8 @@
 """Applies the user's optimizer to the touched rows of a parameter server's embedding tables.
 
-Row r of a table is on server r modulo the number of servers. An element-wise optimizer gives equal numbers on some rows
-and on the table; `Rows` replaces its variables. As in TensorFlow's sparse optimizers, untouched rows do not change:
-neither their momentum nor their weights decay.
+Row r of a table is on server r modulo the number of servers. An element-wise optimizer gives a row the same numbers
+whether it updates some rows or the whole table; `Rows` objects replace its variables. As in TensorFlow's sparse
+optimizers, untouched rows do not change: neither their momentum nor their weights decay.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from pstraining.runtime.model.tensor import DType, KerasOptimizer, KerasVariable
 
 
 class Rows:
-    """Rows of a variable on a server, in place of a variable; `store` writes the assigned values."""
+    """Rows of a server's variable, with the interface of a variable; `store` writes the assigned values."""
 
     def __init__(self, variable: Variable, indices: Tensor) -> None:
         self._variable, self._indices = variable, indices
@@ -58,15 +58,15 @@ class RowOptimizer:
     """The user's optimizer on the tables of one server; create it inside `variables_on` for that server.
 
     Args:
-        optimizer: the user's.
+        optimizer: the user's optimizer.
         tables: the tables' Keras variables on the server.
-        groups: for each table its group, which determines whether touched rows decay.
+        groups: each table's group, which determines whether touched rows decay.
     """
 
     def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], groups: Sequence[str]) -> None:
         self.clone = optimizers.clone(optimizer, list(tables), groups, fused=False)
         self.tables, self._decayed = list(tables), [optimizers.is_decayed(group) for group in groups]
-        # Lists of one variable a table, by the attribute that holds them: the slots.
+        # The slots: lists with one variable per table, by the attribute that holds the list.
         self._slots = {
             name: value
             for name, value in vars(self.clone).items()
@@ -84,7 +84,8 @@ class RowOptimizer:
 
         Args:
             step: number of earlier updates. int64[].
-            touched: for each table the local indices of rows, without repetition, int64[n], and their gradients.
+            touched: for each table the local indices of rows, without repetition, int64[n], and their gradients,
+                [n, width].
         """
         rows = [Rows(table.value, indices) for table, (indices, _) in zip(self.tables, touched, strict=True)]
         slots = {
@@ -97,7 +98,7 @@ class RowOptimizer:
 
     @contextmanager
     def _in_place_of_variables(self, step: Tensor, rows: list[Rows], slots: dict[str, list[Rows]]) -> Iterator[None]:
-        """Inside, rows replace the optimizer's variables; this bypasses Keras's tracking of attributes."""
+        """Let rows replace the optimizer's variables in the block; this bypasses Keras's tracking of attributes."""
         own = vars(self.clone)
         places = {row._unique_id: number for number, row in enumerate(rows)}
         iterations = tf.cast(step, self.clone._iterations.dtype)

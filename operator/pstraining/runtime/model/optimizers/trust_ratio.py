@@ -1,9 +1,9 @@
-"""Lamb's trust ratio of tensors that are cut over parameter servers.
+"""Lamb's trust ratio of tensors that are split over parameter servers.
 
 Lamb scales the update of a variable by the norm of the variable divided by the norm of the update (You et al., Large
-Batch Optimization for Deep Learning, 2019). No process has a whole tensor that is cut. Each adds up the squares of its
-pieces before the step, and the totals give every process the same ratio. Everything else is element-wise, and has the
-arithmetic of Keras's `Lamb.update_step`.
+Batch Optimization for Deep Learning, 2019). No process has a whole tensor that is split. Each process adds up the
+squares of its pieces before the step, and the totals give every process the same ratio. Everything else is
+element-wise, with the arithmetic of Keras's `Lamb.update_step`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ class Piece(NamedTuple):
     """A part of a tensor on this process."""
 
     clone: KerasOptimizer
-    """The clone of Lamb that trains it."""
+    """The clone of Lamb that trains the piece."""
     variable: KerasVariable
-    """Of shape [size]."""
+    """The piece's variable. Shape: [size]."""
     tensor: int
     """Number of the tensor in the layout."""
 
@@ -43,15 +43,15 @@ class TrustRatios:
     """The trust ratios of the pieces on one process; replaces the step of their clones.
 
     Args:
-        tensors: numbers of all tensors that are cut, on any server.
-        pieces: those of this process.
+        tensors: numbers of all tensors that are split, on any server.
+        pieces: the pieces on this process.
     """
 
     def __init__(self, tensors: Sequence[int], pieces: Sequence[Piece]) -> None:
         self._pieces = pieces
         self._places = {tensor: place for place, tensor in enumerate(tensors)}
         self.length = 2 * len(tensors)
-        """Number of sums of squares: of every tensor, and of every update."""
+        """Number of sums of squares: one for every tensor, and one for its update."""
         for clone in {id(piece.clone): piece.clone for piece in pieces}.values():
             self._replace_step(clone)
 
@@ -80,7 +80,7 @@ class TrustRatios:
             _TOTALS.reset(token)
 
     def _replace_step(self, clone: KerasOptimizer) -> None:
-        """Have a clone scale the updates of pieces by the totals; other variables are whole."""
+        """Let a clone scale the updates of pieces by the totals; its other variables are whole."""
         own = [piece for piece in self._pieces if piece.clone is clone]
         places = {clone._get_variable_index(piece.variable): self._places[piece.tensor] for piece in own}
         composed = clone.update_step
@@ -117,9 +117,9 @@ def _update(clone: KerasOptimizer, index: int, gradient: Tensor) -> _Update:
 
 
 def _accumulated(piece: Piece, gradient: Tensor) -> Tensor:
-    """Emit the gradient of a step, with those before it that the optimizer has accumulated.
+    """Emit the mean of a step's gradient and those that the optimizer has accumulated before it.
 
-    Between the steps of such an optimizer, no update is scaled, and nothing reads the sums.
+    While such an optimizer only accumulates, no update is scaled, and nothing reads the sums.
     """
     steps = piece.clone.gradient_accumulation_steps
     if not steps:
@@ -129,7 +129,7 @@ def _accumulated(piece: Piece, gradient: Tensor) -> Tensor:
 
 
 def _decayed(piece: Piece) -> Tensor:
-    """Emit a piece as the step finds it: decayed."""
+    """Emit a piece after its weight decay, which precedes the step."""
     clone, value = piece.clone, piece.variable.value.read_value()
     if clone.weight_decay is None or not clone._use_weight_decay(piece.variable):
         return value

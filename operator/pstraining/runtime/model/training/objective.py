@@ -11,7 +11,7 @@ OwnStep = Callable[[KerasModel, Batch], object]
 
 @dataclass(frozen=True)
 class Objective:
-    """The arguments of `keras.Model.compile` and `fit` for losses and metrics, by their names there.
+    """The arguments of `keras.Model.compile` and `fit` for losses and metrics, by their names in Keras.
 
     `metrics` and `weighted_metrics` may be functions that create them. `train_step` computes the loss instead of
     `loss`.

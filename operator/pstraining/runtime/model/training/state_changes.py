@@ -1,7 +1,7 @@
-"""How a training step changes variables that have no gradient, read from the operations that it emits.
+"""Finds how a training step changes variables without a gradient, from the operations that the step emits.
 
-A moving average is known by its layer and by the number of its assignments in a step. Everything else that a step
-writes counts as a change of unknown kind.
+A moving average is recognized by its layer and by the number of its assignments in a step. Any other write of a step
+counts as a change of unknown kind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ class Average(NamedTuple):
 
     momentum: float
     is_positive: bool
-    """Whether it is never negative."""
+    """Whether the variable is never negative."""
 
 
 def averages(layers: Iterable[keras.layers.Layer]) -> dict[int, Average]:

@@ -33,7 +33,7 @@ class TrainingMetrics:
 
     Args:
         model: the compiled Keras model.
-        used: whether training updates them; a training step of the program's own does not.
+        used: whether training updates the metrics; a program's own training step does not update them.
     """
 
     def __init__(self, model: KerasModel, *, used: bool = True) -> None:
@@ -55,7 +55,7 @@ class TrainingMetrics:
         return self._used and not self.left_out and self._model._compile_metrics is not None
 
     def build(self, y: Any, predicted: Any) -> None:
-        """Create the metrics for labels and predictions of this form, in the first call; their states are zeros."""
+        """Create the metrics, with states of zeros, for labels and predictions of these shapes; once."""
         if self._variables is None:
             labels, outputs = _spec(y), _spec(predicted)
             with tf.init_scope(), _real_variables():
@@ -83,12 +83,12 @@ class TrainingMetrics:
         return [] if self._sums is None else (self._sums.numpy() - self._forgotten).tolist()
 
     def forget(self) -> None:
-        """Exclude all batches so far, which functions were tried on, from `sums`."""
+        """Exclude all batches so far from `sums`, because they were only used to try the functions."""
         if self._sums is not None:
             self._forgotten = np.array(self._sums.numpy())
 
     def results(self, outputs: str, sums: Mapping[int, float]) -> dict[str, float]:
-        """Return the metrics by name, from sums over workers; metrics whose result is no single number are left out.
+        """Return the metrics by name, from sums over workers, without metrics whose result is not a single number.
 
         Args:
             outputs: a worker's `outputs`.
@@ -99,7 +99,7 @@ class TrainingMetrics:
         return {name: value.item() for name, value in self._results(outputs, sums).items()}
 
     def names(self, outputs: str) -> set[str] | None:
-        """Return the names of the metrics that `results` can have; None with a training step of the program's own."""
+        """Return the names of the metrics that `results` can have; None with a program's own training step."""
         return None if outputs == OWN_STEP else set(self._results(outputs, {}))
 
     def _results(self, outputs: str, sums: Mapping[int, float]) -> dict[str, Array]:
@@ -129,7 +129,7 @@ class TrainingMetrics:
         backend.compute_output_spec(apply, y, predicted)  # creates the metrics, as in Keras' own `fit`
         metrics = [metric for metric in model.metrics if metric is not model._loss_tracker]
         for metric in metrics:
-            metric.reset_state()  # as `fit` does at the begin of an epoch
+            metric.reset_state()  # as `fit` does at the beginning of an epoch
         self._variables = [variable for metric in metrics for variable in metric.variables]
         if sum(map(_size, self._variables)) > STATE_LIMIT:
             self.reason = "their state is too large to be reported every second; validation has them"
@@ -158,7 +158,7 @@ def _size(variable: KerasVariable) -> int:
 
 
 def _is_sum(variable: KerasVariable) -> bool:
-    """Return whether the states of several batches can be added: the state is that of no batch."""
+    """Return whether the states of several batches can be added: the aggregation is a sum that starts at zero."""
     return variable.aggregation == "sum" and not np.any(np.asarray(variable.numpy()))
 
 

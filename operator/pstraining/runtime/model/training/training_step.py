@@ -34,7 +34,7 @@ class TrainingStep:
     ) -> None:
         self._model, self._own, self._class_weight = model, own, class_weight
         self.compiled = TrainingMetrics(model, used=own is None)
-        """The compiled metrics; a training step of the program's own has its own."""
+        """The metrics given to `compile`, which a program's own training step does not update."""
         self._names: list[str] = []
         self._sums: Variable | None = None
 
@@ -108,5 +108,5 @@ def _scalar(value: object) -> Tensor:
     except (TypeError, ValueError) as error:
         raise TrainingStepError(f"{RETURNS}; {error}") from None
     if tensor.shape.rank != 0 or not tensor.dtype.is_floating:
-        raise TrainingStepError(f"{RETURNS}; there is one of shape {tensor.shape} and type {tensor.dtype.name}")
+        raise TrainingStepError(f"{RETURNS}; a value has shape {tensor.shape} and type {tensor.dtype.name}")
     return tensor
