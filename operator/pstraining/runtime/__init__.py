@@ -1,8 +1,8 @@
 """The training library: Keras 3 models on TensorFlow parameter servers.
 
 A program gives functions that build its model, its optimizer and its data to `Trainer`; every task of the job runs
-the same program. Importing this package imports neither TensorFlow nor Keras, so that a parameter server can become
-TensorFlow's server without ever paying for them.
+the same program. Importing this package imports neither TensorFlow nor Keras, because a parameter server becomes
+TensorFlow's server without loading their Python modules.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ __all__ = ["CheckpointSettings", "Embedding", "Files", "Ranges", "Trainer", "Tra
 
 
 def __getattr__(name: str) -> object:
-    """The layer is imported when it is asked for: it needs Keras."""
+    """Import the layer `Embedding` on its first use, because the import loads Keras."""
     if name == "Embedding":
         from pstraining.runtime.model.embeddings.embedding import Embedding
 

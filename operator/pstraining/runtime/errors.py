@@ -43,9 +43,9 @@ def final_error(error: BaseException | None) -> FinalError | None:
 
 
 def _explain(sentence: str) -> None:
-    """Print the reason as the last line of the log, from which Kubernetes and `status` take it; see also the file."""
+    """Print the reason as the log's last line, and write it to a pod's termination message, which `status` shows."""
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
-    if os.environ.get(contract.ENV_POD_NAME):  # else the file, if there is one, is another program's
+    if os.environ.get(contract.ENV_POD_NAME):  # outside a pod, the file may belong to another program
         with suppress(OSError):
             Path(contract.TERMINATION_MESSAGE_FILE).write_bytes(sentence.encode()[:MESSAGE_BYTES])

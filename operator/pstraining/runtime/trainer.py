@@ -51,8 +51,8 @@ class Trainer:
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
             workers; a dataset restarts when it ends. It is called again when the number of workers changes. Or `Ranges`
-            or `Files`, whose splits are assigned to workers one after the other, so that every sample is trained once
-            per epoch even if processes fail.
+            or `Files`, whose splits are assigned to workers one at a time, so that every sample is trained once per
+            epoch even if processes fail.
         steps: number of updates in the job, by all workers together.
         epochs: number of passes over `Ranges` or `Files`, or of `steps_per_epoch` steps. With `steps`, training ends at
             the first limit.
@@ -61,11 +61,11 @@ class Trainer:
         validation: creates the dataset on which the chief evaluates a snapshot at the end of an epoch, during training.
             The results are in the epoch's logs as val_loss and val_<metric>.
         validation_every: epochs from one validation to the next.
-        validation_steps: number of batches of a validation; without it, all.
+        validation_steps: number of batches of a validation; without it, all batches.
         callbacks: creates Keras callbacks, which run on the chief at the start and end of training and of epochs. Their
             `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
-        train_step: computes the loss in place of `loss`: traced from the Keras model and a batch of any structure to a
-            scalar, or to (scalar, {name: scalar}). The means of the named scalars are in the logs.
+        train_step: computes the loss instead of `loss`. It is traced with the Keras model and a batch of any structure,
+            and returns a scalar, or (scalar, {name: scalar}). The means of the named scalars are in the logs.
         tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if there
             are any. False: none.
         evaluate: creates the dataset on which the chief evaluates the last checkpoint.
@@ -78,8 +78,8 @@ class Trainer:
             `final.weights.h5`.
         training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
             "backup_workers": 1}`.
-        devices: a worker's devices that compute, as `["GPU:0"]`, out of those that TensorFlow sees; None: all
-            accelerators, or else the CPU. The chief uses those of them that it has.
+        devices: a worker's devices that compute, such as `["GPU:0"]`; None: all accelerators that TensorFlow sees, or
+            else the CPU. The chief uses the named devices that it has.
         jit_compile: as for `keras.Model.compile`: whether XLA compiles the forward and backward pass on workers.
 
     The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
@@ -123,7 +123,7 @@ class Trainer:
             if number is not None and number < 1:
                 raise SettingsError(f"{name} must be at least 1; it is {number}")
         if steps_per_epoch is not None and not callable(data):
-            raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is all of it")
+            raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is one pass over the data")
         self._steps_per_epoch, self._tensorboard, self._callbacks = steps_per_epoch, tensorboard, callbacks
         self._validation = Validation(validation, validation_every, validation_steps) if validation else None
         given = {"steps": steps, "epochs": epochs}
@@ -165,7 +165,8 @@ class Trainer:
         # The servers are probed during the seconds that loading TensorFlow takes.
         ahead = http2_probe.Ahead(cluster.ps, http2_probe.probe_timeout(cluster.members))
         is_worker = cluster.task.type == "worker"
-        # Not a chief with callbacks, which may have state, nor one that also trains: both threads would have to leave.
+        # A chief with callbacks, which may have state, is not renewed, and neither is one that also trains, because
+        # both of its threads would have to end.
         may = not (cluster.is_chief and (is_worker or self._callbacks))
         renewal = Renewal(chief=not is_worker, index=cluster.task.index, enabled=cluster.members > 1 and may)
         with loading():
@@ -188,9 +189,9 @@ class Trainer:
         Args:
             batch_size: samples in a batch, for `Ranges` and `Files` without `steps`.
             samples: number of samples in all files, for `Files` without `steps`.
-            workers: number of workers, by default the job's. All tasks must have one schedule, so a job that is scaled
-                gives it where the number of updates depends on it: in Sync and Hybrid without `steps`, and with
-                `localSteps`.
+            workers: number of workers, by default the job's. All tasks must have the same schedule, so the program of a
+                job that is scaled gives a fixed number where the number of updates depends on it: in Sync and Hybrid
+                without `steps`, and with `localSteps`.
 
         Raises:
             ClusterError: the environment does not describe a task of a job.

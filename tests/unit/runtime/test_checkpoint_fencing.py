@@ -53,9 +53,7 @@ def test_an_older_chief_is_told_who_has_taken_over(tmp_path: Path) -> None:
         lambda: old.write_whole("result.json", lambda path: path.write_text("{}")),
         lambda: opened(tmp_path, writer=OLD),
     ):
-        with pytest.raises(
-            SupersededError, match=r"this chief's term is over: term 2 of job job has taken .* \(term-2"
-        ):
+        with pytest.raises(SupersededError, match=r"this chief's term is over: term 2 of job job now owns .* \(term-2"):
             late()
     assert names(tmp_path) == ["ckpt-0000000005-term-2", "term-2"]
 
@@ -93,7 +91,7 @@ def test_a_marker_of_each_job_stays_and_a_damaged_one_stops_nobody(tmp_path: Pat
     (tmp_path / "term-5" / "chief.json").write_text("[")
     assert take(tmp_path, Writer("job", 5)).number == 6
     (tmp_path / "term-9").mkdir()
-    with pytest.raises(SupersededError, match="another one has taken"):
+    with pytest.raises(SupersededError, match="another chief now owns"):
         FolderTerm(tmp_path, 6).check()
 
 

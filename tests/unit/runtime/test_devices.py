@@ -30,7 +30,7 @@ def test_accelerators_compute_unless_the_program_chooses(
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
-    [(["GPU:0", "GPU:2"], "GPU:2 not visible"), ([], "none"), (["GPU:0", "gpu:0"], "twice")],
+    [(["GPU:0", "GPU:2"], "GPU:2 not visible"), ([], "no device is named"), (["GPU:0", "gpu:0"], "twice")],
 )
 def test_an_impossible_choice_is_rejected_with_the_available_devices(wanted: Sequence[str], words: str) -> None:
     with pytest.raises(SettingsError, match=f"devices: .*{words}.*CPU:0, GPU:0, GPU:1"):
@@ -45,9 +45,9 @@ def test_a_chief_has_its_visible_devices(visible: Sequence[str], expected: tuple
 def test_missing_requested_gpus_are_an_error() -> None:
     check_gpus(requested=0, visible=0, is_built_for_gpus=False)
     check_gpus(requested=1, visible=2, is_built_for_gpus=True)
-    with pytest.raises(SettingsError, match="ask for 2 GPUs, and TensorFlow sees 0, because the image's TensorFlow"):
+    with pytest.raises(SettingsError, match="request 2 GPUs, but TensorFlow sees 0, because the image's TensorFlow"):
         check_gpus(requested=2, visible=0, is_built_for_gpus=False)
-    with pytest.raises(GpuMissingError, match="ask for 2 GPUs, and TensorFlow sees 1: check the node's driver"):
+    with pytest.raises(GpuMissingError, match="request 2 GPUs, but TensorFlow sees 1: check the node's driver"):
         check_gpus(requested=2, visible=1, is_built_for_gpus=True)
 
 

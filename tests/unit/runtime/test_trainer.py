@@ -19,7 +19,10 @@ def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer
     [
         ({"steps_per_epoch": 0}, "at least 1"),
         ({"validation_every": 0}, "at least 1"),
-        ({"data": Ranges(10, 5, lambda begin, end: []), "steps_per_epoch": 5}, "an epoch of Ranges or Files is all"),
+        (
+            {"data": Ranges(10, 5, lambda begin, end: []), "steps_per_epoch": 5},
+            "an epoch of Ranges or Files is one pass",
+        ),
     ],
 )
 def test_an_impossible_epoch_is_rejected(options: dict[str, Any], words: str) -> None:

@@ -133,7 +133,7 @@ class Ring:
 
     @staticmethod
     def _verdict(neighbors: NeighborLinks) -> BrokenRingError:
-        """Return the error for an end of data, after a wait for the reason on the connections for heartbeats."""
+        """Return the error for an end of data, after a wait for its reason on the heartbeat connections."""
         until = time.monotonic() + VERDICT_SECONDS
         while neighbors.broken is None and time.monotonic() < until:
             time.sleep(0.001)

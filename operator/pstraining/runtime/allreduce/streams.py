@@ -22,7 +22,7 @@ BLOCK_BYTES: Final = 256 * 1024
 
 
 class HeaderMismatchError(Exception):
-    """The left neighbor sent another header than this member; the exception carries it."""
+    """The left neighbor sent another header than this member; the exception carries the neighbor's header."""
 
     def __init__(self, found: bytes) -> None:
         super().__init__("the neighbor in the ring sent another header")

@@ -30,7 +30,7 @@ READ_BYTES: Final = 1 << 20
 BLOCK_BYTES: Final = 4 << 20
 """Maximum size of a block that `StoredState.blocks` yields, in bytes."""
 _LOCAL_HEADER: Final = 30
-"""Bytes of a zip entry's local header before its name and extra field, whose lengths are the last four of them."""
+"""Bytes of a zip entry's local header before its name and extra field. The last four bytes are their lengths."""
 
 
 def write(file: IO[bytes], state: StateBlocks) -> None:
@@ -103,7 +103,7 @@ class StoredState:
         with os.fdopen(os.dup(self._descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
             found = {entry.filename: entry for entry in archive.infolist()}
             if set(found) != {f"{name}.npy" for name in described}:
-                raise CorruptCheckpointError("the file's tensors are not those that the metadata lists")
+                raise CorruptCheckpointError("the file's tensors differ from those that the metadata lists")
             room = os.fstat(self._descriptor).st_size
             self._places = {
                 name: _place(archive, file, found[f"{name}.npy"], own, room) for name, own in described.items()
@@ -204,10 +204,10 @@ def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, de
 
 
 def _check_sum(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Read all of an entry, at whose end the library compares the checksum.
+    """Read all of an entry; the library compares the checksum at the entry's end.
 
     Raises:
-        zipfile.BadZipFile: the checksum is another one.
+        zipfile.BadZipFile: the checksum does not match.
     """
     with archive.open(entry) as stream:
         while stream.read(READ_BYTES):

@@ -33,11 +33,11 @@ class Writer:
 
     @property
     def has_order(self) -> bool:
-        """Whether job and term are known, which order this chief among the job's others."""
+        """Whether job and term are known, so that this chief can be ordered among the job's chiefs."""
         return bool(self.job) and self.term is not None
 
     def precedes(self, other: "Writer") -> bool:
-        """Return whether the other one is a later chief of the same job."""
+        """Return whether the other chief is a later one of the same job."""
         return self.has_order and other.has_order and self.job == other.job and self.term < other.term  # type: ignore[operator]
 
 
@@ -62,8 +62,8 @@ class FolderTerm:
 def superseded(folder: Path, newest: int) -> SupersededError:
     """Return the error for a chief whose folder has the term `newest` of another chief."""
     other = _read(folder / naming.marker(newest))
-    name = f"term {other.term} of job {other.job}" if other.has_order else "another one"
-    return SupersededError(f"this chief's term is over: {name} has taken {folder} over ({naming.marker(newest)})")
+    name = f"term {other.term} of job {other.job}" if other.has_order else "another chief"
+    return SupersededError(f"this chief's term is over: {name} now owns {folder} ({naming.marker(newest)})")
 
 
 def markers(folder: Path) -> list[int]:
@@ -73,7 +73,7 @@ def markers(folder: Path) -> list[int]:
 
 
 def decide(taken: Mapping[int, Writer], writer: Writer) -> int | None:
-    """Return the term that a chief has to take: the newest one if this chief has it already, else the next.
+    """Return the term that a chief has to take: the newest one if this chief has it already, or else the next one.
 
     Pure.
 

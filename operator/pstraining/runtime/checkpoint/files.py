@@ -51,7 +51,7 @@ def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two names atomically; return False if the volume or the C library cannot.
+    """Swap two names atomically; return False if the volume or the C library does not support it.
 
     Raises:
         OSError: the swap failed for another reason.
@@ -94,7 +94,7 @@ def rehearse(trial: Path) -> str | None:
     """Try each operation of a save once, below `trial`.
 
     Returns:
-        The operation that the volume cannot do, with the error; None if it can do all.
+        The operation that the volume does not support, with the error; None if it supports all.
 
     Raises:
         OSError: the folder cannot be written to, or is full.

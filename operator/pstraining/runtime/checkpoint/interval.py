@@ -30,7 +30,7 @@ def mean_time_between_losses(*, servers: int, watched: float, losses: int) -> fl
     Args:
         servers: number of parameter servers; the loss of one is a loss of state.
         watched: seconds since this chief started.
-        losses: how often this chief has found state lost.
+        losses: number of times that this chief has found state lost.
     """
     prior = PRIOR_HOURS * 3600 / servers
     return min(prior, watched / losses) if losses else prior

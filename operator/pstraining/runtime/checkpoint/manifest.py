@@ -35,10 +35,10 @@ def encode(key: Key, term: int, entries: Mapping[str, Entry], parts: Mapping[str
 
     Args:
         key: the checkpoint's key.
-        term: the chief's term in its job, for people.
+        term: the chief's term in its job, for human readers.
         entries: dtype and shape of every tensor, by name.
         parts: the files of the tensors that have separate files, by the tensor's name.
-        layout: the layout of the state on the servers, for people and tools; a restore does not need it.
+        layout: the layout of the state on the servers, for human readers and tools; a restore does not need it.
     """
     content = {
         "format": FORMAT,
@@ -65,7 +65,9 @@ def decode(text: str, key: Key) -> Manifest:
     if content["format"] != _UNSEALED and sealed(content) != content:
         raise CorruptCheckpointError("the metadata does not match its checksum")
     if (content.get("folderTerm", 0), content["step"]) != (key.term, key.step):
-        raise CorruptCheckpointError(f"the metadata is of step {content['step']}, {content.get('folderTerm')}")
+        raise CorruptCheckpointError(
+            f"the metadata belongs to step {content['step']} of term {content.get('folderTerm', 0)}"
+        )
     return Manifest(content["arrays"], {name: Parts.of(own) for name, own in content.get("parts", {}).items()})
 
 

@@ -62,7 +62,7 @@ class WritesParts(StateBlocks, Protocol):
     """A state of which the servers may write some tensors themselves, to separate files."""
 
     def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        """Let the servers write the tensors that they can to a checkpoint's folder, and force the files to disk.
+        """Let the servers write tensors to a checkpoint's folder where they can, and force the files to disk.
 
         Returns:
             The files of the written tensors, by the tensor's name.

@@ -69,7 +69,7 @@ class Saver:
         self._kept_as_ended = False  # whether that checkpoint has the mark `ended_early`
 
     def interval(self) -> float:
-        """Return the seconds from the end of one save to the start of the next: as set, or by Young's rule."""
+        """Return the seconds from the end of one save to the start of the next, as configured or by Young's rule."""
         if self._failures:
             return min(FIRST_RETRY * 2.0 ** (self._failures - 1), LONGEST_RETRY)
         if self._explicit is not None:
@@ -137,7 +137,7 @@ class Saver:
         except OSError as error:
             newest = self._newest_step()
             event("not_saved", step=state.step, reason=str(error), newest=newest)
-            before = "nothing was saved before" if newest is None else f"the newest checkpoint is of step {newest}"
+            before = "there is no earlier checkpoint" if newest is None else f"the newest checkpoint has step {newest}"
             raise NotSavedError(
                 f"the state at step {state.step} could not be saved in {self.checkpoints.folder} ({error}); {before}. "
                 "Make room there; while the parameter servers run, a restarted chief saves their state"

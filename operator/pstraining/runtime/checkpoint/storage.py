@@ -126,7 +126,7 @@ class Checkpoints:
 
         Args:
             state: the state to save.
-            term: the chief's term in its job, which the manifest has for people.
+            term: the chief's term in its job, which the manifest has for human readers.
             layout: the layout of the state on the servers.
 
         Raises:
@@ -273,7 +273,7 @@ class Checkpoints:
         return final
 
     def _sweep(self, term: int) -> None:
-        """Remove temporary files of this and earlier terms; give a checkpoint back its name if it was set aside."""
+        """Remove temporary files of this and earlier terms; restore the name of a checkpoint that was set aside."""
         for name in os.listdir(self.folder):
             theirs = naming.term_of_temporary(name)
             if theirs is None or theirs > term:

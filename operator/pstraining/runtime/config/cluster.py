@@ -1,6 +1,6 @@
 """The identity of this task and the addresses of the others: TF_CONFIG, the pod's identity and the cluster file.
 
-Invariant: a worker's map holds itself and the parameter servers, so no worker waits for, or breaks, another.
+Invariant: a worker's map contains itself and the parameter servers only, so no worker waits for another or stops it.
 """
 
 import json
@@ -52,7 +52,7 @@ class Cluster:
     layout: int = 1
     """The number of the layout, which counts how the parameters were partitioned."""
     first_term: int = 1
-    """The first term of a chief that trains this layout; a promise to an earlier one is of another layout."""
+    """The first term of a chief that trains this layout; a promise to an earlier term belongs to another layout."""
     job_uid: str = ""
     """The job's uid, which no earlier or later job of its name has; empty if unknown."""
     namespace: str = ""
@@ -158,9 +158,9 @@ def number_of_workers(cluster: Cluster, environ: Mapping[str, str] | None = None
 
 
 def is_layout_ending(cluster: Cluster, environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether the job waits for this task to save the state for another layout, by a pod's cluster file.
+    """Return whether the job waits for this task to save the state for another layout, from a pod's cluster file.
 
-    A file that cannot be read asks for nothing.
+    The result is False if the file cannot be read.
     """
     try:
         return int(_cluster_file(_path(os.environ if environ is None else environ))["nextLayout"]) > cluster.layout

@@ -33,12 +33,12 @@ def check_gpus(*, requested: int, visible: int, is_built_for_gpus: bool) -> None
     """
     if visible >= requested:
         return
-    problem = f"the container's limits ask for {requested} GPUs, and TensorFlow sees {visible}"
+    problem = f"the container's limits request {requested} GPUs, but TensorFlow sees {visible}"
     if not is_built_for_gpus:
         raise SettingsError(f"{problem}, because the image's TensorFlow is built for CPUs: use the image with GPUs")
     raise GpuMissingError(
         f"{problem}: check the node's driver, the image's CUDA libraries and CUDA_VISIBLE_DEVICES. "
-        'Trainer(devices=["CPU:0"]) trains without'
+        'Trainer(devices=["CPU:0"]) trains without GPUs'
     )
 
 
@@ -61,17 +61,17 @@ def choose(visible: Sequence[str], wanted: Sequence[str] | None, *, strict: bool
         strict: whether each wanted device must be visible. Otherwise missing ones are left out.
 
     Raises:
-        SettingsError: a wanted device is not visible, or is named twice.
+        SettingsError: no device is wanted, a wanted device is not visible, or it is named twice.
     """
     if wanted is None:
         return accelerators(visible) or (CPU,)
     names = [_plain(name) for name in wanted]
     missing = [name for name in names if name not in visible]
     if not names or len(set(names)) < len(names) or (strict and missing):
-        problem = f"{', '.join(missing)} not visible" if missing else "names none, or one of them twice"
+        problem = f"{', '.join(missing)} not visible" if missing else "no device is named, or one is named twice"
         raise SettingsError(
             f"devices: {problem}; TensorFlow sees {', '.join(visible)} on this task. Leave devices= out to use every "
-            "accelerator, or ask for the device in the container's limits and use an image with its libraries"
+            "accelerator, or request the device in the container's limits and use an image with its libraries"
         )
     return tuple(name for name in names if name in visible) or (CPU,)
 

@@ -114,7 +114,7 @@ class CheckpointSettings(BaseModel):
 
 
 def resolve(name: str, model: type[Settings], script: Mapping[str, object], job: Mapping[str, object]) -> Settings:
-    """The program's values with the job's over them.
+    """Return the program's settings, overridden by the job's.
 
     Args:
         name: the job's field, for messages: "training" or "checkpoint".
@@ -123,7 +123,7 @@ def resolve(name: str, model: type[Settings], script: Mapping[str, object], job:
         job: values by the job's own field names.
 
     Raises:
-        SettingsError: names the first field that is unknown or wrong, and all others with it.
+        SettingsError: names all fields that are unknown or wrong.
     """
     found = merged(_by_alias(model, script), job)
     try:

@@ -58,7 +58,7 @@ class Gathered:
         Args:
             run: the log's task, pod and run.
             content: the log, or the reason why it could not be read.
-            limit: the most bytes that are kept.
+            limit: maximum number of bytes to keep.
         """
         log = KeptLog(task=run["task"], pod=run["pod"], previous=run["previous"])
         if isinstance(content, str):
@@ -71,7 +71,7 @@ class Gathered:
 
 
 def share(number: int) -> int:
-    """Return the bytes that each log may have, by the number of logs."""
+    """Return the maximum bytes of each log, for this number of logs."""
     return min(LOG_BYTES, TOTAL_BYTES // max(1, number))
 
 
@@ -90,13 +90,13 @@ def gather(
     wants_logs: Callable[[KubernetesObject], object] = lambda job: True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Gathered:
-    """Request the job and its logs, and return them without secrets.
+    """Request the job and its logs from the operator, and return them without secrets.
 
     Args:
         operator: the source of the data.
         seconds: time for the logs; no request for a log starts later.
         wants_logs: whether the logs of this job are requested at all.
-        clock: the time in seconds.
+        clock: returns a monotonic time in seconds.
     """
     found, until = Gathered(), clock() + seconds
     if not operator.is_there:
@@ -105,7 +105,7 @@ def gather(
     try:
         known = operator.job()
     except OperatorError as error:
-        found.notes.append(f"The operator was asked for the job and its logs in vain: {error}")
+        found.notes.append(f"The operator did not return the job and its logs: {error}")
         return found
     found.redactor.learn(known.job)
     found.job, found.pods = found.redactor.redacted(known.job), found.redactor.redacted([*known.pods])
@@ -123,7 +123,7 @@ def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, i
         except OperatorError as error:
             return str(error)
 
-    # The log of an idle run is short; the log of the run before it takes the rest of its share.
+    # The log of an idle run is short, so the log of the run before it is kept as well.
     limit, known = share(len(runs)), {(run["pod"], run["previous"]) for run in runs}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while runs:
@@ -137,9 +137,9 @@ def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, i
 
 
 def _only_waits(content: LogEnd | str) -> bool:
-    """Return whether a run has ended its program or never had one, as its last line reports.
+    """Return whether a log's last line reports that its container only waits, without a program.
 
-    Workers end at the same time as the chief. The kubelet restarts a worker's container, and reports it later than the
-    operator is asked for the runs.
+    Workers end at the same time as the chief. The kubelet restarts a worker's container, but the operator may list the
+    job's runs before the kubelet has reported the restart.
     """
     return isinstance(content, LogEnd) and contract.IDLES.encode() in content.content.rstrip().rpartition(b"\n")[2]

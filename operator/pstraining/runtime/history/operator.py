@@ -19,7 +19,7 @@ _PROGRESS, _HISTORY = "/progress", "/history"
 
 
 class OperatorError(Exception):
-    """The operator has not answered, or has refused the request; the message has the reason."""
+    """The operator has not answered, or has refused the request; the message states the reason."""
 
 
 KubernetesObject = dict[str, Any]
@@ -77,7 +77,7 @@ class OperatorClient:
         """Return the end of a log.
 
         Raises:
-            OperatorError: there is no answer.
+            OperatorError: see `job`.
         """
         content, headers = self._get(f"/logs/{quote(pod, safe='')}" + ("?previous=true" if previous else ""))
         return LogEnd(content, whole=headers.get(HEADER_WHOLE) == "true")

@@ -86,7 +86,7 @@ class HistoryRecorder:
             self._write(JobOutcome.UNFINISHED, "No chief has written the end of the job.", found)
 
     def stopping(self) -> None:
-        """Begin to gather, because the process has received SIGTERM: pods and their logs may be gone soon."""
+        """Start to gather after SIGTERM, because pods and their logs may soon be deleted."""
         if self._is_on and self._stop is None:
             self._stop = _Background(lambda: gather(self._operator, seconds=STOP_SECONDS, wants_logs=failure))
 
@@ -129,12 +129,12 @@ class HistoryRecorder:
         try:
             summary = self._summary(outcome, message, found, result)
             checkpoints = self._writable()
-            if found.texts:  # those of a former attempt are better than none
+            if found.texts:  # otherwise the logs of a former attempt are kept
                 checkpoints.write_folder_whole(LOGS_FOLDER, found.texts)
             text = summary.model_dump_json(by_alias=True, indent=1) + "\n"
             checkpoints.write_whole(SUMMARY_FILE, lambda path: path.write_text(text, encoding="utf-8"))
             event("history", outcome=outcome, path=str(checkpoints.folder / SUMMARY_FILE), logs=len(found.texts))
-        except Exception as error:  # noqa: BLE001 - the job is more than its history
+        except Exception as error:  # noqa: BLE001 - the history never fails the job
             help_ = "training is not affected; the history of the job is incomplete"
             event("history_failed", outcome=outcome, reason=f"{type(error).__name__}: {error}", help=help_)
 

@@ -98,7 +98,8 @@ class WorkerCounters:
 
         Args:
             links: bytes to and from every parameter server.
-            metrics: of the program's own training step: sums of values times samples, and of samples.
+            metrics: for each metric of the program's own training step, the sum of its values times samples, and the
+                number of samples.
             state: sums of the states of Keras' metrics.
         """
         moved = total(links)
@@ -144,7 +145,7 @@ class ChiefCounters:
     scalars: dict[str, float] = field(default_factory=dict)
     """Logs of the last reported epoch, such as val_loss."""
     tables: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)
-    """Number of rows of each table with rows by key, and numbers of keys and gradients by what became of them."""
+    """Number of rows of each table with rows by key, and its numbers of keys and gradients by outcome."""
 
     _unreplicated: float = 0.0
     _since: float = 0.0

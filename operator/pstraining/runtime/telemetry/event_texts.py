@@ -69,20 +69,20 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "The history of the job could not be written. Training is not affected.", "See `reason`."
     ),
     "no_tracker": EventText(
-        _CHIEF, "`MLFLOW_TRACKING_URI` is set, and MLflow is not in the image.", "Install `mlflow-skinny` in the image."
+        _CHIEF, "`MLFLOW_TRACKING_URI` is set, but MLflow is not in the image.", "Install `mlflow-skinny` in the image."
     ),
     "tracker_failed": EventText(_CHIEF, "MLflow did not store logged values. Training continues, and they are resent."),
     "tracker_incomplete": EventText(
         _CHIEF, "`dropped` points or artifacts did not reach MLflow. Training is not affected.", "See `tracker_failed`."
     ),
     "data_begins_anew": EventText(
-        _CHIEF, "The checkpoint has no record of the data that is trained already: the first epoch starts again."
+        _CHIEF, "The checkpoint has no record of the trained data, so the first epoch starts again."
     ),
     # Data and metrics
     "workers_changed": EventText(_WORKER, "The job was scaled; the worker created its dataset for the new number."),
     "no_gradient": EventText(
         _WORKER,
-        "The loss does not depend on `variables`, which stay as they are.",
+        "The loss does not depend on `variables`, which therefore do not change.",
         "Set `trainable = False` on their layers.",
     ),
     "metrics_left_out": EventText(
@@ -97,10 +97,10 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "no_metrics": EventText(_ANY, "The task serves no metrics; training continues.", "See `reason`."),
     "no_summaries": EventText(_CHIEF, "TensorBoard's files cannot be written; training continues.", "See `reason`."),
     # Numbers that are wrong
-    "non_finite": EventText(_WORKER, "A gradient has NaN or infinity in it, and was not applied."),
+    "non_finite": EventText(_WORKER, "A gradient contains NaN or infinity, and was not applied."),
     "diverged": EventText(
         _WORKER,
-        "Mode Hybrid: the parameters differ from a neighbor's; those of the lowest worker count.",
+        "Mode Hybrid: the parameters differ from a neighbor's; the ring continues with the lowest worker's.",
         "None for one event. If there are many, the nodes' processors compute differently.",
     ),
     # The parameter servers and their load
@@ -137,14 +137,14 @@ EVENTS: Final[Mapping[str, EventText]] = {
     ),
     "superseded": EventText(_WORKER, "A newer process has this worker's index, and this process idles."),
     "good_bye_failed": EventText(
-        _WORKER, "The worker ends, and could not deregister; the chief waits for its heartbeats."
+        _WORKER, "The worker ends, but could not deregister; the chief waits until its heartbeats expire."
     ),
-    "workers_left_behind": EventText(_CHIEF, "Training is over, and workers have not left in time."),
+    "workers_left_behind": EventText(_CHIEF, "Training is over, but workers have not left in time."),
     "not_owned": EventText(
         _CHIEF,
         "The launchers do not know that the next chief may use the state; it would restore a checkpoint.",
     ),
-    "state_lost": EventText(_ANY, "Mode Hybrid: no worker that is left has the newest dense parameters."),
+    "state_lost": EventText(_ANY, "Mode Hybrid: no remaining worker has the newest dense parameters."),
     "renews": EventText(_ANY, "The process runs its program again, to free memory that TensorFlow leaks."),
     "renewed": EventText(_ANY, "The renewed process is connected, after `seconds`."),
     "not_renewed": EventText(_ANY, "The process cannot run its program again; it keeps its memory.", "See `reason`."),
@@ -164,4 +164,4 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "A member could not be marked as in sync. The drain of its node does not wait for it."
     ),
 }
-"""By the name of the event, grouped as the comments say."""
+"""The text of each event by its name, in groups."""

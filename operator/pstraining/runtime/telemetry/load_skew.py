@@ -24,7 +24,7 @@ class Load:
 
     shard: int
     times: float
-    """Its load as a multiple of the mean of all shards."""
+    """The shard's load as a multiple of the mean of all shards."""
 
 
 def heaviest(moved: Sequence[float]) -> Load:

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 WORKER: Final = {
     "steps": "Steps of this worker that are part of the parameters.",
     "samples": "Samples of these steps.",
-    "dropped": "Steps that came too late for their round in Sync, or whose round was given up; trained again.",
-    "left_out": "Gradients with NaN or infinity in them, which were not applied.",
+    "dropped": "Steps that came too late for their round in Sync, or whose round was given up. They are trained again.",
+    "left_out": "Gradients that contain NaN or infinity, and were not applied.",
 }
 """Counters of a worker."""
 CHIEF: Final = {
-    "restores": "How often this chief has restored a checkpoint on the parameter servers.",
-    "takeovers": "Failovers to other members in sync, as this chief has seen them.",
+    "restores": "Restores of a checkpoint on the parameter servers by this chief.",
+    "takeovers": "Failovers to other members in sync that this chief has seen.",
     "unreplicated_seconds": "Seconds in which a shard had fewer members in sync than configured.",
     "checkpoints": "Checkpoints that this chief has written.",
     "checkpoint_failures": "Checkpoints that could not be written; training continued.",
 }
 """Counters of the chief."""
 STATE: Final = {
-    "global_step": ("step", "The job's step, as this chief last saw it."),
-    "epoch": ("epoch", "The epoch under way, from 0."),
+    "global_step": ("step", "The job's step that this chief has read last."),
+    "epoch": ("epoch", "The current epoch, from 0."),
     "loss": ("loss", "Mean loss of all workers over the last seconds."),
     "workers_present": ("workers", "Workers that take part."),
     "load_skew": ("skew", "Bytes that workers exchange with the heaviest shard, as a multiple of the mean of all."),
@@ -105,7 +105,7 @@ class TaskMetrics:
         yield computing
         yield CounterMetricFamily(
             "pstraining_reconnects",
-            "How often the connection to the parameter servers was restored.",
+            "Number of times that the connection to the parameter servers was restored.",
             value=self._reconnects(),
         )
 

@@ -35,7 +35,7 @@ def tracker_of(
 
 
 def flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
-    """Return each setting that has a value by its path, such as training.compression.push."""
+    """Yield the path, such as training.compression.push, and the value of each setting that has a value."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{path}{name}.")
@@ -47,9 +47,9 @@ class MlflowRun:
     """The job's run.
 
     Args:
-        tags: of the run; the first one, TAG, identifies it.
-        parameters: of the run; those that it has already stay.
-        environ: MLflow's variables.
+        tags: the run's tags; TAG identifies the run.
+        parameters: the run's parameters; existing ones are not changed.
+        environ: the environment with MLflow's variables.
 
     Raises:
         TrackerMissingError: MLflow is not installed.
@@ -60,7 +60,7 @@ class MlflowRun:
             from mlflow.tracking import MlflowClient
         except ImportError as error:
             raise TrackerMissingError(
-                f"{ENV_URI} is set, and the package of MLflow cannot be imported ({error}): install mlflow-skinny, or "
+                f"{ENV_URI} is set, but the package of MLflow cannot be imported ({error}): install mlflow-skinny, or "
                 "mlflow, in the image"
             ) from None
         self._client = MlflowClient(environ[ENV_URI])
@@ -85,7 +85,7 @@ class MlflowRun:
                 self._last[metric.key] = max(metric.step, self._last.get(metric.key, -1))
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """Log files that are there, and end the run."""
+        """Log the files that exist, and end the run."""
         for path in artifacts:
             if path.exists():
                 self._client.log_artifact(self._id, str(path))

@@ -49,7 +49,7 @@ class TrackerMissingError(Exception):
 
 
 def newer(point: TrackedPoint, last: Mapping[str, int]) -> dict[str, float]:
-    """Return the metrics of a point that a run does not have, by the last step that it has of each metric.
+    """Return the metrics of a point that a run lacks, from the last step that the run has of each metric.
 
     A chief that continues from a checkpoint reports some steps a second time.
     """
@@ -57,7 +57,7 @@ def newer(point: TrackedPoint, last: Mapping[str, int]) -> dict[str, float]:
 
 
 class Tracker:
-    """Passes points on to a run, in the order of their steps.
+    """Sends points to a run, in the order of their steps.
 
     Args:
         connect: finds or creates the run of this job; called in the tracker's thread, and again after a failure.
@@ -75,8 +75,8 @@ class Tracker:
         self._thread.start()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step; never waits."""
-        if self._is_missing:  # and reported
+        """Queue the metrics of a step; never waits."""
+        if self._is_missing:  # an event has reported it
             return
         try:
             self._points.put_nowait(TrackedPoint(step, time.time(), dict(metrics)))
@@ -122,12 +122,12 @@ class Tracker:
                 return
             except Exception as error:  # noqa: BLE001 - any error of the tracker's client
                 event("tracker_failed", reason=f"{type(error).__name__}: {error}".partition("\n")[0])
-                run = None  # whether it has stored the batch is not known: the next connection asks
+                run = None  # the run may have stored the batch: the next connection reads its last steps
                 if self._closing.wait(self._retry):
                     time.sleep(min(1.0, self._retry))
 
     def _next(self) -> list[TrackedPoint]:
-        """Return the points that wait, after a moment; none at the end."""
+        """Return all queued points, after a short wait for the first one; empty if there is none."""
         found: list[TrackedPoint] = []
         with suppress(queue.Empty):
             found.append(self._points.get(timeout=0.01 if self._closing.is_set() else 0.2))

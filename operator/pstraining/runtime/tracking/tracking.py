@@ -16,11 +16,11 @@ LEAVE_SECONDS: Final = 0.5
 
 
 class Tracking:
-    """Passes the chief's scalars on to a tracker; a context manager that ends the run, or leaves it to the next chief.
+    """Sends the chief's scalars to a tracker; a context manager that ends the run, or leaves it to the next chief.
 
     Args:
         cluster: this task's view of the job.
-        folder: of checkpoints, if there is one; its results become artifacts.
+        folder: the folder of checkpoints, whose results become artifacts; None without one.
     """
 
     def __init__(self, cluster: Cluster, folder: str | None) -> None:
@@ -28,7 +28,7 @@ class Tracking:
         self._tracker: Tracker | None = None
 
     def start(self, settings: Mapping[str, object]) -> None:
-        """Begin, or continue, the run of this job; the settings become its parameters."""
+        """Start or continue the run of this job; the settings become its parameters."""
         self._tracker = tracker_of(self._cluster, settings)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
