@@ -47,12 +47,12 @@ class Kind(StrEnum):
 
     @classmethod
     def pod_groups(cls) -> tuple["Kind", ...]:
-        """Return the kinds that may not be installed. They are never watched, only read where a job has a gang."""
+        """Return the kinds that need not be installed. They are never watched, and read only for jobs with a gang."""
         return cls.POD_GROUP, cls.VOLCANO_POD_GROUP
 
     @classmethod
     def of_queues(cls) -> tuple["Kind", ...]:
-        """Return the kinds of which only jobs with a queue have objects, or that no job owns."""
+        """Return Kueue's kinds, whose objects belong only to jobs with a queue, or to no job."""
         return cls.WORKLOAD, cls.RESOURCE_FLAVOR, cls.WORKLOAD_PRIORITY_CLASS, cls.PRIORITY_CLASS, cls.LOCAL_QUEUE
 
 
@@ -60,7 +60,8 @@ class Kind(StrEnum):
 class Create:
     """POST with strict field validation.
 
-    A taken name is a success if the object is the job's own, or a claim without a controller; else it is a conflict.
+    If the name is taken by the job's own object, or by a claim without a controller, the action succeeds. A name that
+    is taken by any other object is a conflict.
     """
 
     kind: Kind
@@ -102,7 +103,7 @@ class Resize:
     uid: str
     container: str
     resources: Mapping[str, Any]
-    """Requests and limits; those that are not named stay."""
+    """Requests and limits; resources that are not named do not change."""
     reason: Reason
     kind: Kind = Kind.POD
 
@@ -148,7 +149,7 @@ class Verdict(StrEnum):
 
     DONE = "Done"
     EXISTS = "Exists"
-    """A claim of the name exists that does not belong to the job; the job uses it as it is."""
+    """A claim of this name exists and does not belong to the job; the job uses it unchanged."""
     NAME_TAKEN = "NameTaken"
     INVALID = "Invalid"
     REFUSED = "Refused"
@@ -159,8 +160,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one action. Errors that are worth a retry are not results: the executor raises them to the
-    queue."""
+    """The result of one action. Errors that are worth a retry are not results: the executor raises them, and the queue
+    retries the pass."""
 
     action: Action
     verdict: Verdict
@@ -169,7 +170,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the cluster is as the action wants it."""
+        """Whether the cluster is in the state that the action requests."""
         return self.verdict in (Verdict.DONE, Verdict.EXISTS)
 
 

@@ -248,7 +248,7 @@ def _created(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(Condition.CREATED, False, Reason.CHILDREN_MISSING)
     stays = situation.suspended or situation.end is not None
     if not stays and gang.holds_back(situation.facts):
-        message = "What the job can do without is created once the gang has its places."
+        message = "Other workers, standbys and the evaluator are created once every pod of the gang has a node."
         return ConditionUpdate(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
     waited = stored is not None and stored.reason == Reason.WAITING_FOR_GANG
     if stored is not None and not waited and not situation.outcomes.outcomes:
@@ -291,7 +291,7 @@ def _running(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(
             Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs."
         )
-    if refused := _refused(situation):  # pods wait for the object, and do not know why it is missing
+    if refused := _refused(situation):  # pods wait for the object, but cannot report why it is missing
         return ConditionUpdate(Condition.RUNNING, False, Reason.WRITE_REFUSED, refused)
     if trouble is not None:
         return ConditionUpdate(Condition.RUNNING, False, trouble.reason, trouble.message)
@@ -304,18 +304,16 @@ def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUp
     changed = missed_change.is_due(situation.facts.job, situation.facts.snapshot)
     goes_on = missed_change.began(situation.facts.status) is not None and not runs
     if (changed or goes_on) and situation.end is None and not situation.suspended:
-        message = "The spec was changed while the job was suspended: all of it stops in order and is created again."
+        message = "The spec was changed while the job was suspended: the job stops in order and is created again."
         return ConditionUpdate(Condition.RESTARTING, True, Reason.SPEC_CHANGED, message)
     has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
     if runs or not has_run or situation.end is not None or situation.suspended or rescales:
         return ConditionUpdate(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
     if job_restart.is_due(situation.facts):
-        return ConditionUpdate(
-            Condition.RESTARTING, True, Reason.JOB_RESTARTED, "All of the job is being started again."
-        )
+        return ConditionUpdate(Condition.RESTARTING, True, Reason.JOB_RESTARTED, "The whole job is being restarted.")
     if not role_status.ps_ready(situation.facts):
-        return ConditionUpdate(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being started again.")
-    return ConditionUpdate(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being started again.")
+        return ConditionUpdate(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being restarted.")
+    return ConditionUpdate(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being restarted.")
 
 
 def _degraded(situation: Situation) -> Iterator[ConditionUpdate]:
@@ -338,7 +336,7 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
             Condition.NAME_CONFLICT,
             True,
             Reason.NAME_TAKEN,
-            f"{held} exists and belongs to someone else; it is left alone. Delete it or rename the job.",
+            f"{held} exists and does not belong to the job; it is not changed. Delete it or rename the job.",
         )
     elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended):
         yield ConditionUpdate(Condition.NAME_CONFLICT, False, Reason.NAMES_FREE)
@@ -361,7 +359,7 @@ def _is_update(outcome: Outcome) -> bool:
 
 
 def _is_resize(outcome: Outcome) -> bool:
-    """Whether an action gives running pods another size; that of a StatefulSet's template is no part of it."""
+    """Whether an action gives running pods another size; a change of a StatefulSet's template does not count."""
     is_template = isinstance(outcome.action, Replace) and outcome.action.kind is Kind.DEPLOYMENT
     return is_template or isinstance(outcome.action, Resize)
 

@@ -1,10 +1,10 @@
 """Which children does a running job need, and how do the existing ones differ?
 
-A child that holds pods is rendered when it is created and never again, so that a new version of the operator restarts
-nothing; only its number of replicas is corrected. There are two exceptions: parameter servers with hot standbys are
-rendered again when spec.ps.template changes (policies/rolling_update.py), and what holds pods may be when the size of a
-role changes (policies/resizing.py). Services and the cluster map hold no state and are corrected whenever a field that
-we render differs.
+A child with pods is rendered only when it is created, so that a new version of the operator restarts nothing. Later
+passes only correct its number of replicas. There are two exceptions: parameter servers with hot standbys are rendered
+again when spec.ps.template changes (policies/rolling_update.py), and any child with pods may be rendered again when the
+size of its role changes (policies/resizing.py). Services and the cluster map hold no state; they are corrected whenever
+a rendered field differs.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -39,7 +39,7 @@ _WHOLE = ("selector", "podSelector", "ingress")
 
 @dataclass(frozen=True)
 class DesiredState:
-    """The children of a running job, rendered in this pass; the Jobs of the chief and the evaluator are apart."""
+    """The children of a running job, rendered in this pass, without the Jobs of the chief and the evaluator."""
 
     launcher_map: LauncherMap
     """The launcher's ConfigMap."""
@@ -54,14 +54,14 @@ class DesiredState:
 
 
 def mounted_launcher(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFiles) -> LauncherMap:
-    """Return the launcher's ConfigMap of this job: the one its pods were created with, else the operator's own."""
+    """Return the launcher's ConfigMap of this job: its pods' if it has any, or else the operator's own."""
     own = launcher.config_map_name(job, carried)
     name = _mounted_name(job, snapshot) or own
     return LauncherMap(name, is_current=name == own)
 
 
 def _mounted_name(job: PSTrainingJob, snapshot: Snapshot) -> str | None:
-    """Return the name of the launcher's ConfigMap in the templates that exist."""
+    """Return the name of the launcher's ConfigMap in the job's existing templates; None without one."""
     for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB):
         for child in snapshot.of_kind(kind):
             template = (child.manifest.get("spec") or {}).get("template") or {}
@@ -86,9 +86,9 @@ def children(
 ) -> Iterator[dict[str, Any]]:
     """Render all children except the chief's Jobs, in the order of creation.
 
-    Workloads go first: the API server then refuses a bad template before anything else exists, and images are pulled
-    while the other children are written. An existing worker is only rendered as an outline, because nothing else of it
-    is corrected. So are existing parameter servers without hot standbys, except those that get another size.
+    Workloads come first: the API server then refuses a bad template before other objects exist, and images are pulled
+    while the other children are written. An existing worker is only rendered as an outline, because no other field of
+    it is corrected. The same applies to existing parameter servers without hot standbys, unless they get another size.
 
     Args:
         job: the job.
@@ -96,7 +96,7 @@ def children(
         carried: the launcher that new children get.
         pointers: the primaries of shards with warm standbys.
         term: the chief's term.
-        there: the kinds and names of the children that exist, and need only an outline.
+        there: the kinds and names of the existing children, which need only an outline.
         layout: the layout of the parameters.
         installation: how the operator is installed.
     """
@@ -164,7 +164,7 @@ def render(facts: Facts, carried: LauncherFiles, term: int) -> DesiredState:
 
 
 def completed(facts: Facts, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return a rendered child with what its restarts and its admission add to it."""
+    """Return a rendered child with the labels of restarts and the changes of its admission."""
     return kueue.place(job_restart.labelled(manifest, facts.status.job_restarts), facts.queue.assignments)
 
 
@@ -187,7 +187,7 @@ def missing_and_drifted(facts: Facts, wanted: list[dict[str, Any]]) -> Iterator[
         kind, name = Kind.of(manifest), manifest["metadata"]["name"]
         child = facts.snapshot.child(kind, name)
         if child is None:
-            # The checkpoint's claim is created before the StatefulSet. A missing one later is lost data, not drift.
+            # The checkpoint's claim is created before the StatefulSet. If it is missing later, data was lost.
             is_lost = kind is Kind.CLAIM and facts.snapshot.of_kind(Kind.STATEFUL_SET)
             index = manifest["metadata"]["labels"].get(names.LABEL_INDEX, "")
             if not is_lost and not (kind is Kind.DEPLOYMENT and int(index or -1) in given_up):
@@ -218,10 +218,10 @@ def refreshed(facts: Facts, term: int) -> Iterator[Apply]:
 
 
 def ended(facts: Facts, going: Container[Child] = ()) -> Iterator[Apply]:
-    """End the containers that run on beside a program that has ended: a pod with them would stay Running forever.
+    """End containers that keep running after the program has ended, because their pod would stay Running forever.
 
-    A deadline that has passed makes the kubelet stop them in order. Unlike a deleted pod, the pod then keeps its logs
-    and its place as the Job's only one, and costs no quota: it is as if those containers had never been.
+    When the pod's deadline has passed, the kubelet stops the containers in order. Unlike a deleted pod, the pod keeps
+    its logs and remains the Job's only pod, and it no longer counts against quotas.
 
     Args:
         facts: the facts of this pass.
@@ -241,7 +241,7 @@ def ended(facts: Facts, going: Container[Child] = ()) -> Iterator[Apply]:
 
 
 def _outlives_program(pod: Pod) -> bool:
-    """Whether other containers run on, and no deadline or deletion ends them yet."""
+    """Whether other containers outlive the program, and no deadline or deletion ends them yet."""
     ending = pod.terminal or pod.deleting or pod.active_deadline == PASSED_DEADLINE
     return pod.finished and pod.others_run and not ending
 
@@ -283,7 +283,7 @@ def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator
         if not is_retired and child.replicas != manifest["spec"]["replicas"]:
             body = _identity(facts.snapshot, manifest, child) | {"spec": {"replicas": manifest["spec"]["replicas"]}}
             if child.kind is Kind.STATEFUL_SET:
-                # An apply that left them out would remove them.
+                # An apply without them would remove them.
                 body["metadata"]["annotations"] = _layout(child)
             yield Apply(child.kind, child.name, child.uid, body, Reason.DRIFTED)
     elif child.kind is not Kind.CLAIM and not manifest.get("immutable") and not agrees(manifest, child.manifest):
@@ -295,14 +295,14 @@ def _corrected(facts: Facts, child: Child, manifest: dict[str, Any]) -> Iterator
 
 
 def switched(facts: Facts) -> Iterator[Apply]:
-    """Record the next layout, if the one of the snapshot is still the recorded one."""
+    """Record the next layout, if the recorded layout is still that of the snapshot."""
     resharding = facts.resharding
     if resharding.servers is not None:
         yield _recording(facts, resharding.servers, resharding.next_annotations)
 
 
 def recorded(facts: Facts) -> Iterator[Apply]:
-    """Record the current layout on the StatefulSets that still have a former one."""
+    """Record the current layout on the StatefulSets that still record a former layout."""
     if facts.resharding.servers is None:
         return
     wanted = facts.resharding.annotations

@@ -1,10 +1,10 @@
 """Facts: everything that one pass knows about a job, gathered once and read by every policy.
 
-The six fields are the input. Every property is derived from them at first use and then kept, so that a question of
-several policies is answered once. Facts are pure: no clock, no I/O.
+The six fields are the input. Every property is derived from them at its first use and then kept, so that policies that
+need the same answer compute it once. Facts are pure: no clock, no I/O.
 
-Two kinds of policies stand around this module. Those that Facts imports derive an answer from single inputs; those that
-import Facts decide what to do. No policy does both.
+There are two kinds of policies. Facts imports policies that derive an answer from single inputs. Other policies import
+Facts and decide on actions. No policy is of both kinds.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Size:
     text: str
     """The resources, as canonical JSON."""
     spec: Mapping[str, Any]
-    """The pod's spec, as far as sizes depend on it."""
+    """The fields of the pod's spec on which sizes depend."""
 
 
 def size_of(job: PSTrainingJob, role: str) -> Size:
@@ -65,8 +65,8 @@ class Facts:
     """What one pass knows about a job."""
 
     job: PSTrainingJob
-    """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py), and its memory may have
-    grown (policies/grown_sizes.py). Training may not have its number of servers yet (policies/resharding.py)."""
+    """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py), its memory may have
+    grown (policies/grown_sizes.py), and training may still have another number of servers (policies/resharding.py)."""
     snapshot: Snapshot
     """The observed state, with silent and lost pods marked."""
     status: PSTrainingJobStatus
@@ -75,7 +75,7 @@ class Facts:
     queue: QueueState
     """What Kueue has decided about the job, with the job as its user wrote it."""
     resharding: Resharding
-    """The layout of the parameters, and the next step towards that of the spec."""
+    """The layout of the parameters, and the next step towards the layout of the spec."""
 
     @cached_property
     def is_managed_here(self) -> bool:
@@ -111,7 +111,7 @@ class Facts:
 
     @cached_property
     def failures_recorded(self) -> bool:
-        """Whether the stored status has all of `failures`: only then may a pod that shows one be deleted."""
+        """Whether the stored status has all of `failures`; until then pods that show failures are not deleted."""
         return self.failures.is_recorded(self.status)
 
     @cached_property
@@ -162,7 +162,7 @@ class Facts:
 
     @cached_property
     def sizes(self) -> Mapping[str, Size]:
-        """The size that the pods of each role have, or get."""
+        """The size that the pods of each role have or will get."""
         return {role: size_of(self.job, role) for role in names.ROLES}
 
     @cached_property
@@ -179,7 +179,7 @@ class Facts:
 
 
 def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
-    """Return the facts of a pass, or why the job cannot be read.
+    """Return the facts of a pass, or the reason why the job cannot be read.
 
     Args:
         snapshot: the observed state.

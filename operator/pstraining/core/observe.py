@@ -62,9 +62,10 @@ def controller_uid(manifest: Manifest) -> str | None:
 
 
 def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
-    """Whether an object without the job as its controller is the job's by its label: a claim, or a child that lost it.
+    """Whether an object belongs to the job by its label: a claim, or a child without a controller.
 
-    A claim outlives its StatefulSet, so its owner cannot show this. Another name is a user's copy of a child.
+    A claim outlives its StatefulSet, so its owner does not show the job. A labelled object whose name is not that of a
+    child is a user's copy.
     """
     metadata = manifest["metadata"]
     if (metadata.get("labels") or {}).get(names.LABEL_JOB_UID) != job["uid"]:
@@ -74,7 +75,7 @@ def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
 
 
 def _is_prebuilt(manifest: Manifest, job: Manifest) -> bool:
-    """Whether an object is the Workload that MultiKueue has sent with the job, and no job has taken yet."""
+    """Whether an object is the Workload that MultiKueue has sent with the job, and has no controller yet."""
     if manifest["kind"] != Kind.WORKLOAD or controller_uid(manifest) is not None:
         return False
     sent = kueue.prebuilt(job.get("labels") or {}, job.get("annotations") or {})
@@ -174,7 +175,7 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
 def _resize(
     metadata: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]
 ) -> tuple[ResizeState, str]:
-    """Return how far a resize has got. Conditions about an earlier generation of the pod say nothing about this one."""
+    """Return the state of a resize and its message, without conditions about an earlier generation of the pod."""
     generation = metadata.get("generation", 0)
 
     def current(kind: str) -> Mapping[str, Any]:
@@ -214,9 +215,9 @@ def _deleted_at(metadata: Mapping[str, Any]) -> datetime | None:
 def training_container(
     job: Manifest, role: str, containers: Iterable[Mapping[str, Any]], annotations: Mapping[str, str]
 ) -> str:
-    """Return the name of a pod's training container, from its annotation, else from the job's template.
+    """Return the name of a pod's training container, from the pod's annotation, or else from the job's template.
 
-    Its position in the pod has no meaning, because admission may insert a proxy before it.
+    The container's position in the pod has no meaning, because admission may insert a proxy before it.
 
     Args:
         job: the PSTrainingJob.
@@ -230,7 +231,7 @@ def training_container(
 
 
 def _of_template(job: Manifest, role: str) -> str:
-    """Return the name from the template, as pods of older versions of the operator lack the annotation."""
+    """Return the name from the template, because pods of older versions of the operator lack the annotation."""
     spec = job.get("spec") or {}
     own, workers = ((spec.get(r) or {}).get("template") for r in (role, names.WORKER))
     containers = [str(c.get("name", "")) for c in (((own or workers) or {}).get("spec") or {}).get("containers") or ()]
@@ -287,8 +288,8 @@ def _sidecars(spec: Mapping[str, Any]) -> set[str]:
 
 
 def _init_containers(spec: Mapping[str, Any], status: Mapping[str, Any], *, started: bool) -> list[Container]:
-    """Return the init containers, without native sidecars once the program has started: their end is no failure
-    then."""
+    """Return the init containers. Native sidecars are left out once the program has started, because their end is then
+    not a failure."""
     ignored = _sidecars(spec) if started else ()
     containers = (_container_state(s) for s in status.get("initContainerStatuses") or ())
     return [c for c in containers if c.name not in ignored]

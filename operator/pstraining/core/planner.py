@@ -6,15 +6,15 @@
     just ended                nothing: status records the end first
     just failed as a whole    nothing: status counts the restart first
     suspended                 stop in order, the chief first
-    not admitted by its queue stop in order, the chief first; then give the quota back, or ask for it
+    not admitted by its queue stop in order, the chief first; then return the quota, or request it
     refused template          nothing until the spec changes; then delete what exists, and create it again
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
-    another number of PSs     stop the chief, or let it save and end, then record the new number; of some jobs, stop in
-                              order, then create again
+    another number of PSs     stop the chief, or let it save and end, then record the new number; some jobs instead stop
+                              in order and are created again
     else                      create missing children, correct drifted ones, create the next attempt of the chief
 
-The owners of children are corrected in all of these states but the first (policies/adoption.py, retain_policy.py).
+The owners of children are corrected in all of these states except the first (policies/adoption.py, retain_policy.py).
 Planning again on the result of a plan gives the empty plan, and every prefix of a plan leaves a legal state. The
 policies that delete failed pods wait until status has recorded the failure.
 """
@@ -59,7 +59,7 @@ from pstraining.resources.launcher import LauncherFiles, LauncherMap
 
 
 def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
-    """Decide what to do about a job now.
+    """Return the actions that are due for a job now.
 
     Args:
         snapshot: the observed state.
@@ -81,7 +81,7 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
 
 
 def _dispatch(facts: Facts) -> Plan:
-    """Ask for the quota of a job that another cluster runs."""
+    """Request or return the quota of a job that another cluster runs."""
     expiry = clean_up.expiry(facts.job, facts.status)
     if expiry is not None and expiry <= facts.now:
         return Plan((Delete(Kind.PS_TRAINING_JOB, facts.snapshot.name, facts.snapshot.uid, Reason.TTL_EXPIRED),))
@@ -90,7 +90,7 @@ def _dispatch(facts: Facts) -> Plan:
 
 
 def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
-    """Decide about all but the owners of children."""
+    """Decide about everything except the owners of children."""
     if facts.recorded_end is not None:
         return _clean_up(facts, facts.recorded_end)
     if completion.new_end(facts) is not None or facts.failures.restart_job is not None:
@@ -147,7 +147,7 @@ def _switch(facts: Facts) -> Plan:
 
 
 def _after_refusal(facts: Facts) -> Plan | None:
-    """Wait while the spec is the refused one; then delete what was created from it. None if nothing is left of it."""
+    """Wait while the refused spec is unchanged, and then delete its workloads; None if there are none."""
     if facts.refused_generation == facts.snapshot.generation:
         return Plan()
     left = teardown.workloads(facts.snapshot)
@@ -158,7 +158,7 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring the children of a running job to the desired state."""
     snapshot, now = facts.snapshot, facts.now
     if facts.queue.decides and facts.queue.unknown_flavors:
-        # A pod that is created now would miss the node labels of its flavor.
+        # A pod that is created now would lack the node labels of its flavor.
         return Plan(requeue_at=queueing.look_again(facts))
     requeue_at = _earliest(
         node_loss.requeue_at(facts.job, snapshot, now),
@@ -209,7 +209,7 @@ def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:
 
 
 def _attempt_steps(facts: Facts) -> dict[str, Step]:
-    """Return the changes to the attempts of the chief and the evaluator, by role."""
+    """Return the changes of the attempts of the chief and the evaluator, by role."""
     recorded = facts.failures_recorded
     return {
         role: attempts.next_step(observed, facts.snapshot, failures_recorded=recorded)
@@ -218,7 +218,7 @@ def _attempt_steps(facts: Facts) -> dict[str, Step]:
 
 
 def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step]) -> Iterator[Create]:
-    """Create the next attempts; the evaluator is not a member of the gang and waits for it."""
+    """Create the next attempts; the evaluator waits for the gang, because it is not a member."""
     for role, step in steps.items():
         is_chief = role == names.CHIEF
         if step.create is not None and (is_chief or not gang.is_waiting(facts)):
@@ -231,13 +231,13 @@ def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step
 
 
 def _force_deletions(facts: Facts) -> tuple[Delete, ...]:
-    """Delete lost pods by force, once status has what they show."""
+    """Delete lost pods by force, once status has recorded their failures."""
     forced = node_loss.force_deletions(facts.job, facts.snapshot, facts.now)
     return tuple(forced) if facts.failures_recorded else ()
 
 
 def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:
-    """Leave out the actions on objects that other actions write already."""
+    """Leave out the actions on objects that other actions already write."""
     written = {action.uid for action in others if not isinstance(action, Create)}
     return (action for action in actions if isinstance(action, Create) or action.uid not in written)
 

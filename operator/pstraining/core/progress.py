@@ -1,6 +1,6 @@
 """Progress of training: reports of programs, the pods that may send them, and the moments of their writes. Pure.
 
-A report has the form of Kubeflow's KEP-2779, with further fields that its clients do not send.
+A report has the format of Kubeflow's KEP-2779, with further fields that KEP-2779's clients do not send.
 """
 
 import math
@@ -15,11 +15,11 @@ from pstraining.api.status import TrainingProgress
 from pstraining.progress import PERIOD_SECONDS, is_milestone
 
 MILESTONE_SECONDS: Final = 10.0
-"""Seconds from a write to the next if an epoch, or a further 5 % of training, is done meanwhile."""
+"""Seconds from a write to the next if an epoch, or a further 5 % of training, has ended meanwhile."""
 STALL_MAX: Final = 1024
-"""Characters of the reason why training makes no steps."""
+"""Maximum characters of the reason why training makes no steps."""
 STEP_METRICS: Final = ("step", "global_step")
-"""Names of metrics that are the step, in reports of programs that know only metrics."""
+"""Names of metrics that contain the step, in reports of programs that only send metrics."""
 
 
 class TrainerStatus(TrainingProgress):
@@ -34,7 +34,7 @@ class _Report(ApiModel):
 
 
 def read_report(body: object) -> TrainerStatus | str:
-    """Return a report, or the sentence that refuses it.
+    """Return a report, or the sentence with which it is refused.
 
     Loss and step are taken from the metrics if the report has no fields for them: KEP-2779 has none.
     """
@@ -71,14 +71,14 @@ def progress_of(report: TrainerStatus) -> dict[str, Any]:
 
 
 def may_report(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    """Whether a pod of a job reports the job's progress: it has the chief's duty, and stays."""
+    """Whether a pod of a job may report the job's progress: it does the chief's work, and is not being deleted."""
     return not pod["metadata"].get("deletionTimestamp") and has_chief_duty(job, pod)
 
 
 def has_chief_duty(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    """Whether a pod of a job has the chief's duty, and no later attempt exists.
+    """Whether a pod of a job does the chief's work, and no later attempt exists.
 
-    It may read the job's history also while it is being deleted: a failed job deletes its chief.
+    The pod may read the job's history even while it is being deleted, because a failed job deletes its chief.
     """
     labels = pod["metadata"].get("labels") or {}
     if ((job.get("spec") or {}).get("chief") or {}).get("enabled", True):
@@ -88,7 +88,7 @@ def has_chief_duty(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
 
 
 def write_delay(written: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: float) -> float | None:
-    """Return the seconds until the newest progress is written; None if it says nothing new.
+    """Return the seconds until the newest progress is written; None if it contains nothing new.
 
     Args:
         written: the progress that was written last; None if none was.

@@ -1,4 +1,4 @@
-"""The messages of a job with a queue, in Kueue's words where Kueue has some."""
+"""The messages of a job with a queue, which quote Kueue's messages where there are any."""
 
 from pstraining.api import names
 from pstraining.core.actions import Kind
@@ -12,7 +12,7 @@ from pstraining.resources.kueue import WorkloadTerms
 def ignored(state: QueueState) -> str:
     """Return the message for a job whose queue the operator ignores."""
     return (
-        f"The label {kueue.LABEL_QUEUE} names the queue {state.queue}, and the operator ignores queues: the job runs "
+        f"The label {kueue.LABEL_QUEUE} names the queue {state.queue}, but the operator ignores queues: the job runs "
         "without an admission. Set kueue.enabled in the values of the operator's chart, or remove the label."
     )
 
@@ -56,7 +56,7 @@ def _absent(found: tuple[Kind, str]) -> str:
 
 
 def stopping(state: QueueState) -> str:
-    """Return the message for a job that stops because it is not admitted any more."""
+    """Return the message for a job that stops because it is no longer admitted."""
     first = "The chief" if state.job.spec.chief.enabled else "Worker 0"
     left = f"`kubectl get pods -l {names.LABEL_JOB}={state.job.metadata.name}` shows what is left"
     return f"{waiting(state).removesuffix('.')}. {first} stops first, then all others; {left}."
@@ -68,7 +68,7 @@ def waiting(state: QueueState) -> str:
     if state.support is KueueSupport.MISSING:
         return (
             f"The API server does not serve Workloads of {kueue.API_VERSION}: install Kueue, or remove the label "
-            f"{kueue.LABEL_QUEUE}. The job waits, and starts by itself."
+            f"{kueue.LABEL_QUEUE}. The job waits, and starts automatically."
         )
     if current is None and state.prebuilt:
         return f"Workload {state.prebuilt}, which MultiKueue sends with the job, does not exist."
@@ -93,7 +93,7 @@ def _cannot_start(state: QueueState) -> str:
 
 
 def _reason(workload: QueueWorkload) -> str:
-    """Return Kueue's words about a Workload that waits; empty without any."""
+    """Return Kueue's message about a Workload that waits; empty without one."""
     for kind in (QueueCondition.EVICTED, QueueCondition.QUOTA_RESERVED, QueueCondition.ADMITTED):
         found = workload.condition(kind)
         waits = found.get("status") == ("True" if kind is QueueCondition.EVICTED else "False")

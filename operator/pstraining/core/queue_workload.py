@@ -1,4 +1,4 @@
-"""Kueue's Workload of a job as the API server has it, typed.
+"""Kueue's Workload of a job, as typed data.
 
 https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/#kueue-x-k8s-io-v1beta2-Workload
 """
@@ -77,7 +77,7 @@ class QueueWorkload:
 
     @property
     def terms(self) -> WorkloadTerms:
-        """What it asks for besides the kinds of its pods."""
+        """The terms of its request, besides the kinds of its pods."""
         sets = self.spec.get("podSets") or ()
         fewest = next((s.get("minCount") for s in sets if s["name"] == names.WORKER), None)
         limit = self.spec.get("maximumExecutionTimeSeconds")
@@ -150,7 +150,7 @@ class QueueWorkload:
 
     @cached_property
     def flavors(self) -> frozenset[str]:
-        """Return the names of the ResourceFlavors that it was assigned."""
+        """Return the names of the assigned ResourceFlavors."""
         return frozenset(flavor for item in self._assignments for flavor in (item.get("flavors") or {}).values())
 
     def count(self, pod_set: str) -> int | None:
@@ -161,10 +161,10 @@ class QueueWorkload:
         return None if assigned is None else min(asked, int(assigned.get("count", asked)))
 
     def assignments(self, objects: QueueObjects) -> dict[str, PodSetAssignment]:
-        """Return what each pod set was assigned.
+        """Return the assignment of each pod set.
 
         Args:
-            objects: has the flavors.
+            objects: Kueue's objects, with the flavors.
         """
         return {str(item["name"]): self._assignment(item, objects) for item in self._assignments}
 
@@ -202,7 +202,7 @@ class QueueWorkload:
     ) -> list[Mapping[str, Any]] | None:
         """Return the conditions after changes of (type, status, reason, message); None if nothing changes.
 
-        A merge patch replaces the list, so it has the others as well.
+        A merge patch replaces the whole list, so the result includes unchanged conditions.
 
         Args:
             now: the time of a transition.

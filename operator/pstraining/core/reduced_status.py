@@ -1,7 +1,8 @@
-"""The status to store when the API server refuses the whole one.
+"""The reduced status to store when the API server refuses the complete status.
 
-Only the records of replicas can make a status too large. The stored records are therefore kept, and everything else is
-written. A pod whose failure is not on record stays, as evidence; training and the job's end do not depend on records.
+Only the records of replicas can make a status too large. The stored records are therefore kept, and all other fields
+are written. A pod whose failure is not on record is kept as evidence. Training and the job's end do not depend on
+records.
 """
 
 from collections.abc import Mapping

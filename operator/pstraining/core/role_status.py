@@ -37,7 +37,7 @@ def _role_status(
         desired=desired,
         replicas=0 if freed or facts.job.spec.run_policy.suspend else desired - len(done),
         ready=ready,
-        # The objects that remember a success are deleted when the job is cleaned up.
+        # The objects that record a success are deleted when the job is cleaned up.
         succeeded=max(len(succeeded), before.succeeded if end is not None else 0),
         restarts=facts.failures.restarts(role),
         summary=f"{ready}/{desired}",

@@ -69,7 +69,7 @@ def _ready(shard: ShardState) -> tuple[Pod, ...]:
 
 
 def _lacks_standbys(facts: Facts, shard: ShardState) -> bool:
-    """Whether standbys are missing; one that starts for the first time is not missing before its grace ends."""
+    """Whether standbys are missing; a standby that starts for the first time counts as missing after its grace."""
     missing = standbys(facts.job) - len(_ready(shard))
     recorded = next((s for s in facts.status.shards if s.index == shard.index), None)
     had_standbys = recorded is not None and (recorded.ready_standbys > 0 or recorded.takeovers > 0)
@@ -99,8 +99,8 @@ def _waits_for(facts: Facts, shard: ShardState) -> str:
             return f"there is no pod {name} yet"
         if server.deleting:
             held = node_loss.why_held(facts.job, facts.snapshot, server)
-            return held or f"pod {name} is being deleted; another one follows"
+            return held or f"pod {name} is being deleted and will be replaced"
         trouble = diagnosis_of(server, facts.now)
         awaited = "in sync" if is_hot(facts.job) else "ready"
         return trouble.message if trouble is not None else f"pod {name} is not {awaited} yet"
-    return f"no member is ready but {shard.pointer.pod}"
+    return f"no member except {shard.pointer.pod} is ready"

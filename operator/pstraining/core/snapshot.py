@@ -20,7 +20,7 @@ from pstraining.resources.installation import STANDARD, Installation
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 PASSED_DEADLINE = 1
-"""The shortest spec.activeDeadlineSeconds of a pod; it cannot get a longer one afterwards."""
+"""The shortest spec.activeDeadlineSeconds of a pod; Kubernetes does not let it be raised afterwards."""
 RUN_ONCE = (names.CHIEF, names.EVALUATOR)
 """The roles whose pods have restartPolicy Never: each attempt is a pod of its own."""
 
@@ -55,20 +55,20 @@ class Container:
 
     @property
     def runs_program(self) -> bool:
-        """Whether its program runs. A container whose launcher waits runs, too; it is not ready."""
+        """Whether the container's program runs. A container whose launcher waits also runs, but is not ready."""
         return self.running and self.ready
 
 
 class ResizeState(StrEnum):
-    """What the kubelet reports of a pod's resize; the values are Kubernetes' words."""
+    """The state of a pod's resize that the kubelet reports; the values are those of Kubernetes."""
 
     NONE = ""
     IN_PROGRESS = "InProgress"
-    """It is being applied, or the kubelet has not seen it yet."""
+    """The resize is being applied, or the kubelet has not seen it yet."""
     DEFERRED = "Deferred"
     """The node has too little room now; the kubelet tries again."""
     INFEASIBLE = "Infeasible"
-    """The node can never grant it."""
+    """The node can never grant the size."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Pod:
     """Whether the pod is being deleted without waiting for its node."""
     node: str = ""
     silent: bool = False
-    """Whether its node does not report, so that the pod's state is unknown (policies/node_loss.py)."""
+    """Whether the pod's node does not report, so that the pod's state is unknown (policies/node_loss.py)."""
     lost: bool = False
-    """Whether it is being deleted and its node cannot confirm the end (policies/node_loss.py decides)."""
+    """Whether the pod is being deleted and its node cannot confirm the end (policies/node_loss.py decides)."""
     ready_changed: datetime | None = None
     """Time at which the pod became ready or stopped being ready."""
     blocked_init: Container | None = None
@@ -118,20 +118,20 @@ class Pod:
     server_template: str = ""
     """Hash of the template of a PS with hot standbys."""
     size: str = ""
-    """The resources of the training container that were asked for last, as JSON; empty in pods of older operators."""
+    """The resources of the training container that were requested last, as JSON; empty in pods of older operators."""
     resize: ResizeState = ResizeState.NONE
     resize_message: str = ""
     """The kubelet's message about the resize."""
     others_run: bool = False
-    """Whether another container than the training container runs, native sidecars excepted, which end with it."""
+    """Whether a container other than the training container runs. Native sidecars, which end with it, do not count."""
     active_deadline: int | None = None
     """spec.activeDeadlineSeconds."""
     mounted: bool = False
-    """Whether its volumes are mounted: its sandbox, which is created afterwards, exists or has run a container."""
+    """Whether the pod's volumes are mounted: its sandbox, which is created later, exists or has run a container."""
     mount_failure: str = ""
-    """Why a volume could not be mounted, in Kubernetes' words; empty if that is not known."""
+    """Kubernetes' message about a volume that could not be mounted; empty without one."""
     gates: tuple[str, ...] = ()
-    """Names of its scheduling gates; no scheduler places the pod until they are removed (KEP-3521)."""
+    """Names of the pod's scheduling gates; no scheduler places the pod until they are removed (KEP-3521)."""
 
     @property
     def terminal(self) -> bool:
@@ -209,7 +209,7 @@ class Child:
 
 @dataclass(frozen=True)
 class QueueObjects:
-    """Kueue's objects of the cluster that jobs with a queue refer to, as far as they could be read."""
+    """Kueue's objects that jobs with a queue refer to, without those that could not be read."""
 
     flavors: Mapping[str, Manifest] = field(default_factory=dict)
     """ResourceFlavors by name."""
@@ -229,12 +229,12 @@ class Snapshot:
     nodes: Mapping[str, Node] | None = None
     """The existing nodes of the job's pods, by name; None if the operator does not watch nodes."""
     installation: Installation = STANDARD
-    """How the operator is installed, on which new pods depend."""
+    """The operator's installation, on which new pods depend."""
     queue_objects: QueueObjects = field(default_factory=QueueObjects)
     stall: str | None = None
     """Why training makes no steps, as its program reports; empty if it makes steps, None if that is not known."""
     usage: Usage = field(default_factory=dict)
-    """What the pods use, as the chief's launcher reports it, by role; empty if that is not known."""
+    """The pods' resource usage by role, as the chief's launcher reports it; empty if it is not known."""
 
     @property
     def name(self) -> str:
@@ -266,7 +266,7 @@ class Snapshot:
         """Return the stored status."""
         return self.job.get("status") or {}
 
-    # The plan, the status and the events of a pass read these; each is validated once.
+    # The plan, the status and the events of a pass read these values; each is validated once.
 
     @cached_property
     def typed_job(self) -> PSTrainingJob | str:

@@ -47,7 +47,7 @@ def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[s
     """Return the whole status to be stored now.
 
     Args:
-        snapshot: the snapshot that the plan was made from.
+        snapshot: the snapshot from which the plan was computed.
         outcomes: the outcomes of the plan.
         now: the present time; fractions of a second are dropped.
     """
@@ -110,7 +110,7 @@ def _newest(attempts: Attempts, outcomes: Outcomes) -> int:
 def _started(facts: Facts) -> datetime:
     """Return when the running workloads were created: before now, if an operator crashed before it wrote the status.
 
-    A pod that is older than the start counts as one from before a suspension, and its failures are ignored.
+    A pod that is older than the start counts as created before a suspension, and its failures are ignored.
     """
     existing = (c for c in workloads(facts.snapshot) if not c.deleting)
     created = (parse_time(c.manifest["metadata"].get("creationTimestamp")) for c in existing)
@@ -138,7 +138,7 @@ def _phase(updated: list[StatusCondition]) -> Phase:
 
 
 def _unreadable(snapshot: Snapshot, error: str, now: datetime) -> PSTrainingJobStatus:
-    """Return the status of a job that this version cannot read; its message names the field."""
+    """Return the status of a job that this version cannot read; the message names the field."""
     old = snapshot.typed_status
     stored = next((c for c in old.conditions if c.type == Condition.INVALID_TEMPLATE), None)
     condition = StatusCondition(

@@ -1,4 +1,4 @@
-"""What the pods of a job use, as the launcher of its chief reports it. Pure.
+"""The resource usage of a job's pods, as the chief's launcher reports it. Pure.
 
 A report has one item for each role, with the figures of the role's largest pod (launcher/usage.py).
 """
@@ -14,9 +14,9 @@ from pstraining.api import names
 from pstraining.api.base import ApiModel
 
 STALE_SECONDS: Final = 90.0
-"""Seconds after which a report describes the job no more: launchers report every 30 seconds."""
+"""Seconds after which a report is outdated: launchers report every 30 seconds."""
 SAME_KILL_SECONDS: Final = 5.0
-"""Difference below which two times of an OOM kill are those of one: its age is measured in another pod."""
+"""Seconds below which two times belong to the same OOM kill, whose age is measured in another pod."""
 NAME_MAX: Final = 253
 
 
@@ -39,12 +39,12 @@ class _UsageReport(ApiModel):
 
 @dataclass(frozen=True)
 class RoleUsage:
-    """What the pods of one role use; each figure is that of the pod with the most."""
+    """The resource usage of one role's pods; each figure is that of the pod with the highest one."""
 
     pod: str
     """The pod whose memory is nearest to its limit."""
     memory: int
-    """Its working set in bytes."""
+    """The pod's working set in bytes."""
     peak: int
     """The largest working set in bytes since the containers started."""
     growth: int = 0
@@ -54,20 +54,20 @@ class RoleUsage:
     oom_pod: str = ""
     """The pod with the newest OOM kill that did not end its container."""
     oom_at: datetime | None = None
-    """Time of that kill."""
+    """Time of that OOM kill."""
 
 
 Usage = Mapping[str, RoleUsage]
-"""What the pods use, by role."""
+"""The pods' resource usage by role."""
 
 
 def read_usage(body: object, before: Usage, now: datetime) -> dict[str, RoleUsage] | str:
-    """Return the content of a report, or the sentence that refuses it.
+    """Return the content of a report, or the sentence with which it is refused.
 
     Args:
-        body: the report, as JSON has it.
-        before: the content of the report before it.
-        now: the time of its arrival.
+        body: the report, decoded from JSON.
+        before: the content of the previous report.
+        now: the time of the report's arrival.
     """
     try:
         report = _UsageReport.model_validate(body)

@@ -227,7 +227,7 @@ def test_a_workload_with_its_pod_has_no_creation_failure() -> None:
 
 SLOW = [
     (pod("worker", state=waiting("ContainerCreating")), "(ContainerCreating); see `kubectl describe pod"),
-    (pod("ps", ready=False), "(it runs, and is not ready); see `kubectl logs"),
+    (pod("ps", ready=False), "(it runs, but is not ready); see `kubectl logs"),
     (pod("chief", term=1, phase="Pending", state={}), "(Pending)"),
 ]
 

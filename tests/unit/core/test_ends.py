@@ -101,7 +101,7 @@ ENDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], tuple[str, str, str]
         (
             "BadSettings",
             "pod digits-worker-1 ended with exit code 78 (BadSettings): KeyError: 'a'; another run would fail as well, "
-            "so nothing was tried again",
+            "so it was not retried",
             "worker/1",
         ),
     ),

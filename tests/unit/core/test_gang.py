@@ -201,7 +201,7 @@ def test_a_gang_without_room_is_reported_and_costs_no_writes() -> None:
     assert reported["reason"] == Reason.WAITING_FOR_GANG
     assert reported["message"] == (
         "The gang of 5 pods waits: there is no room for all of them at once, and none starts without the others. "
-        "`kubectl pstraining status digits` has the scheduler's words for each"
+        "`kubectl pstraining status digits` shows the scheduler's message for each"
     )
     assert [e.reason for e in world.reported].count(Reason.WAITING_FOR_GANG) == 1
     before = world.status_writes
@@ -218,7 +218,10 @@ def test_pods_without_a_scheduler_are_reported() -> None:
     world.now += timedelta(seconds=90)
     world.settle()
     reported = world.condition("Running")
-    assert (reported["reason"], "does scheduler-plugins run" in reported["message"]) == (Reason.WAITING_FOR_GANG, True)
+    assert (reported["reason"], "check that scheduler-plugins runs" in reported["message"]) == (
+        Reason.WAITING_FOR_GANG,
+        True,
+    )
 
 
 def test_a_running_gangs_lost_pod_is_reported_like_any_other() -> None:

@@ -203,7 +203,7 @@ PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child | Pod, ...], str | None, b
         (servers("3"),),
         "True",
         False,
-        (True, "Resharding", f"All pods go and come back for ps.replicas 2; {FROM_IT}"),
+        (True, "Resharding", f"All pods are replaced for ps.replicas 2; {FROM_IT}"),
     ),
     "the next layout is recorded": (
         SAVED,

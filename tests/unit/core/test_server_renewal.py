@@ -142,7 +142,8 @@ def test_an_object_without_a_template_is_not_replaced() -> None:
 
 RUNS = condition(Reason.REPLACING_SERVERS, status="True")
 WORDS = (
-    "parameter servers are in sync and made from spec.ps as it is now; they are replaced one at a time, standbys first."
+    "parameter servers are in sync and created from the current spec.ps; "
+    "they are replaced one at a time, standbys first."
 )
 DONE = tuple(server(m, i, NEW) for m in (0, 1) for i in (0, 1))
 STEPS: dict[str, tuple[tuple[Pod | Child, ...], StatusCondition | None, tuple[bool, str, str] | None]] = {
@@ -175,5 +176,5 @@ def test_each_step_of_the_update_is_reported(step: str) -> None:
 def test_a_rejection_is_reported_with_the_api_servers_message() -> None:
     action = Replace(Kind.STATEFUL_SET, "digits-ps", "u", {}, Reason.SPEC_CHANGED)
     found = progress(facts_of(SPEC, *CURRENT, *DONE), None, Outcome(action, Verdict.INVALID, "memory: too much"))
-    message = "StatefulSet digits-ps was refused, and all servers stay as they are: memory: too much"
+    message = "StatefulSet digits-ps was refused, and all servers are unchanged: memory: too much"
     assert found == (False, Reason.UPDATE_REFUSED, message)

@@ -22,7 +22,7 @@ STANDBY = a_pod(names.PS, 0, "other", member=1)
 WORKERS = [a_pod(names.WORKER, index, "cut") for index in range(3)]
 WAITS = "Node cut does not answer: pod ps-0 is replaced elsewhere unless the node is back in time."
 IF_NOTHING_RUNS = (
-    "If nothing runs there any more: `kubectl taint node cut node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+    "If nothing runs on the node: `kubectl taint node cut node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
 )
 HELD = (
     "Pod ps-0 is lost with its node cut and has a volume that no other node can mount before the node is back. "
@@ -30,7 +30,7 @@ HELD = (
 )
 GOES_ON = (
     "Pod ps-0 is lost with its node cut and may continue training there: nodes that do not answer hold most of the "
-    "job's voters, or all of its state. It is replaced when they answer again, or are gone. "
+    "job's voters, or all of its state. It is replaced when they answer again, or are deleted. "
     f"{IF_NOTHING_RUNS}."
 )
 

@@ -26,7 +26,9 @@ DURABLE: list[tuple[dict[str, Any] | None, NotDurable | None]] = [
     (None, NotDurable(Reason.NO_CHECKPOINT_VOLUME, "spec.checkpoint", NONE)),
     (
         {"volume": {"emptyDir": {}}},
-        NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, FIELD, "is an emptyDir: checkpoints go with the chief's pod."),
+        NotDurable(
+            Reason.CHECKPOINT_VOLUME_NOT_DURABLE, FIELD, "is an emptyDir: checkpoints are deleted with the chief's pod."
+        ),
     ),
     ({"volume": {"hostPath": {"path": "/"}}}, NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, FIELD, NODE)),
     ({"volume": {"nfs": {"server": "s", "path": "/"}}}, None),

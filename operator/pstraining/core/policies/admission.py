@@ -61,7 +61,7 @@ class QueueState:
 
     @cached_property
     def current(self) -> QueueWorkload | None:
-        """Return the Workload by which the job runs or will run: the newest with quota, else the oldest."""
+        """Return the Workload by which the job runs or will run: the newest with quota, or else the oldest."""
         with_quota = [w for w in self.live if w.has_quota]
         return with_quota[-1] if with_quota else next(iter(self.live), None)
 
@@ -85,7 +85,7 @@ class QueueState:
         if current is None or current.spec.get("queueName") != self.queue:
             return False
         wanted, found = kueue.counts(self.job), dict(current.counts)
-        if kueue.is_dispatched(self.job):  # the other cluster gets the spec as it was when Kueue sent the job
+        if kueue.is_dispatched(self.job):  # the other cluster has the spec of the time when Kueue sent the job
             return current.child.annotations.get(names.ANNOTATION_SPEC) == kueue.spec_digest(self.job)
         if not self.prebuilt:
             wanted.pop(names.WORKER, None)
@@ -129,10 +129,10 @@ class QueueState:
         return named and self.priority_class is not None and self.priority_class[0] is Kind.WORKLOAD_PRIORITY_CLASS
 
     def is_up_to_date(self, *, any_workers: bool = False) -> bool:
-        """Whether the current Workload is the one that the job would get now.
+        """Whether the current Workload equals the Workload that would be created for the job now.
 
         Args:
-            any_workers: its number of workers may differ.
+            any_workers: whether the number of workers may differ.
         """
         current, wanted = self.current, kueue.terms(self.job)
         if current is None or not (self.matches and self.keeps_priority):
@@ -156,7 +156,7 @@ class QueueState:
 
     @property
     def is_spent(self) -> bool:
-        """Whether workers of a former run gave quota back that the workers of the next run need.
+        """Whether workers of a former run returned quota that the workers of the next run need.
 
         Kueue does not return reclaimed quota. A job that was resumed before its Workload was deleted queues again.
         """
@@ -169,7 +169,7 @@ class QueueState:
 
     @cached_property
     def assignments(self) -> dict[str, PodSetAssignment]:
-        """Return what each pod set of an admitted job was assigned; empty for a job that does not queue."""
+        """Return the assignment of each pod set of an admitted job; empty for a job without a queue."""
         if not self.decides or self.current is None or not self.is_admitted or self.unknown_flavors:
             return {}
         return self.current.assignments(self.objects)
@@ -181,7 +181,7 @@ class QueueState:
 
     @property
     def workers(self) -> int:
-        """The number of workers that the job may have now. Quota that was given back is not used again."""
+        """The number of workers that the job may have now. Returned quota is not used again."""
         wanted = self.job.spec.worker.replicas
         newest = self.former or next((w for w in reversed(self.workloads) if w.count(names.WORKER) is not None), None)
         if newest is None:
@@ -191,7 +191,7 @@ class QueueState:
         return next((n for n in range(min(wanted, admitted), 0, -1) if self.running_of(n) <= may_run), 0)
 
     def running_of(self, workers: int) -> int:
-        """Return how many of the first workers may run, now or later."""
+        """Return how many of the first `workers` workers may run, now or later."""
         return sum(i not in self.retired for i in range(workers))
 
 
@@ -208,7 +208,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
         snapshot: the observed state.
         status: the stored status.
     """
-    if not snapshot.of_kind(Kind.WORKLOAD):  # as of most jobs: what only Workloads need is not derived
+    if not snapshot.of_kind(Kind.WORKLOAD):  # most jobs have none, and need no further fields
         return QueueState(job, snapshot.installation.kueue, (), snapshot.queue_objects)
     retired = retired_workers.reasons(status, success.workers(job, snapshot))
     found = sorted(map(QueueWorkload, snapshot.of_kind(Kind.WORKLOAD)), key=lambda w: (w.created, w.name))
@@ -216,7 +216,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
 
 
 def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTrainingJob:
-    """Return the job as it runs: suspended while it is not admitted, and with the workers that were admitted.
+    """Return the job as it runs: suspended while it is not admitted, and with the admitted number of workers.
 
     Args:
         state: what Kueue has decided.
@@ -235,7 +235,7 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
 
 
 def is_held(state: QueueState, snapshot: Snapshot) -> bool:
-    """Whether the job may not run. A job that runs does not stop because a flavor could not be read."""
+    """Whether the job must not run. A running job does not stop because a flavor could not be read."""
     if not state.is_admitted or teardown.workloads(snapshot):
         return not state.is_admitted
     return bool(state.unknown_flavors) or bool(state.conflict) or state.is_spent

@@ -1,8 +1,8 @@
 """Which children have lost the job as their controller, and get it back?
 
 A backup tool, or a deletion that leaves orphans, removes owner references. The label with the job's uid, which no other
-job has, proves that an object is the job's own. Without its owner the garbage collector would not delete it with the
-job. Claims are left to `retain_policy`: they have an owner or not, by the job's own choice. The Workload that
+job has, proves that an object is the job's own. Without an owner the garbage collector would not delete the object with
+the job. The owners of claims are left to `retain_policy`, because the spec decides about them. The Workload that
 MultiKueue sends with a job has no owner, and the labels of the job in the other cluster.
 """
 

@@ -1,10 +1,9 @@
 """Which attempt of the chief, and of the evaluator, is to exist?
 
 Each attempt is a Job with one pod that never restarts. A number is never reused, and at most one attempt is alive: the
-next one is created only when no program of an older one can still run. The training container decides: its end is the
-attempt's, not of the pod's other containers. A program on a lost node may still run; then only the newest attempt
-counts. The chief's number is its term, the fencing token, so it is the maximum of the recorded and the
-observed number.
+next attempt is created only when no program of an older one can still run. An attempt ends with its training container,
+even if other containers of the pod still run. A program on a lost node may still run; then only the newest attempt
+counts. The chief's number is its term, the fencing token, so it is the maximum of the recorded and the observed number.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ class Attempts:
     newest: int
     """The highest number ever used; 0 before the first."""
     succeeded: bool
-    """The newest observed attempt has ended with exit code 0; an older one on a lost node does not count any more."""
+    """Whether the newest observed attempt has ended with exit code 0; older ones on lost nodes no longer count."""
 
     def is_newest_job(self, child: Child) -> bool:
         """Whether this Job is the newest one observed."""
@@ -78,7 +77,7 @@ def next_step(attempts: Attempts, snapshot: Snapshot, *, failures_recorded: bool
         return Step()
     alive = any(not p.over for p in snapshot.pods_of(attempts.role))
     create = attempts.newest + 1 if _newest_is_over(attempts, snapshot) and not alive else None
-    # An older attempt is kept until its end is recorded; its log was then readable for a whole attempt.
+    # An older attempt is kept until its end is recorded, so its log is readable during the whole next attempt.
     older = (c for n, c in sorted(attempts.jobs.items()) if n < attempts.newest and not c.deleting)
     return Step(create, tuple(older) if failures_recorded else ())
 
@@ -92,7 +91,7 @@ def success_recorded(status: PSTrainingJobStatus, role: str) -> bool:
 def _has_succeeded(
     job: PSTrainingJob, snapshot: Snapshot, role: str, number: int, child: Child | None, *, recorded: bool
 ) -> bool:
-    # A Job whose other containers were ended is Failed for Kubernetes: once its pod is gone, only status remembers.
+    # If a deadline ended other containers, Kubernetes marks the Job as Failed: after its pod, only status has the end.
     if child is not None and snapshot.is_of_current_restart(child) and (recorded or child.true_condition("Complete")):
         return True
     pods = (p for p in snapshot.pods_of(role) if p.term == number and snapshot.is_of_current_restart(p))

@@ -1,9 +1,9 @@
-"""What follows from the measurements of a job's pods: sizes to recommend, and memory that grows before it runs out.
+"""Which sizes follow from the measurements of a job's pods? Sizes are recommended, and memory limits may grow.
 
-    the working set reaches 85 % of the limit    the limit grows: half as much again, or as much as ten minutes need at
-                                                 the present growth, at most fourfold; at most once in ten minutes
+    the working set reaches 85 % of the limit    the limit grows by half, or by the expected growth of ten minutes, to
+                                                 at most four times; at most once in ten minutes
     the kernel has killed a process for memory   the limit doubles, also within ten minutes
-    the size cannot be had                       the change is taken back, and tried again after ten minutes
+    the size is refused or cannot be granted     the change is withdrawn, and tried again after ten minutes
 
 A limit never exceeds the maximum of spec.autoscaling, and never shrinks by itself. The pass that decides writes the new
 limit to status alone. The next pass resizes the pods as after a change of the spec (policies/grown_sizes.py,
@@ -30,7 +30,7 @@ from pstraining.resources.resource_requests import parse
 HEADROOM: Final = Decimal("1.2")
 """The recommended limit as a multiple of the measured peak."""
 NEWS: Final = Decimal("1.1")
-"""Change of a measurement from which on it is written: status is written a few dozen times at most."""
+"""Factor by which a measurement must change to be written again; status is written a few dozen times at most."""
 GROW_SHARE: Final = Decimal("0.85")
 """Share of the limit at which memory grows."""
 LEAST_FACTOR: Final = Decimal("1.5")
@@ -39,9 +39,9 @@ OOM_FACTOR: Final = Decimal(2)
 REST: Final = timedelta(minutes=10)
 """Time between two changes of a role without an OOM kill."""
 SETTLE: Final = timedelta(seconds=30)
-"""Time after a change in which OOM kills are put down to the former size."""
+"""Time after a change during which OOM kills are attributed to the former size."""
 OOM_AGE: Final = timedelta(minutes=5)
-"""Age from which on an OOM kill is history: the operator was away, or growth has just been allowed."""
+"""Age above which an OOM kill is ignored, after the operator was away, or when growth has just been allowed."""
 
 
 def next_limit(
@@ -54,7 +54,7 @@ def next_limit(
     Args:
         limit: the present limit in bytes.
         maximum: the largest limit that is allowed.
-        usage: what the role uses; None if that is not known.
+        usage: the role's resource usage; None if it is not known.
         is_killed: whether a process of the role was killed for memory with the present limit.
         is_rested: whether the last change is long enough ago.
     """
@@ -69,7 +69,7 @@ def next_limit(
 
 
 def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
-    """Return status.autoscaling: what was measured of each role, and what it has grown to.
+    """Return status.autoscaling: the measurements of each role, and the memory that it has grown to.
 
     Args:
         facts: the facts of this pass.
@@ -80,7 +80,7 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
         return stored
     autoscaling, is_suspended = facts.job.spec.autoscaling, facts.job.spec.run_policy.suspend
     if autoscaling.mode is AutoscalingMode.OFF:
-        # What runs keeps its size: less memory at once would end it.
+        # Running pods keep their size: with less memory they would be killed at once.
         kept = [] if is_suspended else [s for s in stored if s.grown_memory is not None]
         return [_without_measurements(sizing) for sizing in kept]
     before = {sizing.role: sizing for sizing in stored}
@@ -96,7 +96,7 @@ def sizings(facts: Facts, refused: Outcome | None) -> list[RoleSizing]:
 
 
 def takes_back(facts: Facts, refused: Outcome) -> bool:
-    """Whether a resize that the API server has refused is a growth, which is then taken back."""
+    """Whether a resize that the API server has refused is a growth, which is then withdrawn."""
     return _taken_back(facts, refused) != ""
 
 
@@ -135,7 +135,7 @@ def state(facts: Facts, stored: StatusCondition | None, found: list[RoleSizing])
 
 
 def events(old: list[RoleSizing], new: list[RoleSizing]) -> Iterator[Event]:
-    """Yield an event for each change of a size, for one that was taken back, and for a maximum that is reached.
+    """Yield an event for each change of a size, each change that was withdrawn, and each maximum that is reached.
 
     Args:
         old: status.autoscaling before.
@@ -166,7 +166,7 @@ def _without_measurements(sizing: RoleSizing) -> RoleSizing:
 
 
 def _measured(sizing: RoleSizing, usage: RoleUsage | None) -> RoleSizing:
-    """Return a role's sizing with the newest measurements, as far as they are news."""
+    """Return a role's sizing with the newest measurements that differ enough to be written."""
     if usage is None:
         return sizing
     updates: dict[str, str] = {}
@@ -190,7 +190,7 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
     if problem is None and refused is not None and _taken_back(facts, refused) == sizing.role:
         problem = refused.message
     if problem is not None:
-        message = f"A memory limit of {sizing.grown_memory} cannot be had: {problem}"
+        message = f"The memory limit {sizing.grown_memory} cannot be granted: {problem}"
         return sizing.model_copy(
             update={"grown_memory": sizing.grown_from, "grown_from": None, "message": message, "at_maximum": False}
         )
@@ -201,7 +201,7 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
     is_rested = sizing.grown_time is None or facts.now - sizing.grown_time >= REST
     needed = next_limit(limit, parse(maximum), usage, is_killed=bool(killed), is_rested=is_rested)
     if needed is None or needed <= limit:
-        # It stays at its maximum until the maximum is raised, or its use has fallen: one report is enough.
+        # The role counts as at its maximum until the maximum is raised or its use has fallen: one report is enough.
         is_full = needed is not None or (sizing.at_maximum and parse(maximum) <= limit and _is_high(usage, limit))
         return sizing.model_copy(update={"at_maximum": is_full})
     return _grown(facts, sizing, usage, (limit, needed), killed)
@@ -215,7 +215,7 @@ def _grown(
     wanted = sizes.text_with_memory(size.text, change[1])
     obstacle = sizes.refusal(size.text, wanted, size.spec, pods[0].main) if pods else ""
     if obstacle:
-        # Without the limit, which varies with the measurements: status would be written for each.
+        # The message omits the limit, which varies with the measurements, so that status is written once.
         return sizing.model_copy(update={"message": f"Its memory limit cannot be raised: {obstacle}."})
     if killed:
         message = f"{_KILLED} of {killed}: limits.memory {before} -> {after}."
@@ -230,7 +230,7 @@ def _grown(
 def _held(facts: Facts) -> tuple[Reason, str] | None:
     """Return why no role of the job may grow."""
     if facts.queue.decides:
-        message = "Kueue fixes the requests of an admitted job, so that its pods cannot grow; sizes are recommended. "
+        message = "Kueue fixes the requests of an admitted job, so its pods cannot grow; sizes are recommended. "
         return Reason.QUEUE_FIXES_SIZES, f"{message}To grow, train without a queue."
     if not facts.snapshot.installation.resizes_pods:
         return Reason.RESIZE_NOT_SERVED, f"Sizes are only recommended: {resizing.NOT_SERVED}."
@@ -238,7 +238,7 @@ def _held(facts: Facts) -> tuple[Reason, str] | None:
 
 
 def _newest_kill(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> str:
-    """Return the pod whose process was killed for want of memory with the present limit; empty without one."""
+    """Return the pod in which the kernel killed a process for memory with the present limit; empty without one."""
     settled = None if sizing.grown_time is None else sizing.grown_time + SETTLE
 
     def counts(at: datetime | None) -> bool:
@@ -251,13 +251,13 @@ def _newest_kill(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> s
 
 
 def _kills(pod: Pod) -> Iterator[datetime | None]:
-    """Yield when runs of a pod's container were ended by the kernel for want of memory."""
+    """Yield the times at which the kernel ended runs of a pod's container for lack of memory."""
     ends = (pod.container.terminated, pod.container.last)
     return (end.finished_at for end in ends if end is not None and end.reason == "OOMKilled")
 
 
 def _is_being_resized(facts: Facts, role: str) -> bool:
-    """Whether a pod of a role does not have its present size yet, so that nothing is known about that size."""
+    """Whether a pod of a role does not have the present size yet, so that this size is not measured."""
     under_way = (ResizeState.IN_PROGRESS, ResizeState.DEFERRED)
     pods = facts.snapshot.pods_of(role)
     return any((pod.resize in under_way and not pod.deleting) or resizing.has_other_size(facts, pod) for pod in pods)

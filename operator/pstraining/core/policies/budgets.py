@@ -1,8 +1,8 @@
 """Is a replica's budget of failures spent?
 
-A budget is a replica's own: spec.<role>.backoff, else runPolicy.backoffLimit. With a window only the failures count
-that happened within windowSeconds before the newest one, so that no clock is needed and an operator that looks later
-comes to the same answer. The members of a shard share one budget.
+Each replica has a budget: spec.<role>.backoff, or else runPolicy.backoffLimit. With a window, only failures within
+windowSeconds before the newest one count. No clock is needed, and a later pass gives the same answer. The members of a
+shard share one budget.
 """
 
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ from pstraining.core.policies.failures import role_spec
 
 
 def limit(job: PSTrainingJob, role: str) -> int:
-    """How many failures one replica of a role may have."""
+    """Return the number of failures that one replica of a role may have."""
     own = role_spec(job, role).backoff.limit
     return job.spec.run_policy.backoff_limit if own is None else own
 
 
 def window(job: PSTrainingJob, role: str) -> timedelta | None:
-    """The time within which failures count; None for all of the job's life."""
+    """Return the time within which failures count; None for the job's whole life."""
     seconds = role_spec(job, role).backoff.window_seconds
     return None if seconds is None else timedelta(seconds=seconds)
 
 
 def remembered(job: PSTrainingJob, role: str, times: Iterable[datetime]) -> list[datetime]:
-    """The times of failures that are worth keeping: as many as can still spend the budget, the newest last."""
+    """Return the times of failures to keep, ascending: as many of the newest as can still spend the budget."""
     within = window(job, role)
     if within is None:
         return []
@@ -35,7 +35,7 @@ def remembered(job: PSTrainingJob, role: str, times: Iterable[datetime]) -> list
 
 
 def used(job: PSTrainingJob, role: str, records: Iterable[ReplicaRecord]) -> int:
-    """How much of a replica's budget its records have used."""
+    """Return how many failures of a replica's budget its records have used."""
     mine = list(records)
     if window(job, role) is None:
         return sum(r.failures for r in mine)

@@ -104,7 +104,7 @@ def _decided(job: PSTrainingJob, failure: Failure) -> End:
         message = f"{_words(failure)}: spec.failurePolicy.rules[{failure.decision.rule}] fails the job"
         return End(Condition.FAILED, Reason.FAILURE_RULE, message, replica)
     if TABLE[failure.decision.cause].final:
-        message = f"{_words(failure)}; another run would fail as well, so nothing was tried again"
+        message = f"{_words(failure)}; another run would fail as well, so it was not retried"
         return End(Condition.FAILED, Reason.BAD_SETTINGS, message, replica)
     policy = role_spec(job, failure.role).restart_policy
     if failure.role == names.WORKER and job.spec.worker.min_replicas is not None:
@@ -136,7 +136,7 @@ def _replica(role: str, index: int) -> str:
 
 
 def _words(failure: Failure) -> str:
-    """Return a failure in words."""
+    """Return a failure as text."""
     last = failure.last_failure
     line = f": {last.message}" if last.message else ""
     return f"pod {last.pod} ended with exit code {last.exit_code} ({last.reason}){line}"

@@ -1,9 +1,9 @@
 """May a part of a job with hot standbys continue by itself on nodes that do not answer?
 
-A node that is only cut off still runs its pods. With hot standbys, a chief there rightly continues training if a
-majority of the voters (every member, and the first witnesses) or every member is with it: no other part can then.
-If another process took a member's place meanwhile, both halves of the job would continue. So no member and no chief is
-deleted by force then. A part that may not continue has stopped before Kubernetes gives a node up: its leases last for
+A node that is only cut off still runs its pods. With hot standbys, a chief on such nodes continues training if a
+majority of the voters (every member, and the first witnesses) or every member is there. No other part of the job can
+then continue. If another process replaced a member meanwhile, both parts would continue, so no member and no chief is
+deleted by force. A part that must not continue stops before Kubernetes gives up its nodes, because its leases last for
 ten seconds.
 """
 
@@ -19,16 +19,16 @@ TOGETHER = timedelta(seconds=20)
 """Nodes that are cut off at one moment are given up within this time: kubelets report every 10 s, and the node
 controller looks every 5 s."""
 KNOWN = timedelta(seconds=60)
-"""A member that was created this long before is known on the other side, where it does not answer any more."""
+"""A member that was created this long before the loss is known to the tasks that are cut off."""
 
 
 def may_go_on(silent: int, voters: int, *, members_elsewhere: bool) -> bool:
     """Return whether the tasks that are cut off together may continue by themselves.
 
     Args:
-        silent: how many of the voters are there.
-        voters: how many there are in all.
-        members_elsewhere: whether a member that they know is not there.
+        silent: number of voters on the nodes that are cut off.
+        voters: number of all voters.
+        members_elsewhere: whether a member that these tasks know is on another node.
     """
     return 2 * silent > voters or not members_elsewhere
 
@@ -64,7 +64,7 @@ def goes_on(job: PSTrainingJob, snapshot: Snapshot) -> bool:
 
 
 def silent_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Return the nodes that may run pods and do not say so; a node that is gone or out of service runs nothing."""
+    """Return the nodes that may run pods but do not report; deleted nodes and nodes out of service run nothing."""
     silent = {p.node for p in snapshot.pods if p.silent or (snapshot.nodes is None and _is_given_up(p))}
     if snapshot.nodes is None:
         return frozenset(silent)

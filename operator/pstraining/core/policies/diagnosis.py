@@ -41,12 +41,12 @@ class Diagnosis:
 
 
 def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = None) -> Diagnosis | None:
-    """Return the first problem, those of parameter servers first because everything depends on them; None without one.
+    """Return the first problem; None without one. All other roles depend on parameter servers, which come first.
 
     Args:
         snapshot: the observed state.
         now: the current time.
-        among: the pods to diagnose; None for all.
+        among: the pods to diagnose; None for all pods.
     """
     candidates = sorted(snapshot.pods if among is None else among, key=by_role)
     pods = [p for p in candidates if not p.deleting and not p.finished]
@@ -56,9 +56,9 @@ def diagnose(snapshot: Snapshot, now: datetime, among: Iterable[Pod] | None = No
 
 
 def unexplained(snapshot: Snapshot, now: datetime) -> list[Pod]:
-    """Return the pods that have waited for a minute for their volumes, it seems, and do not say why."""
+    """Return the pods that have waited for a minute without a known cause, presumably for their volumes."""
     pods = (p for p in snapshot.pods if not (p.mounted or p.deleting or p.finished) and _is_overdue(p, now))
-    # Sorted last: every pass asks, and hardly any pod is left then.
+    # Sorted last, because every pass calls this and hardly any pods are left.
     return sorted((p for p in pods if diagnosis_of(replace(p, mount_failure=""), now) is None), key=by_role)
 
 
@@ -90,7 +90,7 @@ def diagnosis_of(pod: Pod, now: datetime) -> Diagnosis | None:
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, message, pod)
     if pod.blocked_init is not None and (pod.blocked_init.terminated or pod.blocked_init.last) is not None:
         return Diagnosis(Reason.INIT_CONTAINER_FAILED, _fails(pod, pod.blocked_init), pod)
-    if pod.mount_failure and not pod.mounted:  # one that was repeated with success stays an event for an hour
+    if pod.mount_failure and not pod.mounted:  # the event remains for an hour after a mount that succeeded later
         message = f"Pod {pod.name}: a volume cannot be mounted: {pod.mount_failure}; {look}"
         return Diagnosis(Reason.VOLUME_NOT_MOUNTED, message, pod)
     if container.waiting_reason == "CrashLoopBackOff":
@@ -121,12 +121,12 @@ def _refusals(snapshot: Snapshot, now: datetime) -> Iterator[Diagnosis]:
         look = f"see `kubectl describe {child.kind.lower()} {child.name}`"
         refusal, since = _refusal(child), _lacks_since(snapshot, child)
         if "exceeded quota" in refusal:
-            message = f"{child.kind} {child.name} can have no pod: {refusal}; raise the quota or ask for less"
+            message = f"{child.kind} {child.name} can have no pod: {refusal}; raise the quota or request less"
             yield Diagnosis(Reason.QUOTA_EXCEEDED, message)
         elif refusal:
             yield Diagnosis(Reason.PODS_REFUSED, f"{child.kind} {child.name} can have no pod: {refusal}; {look}")
         elif since is not None and now >= since + UNEXPLAINED_GRACE:
-            message = f"{child.kind} {child.name} has lacked a pod for a minute, and nothing says why; {look}"
+            message = f"{child.kind} {child.name} has lacked a pod for a minute without a reported cause; {look}"
             yield Diagnosis(Reason.STILL_WAITING, message)
 
 
@@ -171,7 +171,7 @@ def _lacks_since(snapshot: Snapshot, child: Child) -> datetime | None:
 
 
 def _waits_since(pod: Pod, now: datetime) -> datetime:
-    """Return when a pod began to wait; a time in the future for one that works or has ended."""
+    """Return when a pod began to wait; a time in the future if the pod works or has ended."""
     works = pod.ready if pod.role == names.PS else pod.container.runs_program
     if works or pod.container.terminated is not None:
         return now + UNEXPLAINED_GRACE
@@ -185,7 +185,7 @@ def _is_overdue(pod: Pod, now: datetime) -> bool:
 def _unexplained(pod: Pod) -> Diagnosis:
     if pod.container.running:
         others = "its launcher waits, or its readiness probe fails"
-        waits, look = "it runs, and is not ready" if pod.role == names.PS else others, f"`kubectl logs {pod.name}`"
+        waits, look = "it runs, but is not ready" if pod.role == names.PS else others, f"`kubectl logs {pod.name}`"
     else:
         waits, look = pod.container.waiting_reason or pod.phase, f"`kubectl describe pod {pod.name}`"
     message = f"Pod {pod.name} has not come up for a minute ({waits}); see {look}"

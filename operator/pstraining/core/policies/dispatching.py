@@ -1,12 +1,13 @@
 """Which writes are due for a job that MultiKueue sends to another cluster (spec.managedBy)?
 
-The job has no pods here, and its status is a copy of the status in the other cluster. Its Workload asks for quota in
-this cluster; Kueue then sends Workload and job, and removes both when the Workload here is gone or has no quota.
+The job has no pods here, and its status is a copy of the status in the other cluster. Its Workload requests quota in
+this cluster. Kueue then sends the Workload and the job, and removes both when the Workload here is deleted or loses its
+quota.
 
     no Workload                          create it
     suspended by its user                delete it: the job leaves the other cluster
     the job has changed                  with quota: delete it; without: correct it: the job is sent again
-    evicted, and stopped over there      clear the admission: quota is given back
+    evicted, and stopped there           clear the admission: quota is returned
     ended                                nothing: Kueue marks the Workload as finished
 """
 
@@ -54,7 +55,7 @@ def _kept(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
 
 
 def due(facts: Facts) -> datetime | None:
-    """Return when an evicted job gives its quota back; None if it is not evicted."""
+    """Return when an evicted job returns its quota; None if it is not evicted."""
     current = facts.queue.current
     if current is None or not current.has_quota or not current.is_evicted:
         return None

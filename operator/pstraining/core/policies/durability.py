@@ -1,4 +1,4 @@
-"""Do the checkpoints of a job outlive its pods, by its spec? Status, event and CLI use the same words. Pure."""
+"""Do the checkpoints of a job outlive its pods, by its spec? Status, event and CLI use the same text. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,10 +7,10 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import CheckpointSpec
 
 _NOT_DURABLE: Final = {
-    "emptyDir": "is an emptyDir: checkpoints go with the chief's pod.",
+    "emptyDir": "is an emptyDir: checkpoints are deleted with the chief's pod.",
     "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
 }
-# Programs may save by themselves, in an object store for example: the operator cannot know it.
+# The operator cannot observe whether a program saves by itself, for example in an object store.
 _NOT_SET: Final = (
     "is not set: the operator keeps no checkpoint of this job. When its pods end, the parameters are lost unless the "
     "program saves them itself. Set spec.checkpoint to keep them on a volume."
@@ -25,7 +25,7 @@ class NotDurable:
     field: str
     """The field to change."""
     message: str
-    """What is wrong with it; the field is the subject."""
+    """The problem, as a predicate whose subject is the field."""
 
 
 def not_durable(checkpoint: CheckpointSpec | None) -> NotDurable | None:

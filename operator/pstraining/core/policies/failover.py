@@ -25,7 +25,7 @@ from pstraining.resources import services, standbys
 from pstraining.resources.services import Pointer
 
 START_GRACE = timedelta(seconds=30)
-"""The time that a pod may take to start. Before, it has no state to lose, and a chief may be connecting to it."""
+"""The time that a pod may take to start. It has no state to lose until then, and a chief may be connecting to it."""
 
 
 class LossCause(StrEnum):
@@ -54,7 +54,7 @@ class Loss:
 
     @property
     def words(self) -> str:
-        """The loss in words."""
+        """The loss as text."""
         return f"{self.cause} {self.detail}".strip()
 
 
@@ -102,7 +102,7 @@ def usable(pod: Pod) -> bool:
 
 
 def promotions(job: PSTrainingJob, snapshot: Snapshot, shards: tuple[ShardState, ...]) -> Iterator[Apply]:
-    """Promote the successors: one write to the Service of each."""
+    """Promote the successors, each by one write to its shard's Service."""
     for shard in shards:
         service = _service(job, snapshot, shard.index)
         if shard.successor is not None and shard.loss is not None and service is not None:
@@ -174,7 +174,7 @@ def lost(primary: Pod | None, now: datetime, new_term: datetime | None = None) -
     """Return why a shard's primary cannot serve; None if it serves or is still starting.
 
     Args:
-        primary: its pod.
+        primary: the primary's pod; None without one.
         now: the present time.
         new_term: when the chief was replaced, which restarts every server in place.
     """

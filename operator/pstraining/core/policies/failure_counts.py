@@ -88,7 +88,7 @@ class FailureCounts:
 
 
 def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
-    """Return the key of a counter; each member of a shard has its own, so that their runs are not mixed up."""
+    """Return the key of a counter; each member of a shard has a separate one, so that their runs are not mixed up."""
     return replica.role, replica.index, replica.member
 
 
@@ -104,7 +104,7 @@ def count_failures(
         stops: whether pods are deleted for another number of shards.
     """
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
-    # The record of a replica that was scaled away ends with its last pod; a later replica of its number starts at 0.
+    # The record of a replica that was scaled down ends with its last pod; a later replica of its number starts at 0.
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
     failures = []
     since, change = _since(status), began(status)
@@ -174,7 +174,7 @@ def _since(status: PSTrainingJobStatus) -> datetime | None:
 
 
 def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, job_restarts: int) -> bool:
-    """Whether failures of a pod count: not before a suspension or restart, when scaled away, or after success."""
+    """Whether failures of a pod count: not before a suspension or restart, after a scale-down, or after success."""
     current = pod.created >= start_time and pod.job_restarts == job_restarts
     return current and _wanted(job, pod) and not succeeded(job, pod)
 
@@ -193,7 +193,7 @@ def _decide(job: PSTrainingJob, pod: Pod) -> Decision:
     end, why = newest_end(pod), cause(pod)
     code = None if end is None else end.exit_code
     if why is FailureReason.ERROR and code == 0 and runs_for_ever(job, pod.role, pod.index):
-        return Decision(Consequence.RESTART_FREE, why)  # no failure: rules are about failures
+        return Decision(Consequence.RESTART_FREE, why)  # not a failure, so no rule applies
     return decide(job, pod.role, why, code)
 
 
@@ -239,7 +239,7 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
 
 
 def _stays(job: PSTrainingJob, pod: Pod, change: StatusCondition) -> bool:
-    """Whether a pod stays while its program is started again for another number of servers."""
+    """Whether a pod stays while its program restarts for another number of servers."""
     older = pod.created < change.last_transition_time
     return older and change.reason != Reason.RESHARDING and _wanted(job, pod)
 
@@ -259,11 +259,11 @@ _STOPPED = (128 + 9, 128 + 15)
 def _free(pod: Pod, decision: Decision, new: int) -> int:
     """Return how many of the newly ended runs do not count."""
     if decision.cause is FailureReason.NODE_LOST and decision.consequence is Consequence.RESTART_FREE:
-        return new  # a node that is back reports ends from after Kubernetes had given its pods up
+        return new  # a node that is back reports ends that happened after Kubernetes gave up its pods
     if TABLE[decision.cause].disruption:
         if decision.consequence is not Consequence.RESTART_FREE:
             return 0
-        # Kubernetes caused the last end. It also caused the one before if that was by signal: the kubelet may start a
+        # Kubernetes caused the last end. It also caused the previous one if a signal ended it: the kubelet may start a
         # container once more between the signal and the end of the pod.
         before = pod.container.last
         stopped = before is not None and before.exit_code in _STOPPED

@@ -47,9 +47,9 @@ class Row:
 
 TABLE: dict[FailureReason, Row] = {
     FailureReason.ERROR: Row("the program ends with another code than 0", "exit code"),
-    FailureReason.OOM_KILLED: Row("the kernel kills it over its memory limit", "container reason OOMKilled"),
+    FailureReason.OOM_KILLED: Row("the kernel kills it at its memory limit", "container reason OOMKilled"),
     FailureReason.START_TIMEOUT: Row(
-        "the launcher gave up waiting for the parameter servers", f"exit code {contract.EXIT_START_TIMEOUT}"
+        "the launcher has waited too long for the parameter servers", f"exit code {contract.EXIT_START_TIMEOUT}"
     ),
     FailureReason.BAD_SETTINGS: Row(
         "the program or the job's settings are wrong, so another run would fail as well",
@@ -64,12 +64,12 @@ TABLE: dict[FailureReason, Row] = {
         disruption=True,
     ),
     FailureReason.PREEMPTED: Row(
-        "made room for a pod of higher priority",
+        "preempted by a pod of higher priority",
         "condition DisruptionTarget: PreemptionByScheduler; pod reason Preempting",
         disruption=True,
     ),
     FailureReason.NODE_LOST: Row(
-        "its node does not answer any more, or is gone",
+        "its node no longer answers, or was deleted",
         "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost",
         disruption=True,
     ),

@@ -1,7 +1,7 @@
-"""Which pods have to be placed together, and which children wait until they are?
+"""Which pods have to be placed together, and which children wait for their placement?
 
 The gang is placed as a whole: until every member has a node, only members are created, so that the scheduler counts no
-other pods. Pods that run never wait for pods that do not:
+other pods. Running pods never wait for pods without a node:
 
 - members that have succeeded or were given up need no node any more;
 - a job that is placed and then scaled up keeps its smaller gang until the new members are placed. A larger gang would
@@ -51,7 +51,7 @@ def group(facts: Facts) -> dict[str, Any] | None:
 
 
 def is_waiting(facts: Facts) -> bool:
-    """Whether the job has a gang of which a member has no node."""
+    """Whether the job has a gang, and a member of it has no node."""
     return gang.provider(facts.job) is not None and not facts.gang_is_placed
 
 
@@ -103,13 +103,13 @@ def explained(facts: Facts, trouble: Diagnosis | None) -> Diagnosis | None:
     if trouble.reason is Reason.UNSCHEDULABLE:
         message = (
             f"The gang of {asked} pods waits: there is no room for all of them at once, and none starts without the "
-            f"others. `kubectl pstraining status {facts.snapshot.name}` has the scheduler's words for each"
+            f"others. `kubectl pstraining status {facts.snapshot.name}` shows the scheduler's message for each"
         )
         return Diagnosis(Reason.WAITING_FOR_GANG, message)
     if trouble.reason is Reason.STILL_WAITING and trouble.pod is not None and not trouble.pod.node:
         message = (
-            f"The gang of {asked} pods waits, and no scheduler has said why: does {scheduler.product} run, as the "
-            "scheduler that the pods' schedulerName names?"
+            f"The gang of {asked} pods waits, and no scheduler has reported why: check that {scheduler.product} runs "
+            "as the scheduler that the pods' schedulerName names"
         )
         return Diagnosis(Reason.WAITING_FOR_GANG, message)
     return trouble

@@ -1,8 +1,9 @@
 """Which memory do the pods of a role have, where it has grown beyond the spec?
 
-The grown limit is kept in status.autoscaling, and the spec stays the user's: a size applies that is the larger of both.
-So it survives the operator, a larger size in the spec wins, and no GitOps tool finds a difference. All that is made
-from the job, such as templates, sizes and the sum of a gang, is made from the grown one (core/facts.py).
+The grown limit is kept in status.autoscaling, and the operator does not change the spec: the larger of both sizes
+applies. The grown limit therefore survives the operator, a larger size in the spec wins, and GitOps tools find no
+difference. Everything that is rendered from the job, such as templates, sizes and the sum of a gang, is rendered from
+the grown job (core/facts.py).
 """
 
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from pstraining.resources import pods, sizes
 from pstraining.resources.resource_requests import parse
 
 TRIAL: Final = timedelta(seconds=120)
-"""Time for which a change of a size is taken back if a node cannot grant it, or the API server refuses it."""
+"""Time during which a change of a size is withdrawn if a node cannot grant it, or the API server refuses it."""
 
 
 def effective(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, now: datetime) -> PSTrainingJob:
@@ -57,7 +58,7 @@ def applied(job: PSTrainingJob, sizing: RoleSizing, snapshot: Snapshot, now: dat
 
 
 def infeasible(sizing: RoleSizing, snapshot: Snapshot, now: datetime) -> str | None:
-    """Return the message of a node that can never grant the newest size; None if no node says that."""
+    """Return the message of a node that can never grant the newest size; None if no node reports this."""
     if sizing.grown_from is None or not is_trial(sizing, now):
         return None
     found = (p for p in snapshot.pods_of(sizing.role) if p.resize is ResizeState.INFEASIBLE and not p.deleting)
@@ -65,5 +66,5 @@ def infeasible(sizing: RoleSizing, snapshot: Snapshot, now: datetime) -> str | N
 
 
 def is_trial(sizing: RoleSizing, now: datetime) -> bool:
-    """Whether the newest size is so new that it is taken back if it cannot be had."""
+    """Whether the newest size is so new that it is withdrawn if it is refused or cannot be granted."""
     return sizing.grown_time is not None and now - sizing.grown_time <= TRIAL

@@ -1,6 +1,6 @@
-"""What roles without accelerators get from the worker's template that suits workers on GPU nodes alone. Pure.
+"""Which settings do other roles inherit from the worker's template although they only suit workers on GPU nodes? Pure.
 
-Status, event and CLI use the same words.
+Status, event and CLI use the same text.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class Inherited:
 
     field: str
     message: str
-    """What follows from it; the field is the subject."""
+    """The consequence, as a predicate whose subject is the field."""
 
 
 def inherited(spec: PSTrainingJobSpec) -> list[Inherited]:
-    """Return the settings of workers with accelerators that other roles run with because they have none of their own.
+    """Return the settings of workers with accelerators that other roles inherit because they have no such settings.
 
     Args:
         spec: a job's spec whose templates have containers.

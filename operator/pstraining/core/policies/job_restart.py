@@ -24,13 +24,13 @@ def is_exceeded(facts: Facts) -> bool:
 
 
 def is_due(facts: Facts) -> bool:
-    """Whether a workload from before the newest restart is left."""
+    """Whether a workload exists from before the newest restart."""
     workloads, restarts = teardown.workloads(facts.snapshot), facts.status.job_restarts
     return any(max(0, c.number(names.LABEL_RESTART_ATTEMPT)) < restarts for c in workloads)
 
 
 def labelled(manifest: dict[str, Any], restarts: int) -> dict[str, Any]:
-    """Return a child with the restart count as a label, where it holds pods; count 0 needs none."""
+    """Return a child with the restart count as a label, if it has pods; count 0 needs no label."""
     template = manifest["spec"].get("template") if "spec" in manifest else None
     if restarts == 0 or template is None:
         return manifest

@@ -2,8 +2,8 @@
 
 Fields that are fixed while a job runs may change while it is suspended. If it is resumed before the operator has
 stopped it, its pods still run with the former values: other training settings, or other voters, two majorities of which
-need not meet. The job then stops in order first, as it was asked to, and all of it is created again. Level-based: what
-holds pods carries a hash of these fields (resources/fixed_fields.py).
+need not meet. The job then first stops in order, as the suspension requested, and is created again. Level-based: every
+child with pods carries a hash of these fields (resources/fixed_fields.py).
 """
 
 from pstraining.api import names
@@ -16,12 +16,12 @@ from pstraining.resources import fixed_fields
 
 
 def is_due(job: PSTrainingJob, snapshot: Snapshot) -> bool:
-    """Whether something exists that was created from other values."""
+    """Whether a child exists that was created from other values of these fields."""
     carried = {c.annotations.get(names.ANNOTATION_FIXED) for c in teardown.workloads(snapshot)}
     return any(fixed_fields.differ(job, found) for found in carried)
 
 
 def began(status: PSTrainingJobStatus) -> StatusCondition | None:
-    """Return the condition Restarting while it is true for this reason: ends of older pods are no failures."""
+    """Return the condition Restarting while it is true for this reason: ends of older pods are not failures."""
     true = (c for c in status.conditions if c.type == Condition.RESTARTING and c.status == "True")
     return next((c for c in true if c.reason == Reason.SPEC_CHANGED), None)

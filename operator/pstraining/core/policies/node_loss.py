@@ -34,7 +34,8 @@ _CLAIM = "persistentVolumeClaim"
 def marked(snapshot: Snapshot, now: datetime) -> Snapshot:
     """Return the snapshot with `silent` and `lost` set on its pods.
 
-    A silent pod is not reported on now. A lost pod will not be reported on any more, or its reports do not count.
+    The node of a silent pod does not report now. The node of a lost pod will never report again, or its reports do not
+    count.
     """
     return replace(snapshot, pods=tuple(_marked(snapshot, p, now) for p in snapshot.pods))
 
@@ -55,12 +56,12 @@ def force_deletions(job: PSTrainingJob, snapshot: Snapshot, now: datetime) -> It
 
 
 def diagnose(job: PSTrainingJob, snapshot: Snapshot, among: Collection[Pod] | None = None) -> Diagnosis | None:
-    """Return the first pod that makes the job wait for a lost node, else the first one to be replaced.
+    """Return the first pod that makes the job wait for a lost node, or else the first pod to be replaced.
 
     Args:
         job: the job.
-        snapshot: what is observed.
-        among: the pods that matter; all if not given.
+        snapshot: the observed state.
+        among: the pods to diagnose; None for all pods.
     """
     pods = snapshot.pods if among is None else among
     replaced = {(p.role, p.index) for p in pods if p.container.running and not p.deleting and not p.terminal}
@@ -83,7 +84,7 @@ def is_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> bool:
 
 
 def stands_still(job: PSTrainingJob, snapshot: Snapshot) -> Diagnosis | None:
-    """Return the first member whose part of a job may continue elsewhere: nothing trains here then."""
+    """Return the first member whose part of a job may continue elsewhere, so that no other part trains."""
     members = (p for p in snapshot.pods_of(names.PS) if p.lost and _may_go_on(job, snapshot, p))
     return next((Diagnosis(Reason.NODE_LOST, why_held(job, snapshot, p), p) for p in members), None)
 
@@ -100,7 +101,7 @@ def why_held(job: PSTrainingJob, snapshot: Snapshot, pod: Pod) -> str:
         return _words(pod, "has a volume that no other node can mount before the node is back") + _OR_ALLOW
     if _may_go_on(job, snapshot, pod):
         why = "may continue training there: nodes that do not answer hold most of the job's voters, or all of its state"
-        return _words(pod, f"{why}. It is replaced when they answer again, or are gone") + "."
+        return _words(pod, f"{why}. It is replaced when they answer again, or are deleted") + "."
     return ""
 
 
@@ -124,7 +125,7 @@ _OR_ALLOW = ", or set spec.runPolicy.forceDeleteVolumes for volumes that two nod
 
 def _words(pod: Pod, why: str) -> str:
     return (
-        f"Pod {pod.name} is lost with its node {pod.node} and {why}. If nothing runs there any more: "
+        f"Pod {pod.name} is lost with its node {pod.node} and {why}. If nothing runs on the node: "
         f"`kubectl taint node {pod.node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute`"
     )
 
@@ -134,7 +135,7 @@ def _waits(pod: Pod) -> str:
 
 
 def _is_wanted(snapshot: Snapshot, pod: Pod) -> bool:
-    """Whether a pod is replaced: workers that were scaled away or have succeeded are not."""
+    """Whether a pod is replaced: workers that were scaled down or have succeeded are not."""
     if pod.role != names.WORKER:
         return True
     child = snapshot.child(Kind.DEPLOYMENT, names.worker_name(snapshot.name, pod.index))

@@ -1,4 +1,4 @@
-"""How the owner references of a child are replaced."""
+"""The replacement of a child's owner references."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from pstraining.core.snapshot import Child
 
 
 def replaced_owners(child: Child, job_uid: str, own: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Return the parts of a `Replace` that leaves a child the owners that are not this job, and `own`.
+    """Return the parts of a `Replace` that sets a child's owners to its present ones without this job, and `own`.
 
-    The whole list is replaced: the version shows that no other client has changed it since.
+    The whole list is replaced; the version ensures that no other client has changed it since.
     """
     metadata = child.manifest["metadata"]
     others = [o for o in metadata.get("ownerReferences") or () if o.get("uid") != job_uid]

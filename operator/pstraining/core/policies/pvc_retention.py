@@ -1,7 +1,7 @@
 """Which claims are left over after ps.replicas was reduced?
 
-The planner asks this only while the job runs with its new number of servers. A pod of a removed shard may still
-terminate then; it holds its claim until it ends (Kubernetes' own protection).
+The planner uses this only while the job runs with its new number of servers. A pod of a removed shard may still be
+terminating; Kubernetes keeps its claim until it ends.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from pstraining.resources import volume_claims
 
 
 def left_over(job: PSTrainingJob, snapshot: Snapshot, servers: int) -> Iterator[Delete]:
-    """Delete the claims of removed shards, if the retention policy asks for it.
+    """Delete the claims of removed shards, if the retention policy requests it.
 
     Args:
         job: the job.

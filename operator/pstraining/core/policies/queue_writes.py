@@ -1,4 +1,4 @@
-"""The writes to Kueue's Workloads that several policies decide about."""
+"""Writes to Kueue's Workloads that several policies share."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def corrected(facts: Facts, current: QueueWorkload) -> Iterator[Replace]:
 
 
 def reprioritized(facts: Facts) -> Iterator[Replace]:
-    """Give the Workloads of a running job its new WorkloadPriorityClass; Kueue lets no other class change then."""
+    """Give the Workloads of a running job its new WorkloadPriorityClass, the only class that Kueue then lets change."""
     found = facts.queue.priority
     if found is None or found.group != kueue.GROUP or facts.queue.prebuilt:
         return
@@ -52,7 +52,7 @@ def patched(workload: QueueWorkload, status: Mapping[str, Any], reason: Reason) 
 
 
 def quota_returned(facts: Facts, current: QueueWorkload) -> PatchStatus:
-    """Clear the admission of an evicted Workload, which gives its quota back; the conditions have Kueue's words."""
+    """Clear the admission of an evicted Workload, which returns its quota; conditions use Kueue's own messages."""
     evicted = current.condition(QueueCondition.EVICTED)
     reason, message = str(evicted["reason"]), str(evicted["message"])
     changed = current.with_conditions(
@@ -61,6 +61,6 @@ def quota_returned(facts: Facts, current: QueueWorkload) -> PatchStatus:
         (QueueCondition.ADMITTED, False, "NoReservation", "The workload has no reservation"),
         (QueueCondition.REQUEUED, reason in REQUEUED_REASONS, reason, message),
     )
-    # PodsReady goes, too: the next start is counted from its own admission.
+    # PodsReady is removed as well: the time of the next start counts from the next admission.
     kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
     return patched(current, {"admission": None, "reclaimablePods": None, "conditions": kept}, Reason.QUOTA_RETURNED)

@@ -1,20 +1,20 @@
-"""Which writes to Kueue's Workloads are due, so that quota is asked for, held and given back in time?
+"""Which writes to Kueue's Workloads are due, so that quota is requested, held and returned in time?
 
     the job has ended, and only pods that stay are left     Finished
-    suspended by its user, or without a queue, and stopped  the Workloads are deleted: quota is given back
+    suspended by its user, or without a queue, and stopped  the Workloads are deleted: quota is returned
     no Workload, and stopped                                create it
-    the Workload asks for other pods, and is stopped        with quota: delete it; without: correct it
+    the Workload requests other pods, and is stopped        with quota: delete it; without: correct it
     another WorkloadPriorityClass is wanted                 write it
-    stopped, and its former workers gave quota back         delete it: the next run needs all
-    evicted, and stopped                                    clear the admission: quota is given back; delete it if the
+    stopped, and its former workers returned quota          delete it: the next run needs all of the quota
+    evicted, and stopped                                    clear the admission: quota is returned; delete it if the
                                                             job would get another one now
     sent by MultiKueue with other pods, and stopped         Finished: MultiKueue sends the job again
     admitted, and more workers are wanted                   create a Workload that replaces it (a slice)
     admitted, and fewer workers are wanted and left         lower its count
     admitted                                                report pods that are ready, and those that have ended
 
-Quota is held until no pod is left, which makes preemption safe. Every write is decided from the observed state alone,
-so that an operator that starts anywhere continues there. The contract is that of Kueue's jobframework
+Quota is held until no pod is left, which makes preemption safe. Every write is decided from the observed state only, so
+an operator that starts in any state continues from it. The contract is that of Kueue's jobframework
 (https://kueue.sigs.k8s.io/docs/tasks/dev/integrate_a_custom_job/).
 """
 
@@ -44,11 +44,11 @@ from pstraining.resources.installation import KueueSupport
 from pstraining.resources.kueue import SliceChain
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""After this time, an object of Kueue is read again that a job lacks: no watch reports that it exists now."""
+"""Time after which a missing object of Kueue is read again, because no watch reports its creation."""
 
 
 def look_again(facts: Facts) -> datetime | None:
-    """Return when a job that lacks an object of Kueue is looked at again; None if it lacks none."""
+    """Return the time of the next pass for a job that lacks an object of Kueue; None if it lacks none."""
     is_due = facts.queue.support is KueueSupport.ON and facts.queue.lacks_object
     return facts.now + LOOK_AGAIN if is_due else None
 
@@ -71,7 +71,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     elif is_over and state.is_admitted and state.is_spent:
         yield from deletions([current], Reason.NOT_DESIRED)
     elif state.is_admitted:
-        # One write to a Workload a pass: the next one needs its new version.
+        # One write to a Workload per pass: the next write needs its new version.
         reports: tuple[Action, ...] = () if state.former is not None else tuple(_reported(facts, current))
         yield from reports or tuple(reprioritized(facts)) or _scaled(facts, current)
     elif is_over:
@@ -79,7 +79,7 @@ def changes(facts: Facts) -> Iterator[Action]:
 
 
 def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
-    """Report the end of a job to Kueue once no pod of it is about to go, which gives the quota back."""
+    """Report the end of a job to Kueue, which returns the quota, once none of its pods is about to be deleted."""
     if any(not pod.over and _is_about_to_go(facts, pod) for pod in facts.snapshot.pods):
         return
     reason = "Succeeded" if end is Condition.SUCCEEDED else "Failed"
@@ -90,7 +90,7 @@ def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
 
 
 def _is_about_to_go(facts: Facts, pod: Pod) -> bool:
-    """Whether a pod is being deleted, or will be: the garbage collector follows a moment after its owner is gone."""
+    """Whether a pod is being or will be deleted; the garbage collector deletes it shortly after its owner."""
     name = facts.snapshot.name
     match pod.role:
         case names.PS:
@@ -106,7 +106,7 @@ def _is_about_to_go(facts: Facts, pod: Pod) -> bool:
 
 
 def _first(facts: Facts) -> Iterator[Action]:
-    """Create the Workload, once former ones are gone; MultiKueue sends one with the job."""
+    """Create the Workload, once former ones are deleted, unless MultiKueue sends one with the job."""
     state = facts.queue
     if state.prebuilt:
         return
@@ -127,7 +127,7 @@ def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         else:
             yield from deletions([current], Reason.SPEC_CHANGED)
         return
-    # One Workload is left: the others ask for pods beside those of a job that does not run.
+    # One Workload stays: the others request pods in addition to those of a running job.
     yield from deletions([w for w in state.live if w is not current], Reason.NOT_DESIRED)
     if state.prebuilt:
         if not state.matches:
@@ -147,12 +147,12 @@ def _out_of_sync(facts: Facts, current: QueueWorkload) -> PatchStatus:
 
 
 def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
-    """Ask for more workers by a slice, or give up the quota of workers that are gone."""
+    """Request more workers by a slice, or return the quota of workers that have ended."""
     state, pending = facts.queue, facts.queue.next_slice
     wanted, asked = state.job.spec.worker.replicas, current.terms.workers
     if not current.is_elastic:
         return
-    # Workers that have given their quota back are counted in it, as long as the Workload lives.
+    # The count includes workers that have returned their quota, as long as the Workload exists.
     needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
     if pending is not None and needed <= asked:
         yield from deletions([pending], Reason.NOT_DESIRED)
@@ -166,12 +166,12 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
 
 
 def _leaves(pod: Pod, state: QueueState, wanted: int) -> bool:
-    """Whether a worker's pod still runs that is not wanted any more."""
+    """Whether a pod is that of a superfluous worker and still runs."""
     return not pod.over and (pod.index >= wanted or pod.index in state.retired)
 
 
 def _recounted(workload: QueueWorkload, workers: int) -> Replace:
-    """Set the number of workers that a Workload asks for."""
+    """Set the number of workers that a Workload requests."""
     index = list(workload.counts).index(names.WORKER)
     parts = {f"/spec/podSets/{index}/count": workers}
     return Replace(Kind.WORKLOAD, workload.name, workload.child.uid, parts, Reason.SPEC_CHANGED)
@@ -191,7 +191,7 @@ def _reported(facts: Facts, current: QueueWorkload) -> Iterator[PatchStatus]:
 
 
 def _reclaimable(facts: Facts, current: QueueWorkload) -> int:
-    """Return the number of admitted workers that have ended for good, and whose pods are gone."""
+    """Return the number of admitted workers that have ended for good and whose pods are deleted."""
     left = {p.index for p in facts.snapshot.pods_of(names.WORKER) if not p.over}
     retired = sum(i not in left for i in facts.retired_workers if i < facts.job.spec.worker.replicas)
     return min(current.count(names.WORKER) or 0, retired)

@@ -1,31 +1,32 @@
 """Does the number of parameter servers change, and which step is the job in?
 
-The parameters are partitioned over the servers when a chief starts, so another number of servers requires a restart of
-the programs from a checkpoint. This is a layout. The pods of workers and of servers stay:
+The parameters are partitioned over the servers when a chief starts. Such a partition is a layout, and another number of
+servers requires a restart of the programs from a checkpoint. The pods of workers and of servers stay:
 
-    START_SERVERS  more servers are wanted, and not all of them run: they start beside training, without any state
-    SAVE           with hot standbys: the chief is asked to save; it shuts updates out, and ends once all of it is saved
+    START_SERVERS  more servers are wanted, and not all of them run: they start during training, without any state
+    SAVE           with hot standbys: the chief shuts out updates, saves the state, and ends once all of it is saved
     STOP_LEADER    the leader stops and may save, while the servers of the current layout serve
-    SWITCH         the leader is over: one write to the StatefulSet records the next layout
+    SWITCH         the leader has ended: one write to the StatefulSet records the next layout
     STEADY         the layout is the spec's: the cluster map has it, and the next attempt of the chief starts
     REPLACE_ALL    the job stops in order, and all of its pods are created again
 
-A layout is only switched while no leader runs, and the next leader has another term. So no two layouts are trained at
-once. Every launcher follows the number of the layout in the cluster map, starts its program or server again in its
+A layout is only switched while no leader runs, and the next leader has another term, so two layouts are never trained
+at once. Every launcher follows the number of the layout in the cluster map, restarts its program or server in its
 container, and starts no program before every server has the same number. Level-based: the StatefulSet is annotated with
-the layout, and any step may be left again. A new server that is lost, or another change of the spec, only gives another
-step; training then continues with the current layout.
+the layout, and no step is binding. If a new server is lost or the spec changes again, the next pass computes another
+step, and training continues with the current layout.
 
-The write is one to the StatefulSet of the primaries. Those of warm standbys are copies of its record: the highest
-number counts, and copies follow before the cluster map does. A StatefulSet that is lost costs no layout.
+The layout is recorded by one write to the StatefulSet of the primaries. The StatefulSets of warm standbys have copies
+of the record: the highest number counts, and the copies are written before the cluster map. The loss of one StatefulSet
+therefore does not lose the layout.
 
-Hot standbys have every acknowledged update, so the state that they serve is only thrown away once it is saved. The
-chief then ends with an exit code of its own, which is the evidence of it. A chief that ends otherwise, or whose state
-cannot be saved, gives no other layout: training continues. Without a chief, or a checkpoint that outlives its pod, all
-pods are replaced.
+Hot standbys have every acknowledged update, so their state is only discarded once it is saved. The chief then ends with
+a separate exit code, which proves that the state is saved. If the chief ends otherwise, or cannot save the state, the
+layout does not change and training continues. Without a chief, or a checkpoint that outlives its pod, all pods are
+replaced.
 
-Jobs that run with the launcher of a former version have no number. Their pods are replaced. If only the replicas of a
-StatefulSet were changed by hand, they are corrected.
+Jobs that run with the launcher of a former version have no number; their pods are replaced. If a user has only changed
+the replicas of a StatefulSet, they are corrected.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ from pstraining.resources.layout import ServerLayout
 
 
 class ReshardingStep(Enum):
-    """What a job does about the number of its servers."""
+    """The next step of a job towards the number of servers in its spec."""
 
     START_SERVERS = "more servers are wanted, and not all of them run"
     SAVE = "the chief saves the state and ends, while hot standbys keep it"
@@ -57,7 +58,7 @@ class ReshardingStep(Enum):
 
 @dataclass(frozen=True)
 class Resharding:
-    """The layout of a job, and the next step towards that of its spec."""
+    """The layout of a job, and the next step towards the layout of its spec."""
 
     step: ReshardingStep
     current: int
@@ -65,7 +66,7 @@ class Resharding:
     wanted: int
     """The number of shards in the spec."""
     running: int = 0
-    """How many of the shards that only the next layout has are up."""
+    """Number of running shards among those that only the next layout has."""
     number: int = 1
     """The number of the current layout."""
     term: int = 1
@@ -111,16 +112,16 @@ def annotations(shards: int, layout: int, term: int | None = None) -> dict[str, 
     """Return the annotations that record a layout.
 
     Args:
-        shards: its number of shards.
-        layout: its number.
-        term: the first term of the chief that trains it; None without hot standbys.
+        shards: the layout's number of shards.
+        layout: the layout's number.
+        term: the first term of the chief that trains the layout; None without hot standbys.
     """
     found = {names.ANNOTATION_SHARDS: str(shards), names.ANNOTATION_LAYOUT: str(layout)}
     return found if term is None else found | {names.ANNOTATION_LAYOUT_TERM: str(term)}
 
 
 def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
-    """Return the layout of a job, and the next step towards that of its spec.
+    """Return the layout of a job, and the next step towards the layout of its spec.
 
     Args:
         job: the job, with the number of servers in its spec.
@@ -136,7 +137,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
         )
     layout, current, term = max(recorded.values())
     is_hot = standbys.is_hot(job)
-    newest = _newest(snapshot) if is_hot else 0  # a pass over other jobs has no use for it
+    newest = _newest(snapshot) if is_hot else 0  # other jobs do not need it
     if is_hot and current != wanted and not _can_save(job):
         return Resharding(ReshardingStep.REPLACE_ALL, wanted, wanted, leader_may_run=leader)
     running = sum(_is_up(job, snapshot.pods_of(names.PS, index)) for index in range(current, wanted))
@@ -147,7 +148,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
         saved &= all(p.over for p in snapshot.pods_of(names.CHIEF))
     step = next_step(current, wanted, running, leader_may_run=leader, saved=saved)
     if step is not ReshardingStep.STEADY and (primaries is None or primaries.name not in recorded):
-        step = ReshardingStep.START_SERVERS  # the next layout is recorded on no other: it is created again first
+        step = ReshardingStep.START_SERVERS  # only this StatefulSet can record the next layout, so it is created first
     known = (current, wanted, running, layout, term, newest + 1, is_hot)
     return Resharding(step, *known, leader and step is not ReshardingStep.SWITCH, primaries or sets[0])
 
@@ -160,7 +161,7 @@ def next_step(
     Args:
         current: the number of servers of the current layout.
         wanted: the number of servers in the spec.
-        running: how many of the shards are up that only the next layout has.
+        running: number of running shards among those that only the next layout has.
         leader_may_run: whether the leader exists or may still write a checkpoint.
         saved: whether the newest chief has ended with the whole state saved; None without hot standbys.
     """
@@ -181,11 +182,11 @@ def has_saved(job: PSTrainingJob, pod: Pod) -> bool:
 
 
 def effective(job: PSTrainingJob, resharding: Resharding) -> PSTrainingJob:
-    """Return the job as it runs: with as many servers as training has.
+    """Return the job as it runs: with the number of servers that training has.
 
     Args:
         job: the job, with the number of servers in its spec.
-        resharding: its layout.
+        resharding: the job's layout.
     """
     if resharding.current == job.spec.ps.replicas:
         return job
@@ -200,7 +201,7 @@ def progress(
 
     Args:
         job: the job.
-        resharding: its layout, and the next step.
+        resharding: the job's layout, and the next step.
         stored: the condition as stored.
         runs: whether training runs.
         trouble: why a server of the next layout does not run; empty if that is not known.
@@ -219,7 +220,7 @@ def progress(
         message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"
         return True, Reason.CHECKPOINTING, message
     if step is ReshardingStep.REPLACE_ALL:
-        return True, Reason.RESHARDING, f"All pods go and come back for ps.replicas {count}; {_base(job)}"
+        return True, Reason.RESHARDING, f"All pods are replaced for ps.replicas {count}; {_base(job)}"
     if step is ReshardingStep.STEADY and (stored is None or stored.status != "True"):
         return None
     if step is ReshardingStep.STEADY and runs:
@@ -228,7 +229,7 @@ def progress(
 
 
 def began(status: PSTrainingJobStatus) -> StatusCondition | None:
-    """Return the condition Rescaling while training stops for it: the ends of older pods are no failures."""
+    """Return the condition Rescaling while training stops for it: the ends of older pods are not failures."""
     true = (c for c in status.conditions if c.type == Condition.RESCALING and c.status == "True")
     return next((c for c in true if c.reason != Reason.STARTING_SERVERS), None)
 
@@ -240,7 +241,7 @@ def _base(job: PSTrainingJob) -> str:
 
 
 def _is_up(job: PSTrainingJob, pods: tuple[Pod, ...]) -> bool:
-    """Whether a shard's servers run; one that finds no node is not waited for, as at the start of a job."""
+    """Whether a shard's servers run; a standby without a node is not waited for, as at the start of a job."""
     up = {p.member for p in pods if _runs(p)}
     placeless = {p.member for p in pods if p.unschedulable and not p.deleting}
     return bool(up) and up | placeless >= set(range(standbys.members(job)))

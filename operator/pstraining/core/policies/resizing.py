@@ -5,11 +5,11 @@
         a server with hot standbys            it is replaced beside the others (policies/rolling_update.py)
         a worker without the chief's duties   it is replaced, one worker at a time
         a server that has never started       it is replaced
-        any other pod                         it keeps its size until it is replaced; the condition says so
+        any other pod                         it keeps its size until it is replaced; the condition reports it
 
-Level-based: a pod is annotated with the size that was asked for last. A pod that comes back with a former size, as
-from a worker's Deployment, is resized again. Deployments keep their template: changing it would replace their pods.
-Of a shard with hot standbys one member is resized at a time.
+Level-based: a pod is annotated with the size that was requested last. A new pod with a former size, such as that of a
+worker's Deployment, is resized again. Deployments keep their template, because changing it would replace their pods. In
+a shard with hot standbys one member is resized at a time.
 """
 
 import json
@@ -31,24 +31,24 @@ _TEMPLATE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SERVER_TEMPLATE.
 
 
 class Way(Enum):
-    """How a pod gets its size."""
+    """The way in which a pod gets its size."""
 
     IN_PLACE = auto()
     REPLACED = auto()
     KEPT = auto()
-    """It keeps its size until it is replaced for another reason."""
+    """The pod keeps its size until it is replaced for another reason."""
 
 
 def has_other_size(facts: Facts, pod: Pod) -> bool:
-    """Whether a pod that stays was last asked to have another size than the spec gives it."""
+    """Whether the size requested last for a pod that stays differs from the size of the spec."""
     ends = pod.deleting or pod.finished or pod.lost
     return not ends and pod.size not in ("", facts.sizes[pod.role].text)
 
 
 def obstacle(facts: Facts, pod: Pod) -> str:
-    """Return why a pod cannot get its size in place; empty if it can, or has it."""
+    """Return why a pod cannot get its size in place; empty if it can, or already has the size."""
     if not has_other_size(facts, pod):
-        # The verdict of a node is about the size that was asked for last.
+        # The verdict of a node is about the size that was requested last.
         return (pod.resize_message or "its node can never grant it") if pod.resize is ResizeState.INFEASIBLE else ""
     if not facts.snapshot.installation.resizes_pods:
         return NOT_SERVED
@@ -74,7 +74,7 @@ def way(facts: Facts, pod: Pod) -> Way:
 
 
 def is_resized_in_place(facts: Facts, pod: Pod) -> bool:
-    """Whether a server with hot standbys differs from spec.ps in its size alone, and can be resized in place."""
+    """Whether a server with hot standbys differs from spec.ps only in its size, and can be resized in place."""
     if not pod.size or (pod.resize is ResizeState.INFEASIBLE and not has_other_size(facts, pod)):
         return False
     by_size = standbys.differs_in_size_only(facts.job, pod.server_template, json.loads(pod.size))
@@ -99,7 +99,7 @@ def has_former_size(facts: Facts, child: Child) -> bool:
 
 
 def template_replacements(facts: Facts, child: Child, manifest: Manifest) -> Iterator[Replace]:
-    """Replace the template of a StatefulSet without hot standbys, so that a pod that comes back has the new size.
+    """Replace the template of a StatefulSet without hot standbys, so that a replaced pod has the new size.
 
     Args:
         facts: the facts of this pass.
@@ -169,7 +169,7 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
 
 
 def ways(facts: Facts) -> Iterator[str]:
-    """Yield for each role how its running pods get the size that the spec gives them, in words."""
+    """Yield a sentence for each role about the way in which its running pods get the size of the spec."""
     by_way: dict[tuple[str, Way], list[Pod]] = {}
     for pod in _unfit(facts):
         by_way.setdefault((pod.role, way(facts, pod)), []).append(pod)
@@ -203,7 +203,7 @@ def template_size(manifest: Manifest) -> str:
 
 
 def _unfit(facts: Facts) -> list[Pod]:
-    """Return the pods whose size is not asked for yet, or cannot be granted."""
+    """Return the pods whose size is not requested yet, or cannot be granted."""
 
     def is_unfit(pod: Pod) -> bool:
         infeasible = pod.resize is ResizeState.INFEASIBLE and not (pod.deleting or pod.finished or pod.lost)
@@ -213,11 +213,11 @@ def _unfit(facts: Facts) -> list[Pod]:
 
 
 def _may_start(facts: Facts, pod: Pod) -> bool:
-    """Whether no other member of a server's shard is being resized, and no standby of it goes first."""
+    """Whether no other member of a server's shard is being resized or must be resized first."""
     if pod.role != names.PS or not standbys.is_hot(facts.job):
         return True
     if not standbys.differs_in_size_only(facts.job, pod.server_template, json.loads(pod.size)):
-        return False  # it is replaced for its template
+        return False  # the server is replaced because of its template
     shard = next((s for s in facts.shards if s.index == pod.index), None)
     others = [member for member in (shard.members if shard else ()) if member is not None and member is not pod]
     if any(member.resize in _UNDER_WAY for member in others):
@@ -229,7 +229,7 @@ def _may_start(facts: Facts, pod: Pod) -> bool:
 
 
 def _works(facts: Facts, index: int) -> bool:
-    """Whether a worker runs its program, or never will again."""
+    """Whether a worker runs its program, or will never run it again."""
     if index in facts.retired_workers:
         return True
     return any(p.container.runs_program and not p.deleting for p in facts.snapshot.pods_of(names.WORKER, index))
@@ -241,7 +241,7 @@ def _sets_have_size(facts: Facts) -> bool:
 
 
 def _refused(facts: Facts, role: str) -> StatusCondition | None:
-    """Return the condition of a refusal that holds for a role, because the spec has not changed since."""
+    """Return the condition of a refusal that still holds for a role, because the spec has not changed since."""
     kinds = (Condition.RESIZING, Condition.UPDATING) if role == names.PS else (Condition.RESIZING,)
     found = (c for c in facts.status.conditions if c.type in kinds)
     return next((c for c in found if stays_refused(c, facts.snapshot.generation)), None)

@@ -1,7 +1,7 @@
-"""Which workers do not run any more while the job continues?
+"""Which workers no longer run while the job continues?
 
 The operator scales their Deployments to 0 and annotates them with the reason: the program has succeeded, or the job has
-given the worker up. Status records first that a worker is given up (failure_counts.py); then its pod may go.
+given up the worker. Status first records that a worker is given up (failure_counts.py); then its pod may be deleted.
 """
 
 from collections.abc import Iterable

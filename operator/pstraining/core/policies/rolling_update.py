@@ -1,11 +1,12 @@
 """Which parameter servers with hot standbys are replaced because spec.ps.template or spec.ps.resources has changed?
 
 A hot standby holds the full state of its primary, so members are replaced one at a time while training continues, the
-standbys first. A server is only deleted while all servers of the job are in sync, and hands over before it ends. If the
-new servers do not start, the rollout stops at the first standby, and training continues without it. A server whose
-program does not run has nothing to hand over and is deleted at once: a wrong template is corrected by another change.
+standbys first. A server is only deleted while all servers of the job are in sync, and a primary is switched over before
+it ends. If the new servers do not start, the rollout stops at the first standby, and training continues without it. A
+server whose program does not run is deleted at once, because it needs no switchover. A wrong template is therefore
+corrected by another change of the spec.
 
-Servers that differ in their size alone are resized in place where that is possible (policies/resizing.py).
+Servers that differ only in their size are resized in place where that is possible (policies/resizing.py).
 """
 
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         refused: the outcome of a new template that the API server has refused.
     """
     if refused is not None:
-        message = f"StatefulSet {refused.action.name} was refused, and all servers stay as they are: {refused.message}"
+        message = f"StatefulSet {refused.action.name} was refused, and all servers are unchanged: {refused.message}"
         return False, Reason.UPDATE_REFUSED, message
     job, snapshot = facts.job, facts.snapshot
     if not standbys.is_hot(job) or (stored is not None and resizing.stays_refused(stored, snapshot.generation)):
@@ -68,7 +69,7 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
     begun = stored is not None and stored.status == "True"
     resized = any(resizing.is_resized_in_place(facts, pod) for pod in snapshot.pods_of(names.PS))
     if outdated or not (resized or _sets_are_current(facts)) or (begun and in_sync < count):
-        message = f"{in_sync} of {count} parameter servers are in sync and made from spec.ps as it is now"
+        message = f"{in_sync} of {count} parameter servers are in sync and created from the current spec.ps"
         return True, Reason.REPLACING_SERVERS, f"{message}; they are replaced one at a time, standbys first."
     return (False, Reason.SERVERS_UPDATED, "") if stored is not None else None
 
@@ -76,7 +77,7 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
 def _outdated(facts: Facts) -> tuple[Pod, ...]:
     """Return the servers created from another spec, or with a size that their node cannot grant.
 
-    A server without a template hash is left alone.
+    A server without a template hash does not count.
     """
     if not standbys.is_hot(facts.job):
         return ()

@@ -24,19 +24,19 @@ def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
     ends = [t.finished_at for t in runs if t is not None and t.exit_code == 0]
     given_up = _given_up_at(pod)
     if given_up is not None:
-        # Another pod has replaced it: a success that its lost node reports late does not count. (A chief has its term.)
+        # Another pod has replaced the worker's, so a success that its lost node reports late does not count.
         return any(end is not None and end <= given_up for end in ends)
     return pod.phase == "Succeeded" or bool(ends)
 
 
 def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
-    """Whether a worker's program is run again even after exit code 0."""
+    """Whether a worker's program runs again even after exit code 0."""
     always = role == names.WORKER and job.spec.worker.restart_policy is RestartPolicy.ALWAYS
     return always and not has_chief_duty(job, PodTask(role, index))
 
 
 def _worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
-    """Whether a worker has succeeded: its pod shows it first, and its Deployment remembers it."""
+    """Whether a worker has succeeded; its pod shows this first, and later an annotation of its Deployment."""
     deployment = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
     remembers = deployment is not None and deployment.annotations.get(names.ANNOTATION_SUCCEEDED) == "true"
     if deployment is not None and remembers and snapshot.is_of_current_restart(deployment):
