@@ -132,7 +132,7 @@ def test_a_killed_program_gets_a_termination_message(pod: MakePod, ps: FakePs) -
     chief.order(-signal.SIGKILL)
     assert chief.wait() == 137
     assert chief.log().splitlines()[-1] == (
-        "pstraining-launcher: the program ended with 137: killed, most often for want of memory"
+        "pstraining-launcher: the program ended with 137: killed, most often for lack of memory"
     )
 
 

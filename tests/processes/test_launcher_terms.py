@@ -113,7 +113,7 @@ def test_the_chief_waits_until_every_server_knows_its_attempt(
     write_map(chief, {"chief": ["127.0.0.1:1"], "ps": [ps.address]}, int(term), policy)
     chief.start(*CHIEF)
     if waits:
-        eventually(lambda: f"it has not heard of the chief's attempt {term} yet" in chief.log())
+        eventually(lambda: f"it has not read the chief's attempt {term} yet" in chief.log())
         assert "the program runs" not in chief.log()
         ps.term = int(term)
     assert chief.wait() == 0

@@ -1,4 +1,4 @@
-"""Questions that the operator asks before it starts, until the API server answers."""
+"""Requests that the operator repeats before it starts, until the API server answers."""
 
 import asyncio
 import logging
@@ -15,15 +15,15 @@ _T = TypeVar("_T")
 
 
 async def answered(ask: Callable[[], Awaitable[_T]], trouble: str, seconds: float = RETRY_SECONDS) -> _T:
-    """Ask the API server until it answers.
+    """Repeat a request until the API server answers it, and return the answer.
 
     Args:
-        ask: the request.
-        trouble: begins the warning about a request that failed.
-        seconds: between two attempts.
+        ask: sends the request.
+        trouble: the start of the warning about a failed request.
+        seconds: seconds between two attempts.
 
     Raises:
-        Refused: the API server refuses the request: another attempt changes nothing.
+        Refused: the API server refuses the request, and would refuse every further attempt.
     """
     while True:
         try:

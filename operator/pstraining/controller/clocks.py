@@ -12,7 +12,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True)
 class ReconcilerClocks:
-    """The time of day for what is written, and monotonic seconds for delays: the time of day may be set back."""
+    """The time of day for written times, and monotonic seconds for delays, because the time of day may be set back."""
 
     time_of_day: Callable[[], datetime] = _now
     monotonic: Callable[[], float] = time.monotonic

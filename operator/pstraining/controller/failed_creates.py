@@ -1,4 +1,4 @@
-"""Remembers why Kubernetes' controllers could not create pods, by their FailedCreate events.
+"""Remembers why Kubernetes' controllers could not create pods, from their FailedCreate events.
 
 A Deployment reports this in a condition; a StatefulSet and a Job report it only in events. The message is dropped when
 a pod of the workload is created, and recorded again with the controller's next attempt.
@@ -11,11 +11,11 @@ from typing import Any
 KIND = "Event"
 FIELD_SELECTOR = "reason=FailedCreate"
 WORKLOADS_MAX = 5_000
-"""Workloads of jobs that are remembered."""
+"""Maximum number of remembered workloads of jobs."""
 OTHERS_MAX = 256
-"""Other workloads that are remembered: events cannot be selected by label, and may precede their workload."""
+"""Maximum number of other remembered workloads: events cannot be selected by label, and may precede their workload."""
 MESSAGE_MAX = 1_024
-"""Characters of a message that are kept: the API server limits neither it nor the authors of events."""
+"""Maximum characters of a kept message: the API server limits neither the length nor the authors of events."""
 Object = Mapping[str, Any]
 
 
@@ -30,11 +30,11 @@ class FailedCreates:
         """Record an event from the watch.
 
         Args:
-            event: of reason FailedCreate.
-            is_ours: whether the workload that it names is a job's.
+            event: an event with the reason FailedCreate.
+            is_ours: whether the event's workload belongs to a job.
 
         Returns:
-            Whether its message is new.
+            Whether the event's message is new.
         """
         uid = str((event.get("involvedObject") or {}).get("uid") or "")
         message = str(event.get("message") or "")[:MESSAGE_MAX]

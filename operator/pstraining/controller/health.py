@@ -2,7 +2,7 @@
 
 Live: the event loop runs, queued work makes progress, and every watch delivers something every few minutes. (The API
 server sends bookmarks for all kinds except events, so a silent watch while our Lease is renewed is a dead stream.)
-Ready: every cache is filled and this process holds the Lease. A standby operator is live and not ready.
+Ready: every cache is filled and this process holds the Lease. A standby operator is live but not ready.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Health:
         Args:
             live: checks of /livez.
             ready: checks of /readyz.
-            notes: returns lines that /readyz shows beside its result.
+            notes: returns lines that /readyz shows in addition to its result.
         """
         self._checks = {"/livez": dict(live), "/readyz": dict(ready)}
         self._notes = notes

@@ -1,9 +1,9 @@
 """Caches every job and its objects: the objects that the watches deliver, and our own writes before their events.
 
-A pass must never act on a view that is older than its own last write. Otherwise it would create a child again, count a
-failure twice or post an event twice. Every object that a write returns is therefore cached at once. From then on the
-higher resourceVersion wins, whether the watch or a write delivered it. A deleted uid stays deleted: events and answers
-that arrive later are ignored. kopf fills the cache for every kind before it calls the first handler (registration.py).
+A pass must never use objects that are older than its own last write. Otherwise it would create a child again, count a
+failure twice or post an event twice. Every object that a write returns is therefore cached at once. Afterwards the
+higher resourceVersion wins, whether the watch or a write delivered it. A deleted uid stays deleted: later events and
+answers about it are ignored. kopf fills the cache for every kind before it calls the first handler (registration.py).
 
 Objects are stored as JSON text: a Deployment takes 3 KB as text and 18 KB as dicts, and is parsed in about 20 us.
 """
@@ -28,7 +28,7 @@ ObjectRef = tuple[str, str, str]
 """Kind, namespace and name of an object."""
 
 TOMBSTONES_MAX = 5_000
-"""Deleted uids that are remembered; the watch is never that far behind."""
+"""Maximum number of remembered uids of deleted objects; the watch is never that far behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class InformerCache:
         return self.job_uid(key) is not None
 
     def view(self, key: Key) -> JobObjects:
-        """Return a job and its objects; the job is None if only objects of it are cached."""
+        """Return a job and its objects; the job is None if only its objects are cached."""
         entry = self._entries.get(key) or _Entry()
         return JobObjects(
             entry.job.read() if entry.job is not None else None,
@@ -113,7 +113,7 @@ class InformerCache:
         return uid is not None and (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == uid
 
     def drop(self, raw: Object) -> Key | None:
-        """Remove an object that belongs to no job any more.
+        """Remove an object that no longer belongs to a job.
 
         Returns:
             The job that needs a pass; None if the object was not cached.
@@ -132,7 +132,7 @@ class InformerCache:
         return None if entry is None or entry.job is None or entry.job.uid != uid else entry.job.version
 
     def job_and_pod(self, key: Key, pod: str) -> tuple[Object | None, Object | None]:
-        """Return the job, and its pod of this name; None in place of what is not cached."""
+        """Return the job, and its pod of this name; each is None if it is not cached."""
         entry = self._entries.get(key) or _Entry()
         stored = entry.job, entry.pods.get(pod)
         job, found = (None if item is None else item.read() for item in stored)
@@ -146,13 +146,13 @@ class InformerCache:
             self._drop(key, (kind, key[0], name))
 
     def forget_versions(self, plural: str, namespace: str | None) -> None:
-        """Accept any version of these objects from now on, and objects that were deleted.
+        """Accept any version of these objects from now on, and also deleted objects.
 
-        The API server's store was restored from a backup: its versions start again below the cached ones.
+        Call this when the API server's store was restored from a backup: its versions restart below the cached ones.
 
         Args:
-            plural: of the kind.
-            namespace: of the objects; None for all.
+            plural: the kind's plural.
+            namespace: the objects' namespace; None for all namespaces.
         """
         self._tombstones.clear()
         kinds = {kind for kind, resource in RESOURCES.items() if resource.plural == plural}
@@ -162,7 +162,7 @@ class InformerCache:
                 self._set(key, ref, replace(stored, version=""))
 
     def job_of(self, namespace: str, reference: Object) -> Key | None:
-        """Return the job of the object that an ObjectReference names; None if the object is not cached."""
+        """Return the job that owns the object of an ObjectReference; None if the object is not cached."""
         return self._keys.get((str(reference["kind"]), namespace, str(reference["name"])))
 
     def observed(self, raw: Object) -> Key | None:
@@ -283,6 +283,6 @@ def _store(transformed: Object) -> _Stored:
 
 
 def _supersedes(new: _Stored, old: _Stored) -> bool:
-    """Whether the new object is not older. In practice, the resourceVersions of one cluster are ordered integers."""
+    """Whether the new object is at least as new. In practice, a cluster's resourceVersions are ordered integers."""
     both_numbers = new.version.isdigit() and old.version.isdigit()
     return not both_numbers or int(new.version) >= int(old.version)

@@ -29,16 +29,16 @@ class TextFormatter(logging.Formatter):
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line's text in one line: a message may quote text from a pod, which must forge no line."""
+        """Return the text as one line: a message may quote text from a pod, which must not forge further lines."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Return the traceback, indented: none of its lines looks like a line of the log."""
+        """Return the traceback, indented so that none of its lines looks like a line of the log."""
         return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
 
 
 def json_formatter() -> JsonFormatter:
-    """Return a formatter whose field names log collectors know."""
+    """Return a formatter with the field names that log collectors expect."""
     return JsonFormatter(
         "%(asctime)s %(levelname)s %(name)s %(message)s",
         rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "job": "name"},

@@ -53,11 +53,11 @@ FINISH_SECONDS = 6.0
 RELEASE_SECONDS = 2.0
 """Time limit for the release of the Lease; without a release, a successor waits for its expiry."""
 GARBAGE_THRESHOLD = 20_000
-"""New objects after which the garbage collector looks for cycles; Python's default is 700."""
+"""Number of new objects after which the garbage collector searches for cycles; Python's default is 700."""
 KUEUE_POLL_SECONDS = 10.0
-"""Seconds between two questions whether Kueue has been installed."""
+"""Seconds between two checks whether Kueue has been installed."""
 CRD_POLL_SECONDS = 2.0
-"""Seconds between two questions to an API server whose CRD is not installed, or that gave no answer."""
+"""Seconds between two requests to an API server that does not answer, or does not serve the CRD."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Operator:
         return _status(done, stopping)
 
     async def _reconcile(self, key: Key) -> float | None:
-        """Make a pass, unless the job's namespace is not known completely; `_synced` queues the job again."""
+        """Make a pass, unless lists of the job's namespace are incomplete; `_synced` then queues the job again."""
         if not self.watches.is_ready(key[0]):
             return None
         if not self.watch_state.cache.has_job(key):
@@ -155,7 +155,7 @@ class Operator:
             await kopf.run_tasks(tasks, ignored=before)
 
     async def _wait_for_platform(self) -> None:
-        """Wait for the CRD, decide which party assigns the IDs of pods, and accept progress."""
+        """Wait for the CRD, find out whether the platform assigns the IDs of pods, and accept progress."""
         await self._wait_for_api()
         setting = self.settings.pod_ids
         assigned = setting is PodIds.AUTO and await self._platform_assigns_ids()
@@ -167,7 +167,7 @@ class Operator:
             logger.info("New pods get no user and group IDs: the platform assigns them")
 
     async def _kueue_support(self) -> KueueSupport:
-        """Return whether jobs wait for Kueue; without its API, those with a queue wait until it is served."""
+        """Return whether jobs wait for Kueue; without its API, jobs with a queue wait until it is served."""
         if not self.settings.kueue:
             return KueueSupport.OFF
         trouble = "The API server cannot be asked whether it serves Kueue's Workloads"
@@ -192,7 +192,7 @@ class Operator:
         try:
             return await answered(self.client.pods_are_resized, trouble, CRD_POLL_SECONDS)
         except Refused as error:
-            logger.warning("The API server does not say whether it resizes running pods: %s", error.message)
+            logger.warning("The API server does not report whether it resizes running pods: %s", error.message)
             return False
 
     async def _platform_assigns_ids(self) -> bool:
@@ -200,7 +200,7 @@ class Operator:
         try:
             return await answered(self.client.assigns_ids, trouble, CRD_POLL_SECONDS)
         except Refused as error:
-            logger.warning("The API server does not say whether it assigns IDs to pods: %s", error.message)
+            logger.warning("The API server does not report whether it assigns IDs to pods: %s", error.message)
             return False
 
     async def _wait_for_api(self) -> None:
@@ -211,7 +211,7 @@ class Operator:
                 if await self.client.api_is_served():
                     return
                 if not is_logged:
-                    logger.warning("The API server does not serve PSTrainingJobs yet: is the CRD installed?")
+                    logger.warning("The API server does not serve PSTrainingJobs yet: check that the CRD is installed")
                     is_logged = True
             except ApiError as error:
                 logger.warning("The API server cannot be asked for our API: %s", error.message)
@@ -319,7 +319,7 @@ def main() -> None:
     from pstraining.core.reduced_status import reduced_status
     from pstraining.launcher import launcher_files, launcher_version
 
-    # Imported modules live as long as the process, and JSON has no cycles: frequent collections find nothing.
+    # Imported modules live as long as the process, and JSON has no cycles, so frequent collections find nothing.
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
     decisions = Decisions(planner.plan, status.next_status, status.events, reduced_status, unexplained)

@@ -30,7 +30,7 @@ UNHEALTHY_STATES = {
     "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
     "Degraded": ((Phase.RUNNING, Phase.RESTARTING), Condition.DEGRADED, "True"),
 }
-"""States that must not last: the phases of each, and the condition and status whose last transition is its start."""
+"""States that must not last: the phases of each, and the condition whose last transition to a status starts it."""
 
 
 class OperatorMetrics:
@@ -56,7 +56,7 @@ class OperatorMetrics:
         )
         queue_age.set_function(oldest_age)
         leader = Gauge(
-            "pstraining_leader", "Whether this operator holds the Lease, and so acts", registry=self.registry
+            "pstraining_leader", "Whether this operator holds the Lease, and therefore acts", registry=self.registry
         )
         leader.set_function(leads)
         self._retries = Counter("pstraining_queue_retries", "Passes repeated after an error", registry=self.registry)
@@ -77,12 +77,12 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self._restarts = Counter(
-            "pstraining_restarts", "Replicas started again", ["role", "reason"], registry=self.registry
+            "pstraining_restarts", "Restarts of replicas", ["role", "reason"], registry=self.registry
         )
         self._jobs = Gauge("pstraining_jobs", "Jobs by phase", ["phase"], registry=self.registry)
         self._errors = Counter("pstraining_errors", "Failed requests and passes", ["class"], registry=self.registry)
         self._takeovers = Counter(
-            "pstraining_takeovers", "Shards that another member serves now, by cause", ["cause"], registry=self.registry
+            "pstraining_takeovers", "Failovers of shards to another member, by cause", ["cause"], registry=self.registry
         )
         self._takeover_seconds = Histogram(
             "pstraining_takeover_seconds",
@@ -104,7 +104,7 @@ class OperatorMetrics:
         )
         longest = Gauge(
             "pstraining_longest_seconds",
-            "Seconds that the job in this state has been in it, the longest of all",
+            "Longest time in seconds that a job has been in this state",
             ["state"],
             registry=self.registry,
         )
@@ -115,7 +115,7 @@ class OperatorMetrics:
             self._jobs.labels(phase=phase.value)
         for state in UNHEALTHY_STATES:
             longest.labels(state=state).set_function(partial(self._longest, state))
-        # A counter must exist with 0 before its first increment, or Prometheus sees no increase.
+        # A counter must exist with the value 0 before its first increment, or Prometheus sees no increase.
         for cause in (*LossCause, "other"):
             self._takeovers.labels(cause=str(cause))
         for role, reason in product(ROLES, (*FailureReason, REPLACED)):
@@ -129,7 +129,7 @@ class OperatorMetrics:
         """Export which of the watched namespaces forbid a list; "" stands for all namespaces.
 
         Args:
-            namespaces: that are watched by name; none means all.
+            namespaces: the namespaces that are watched by name; empty for all.
             forbidden: returns the API server's message by namespace.
         """
         gauge = Gauge(

@@ -1,7 +1,7 @@
-"""Reads why the volumes of waiting pods cannot be mounted: Kubernetes reports it in events of the pod alone.
+"""Reads why the volumes of waiting pods cannot be mounted: Kubernetes reports it only in events of the pod.
 
-Such events are not watched. Events can be selected by one reason only, and those of all pods of a cluster are many. A
-pod's events are read once it has waited for a minute without a known cause.
+Such events are not watched, because a watch can select only one reason, and the events of all pods of a cluster are
+many. A pod's events are read once it has waited for a minute without a known cause.
 """
 
 import time
@@ -19,7 +19,7 @@ REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolum
 REREAD_SECONDS: Final = 60.0
 """Minimum seconds between two reads for one job."""
 PODS_MAX: Final = 3
-"""Pods of a job whose events are read at a time: the condition reports one pod."""
+"""Maximum number of a job's pods whose events are read at a time: the condition reports one pod."""
 
 
 class MountFailures:
@@ -65,7 +65,7 @@ class MountFailures:
         try:
             found = {pod.uid: newest(await self._port.warnings(key[0], pod.uid)) for pod in pods}
         except (Refused, NotFound):
-            return False  # without the right to read events, nothing says why
+            return False  # without the right to read events, the cause stays unknown
         before, self._messages[key] = self.of(key), {uid: message for uid, message in found.items() if message}
         return before != self._messages[key]
 

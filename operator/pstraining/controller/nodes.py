@@ -1,4 +1,4 @@
-"""Holds the cluster's nodes: their Ready condition and out-of-service taint, and nothing that a heartbeat changes."""
+"""Holds the cluster's nodes: their Ready condition and out-of-service taint, without fields that heartbeats change."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -36,10 +36,10 @@ class PodGroups:
         self._cache = cache
         self._clock = clock
         self._last_reads: dict[Key, tuple[str, float]] = {}
-        """Uid of each job, and the time of the last read of its PodGroup on our clock."""
+        """Uid of each job, and the time of the last read of its PodGroup in seconds of `clock`."""
 
     def forget(self, key: Key) -> None:
-        """Read the PodGroup before the next pass, or never again if the job is gone."""
+        """Let the next pass over the job, if there is one, read the PodGroup."""
         self._last_reads.pop(key, None)
 
     async def read(self, snapshot: Snapshot) -> bool:

@@ -1,7 +1,7 @@
 """Reads Kueue's objects that jobs refer to: ResourceFlavors, priority classes and the default queues of namespaces.
 
-They are few, rarely change and concern a job only when it is created or admitted. So they are read then, and not
-watched. All jobs share what was read.
+They are few, rarely change and concern a job only when it is created or admitted. They are therefore read then, and not
+watched. All jobs share the objects that were read.
 """
 
 import logging
@@ -23,7 +23,7 @@ _CLASSES: Final = (Kind.WORKLOAD_PRIORITY_CLASS, Kind.PRIORITY_CLASS)
 REREAD_SECONDS: Final = 10.0
 """Seconds after which an object is read again for a job that does not run yet."""
 _Ref = tuple[Kind, str]
-"""A kind, and a name; of a default queue the namespace."""
+"""A kind and a name; for a default queue, its namespace."""
 
 
 class QueueObjectReader:
@@ -41,7 +41,7 @@ class QueueObjectReader:
         self._found: dict[_Ref, tuple[float, Object | None]] = {}
 
     def objects(self) -> QueueObjects:
-        """Return what has been read."""
+        """Return the objects that have been read."""
         present = {ref: found for ref, (_, found) in self._found.items() if found is not None}
         return QueueObjects(
             {name: found for (kind, name), found in present.items() if kind is Kind.RESOURCE_FLAVOR},
@@ -50,10 +50,10 @@ class QueueObjectReader:
         )
 
     async def read(self, snapshot: Snapshot) -> bool:
-        """Read what a job needs and is not known, or may have changed since it was read.
+        """Read the objects that a job needs, if they are unknown or may have changed since they were read.
 
         Returns:
-            Whether something was read.
+            Whether an object was read.
 
         Raises:
             Transient: the read failed and is worth a retry.
@@ -81,7 +81,7 @@ class QueueObjectReader:
 
 
 def _needed(snapshot: Snapshot) -> list[_Ref]:
-    """Return what the next decision about a job depends on."""
+    """Return the objects on which the next decision about a job depends."""
     labels = snapshot.job["metadata"].get("labels") or {}
     if snapshot.installation.kueue is not KueueSupport.ON:
         return []
@@ -91,7 +91,7 @@ def _needed(snapshot: Snapshot) -> list[_Ref]:
     if isinstance(job, str):
         return []
     state = admission.observed(job, snapshot, snapshot.typed_status)
-    # The class is needed for each Workload that may be created, and a job that runs may get another slice.
+    # The class is needed for each Workload that may be created, and a running job may get another slice.
     classes = [] if state.priority_class is None else [state.priority_class]
     flavors = frozenset() if state.current is None or not state.current.has_quota else state.current.flavors
     return [*classes, *((Kind.RESOURCE_FLAVOR, name) for name in sorted(flavors))]

@@ -2,7 +2,7 @@
 
 The limits are kept in memory and may be lost without harm. No failure is delayed by more than a tenth of a second:
 
-- a token bucket of writing passes: more of them mean that another writer undoes our writes;
+- a token bucket of writing passes: more passes mean that another writer undoes our writes;
 - a rest after a pass over a large job that wrote nothing;
 - a longer delay for events of pods that only start, as each pod sends one to three of them;
 - a growing delay for statuses that only report more ready pods, so that one write reports several.
@@ -18,7 +18,7 @@ BURST: Final = 20
 PASSES_PER_SECOND: Final = 2.0
 """Writing passes per second in the long run."""
 LARGE_JOB_OBJECT_COUNT: Final = 50
-"""Objects from which on a job is large: a pass over it takes milliseconds."""
+"""Number of objects from which a job counts as large: a pass over it takes milliseconds."""
 IDLE_REST_SECONDS: Final = 0.1
 """Seconds between an idle pass over a large job and the next pass."""
 STARTUP_DELAY_SECONDS: Final = 1.0
@@ -109,7 +109,7 @@ def is_starting(pod: Mapping[str, Any]) -> bool:
     phase = status.get("phase", "Pending")
     if "deletionTimestamp" in pod["metadata"] or conditions.get("DisruptionTarget") == "True":
         return False
-    # A running pod that is not ready may have been ready before.
+    # A running pod that is not ready may have been ready earlier.
     if phase != "Pending" and (phase, conditions.get("Ready")) != ("Running", "True"):
         return False
     containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))

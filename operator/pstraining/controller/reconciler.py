@@ -1,8 +1,8 @@
 """Makes one pass over one job: observe, plan, execute, write the status once, post events.
 
-All decisions are made by core; this module connects them to the cache and the port. Errors that are worth a retry are
-raised to the queue. A pass that wrote anything is followed by another one at once, which sees the writes in the cache.
-The last pass writes nothing.
+All decisions are in core; this module connects them to the cache and the port. Errors that are worth a retry are raised
+to the queue. A pass that wrote an object is followed at once by another pass, which sees the writes in the cache. The
+last pass writes nothing.
 """
 
 import contextlib
@@ -163,7 +163,7 @@ class Reconciler:
         return rate_limit.startup_delay(self._clock()) if rate_limit is not None else 0.0
 
     def failed(self, key: Key, error: Exception, delay: float) -> None:
-        """Log and count a pass that raised. The queue repeats it."""
+        """Log and count a failed pass, which the queue repeats."""
         self._metrics.failed(error, retried=True)
         if isinstance(error, (Conflict, NotFound)):
             self._pod_groups.forget(key)  # no watch corrects the cached PodGroup
@@ -241,7 +241,7 @@ class Reconciler:
             return 0.0
         waits = [done.status_delay] if done.status_delay else []
         if done.requeue_at is not None:
-            # A timer may fire a little early by the time of day; a pass just before the deadline would have no effect.
+            # By the time of day, a timer may fire slightly early; a pass just before the deadline would have no effect.
             waits.append(max(0.0, (done.requeue_at - self._clock()).total_seconds()) + 0.005)
         verdicts = {o.verdict for o in done.outcomes.outcomes if not o.succeeded}
         # An invalid object stays invalid until the spec changes, which is an event. Other refusals may be resolved

@@ -2,8 +2,8 @@
 
 kopf discovers the kinds, lists, watches, reconnects and renews credentials. Its handlers only select the kinds:
 watch.py takes every object before kopf's own processing (a task, a queue and several deep copies per object), which
-cost more than the rest of the operator. No `on.create`, daemon or timer is used: they write finalizers and annotations,
-and they are edge-triggered.
+cost more than the rest of the operator. No `on.create`, daemon or timer is used, because they write finalizers and
+annotations, and are edge-triggered.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ CHILDREN = (
     ("", "v1", "pods"),
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
-    # The claims of removed parameter servers are visible nowhere else. Jobs without volumes have none.
+    # No other object shows the claims of removed parameter servers. Jobs without volumes have no claims.
     ("", "v1", "persistentvolumeclaims"),
     ("apps", "v1", "statefulsets"),
     ("apps", "v1", "deployments"),
@@ -38,7 +38,7 @@ CHILDREN = (
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
 EVENTS = ("", "v1", "events")
-"""Events, of which only those of pods that could not be created are watched."""
+"""Events; only those about pods that could not be created are watched."""
 WATCHED = (JOBS, *CHILDREN, EVENTS)
 """Group, version and plural of every kind that is watched in the jobs' namespaces."""
 WORKLOADS = ("kueue.x-k8s.io", "v1beta2", "workloads")
@@ -57,7 +57,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 1.0
     settings.queueing.exit_timeout = 0.5
     settings.process.ultimate_exiting_timeout = None
-    # Unused, as no handler stores anything; set so that kopf's own finalizer can never appear.
+    # Unused, because no handler stores data; set so that kopf's own finalizer can never appear.
     settings.persistence.finalizer = f"{names.GROUP}/operator"
     for child in (*CHILDREN, WORKLOADS):
         settings.watching.label_selectors[child] = names.LABEL_JOB_UID

@@ -100,7 +100,7 @@ class Settings:
 
     pod_name: str = _setting("POD_NAME", _text, "")
     """The operator's identity as the Lease's holder and in events; by default the hostname. A new process of the same
-    name acquires the Lease at once, so names must differ between operators that run side by side."""
+    name acquires the Lease at once, so operators that run at the same time must have different names."""
 
     pod_namespace: str = _setting("POD_NAMESPACE", _text, "default")
     """The operator's namespace."""
@@ -122,10 +122,10 @@ class Settings:
     """Seconds after the last renewal of the Lease until another operator may acquire it."""
 
     metrics_port: int = _setting("PSTRAINING_METRICS_PORT", _between(0, 65535), 8080)
-    """TCP port of /metrics; 0 for none."""
+    """TCP port of /metrics; 0 turns it off."""
 
     health_port: int = _setting("PSTRAINING_HEALTH_PORT", _between(0, 65535), 8081)
-    """TCP port of /livez and /readyz; 0 for none."""
+    """TCP port of /livez and /readyz; 0 turns them off."""
 
     progress_url: str = _setting("PSTRAINING_PROGRESS_URL", _url, "")
     """The URL at which training pods reach the endpoint for their progress; empty: no progress is accepted."""
@@ -134,21 +134,22 @@ class Settings:
     """TCP port of the progress endpoint."""
 
     log_level: str = _setting("PSTRAINING_LOG_LEVEL", _level, "INFO")
-    """Lowest severity of messages that are logged."""
+    """Lowest severity of logged messages."""
 
     log_format: LogFormat = _setting("PSTRAINING_LOG_FORMAT", _format, LogFormat.JSON)  # noqa: RUF009
-    """Format of the log: one JSON object per line, or text for people."""
+    """Format of the log: one JSON object per line, or plain text."""
 
     pod_ids: PodIds = _setting("PSTRAINING_POD_IDS", _pod_ids, PodIds.AUTO)  # noqa: RUF009
-    """Whether the operator sets the user and group IDs of pods whose template has none, or the platform assigns them.
-    With auto, the platform assigns them where the API server serves OpenShift's SecurityContextConstraints."""
+    """Whether the operator sets the user and group IDs of pods whose template has none (set), or the platform assigns
+    them (platform). With auto, the platform assigns them if the API server serves OpenShift's
+    SecurityContextConstraints."""
 
     kueue: bool = _setting("PSTRAINING_KUEUE", _switch, False)
-    """Whether jobs with the label kueue.x-k8s.io/queue-name wait for Kueue's admission; requires the rights to
-    its Workloads."""
+    """Whether jobs with the label kueue.x-k8s.io/queue-name wait for Kueue's admission; requires rights to Kueue's
+    Workloads."""
 
     workers: int = _setting("PSTRAINING_WORKERS", _between(1, 64), 32)
-    """Jobs that are reconciled at a time. A pass mostly waits for the API server."""
+    """Number of jobs that are reconciled at a time. A pass mostly waits for the API server."""
 
     resync_seconds: int = _setting("PSTRAINING_RESYNC_SECONDS", _between(0, 7 * 86400), 10 * 3600)
     """Seconds between two passes over every job without an event; 0 for never. A pass writes only differences."""
@@ -158,7 +159,7 @@ class Settings:
         """Read the settings.
 
         Raises:
-            OperatorSettingsError: a value is wrong, or a PSTRAINING_ variable is not known.
+            OperatorSettingsError: a value is invalid, or a PSTRAINING_ variable is unknown.
         """
         values: dict[str, Any] = {}
         known = {f.metadata["env"]: f for f in fields(cls)}
@@ -172,7 +173,7 @@ class Settings:
                 raise OperatorSettingsError(f"{name} {error}{_hint(text)}") from None
         for name in environ:
             if name.startswith(PREFIX) and name not in known and name not in ELSEWHERE and not SERVICE_LINK.match(name):
-                raise OperatorSettingsError(f"{name} is not a setting; there are {', '.join(known)}")
+                raise OperatorSettingsError(f"{name} is not a setting; the settings are {', '.join(known)}")
         values["pod_name"] = values.get("pod_name") or socket.gethostname()
         values["lease_namespace"] = values.get("lease_namespace") or values.get("pod_namespace", "default")
         return cls(**values)

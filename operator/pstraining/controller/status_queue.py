@@ -1,8 +1,8 @@
 """Defers status writes that only report the start of a job while other jobs' children are being created.
 
-A job's first statuses and events are half as many requests as its children. Sent between the creations, they delay the
-last of many jobs by half. They therefore wait, except for one job at a time. Bad news, and every status that something
-depends on, never waits (rate_limit.py decides which status may). No status waits longer than WAIT_SECONDS_MAX. A status
+A job's first statuses and events need half as many requests as its children. Sent between the creations, they delay the
+last of many jobs by half. They therefore wait, except for one job at a time. A status that reports a problem, or on
+which a decision depends, never waits (rate_limit.py decides). No status waits longer than WAIT_SECONDS_MAX. A status
 that is lost in a crash is written by the next pass over the job.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from pstraining.controller.informer_cache import Key
 
 HUNG_SECONDS: Final = 5.0
-"""Seconds after which creations no longer count: their requests hang."""
+"""Seconds after which creations no longer count, because their requests hang."""
 RECHECK_SECONDS: Final = 5.0
 """Seconds until a waiting job gets a pass in any case."""
 WAIT_SECONDS_MAX: Final = 30.0
@@ -77,7 +77,7 @@ class StatusQueue:
         self.done(key)
 
     def is_busy(self) -> bool:
-        """Whether creations are in progress that do not hang."""
+        """Whether creations are in progress whose requests do not hang."""
         # The dict keeps insertion order, so the last entry is the newest.
         newest = next(reversed(self._creating.values()), None)
         return newest is not None and self._clock() - newest < HUNG_SECONDS

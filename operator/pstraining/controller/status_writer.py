@@ -1,7 +1,7 @@
 """Writes the status of jobs; where the API server refuses a status, writes a reduced one and reports the refusal.
 
 A refused status stays refused until the job, the CRD or a limit changes, so the whole status is sent again only after
-RETRY_SECONDS. A status that is forbidden (403) is raised to the queue like every other error of the surroundings.
+RETRY_SECONDS. If a status is forbidden (403), the error is raised to the queue like other errors of the cluster.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Written:
     """The result of a write."""
 
     status: dict[str, Any] | None
-    """The status that was stored; None if none was."""
+    """The stored status; None if no status was stored."""
     events: tuple[Event, ...] = field(default=())
     """The report of a refusal that the stored status cannot report."""
 
@@ -135,7 +135,7 @@ class StatusWriter:
         return refusal
 
     async def _patch(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
-        """Send a status; return False if the job does not exist any more."""
+        """Send a status; return False if the job no longer exists."""
         metadata = snapshot.job["metadata"]
         body = {
             "apiVersion": names.API_VERSION,

@@ -28,13 +28,13 @@ CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "imag
 
 
 def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object as it is cached. The input is not changed; the result shares parts of it."""
+    """Return the object in the form that is cached. The input is not changed; the result shares parts of it."""
     kind = raw.get("kind")
     trimmed = dict(raw)
     trimmed["metadata"] = _metadata(raw["metadata"])
     match kind:
         case Kind.PS_TRAINING_JOB:
-            # Only the program's reports change its progress, and no decision reads it.
+            # Only the program's reports change the progress, and no decision depends on it.
             if raw.get("status"):
                 trimmed["status"] = {k: v for k, v in raw["status"].items() if k != "training"}
         case Kind.POD:
@@ -59,7 +59,7 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
             metadata.pop("finalizers", None)
             trimmed = {k: trimmed[k] for k in ("apiVersion", "kind") if k in trimmed} | {"metadata": metadata}
         case Kind.CONFIG_MAP:
-            # Planning compares the cluster map alone. The launcher's map is immutable; others are not ours.
+            # Planning compares only the cluster map. The launcher's ConfigMap is immutable; others are not ours.
             job = (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB)
             trimmed.pop("binaryData", None)
             if raw.get("immutable") or not job or raw["metadata"]["name"] != names.cluster_config_map(job):
@@ -104,7 +104,7 @@ def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _queue_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of Kueue's Workload without pod templates: a hash on it stands for them."""
+    """Return the spec of Kueue's Workload without pod templates, which a hash on the Workload represents."""
     pod_sets = [{k: item[k] for k in ("name", "count", "minCount") if k in item} for item in spec.get("podSets") or ()]
     return {**spec, "podSets": pod_sets}
 

@@ -6,10 +6,10 @@ be created again and again. kopf has no hook for this, so its generator of watch
 runs. An object that an earlier list or event contained and a later list does not is reported as deleted. Objects are
 not passed on to kopf, which only receives its own marks (registration.py gives the reason).
 
-A list is rejected if it is older than an object of its stream, or older than the write by which this operator took the
-Lease. That write followed all writes of earlier operators. An API server promises not to return such a list. If one
-that lags behind does, the list is requested again: objects missing from it, such as pods and the chief's terms, would
-count as lost. Versions are compared as integers of one store, which they are in practice.
+A list is rejected if it is older than an object of its stream, or older than the write with which this operator
+acquired the Lease. That write followed all writes of earlier operators. An API server guarantees not to return such a
+list. If one that lags behind does, the list is requested again, because objects that are missing from it, such as pods
+and the chief's terms, would count as lost. Versions are compared as integers of one store, which they are in practice.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ logger = logging.getLogger(__name__)
 YIELD_EVERY = 100
 """Listed objects after which other tasks run; a list may have thousands of objects."""
 CATCH_UP_SECONDS: Final = 10.0
-"""Seconds for which an old list is requested again. Then it is accepted, as Leases may have a separate store."""
+"""Seconds for which an old list is requested again. Then it is accepted, because Leases may have a separate store."""
 RELIST_SECONDS: Final = 0.2
 """Seconds between two such requests."""
 OWN_STORE: Final = ("events",)
 """Kinds that are often kept in a separate store with its own versions."""
 NO_BOOKMARKS: Final = ("events",)
 """Kinds that an API server does not keep in its watch cache, which sends the bookmarks. Their streams are silent while
-nothing happens. kopf reopens a stream after 70 s of silence."""
+no object changes. kopf reopens a stream after 70 s of silence."""
 FORBIDDEN_SECONDS: Final = 15.0
-"""Seconds between two attempts to list what is forbidden."""
+"""Seconds between two attempts to list a forbidden kind."""
 PAGE: Final = {names.PLURAL: 50, "pods": 250, "events": 20, "configmaps": 20}
 """Objects in one page of a list. A tenant can create events and ConfigMaps of a megabyte."""
 PAGE_DEFAULT: Final = 50
 Receiver = Callable[[dict[str, Any]], None]
 """Receives an event with its type (None from a list) and object."""
 Stream = tuple[str, str | None]
-"""A kind's plural and the watched namespace, None for all."""
+"""A kind's plural and the watched namespace; None for all namespaces."""
 
 
 class Watches:
@@ -64,9 +64,9 @@ class Watches:
 
         Args:
             expected: number of streams that a job depends on, one per kind.
-            namespaces: that are watched; none means all, by one stream per kind.
+            namespaces: the watched namespaces; empty for all, with one stream per kind.
             clock: monotonic seconds.
-            fence: returns the version of the write that took the Lease; 0 if it is unknown.
+            fence: returns the version of the write that acquired the Lease; 0 if it is unknown.
         """
         self.expected = expected
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
@@ -87,7 +87,7 @@ class Watches:
         return bool(self._ready) and all(n in self._ready or self._forbids(n) for n in self._namespaces)
 
     def is_ready(self, namespace: str) -> bool:
-        """Whether the lists of a namespace are complete, so that its jobs may be acted on."""
+        """Whether the lists of a namespace are complete, so that passes over its jobs may start."""
         return None in self._ready or namespace in self._ready
 
     def forbidden(self) -> dict[str, str]:
@@ -141,7 +141,7 @@ class Watches:
             watching.infinite_watch, fetching.fetch_objs = watch, fetch
 
     async def _after_jobs(self, stream: Stream) -> None:
-        """Wait for the list of jobs before any other list of a namespace: objects of no job are not cached."""
+        """Wait for the list of jobs before other lists of a namespace, because objects without a job are not cached."""
         plural, namespace = stream
         if plural not in (names.PLURAL, "nodes"):
             await self._jobs_listed[namespace].wait()
@@ -150,7 +150,7 @@ class Watches:
         plural, namespace = stream
         if not self._forbids(namespace):
             logger.error(
-                "%s may not be listed in %s: %s. No job there is acted on; listing is tried again every %.0f s",
+                "%s may not be listed in %s: %s. The operator ignores its jobs, and tries again every %.0f s",
                 plural,
                 namespace or "all namespaces",
                 message,

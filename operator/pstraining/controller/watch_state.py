@@ -1,4 +1,4 @@
-"""Holds what the watches have delivered, and maps each event to the jobs that need a pass."""
+"""Holds the objects that the watches have delivered, and maps each event to the jobs that need a pass."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,13 +27,13 @@ class WatchState:
     nodes: Nodes = field(default_factory=Nodes)
     failed_creates: FailedCreates = field(default_factory=FailedCreates)
     installation: Installation = STANDARD
-    """How the operator is installed; main.py finds out at the start."""
+    """The operator's installation, which main.py examines at the start."""
     queue_objects: Callable[[], QueueObjects] = QueueObjects
-    """Returns Kueue's objects of the cluster, as far as they were read."""
+    """Returns Kueue's objects of the cluster that have been read."""
     stall: Callable[[Key, str], str | None] = lambda key, uid: None
     """Returns why the job with this uid makes no steps; see `ProgressBoard.stall`."""
     usage: Callable[[Key, str], Usage] = lambda key, uid: MappingProxyType({})
-    """Returns what the pods of the job with this uid use; see `UsageBoard.of`."""
+    """Returns the resource usage of the pods of the job with this uid; see `UsageBoard.of`."""
 
     def receive(self, raw: Object, event: str | None) -> Iterable[Key]:
         """Record an object from a watch.
@@ -64,7 +64,7 @@ class WatchState:
                 if self.cache.job_uid(job) != former:
                     self.cache.drop_children(job)  # they belong to the former job of this name
             case _ if not is_deleted and not self.cache.belongs(raw):
-                # Anybody may write labels. Jobs are listed before their children (watch.py), and created before them.
+                # Any user may write labels. Jobs are listed before their children (watch.py), and created before them.
                 key = self.cache.drop(raw)
             case Kind.POD if event in ("ADDED", None):
                 self.failed_creates.pod_seen(raw)
@@ -78,7 +78,7 @@ class WatchState:
 
         Args:
             key: the job.
-            mount_failures: messages about volumes of its pods, by the pod's uid.
+            mount_failures: messages about volumes of the job's pods, by the pod's uid.
 
         Raises:
             KeyError: the job is not cached.

@@ -1,9 +1,9 @@
 """Decides which job gets the next pass, and when: a set of keys with deadlines and counts of failures.
 
-A key is queued once, however often it is added. A key that is added while its pass runs is queued again afterwards. A
-pass returns the next deadline, so an older deadline is dropped when the pass starts. Only this queue retries: a pass
-that raises is repeated with exponential back-off and jitter. All times are the event loop's, so that tests can use a
-virtual clock.
+A key is queued only once, even if it is added several times. A key that is added during its pass is queued again
+afterwards. A pass returns the next deadline, so an older deadline is dropped when the pass starts. Only this queue
+retries: a failed pass is repeated with exponential back-off and jitter. All times are the event loop's, so that tests
+can use a virtual clock.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ CLOSED_POLL_SECONDS = 0.1
 """Seconds between two checks whether passes are allowed again."""
 
 Handler = Callable[[Key], Awaitable[float | None]]
-"""Makes one pass over a key; returns the seconds until the next pass, None for none."""
+"""Makes one pass over a key; returns the seconds until the next pass, or None."""
 OnError = Callable[[Key, Exception, float], None]
-"""Receives the key of a pass that raised, its error, and the seconds until it is repeated."""
+"""Receives the key of a failed pass, its error, and the seconds until it is repeated."""
 
 
 def backoff(failures: int, luck: float) -> float:
@@ -54,7 +54,7 @@ class WorkQueue:
             may_act: called before every pass; no pass starts while it returns False.
             luck: returns random numbers from 0 to 1.
         """
-        # Stored, because probes and scrapes read the queue from other threads.
+        # The loop is stored, because probes and scrapes read the queue from other threads.
         self._loop = asyncio.get_running_loop()
         self._may_act = may_act
         self._luck = luck
@@ -85,7 +85,7 @@ class WorkQueue:
         return now - next(iter(self._ready.values()), now)
 
     def stuck_for(self) -> float:
-        """Return the seconds without progress although there is work: the longest pass, or the time without a start."""
+        """Return the seconds without progress while there is work: the longest pass, or the time without a start."""
         now = self._now()
         running = max((now - since for since in list(self._running.values())), default=0.0)
         waiting = 0.0
@@ -99,7 +99,7 @@ class WorkQueue:
         self._wakeup.set()
 
     def add(self, key: Key) -> None:
-        """Queue a key for a pass, not before the time that the API server asked for."""
+        """Queue a key for a pass, not before the time that the API server requested."""
         now = self._now()
         if self._not_before.get(key, now) > now:
             self.add_after(key, self._not_before[key] - now)
@@ -137,7 +137,7 @@ class WorkQueue:
 
         Args:
             handler: makes one pass.
-            workers: concurrent passes, each over another key; hung passes are not counted.
+            workers: maximum number of concurrent passes, each over another key, without hung passes.
             on_error: called for failed passes.
         """
         slots = AdaptiveLimiter(workers)
@@ -152,7 +152,7 @@ class WorkQueue:
                     group.create_task(self._work(key, handler, on_error, release), name="pass")
 
     def stop(self) -> None:
-        """Let no further pass start."""
+        """Prevent further passes from starting."""
         self._stopping = True
         self._wakeup.set()
 

@@ -1,7 +1,7 @@
 """The launcher: the files that the operator puts into every training pod, with their contents and version.
 
-The files run in users' images and import only the standard library. The operator and the runtime import only `listener`
-and `contract` of them.
+The files run in users' images and import only the standard library. Of these files, the operator and the runtime import
+only `listener` and `contract`.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Reads what the kernel counts of a pod's container: memory, CPU time and OOM kills, in cgroups of version 1 or 2.
+"""Reads the kernel's counters of a pod's container: memory, CPU time and OOM kills, in cgroups of version 1 or 2.
 
-It is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+This is one of the launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 from typing import NamedTuple
 
 NO_LIMIT = 1 << 60
-"""Bytes from which on a limit of cgroup version 1 is none: the kernel's largest number, rounded to pages."""
+"""Bytes from which a limit of cgroup version 1 means no limit: the kernel's largest number, rounded to pages."""
 
 
 class Reading(NamedTuple):
-    """What a container uses."""
+    """A container's resource usage."""
 
     memory: int
     """The working set in bytes, as the kubelet and `kubectl top` define it: without file cache that is not in use."""
@@ -22,14 +22,14 @@ class Reading(NamedTuple):
     cpu_seconds: float | None
     """CPU time so far; None if it is not known."""
     oom_kills: int
-    """Processes of the container that the kernel has killed for want of memory."""
+    """Number of the container's processes that the kernel has killed for lack of memory."""
 
 
 class Cgroup:
     """The cgroup of this process.
 
     Args:
-        root: where cgroups are mounted.
+        root: the folder where cgroups are mounted.
         own: the file with the paths of this process's cgroups.
     """
 
@@ -37,7 +37,7 @@ class Cgroup:
         self._root, self._own = root, own
 
     def read(self) -> Reading | None:
-        """Return what the container uses; None if the kernel does not say."""
+        """Return the container's resource usage; None if the kernel does not report it."""
         paths = self._paths()
         try:
             if (folder := self._folder("", paths.get("", "/"), "memory.current")) is not None:
@@ -49,7 +49,7 @@ class Cgroup:
         return None
 
     def _paths(self) -> dict[str, str]:
-        """Return the path of the cgroup of each controller; that of version 2 has an empty name."""
+        """Return the path of each controller's cgroup by the controller's name, which is empty for version 2."""
         found = {}
         try:
             with open(self._own, encoding="utf-8") as file:
@@ -91,6 +91,6 @@ def _text(folder: str, name: str) -> str:
 
 
 def _fields(folder: str, name: str) -> dict[str, int]:
-    """Return a file of lines with a name and a number each."""
+    """Return the numbers by name from a file whose lines consist of a name and a number."""
     words = (line.split() for line in _text(folder, name).splitlines())
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2}

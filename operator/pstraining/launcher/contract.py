@@ -1,7 +1,7 @@
 """The launcher's view of the pod's contract: variables, files, exit codes, and the program's environment.
 
-docs/concepts/job-contract.md describes it; pstraining/api/contract.py has the same literals. It is one of the
-launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+docs/concepts/job-contract.md describes it; pstraining/api/contract.py has the same literals. This is one of the
+launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ EXIT_BAD_SETTINGS = 78
 EXIT_SAVED = 79
 EXIT_MEANINGS = {
     0: "a PS's program must not end",
-    137: "killed, most often for want of memory",
+    137: "killed, most often for lack of memory",
     139: "segmentation fault",
 }
-"""What the log adds to an exit code whose program cannot have logged a reason itself."""
+"""Explanations in the log of exit codes whose programs cannot log a reason themselves."""
 PS_LOSS_GRACE_SECONDS = 10
 
-# Without keepalive one silent peer stops a whole job; without the short back-off a returned peer is found late. Fewer
-# pings for each request than the usual two would find a silent peer up to a minute later.
+# Without keepalive one silent peer stops a whole job. Without the short back-off, a peer that returns is noticed late.
+# With fewer pings per request than the usual two, a silent peer would be noticed up to a minute later.
 KEEPALIVE = "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
 BACK_OFF = "grpc.min_reconnect_backoff_ms=100,grpc.initial_reconnect_backoff_ms=100,grpc.max_reconnect_backoff_ms=500"
 NETWORK_SETTINGS = {
@@ -68,8 +68,8 @@ NETWORK_SETTINGS = {
 # glibc returns large blocks to the system at once, and TensorFlow allocates new ones for every gradient. In a step of
 # 100 MB, clearing their pages took half of the system time.
 KEEP_PAGES = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736"
-# A server has one arena: the blocks of further arenas are smaller than 64 MB. So has a chief, several threads of which
-# move a state in pieces: each would keep the memory of its largest pieces.
+# A server has one arena, because the blocks of further arenas are smaller than 64 MB. A chief also has one arena:
+# several of its threads move a state in pieces, and each arena would keep the memory of its largest pieces.
 ONE_ARENA = "glibc.malloc.arena_max=1"
 
 Cluster = Mapping[str, List[str]]  # noqa: UP006 - Python 3.8
@@ -80,7 +80,7 @@ class ExitError(Exception):
 
 
 class NotAMemberError(ExitError):
-    """The cluster has no address for this parameter server: the job has fewer servers, or not as many yet."""
+    """The cluster has no address for this parameter server, because the job has fewer servers, perhaps only so far."""
 
 
 def log(message: str) -> None:
@@ -144,12 +144,12 @@ def memory_settings(kind: str) -> dict[str, str]:
 
 
 def tf_config(cluster: Cluster, kind: str, index: int) -> str:
-    """Return TF_CONFIG. Its environment is that of TFJobs: TensorFlow 1 takes a program for distributed by it."""
+    """Return TF_CONFIG, with the environment of TFJobs, by which TensorFlow 1 recognizes a distributed program."""
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"})
 
 
 def filled_in(command: list[str], env: Mapping[str, str]) -> list[str]:
-    """Return the command with $(TF_CONFIG) filled in. The kubelet cannot: the variable is not the container's."""
+    """Return the command with $(TF_CONFIG) filled in, which the kubelet cannot do because the container lacks it."""
     return [word.replace("$(TF_CONFIG)", env["TF_CONFIG"]) for word in command]
 
 
@@ -160,7 +160,7 @@ def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int)
 
 
 def progress_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of Kubeflow's KEP-2779 for a program that may report its progress; else none."""
+    """Return the variables of Kubeflow's KEP-2779 for a program that may report its progress; otherwise none."""
     if not env.get(ENV_PROGRESS_URL):
         return {}
     return {
@@ -171,7 +171,7 @@ def progress_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_authority(env: Mapping[str, str]) -> None:
-    """Write the certificate that the program checks the operator's endpoint with, where the task has one."""
+    """Write the certificate with which the program verifies the operator's endpoint, if the task has one."""
     if authority := env.get(ENV_PROGRESS_AUTHORITY):
         with open(os.path.join(RUN_DIR, PROGRESS_AUTHORITY_FILE), "w", encoding="ascii") as file:
             file.write(authority)

@@ -3,8 +3,8 @@
     python3 launch.py -- COMMAND [ARGS...]   run the command as the pod's task
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
-docs/concepts/job-contract.md is its contract. It runs in users' images: this file and those beside it, on Python 3.8's
-standard library. Signals and children are the main thread's.
+docs/concepts/job-contract.md is its contract. This file and those beside it run in users' images, with Python 3.8's
+standard library only. The main thread handles signals and children.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING or __package__:
     from . import contract, members, probe, status_port, supervisor, terms, usage
     from . import serve as server
 else:
-    # Python would import from the folder that this file's link led to; the kubelet removes that folder whenever the
+    # Python would import from the folder that this file's link pointed to, which the kubelet removes whenever the
     # cluster map changes.
     sys.path[0] = os.path.dirname(os.path.abspath(__file__))
     import contract
@@ -36,20 +36,20 @@ else:
 
 POLL_SECONDS = 0.2
 FIRST_LOG_SECONDS = 2.0
-"""After this time without an available PS, the log names it."""
+"""Time in seconds after which the log names a PS that is not available."""
 CRASH_SECONDS = 10
 """A server that ends within this time has crashed."""
 CRASH_LIMIT = 3
 """After this many crashes in a row, Kubernetes restarts the container."""
 STOP_SECONDS = 10
-"""Time between SIGTERM and SIGKILL for a program that is started again for another layout."""
+"""Seconds between SIGTERM and SIGKILL for a program that restarts for another layout."""
 
 
 class Launcher:
     """The main program of a pod."""
 
     job_ended = False
-    """Whether the cluster map says that the job has ended; `cluster` updates it."""
+    """Whether the job has ended, by the cluster map; `cluster` updates it."""
     shard_members: members.ShardMembers
     """The members of each shard; `cluster` updates it."""
     layout = terms.FIRST_LAYOUT
@@ -84,7 +84,7 @@ class Launcher:
         if not self.command:
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, "there is no command after --")
         if not os.access(contract.RUN_DIR, os.W_OK | os.X_OK):
-            message = f"{contract.RUN_DIR} is no folder that this user may write"
+            message = f"{contract.RUN_DIR} is not a folder to which this user may write"
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message)
         members.write_node(contract.RUN_DIR, env)
         contract.write_authority(env)
@@ -120,7 +120,7 @@ class Launcher:
             raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message) from None
 
     def await_membership(self) -> contract.Cluster:
-        """Return the cluster, for a parameter server once it is a member: new servers start before their layout.
+        """Return the cluster; a parameter server waits until it is a member, because it may start before its layout.
 
         Raises:
             ExitError: the map cannot be read or is invalid, or the launcher is stopped.
@@ -131,7 +131,7 @@ class Launcher:
                 return self.cluster()
             except contract.NotAMemberError as absence:
                 if not is_logged:
-                    contract.log(f"{absence.args[1]}; the server starts when the job has it")
+                    contract.log(f"{absence.args[1]}; the server starts when the cluster map has its address")
                 is_logged = True
             self.supervisor.wait(POLL_SECONDS)
 
@@ -146,7 +146,7 @@ class Launcher:
             is_over = partial(self.terms.is_layout_over, self.layout)
             code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, is_over, STOP_SECONDS)
             if self.supervisor.was_cut_short and not self.supervisor.stopped_by:
-                contract.log("the program is started again for another number of parameter servers")
+                contract.log("the program restarts for another number of parameter servers")
                 continue
             if code == 0 and not self.supervisor.stopped_by:
                 if self.policy != "Always":
@@ -159,7 +159,7 @@ class Launcher:
         return self.idle(reason)
 
     def serve_program_status(self) -> None:
-        """Serve whether the program runs, for the container's readiness probe, where the pod's contract asks for it."""
+        """Serve whether the program runs, for the container's readiness probe, if the pod's contract requires it."""
         port = int(self.env.get(contract.ENV_STATUS_PORT) or 0)
         if not port:
             return
@@ -171,12 +171,12 @@ class Launcher:
             contract.log(f"port {port} is taken ({error.strerror}): the pod stays unready; leave 2222 to 2240 free")
 
     def report_program(self) -> dict[str, object]:
-        """Return the answer to GET /v1/status of a pod that is no PS."""
+        """Return the answer to GET /v1/status in a pod that is not a PS."""
         state = "Running" if self.supervisor.is_running else "Waiting"
         return {"state": "Terminating" if self.supervisor.stopped_by else state}
 
     def must_idle(self) -> str:
-        """Return why the program must not run in this pod any more; empty if it may."""
+        """Return why the program must no longer run in this pod; empty if it may run."""
         if os.path.exists(self.success_marker):
             return "the program has ended with 0"
         if os.path.exists(self.failed_marker):
@@ -189,14 +189,14 @@ class Launcher:
         with suppress(contract.ExitError):
             while True:
                 self.supervisor.wait()
-        # Without the marker, 0 would mean success.
+        # Without the marker, exit code 0 would mean success.
         return 0 if os.path.exists(self.success_marker) else 128 + self.supervisor.stopped_by
 
     def await_ps(self) -> tuple[contract.Cluster, probe.Probes]:
         """Wait until every shard has an available PS; return the cluster and the available PSs.
 
         Raises:
-            ExitError: a shard stayed without a PS for the start timeout.
+            ExitError: a shard had no available PS within the start timeout.
         """
         started, next_log = time.monotonic(), FIRST_LOG_SECONDS
         timeout = int(self.env.get(contract.ENV_START_TIMEOUT) or 1800)
@@ -222,7 +222,7 @@ class Launcher:
         return not self.unavailable(servers, probes)
 
     def unavailable(self, servers: list[str], probes: probe.Probes) -> dict[str, str]:
-        """Return the PSs without which the program cannot start, each with the reason why it is unavailable."""
+        """Return the unavailable PSs without which the program cannot start, each with the reason."""
         reasons = {ps: self.why_unavailable(probes.get(ps, probe.PsProbe())) for ps in servers}
         return {ps: reasons[ps] for ps in self.shard_members.required([ps for ps, reason in reasons.items() if reason])}
 
@@ -278,15 +278,15 @@ class Launcher:
             self.start_boot()
 
     def start_boot(self) -> None:
-        """Give the server that is about to start a new identity. Requests for the status may arrive in between."""
+        """Give a new identity to the server that is about to start. Status requests may arrive between these steps."""
         self.draining.reset()  # first: the new identity must never appear in sync
         self.restarts, self.boot_id, self.began = self.restarts + 1, os.urandom(8).hex(), time.monotonic()
         self.terms.server_started()  # last: the new term must never appear with the former identity
 
     def exit_code(self, code: int) -> int:
-        """Return the launcher's exit code for a program's, never 0: a stopped program has not finished.
+        """Return the launcher's exit code for a program's; never 0: a stopped program or server has not succeeded.
 
-        The exit codes of EXIT_MEANINGS are logged, as their programs cannot log a reason.
+        The exit codes of EXIT_MEANINGS are logged, because their programs cannot log a reason.
         """
         if self.supervisor.stopped_by:
             return code or 128 + self.supervisor.stopped_by
@@ -300,8 +300,8 @@ class Launcher:
     def report(self) -> dict[str, object]:
         """Return the answer to GET /v1/status.
 
-        The server may be started again meanwhile. The term is read first, so that the rest is not older than it: a
-        chief that reads its own term connects to the server that was started for it.
+        The server may restart meanwhile. The term is read first, so that the other fields are not older: a chief that
+        reads its own term connects to the server that was started for this term.
         """
         term, layout, boot_id = self.terms.term, self.terms.layout, self.boot_id
         state = "Serving" if probe.is_open("127.0.0.1", self.port) else "Starting"
@@ -326,7 +326,7 @@ class Launcher:
 
 
 def map_file() -> str:
-    """Return the path of the cluster map, which lies beside this file."""
+    """Return the path of the cluster map, which is beside this file."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), contract.CLUSTER_FILE)
 
 
@@ -365,7 +365,7 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     except contract.ExitError as error:
         code, message = error.args
         if message:
-            hint = "; job-contract.md says what a pod needs" if code == contract.EXIT_BAD_CONTRACT else ""
+            hint = "; job-contract.md describes what a pod needs" if code == contract.EXIT_BAD_CONTRACT else ""
             contract.log(message + hint)
         return int(code)
     os.write(1, __doc__.encode())

@@ -1,8 +1,7 @@
-"""A TCP server for short requests on a port that any pod can reach: idle connections exhaust nothing.
+"""A TCP server for short requests on a port that any pod can reach; idle connections do not exhaust it.
 
-It listens on IPv4 and IPv6, holds a bounded number of connections, and closes those that stay silent. The operator, the
-tasks' metrics and the witnesses import it; the launcher's files load it beside them in the pod. It stands on Python
-3.8's standard library alone.
+It listens on IPv4 and IPv6, keeps a bounded number of connections, and closes silent ones. The operator, the tasks'
+metrics and the witnesses import it. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from collections import OrderedDict
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 CONNECTIONS = 64
-"""Connections held at a time. The oldest is closed for one more: a request takes milliseconds, an idle one stays."""
+"""Maximum number of connections. A further one closes the oldest: requests take milliseconds, so that one is idle."""
 SILENCE_SECONDS = 5.0
 """Seconds without a byte after which a connection is closed."""
 PAUSE_SECONDS = 0.1
-"""Pause while the process has no descriptor left: without it, accepting fails as fast as a core can try."""
+"""Pause in seconds while the process has no descriptor left; without it, accepting would fail in a busy loop."""
 
 
 class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Answers each connection in a thread of its own.
+    """Answers each connection in a separate thread.
 
     Args:
-        port: 0 for any free one.
+        port: the TCP port; 0 for any free one.
         handler: class of the handlers, such as a `BaseHTTPRequestHandler`.
-        connections: the most that are held at a time.
+        connections: maximum number of connections at a time.
 
     Raises:
         OSError: the port is taken.
@@ -49,27 +48,27 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self.address_family = socket.AF_INET6
             super().__init__(("", port), handler)
         except OSError:
-            # A node without IPv6; a port that is taken fails here, too.
+            # The node has no IPv6. If the port is taken, this call fails as well.
             self.address_family = socket.AF_INET
             super().__init__(("", port), handler)
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port on which the server listens."""
         return int(self.server_address[1])
 
     def start(self, name: str, poll_seconds: float = 0.5) -> Callable[[], None]:
         """Serve from a thread that ends with the process; returns the function that stops it.
 
         Args:
-            name: of the thread.
-            poll_seconds: how often the thread looks for a request to stop.
+            name: the thread's name.
+            poll_seconds: seconds between two checks whether the thread has to stop.
         """
         thread = threading.Thread(target=self.serve_forever, args=(poll_seconds,), name=name, daemon=True)
         thread.start()
 
         def stop() -> None:
-            # Wakes the thread at once; a kernel other than Linux's refuses it, and the thread looks after poll_seconds.
+            # Wakes the thread at once. Kernels other than Linux refuse it, and the thread checks after poll_seconds.
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
             self.shutdown()
@@ -79,7 +78,7 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         return stop
 
     def server_bind(self) -> None:
-        """Bind to the addresses of both families where the socket's family allows it."""
+        """Bind to the addresses of both families if the socket's family allows it."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
@@ -103,7 +102,7 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         return connection, address
 
     def secured(self, connection: socket.socket) -> socket.socket:
-        """Return the connection as it is held; a subclass may wrap it, without waiting for its peer."""
+        """Return the connection to keep; a subclass may wrap it, without waiting for its peer."""
         return connection
 
     def shutdown_request(self, request: Any) -> None:
@@ -113,7 +112,7 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what a handler raises, except for connections that were closed."""
+        """Log a handler's exception, except for connections that were closed."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -121,6 +120,6 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         with self._lock:
             oldest = self._held.popitem(last=False)[0] if self._held else None
         if oldest is not None:
-            # Its handler reads the end of the stream, and closes it; one that was closed meanwhile raises here.
+            # The handler reads the end of the stream and closes the connection; if it is already closed, this fails.
             with contextlib.suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""Parameter servers (PSs) with hot standbys: each member of a shard is a task of its own, and is ready while in sync.
+"""Parameter servers (PSs) with hot standbys: each member of a shard is a separate task, and is ready while in sync.
 
-Of n shards, task i + m n is member m of shard i. It is one of the launcher's files: it lies beside launch.py in the pod
-and imports only Python 3.8's standard library.
+With n shards, task i + m n is member m of shard i. This is one of the launcher's files. In a pod it is beside
+launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DRAINING_SECONDS = 5.0
 """Upper bound of the time for which a server in sync keeps running after the signal to stop. The chief polls
 every second, and then continues without this member."""
 LINGER_SECONDS = 1.5
-"""Time for which a stopped pod stays without its server. Connections are refused meanwhile, which shows the other
-members that the server has ended; an address without a pod would only be silent."""
+"""Seconds for which a stopped pod stays without its server. Refused connections meanwhile show the other members that
+the server has ended; an address without a pod would only be silent."""
 NOT_READY_SECONDS = 2.5
-"""Time for which a restarted server is not ready, so that the kubelet, which probes every second, notices the
+"""Seconds for which a restarted server is not ready, so that the kubelet, which probes every second, notices the
 restart."""
 
 

@@ -1,7 +1,7 @@
 """Probes parameter servers (PSs), and decides from the results whether a program failed because a PS was lost.
 
-The decisions, above `try_connect`, are pure. It is one of the launcher's files: it lies beside launch.py in the pod and
-imports only Python 3.8's standard library.
+The decisions, above `try_connect`, are pure. This is one of the launcher's files. In a pod it is beside launch.py, and
+it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def status_port(port: int) -> int:
 
 
 def judge_ps(before: PsProbe, after: PsProbe) -> LossVerdict:
-    """Return the verdict of one PS. ASK_AGAIN means that it may be lost or restarting."""
+    """Return the verdict about one PS. ASK_AGAIN means that it may be lost or restarting."""
     if after.boot_id not in (None, before.boot_id):
         return LossVerdict.PS_LOST
     is_healthy = after.boot_id and after.port == OPEN and after.state == "Serving"
@@ -71,7 +71,7 @@ def judge(before: Probes, after: Probes, elapsed: float, grace: float) -> LossVe
     Args:
         before: the PSs before the program ran.
         after: the PSs after its end.
-        elapsed: seconds since its end.
+        elapsed: seconds since the program's end.
         grace: seconds after which a PS that is still unreachable is lost.
     """
     verdicts = {judge_ps(probe, after.get(ps, PsProbe())) for ps, probe in before.items()}

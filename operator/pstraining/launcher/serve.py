@@ -1,7 +1,7 @@
 """Runs TensorFlow's server without importing TensorFlow, for a parameter server with `server: Builtin`.
 
-It knows nothing of pods and jobs. It is one of the launcher's files: it lies beside launch.py in the pod and imports
-only Python 3.8's standard library.
+This module does not depend on pods or jobs. It is one of the launcher's files. In a pod it is beside launch.py, and it
+imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def serve(cluster: Cluster, kind: str, index: int) -> None:
 ADD_CONTEXT = "_ZN10tensorflow10GrpcServer35AddMasterEagerContextToEagerServiceEmPNS_12EagerContextE"
 SERVER_CLASS = "_ZTVN10tensorflow10GrpcServerE"
 NO_SPINNING = bytes([0x82, 1, 2, 0x48, 1])
-"""A ConfigProto with experimental {disable_thread_spinning: true}: idle threads sleep at once. Spinning takes a fifth
-of the processor time of a small step, measured with more processes than cores."""
+"""A ConfigProto with experimental {disable_thread_spinning: true}: idle threads sleep at once. With more processes than
+cores, spinning takes a fifth of the processor time of a small step (measured)."""
 NO_GPU = bytes([0x0A, 7, 0x0A, 3]) + b"GPU" + bytes([0x10, 0])
-"""A ConfigProto with device_count {GPU: 0}. A server computes on the CPU. A GPU that it sees, as with a container
-runtime that shows all GPUs of the node, belongs to the workers there."""
+"""A ConfigProto with device_count {GPU: 0}. A server computes on the CPU. If its container runtime shows all GPUs of
+the node, they belong to the workers there."""
 CONFIG = NO_GPU + NO_SPINNING
 """A server's ConfigProto: protobuf's wire format allows messages to be concatenated."""
 CONTEXT_ID, STATUS_OK = 1, 1

@@ -1,6 +1,6 @@
 """The read-only HTTP server of a parameter server's launcher.
 
-It is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+This is one of the launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def serve_status(
 
     Args:
         port: the TCP port.
-        report: returns the status, the body of every other answer.
-        is_ready: whether /readyz answers 200 for a status.
-        usage: returns what the container uses, the answer to /v1/usage.
+        report: returns the status, the body of all answers except those to /v1/usage.
+        is_ready: returns whether /readyz answers 200 for a status.
+        usage: returns the container's resource usage, the answer to /v1/usage.
     """
 
     class StatusHandler(BaseHTTPRequestHandler):

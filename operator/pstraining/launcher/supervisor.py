@@ -1,6 +1,6 @@
-"""Runs one command at a time: passes signals on, reaps children, and leaves no process of the command behind.
+"""Runs one command at a time: forwards signals, reaps children, and ends all processes of the command.
 
-It is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+This is one of the launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SIGNALS = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.
 CHECK_SECONDS = 0.5
 """Seconds between two checks whether a command must be killed."""
 KILL_SECONDS = 5
-"""Seconds that the processes of an ended command have to disappear after SIGKILL."""
+"""Seconds within which the processes of an ended command must disappear after SIGKILL."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def next_delay(delay: float, lived: float) -> float:
-    """Return the pause before a program runs again: 0, or 0.1 s doubling to 5 s for one that ends within 2 s."""
+    """Return the seconds before a program runs again: 0, or 0.1 doubling to 5 for a program that ends within 2 s."""
     return 0 if lived >= 2 else min(5, max(0.1, delay * 2))
 
 
@@ -41,9 +41,9 @@ class Supervisor:
         self.stopped_by = 0
         """The signal on which the launcher stops; 0 before."""
         self.before_stop: Callable[[], object] = lambda: None
-        """Called after a stop signal has arrived, before it is passed on."""
+        """Called after a stop signal has arrived, before it is forwarded."""
         self.was_cut_short = False
-        """Whether the last command was over before it ended."""
+        """Whether the last command was stopped because it was over, before it ended by itself."""
         self._pid, self._code = 0, -1
         self._signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # Python writes the number of each signal to the pipe, one byte each.
@@ -66,7 +66,7 @@ class Supervisor:
         """Sleep until a signal arrives or the time is over.
 
         Raises:
-            ExitError: the launcher has the signal to stop, and runs nothing.
+            ExitError: the launcher has received the signal to stop, and no command runs.
         """
         is_readable = select.select([self._signals], [], [], seconds)[0]
         for number in os.read(self._signals, 4096) if is_readable else b"":
@@ -87,12 +87,12 @@ class Supervisor:
         is_over: Callable[[], bool] | None = None,
         stop_seconds: float = 0,
     ) -> tuple[int, float]:
-        """Run a command in a process group of its own, and end all processes of the group.
+        """Run a command in a new process group, and end all processes of the group afterwards.
 
         Args:
             command: the command and its arguments.
             env: the command's environment.
-            is_over: whether the command must end; checked regularly.
+            is_over: returns whether the command must end; called regularly.
             stop_seconds: seconds between SIGTERM and SIGKILL for a command that is over; 0 kills it at once.
 
         Returns:
@@ -105,7 +105,7 @@ class Supervisor:
         try:
             child = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=self._in_child)  # noqa: PLW1509
         except OSError as error:
-            message = f"cannot run {command[0]!r}: {error.strerror}; look at the container's command and image"
+            message = f"cannot run {command[0]!r}: {error.strerror}; check the container's command and image"
             raise ExitError(127 if isinstance(error, FileNotFoundError) else 126, message) from None
         self._pid, self._code, self.was_cut_short, kill_at = child.pid, -1, False, 0.0
         while self._code < 0:

@@ -1,8 +1,8 @@
 """Restarts a parameter server for a new attempt of the chief, and every program for a new layout.
 
-The dead chief of a plain program leaves its variables in the server's memory, so the server is started again. With
-another number of servers, the cluster map has another layout; then the server and the programs are all started again.
-This is one of the launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+The dead chief of a plain program leaves its variables in the server's memory, so the server restarts. With another
+number of servers, the cluster map has another layout; then the server and all programs restart. This is one of the
+launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 FIRST_LAYOUT = 1
-"""The layout of a cluster map that names none."""
+"""The layout of a cluster map that does not name its layout."""
 
 
 class Terms:
@@ -30,7 +30,7 @@ class Terms:
 
     Args:
         cluster_map: path of the cluster map.
-        owned_markers: paths of the files of which a runtime's chief writes at least one to own the server's state.
+        owned_markers: paths of marker files; a runtime's chief writes at least one of them to own the server's state.
     """
 
     def __init__(self, cluster_map: str, *owned_markers: str) -> None:
@@ -39,7 +39,7 @@ class Terms:
         """Identity of the file that was read last."""
         self._map_term, self._policy, self._required = 0, "", 0
         self.term = 0
-        """The term for which the server runs. Older attempts left nothing in its memory that must not stay."""
+        """The term for which the server runs. Its memory has no state of older attempts that must be removed."""
         self._map_layout: int | None = None
         self.layout: int | None = None
         """The layout for which the server runs; None if the map could not be read."""
@@ -65,7 +65,7 @@ class Terms:
         return True
 
     def is_layout_over(self, layout: int | None) -> bool:
-        """Whether the current cluster map has another layout than the one that a process was started with."""
+        """Whether the layout of the current cluster map differs from the one with which a process was started."""
         self._read()
         return self._map_layout not in (None, layout)
 
@@ -78,10 +78,10 @@ class Terms:
         """Return why a program with this layout cannot start with a probed PS; empty if it can."""
         if probe.port != "open":
             return str(probe.why)
-        if probe.boot_id is None:  # a service mesh's proxy accepts every connection, also those to absent servers
-            return f"its port is open, and its launcher does not answer on port {STATUS_PORT}"
+        if probe.boot_id is None:  # a service mesh's proxy accepts every connection, even to absent servers
+            return f"its port is open, but its launcher does not answer on port {STATUS_PORT}"
         if probe.term is not None and probe.term < self._required:
-            return f"it has not heard of the chief's attempt {self._required} yet"
+            return f"it has not read the chief's attempt {self._required} yet"
         if probe.layout is not None and probe.layout != layout:
             return f"it runs for layout {probe.layout}, not {layout}"
         return "Terminating" if probe.state == "Terminating" else ""

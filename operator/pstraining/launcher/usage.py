@@ -1,8 +1,8 @@
-"""Measures the memory and CPU time of a pod's container, and reports the job's to the operator.
+"""Measures the memory and CPU time of a pod's container, and reports the usage of the job to the operator.
 
-Every launcher serves its own container's figures (`Meter`). The launcher of the task with the chief's duty asks all of
-them and sends one report for the whole job (`Reporter`), while the cluster map has `measured`. It is one of the
-launcher's files: it lies beside launch.py in the pod and imports only Python 3.8's standard library.
+Every launcher serves its own container's figures (`Meter`). The launcher of the task that does the chief's work
+requests all figures and sends one report for the whole job (`Reporter`), while the cluster map has `measured`. This is
+one of the launcher's files. In a pod it is beside launch.py, and it imports only Python 3.8's standard library.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ else:
     from status_port import USAGE_PATH
 
 SAMPLE_SECONDS = 1.0
-"""Seconds between two readings of a container that is asked for its figures: shorter peaks may be missed."""
+"""Seconds between two readings of a container whose figures are requested: shorter peaks may be missed."""
 PERIOD_SECONDS = 5.0
-"""Seconds between two rounds in which all tasks are asked."""
+"""Seconds between two rounds of requests to all tasks."""
 TASKS_PER_SECOND = 400.0
-"""Tasks that are asked per second in the long run: each takes half a millisecond of CPU time."""
+"""Requests to tasks per second in the long run; each takes half a millisecond of CPU time."""
 REPORT_SECONDS = 30.0
-"""Seconds between two reports while nothing special happens."""
+"""Seconds between two reports without an urgent change."""
 ANSWER_SECONDS = 2.0
 """Timeout of a task's answer, and of the operator's."""
 URGENT_SHARE = 0.8
-"""Share of a memory limit from which on every round is reported."""
+"""Share of a memory limit from which every round is reported."""
 NEWS_SHARE = 1.1
-"""Rise of a peak that is reported at once."""
+"""Factor of a peak's rise from which it is reported at once."""
 TREND_ROUNDS = 6
 """Rounds over which the growth of memory is measured."""
 CPU_SAMPLES = (12, 720)
 """Fewest and most samples of CPU use from which the percentile is taken: one minute, and one hour."""
 ASKED_AT_ONCE = 16
 LOGGED_FAILURE = 3
-"""The round without a report, counted from the last success, whose error is logged: an operator may be away."""
+"""Number of the failed round, counted from the last success, whose error is logged: an operator may be away briefly."""
 
 Figures = Dict[str, Any]  # noqa: UP006 - Python 3.8
 
 
 class Meter:
-    """Measures this container. It samples from the first question on: a job that is not measured costs nothing.
+    """Measures this container. It samples after the first request, so a job that is not measured costs nothing.
 
     Args:
         pod: name of the pod.
@@ -75,7 +75,7 @@ class Meter:
         self._thread: threading.Thread | None = None
 
     def report(self) -> Figures:
-        """Return the figures, the answer to GET /v1/usage; empty if the kernel does not say."""
+        """Return the figures, the answer to GET /v1/usage; empty if the kernel does not report them."""
         reading = self.sample()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
@@ -94,7 +94,7 @@ class Meter:
         }
 
     def sample(self) -> Reading | None:
-        """Read the cgroup once. An OOM kill is as old as the reading that shows it; those before the first are not."""
+        """Read the cgroup once. An OOM kill is as old as the reading that shows it; earlier kills are ignored."""
         reading = self._read()
         if reading is None:
             return None
@@ -120,11 +120,11 @@ class RoleHistory:
         self._before: dict[str, tuple[float, float]] = {}
 
     def add(self, role: str, answers: Sequence[Figures], now: float) -> Figures:
-        """Add a round, and return the role's part of a report: each figure is that of the pod with the most.
+        """Add a round, and return the role's part of a report: each figure is that of the pod with the highest one.
 
         Args:
             role: the role.
-            answers: the figures of its pods, at least one.
+            answers: the figures of the role's pods, at least one.
             now: monotonic seconds.
         """
         largest = max(answers, key=lambda each: (_share(each), each["memoryBytes"]))
@@ -150,7 +150,7 @@ class RoleHistory:
         return int(max(0.0, (last - first) / (ended - began))) if ended > began else 0
 
     def _add_cpu(self, answers: Sequence[Figures]) -> None:
-        """Add the largest use of a pod since the round before. The CPU time of a restarted container begins at 0."""
+        """Add the largest use of a pod since the previous round. The CPU time of a restarted container begins at 0."""
         found = {each["pod"]: (each["at"], each["cpuSeconds"]) for each in answers if each["cpuSeconds"] is not None}
         used = []
         for pod, (at, seconds) in found.items():
@@ -177,8 +177,8 @@ def is_due(sent: Sequence[Figures], newest: Sequence[Figures], seconds: float) -
 
     Args:
         sent: the report that was sent last.
-        newest: the newest one.
-        seconds: time since.
+        newest: the newest report.
+        seconds: seconds since the last report was sent.
     """
     before = {each["role"]: each for each in sent}
     return seconds >= REPORT_SECONDS or any(_is_news(before.get(each["role"]), each, seconds) for each in newest)
@@ -198,7 +198,7 @@ def _share(figures: Figures) -> float:
 
 
 class Reporter:
-    """Asks all tasks for their figures, and reports them to the operator, from a thread of its own.
+    """Requests the figures of all tasks, and reports them to the operator, from a separate thread.
 
     Args:
         env: the container's environment.
@@ -214,7 +214,7 @@ class Reporter:
         self._failures = 0
 
     def start(self) -> None:
-        """Start, in the task that may report the job's progress; other tasks report nothing."""
+        """Start the thread, in the task that may report the job's progress; other tasks report nothing."""
         if self._url.hostname:
             threading.Thread(target=self._run, name="usage-reports", daemon=True).start()
 
@@ -224,21 +224,21 @@ class Reporter:
             self.attempt()
 
     def attempt(self) -> None:
-        """Make a round. One that fails is repeated later, and a lasting error is logged once."""
+        """Make a round. A failed round is repeated later, and a lasting error is logged once."""
         try:
             self.round()
             self._failures = 0
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self._failures += 1
             if self._failures == LOGGED_FAILURE:
-                contract.log(f"the operator gets no report of what pods use, and memory does not grow: {error!r}")
+                contract.log(f"the operator gets no reports of pods' usage, and memory does not grow: {error!r}")
 
     def round(self) -> None:
-        """Ask every task once, and send a report if one is due.
+        """Request the figures of every task once, and send a report if one is due.
 
         Raises:
             OSError, http.client.HTTPException: the report could not be sent, or the operator refused it.
-            ValueError, KeyError, TypeError: the cluster map has another form.
+            ValueError, KeyError, TypeError: the cluster map has another format.
         """
         tasks = self._tasks()
         if not tasks:
@@ -256,7 +256,7 @@ class Reporter:
             self._sent, self._sent_at = newest, now
 
     def _tasks(self) -> list[tuple[str, str]]:
-        """Return role and address of every task; none while the job is not measured."""
+        """Return the role and the address of every task; none while the job is not measured."""
         with open(self._map, encoding="utf-8") as file:
             content = json.load(file)
         further = content.get("measured")
@@ -265,7 +265,7 @@ class Reporter:
         return [(role, a) for role, addresses in {**content["cluster"], **further}.items() for a in addresses]
 
     def _send(self, report: list[Figures]) -> None:
-        import ssl  # here alone: some images have a Python without it
+        import ssl  # only here, because some images have a Python without it
 
         context = ssl.create_default_context(cafile=os.path.join(contract.RUN_DIR, contract.PROGRESS_AUTHORITY_FILE))
         with open(os.path.join(contract.MOUNT_DIR, contract.PROGRESS_TOKEN_FILE), encoding="ascii") as file:
@@ -296,7 +296,7 @@ def ask_all(addresses: Sequence[str]) -> dict[str, Figures]:
                 return
             found[address] = ask(address)
 
-    # Daemons: a task that does not answer must not delay the end of this one.
+    # Daemon threads, because a task that does not answer must not delay the end of this one.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(ASKED_AT_ONCE, len(addresses)))]
     for thread in threads:
         thread.start()

@@ -69,7 +69,7 @@ async def test_a_chief_reads_its_job_and_the_logs_of_its_pods(tmp_path: Path) ->
         status, body = await endpoint.get(token(CLAIMS), "/logs/digits-chief-1")
         assert (status, json.loads(body)["message"]) == (
             502,
-            'the API server does not return it: pods "digits-chief-1" not found',
+            'the API server does not return the log: pods "digits-chief-1" not found',
         )
 
 

@@ -270,7 +270,7 @@ class Forbidden(Secrets):
     [
         (Secrets({}), ""),
         (Forbidden(), "secrets is forbidden"),
-        (WithoutReviews(), "may not review tokens (tokenreviews is forbidden). Set progress.enabled=true in the chart"),
+        (WithoutReviews(), "cannot review tokens (tokenreviews is forbidden). Set progress.enabled=true in the chart"),
         ({"data": {}}, "Secret pstraining-operator-progress has no 'tls.crt'"),
         (secret(b"no certificate", b"no key"), "Secret pstraining-operator-progress is unusable"),
         (secret(certificates.new_authority(datetime.now(UTC)).certificate, b"no key"), "is unusable"),

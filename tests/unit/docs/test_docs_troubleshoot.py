@@ -40,7 +40,7 @@ KUBERNETES = {"Terminating"}
 """Words of others that the page uses as they use them."""
 QUOTED = {
     "waiting for PS": "launcher/launch.py",
-    "it has not heard of the chief's attempt": "launcher/terms.py",
+    "it has not read the chief's attempt": "launcher/terms.py",
     "it runs for layout": "launcher/terms.py",
     "Waiting for Lease": "kube/lease.py",
     "could not be renewed in time; pausing": "kube/lease.py",

@@ -216,7 +216,7 @@ def test_bad_contracts_end_with_78_and_one_line(
     assert "no command after --" in line
     code, line = outcome("--", "x")
     assert code == 72
-    assert f"{tmp_path}/missing is no folder" in line
+    assert f"{tmp_path}/missing is not a folder" in line
     code, line = outcome("serve")
     assert code == 72
     assert "TF_CONFIG" in line

@@ -183,7 +183,7 @@ def test_a_lasting_refusal_is_logged_once_until_a_report_arrives(
     for _ in range(5):
         reporter.attempt()
     refused = "OSError('403 Forbidden: the token is that of another job')"
-    line = f"pstraining-launcher: the operator gets no report of what pods use, and memory does not grow: {refused}\n"
+    line = f"pstraining-launcher: the operator gets no reports of pods' usage, and memory does not grow: {refused}\n"
     assert capfd.readouterr().err == line
     monkeypatch.setattr(Refusing, "status", 200)
     reporter.attempt()

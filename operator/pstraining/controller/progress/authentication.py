@@ -1,7 +1,7 @@
-"""Decides whether a request may report a job's progress, or read its history: by its token and by the job's pods.
+"""Decides from a request's token and the job's pods whether it may report the job's progress, or read its history.
 
 The API server reviews a token (TokenReview) for the audience of this one job, and returns the pod that the token was
-issued for. A token that names another audience or pod is refused before that, so forged ones cost no request.
+issued for. A token that names another audience or pod is refused without a review, so forged tokens cost no request.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from pstraining.core.progress import has_chief_duty, may_report
 from pstraining.resources.installation import progress_audience
 
 REVIEW_SECONDS: Final = 300.0
-"""Seconds for which the API server's answer about a token is used again."""
+"""Seconds for which the API server's answer about a token is reused."""
 REVIEWS_MAX: Final = 20_000
-"""Answers that are kept."""
+"""Maximum number of kept answers."""
 IN_FLIGHT: Final = 8
-"""Concurrent reviews."""
+"""Maximum number of concurrent reviews."""
 POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
@@ -38,16 +38,16 @@ class TokenPort(Protocol):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is refused."""
+    """The refusal of a request."""
 
     status: int
-    """401, 403 or 404 of HTTP."""
+    """The status code of HTTP, such as 401, 403 or 404."""
     message: str
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a token says about itself, before the API server has reviewed it."""
+    """The claims of a token, before the API server has reviewed them."""
 
     audiences: tuple[str, ...]
     namespace: str
@@ -56,7 +56,7 @@ class Claims:
 
 
 def read_claims(token: str) -> Claims | None:
-    """Return the unverified claims of a pod's token; None if the text is none."""
+    """Return the unverified claims of a pod's token; None if the text is not a pod's token."""
     try:
         payload = token.split(".")[1]
         found = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -88,8 +88,8 @@ class Authenticator:
 
         Args:
             key: the job that the request names.
-            header: the request's Authorization.
-            reads: whether it reads.
+            header: the request's header Authorization.
+            reads: whether the request reads the history; otherwise it reports progress.
 
         Raises:
             ApiError: the API server could not review the token.
@@ -97,7 +97,7 @@ class Authenticator:
         scheme, _, token = header.partition(" ")
         claims = read_claims(token.strip()) if scheme.lower() == "bearer" else None
         if claims is None:
-            return Refusal(401, "the request needs a bearer token, that of the pod's projected volume")
+            return Refusal(401, "the request needs a bearer token: the one in the pod's projected volume")
         job, pod = self._cache.job_and_pod(key, claims.pod_name)
         if job is None:
             return Refusal(404, "there is no such job")

@@ -1,9 +1,9 @@
 """The newest progress of every job, and its writes to the status.
 
-A job's progress is written at most once a minute, at once at milestones (core/progress.py decides), and never while
-nothing changes. The period begins when a write is due, not when it begins or is answered: programs report once a
-period, and a write that is late once would make all later ones late. All jobs together get WRITES_PER_SECOND. What is
-lost in a crash is reported again within a minute.
+A job's progress is written at most once a minute, at milestones sooner (core/progress.py decides), and never while it
+does not change. The period begins when a write is due, not when it begins or is answered: programs report once per
+period, and one late write would delay all later ones. All jobs together have WRITES_PER_SECOND. Progress that is lost
+in a crash is reported again within a minute.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from pstraining.progress import PERIOD_SECONDS
 logger = logging.getLogger(__name__)
 
 WRITES_PER_SECOND: Final = 17.0
-"""Writes of all jobs together, in the long run."""
+"""Writes per second of all jobs together, in the long run."""
 BURST: Final = 1000
-"""Writes that may be made at once after a time with fewer writes than the limit: a minute's worth of it. The reports of
-1,000 jobs come at nearly that rate. Writes that an outage delays would otherwise stay late for hours."""
+"""Writes that may be sent at once after a time with fewer writes than the limit allows: those of a minute. The reports
+of 1,000 jobs come at nearly that rate. Without a burst, writes that an outage delays would stay late for hours."""
 LATE_SECONDS: Final = PERIOD_SECONDS / 2
 """Seconds by which a write may begin late without delaying the next one of its job."""
 IN_FLIGHT: Final = 4
-"""Concurrent writes."""
+"""Maximum number of concurrent writes."""
 RETRY_SECONDS: Final = 10.0
 """Seconds from a failed write to the next."""
 CONFLICT_SECONDS: Final = 0.5
@@ -48,16 +48,16 @@ class _Job:
     newest_at: float = 0.0
     """When the newest progress was reported."""
     stall: str | None = None
-    """Why the job makes no steps; empty while it makes some, None before its first report to this process."""
+    """Why the job makes no steps; empty while it makes steps, None before its first report to this process."""
     written: dict[str, Any] | None = None
     written_at: float = 0.0
-    """When the last write was due; at most LATE_SECONDS before it began."""
+    """When the last write was due, in seconds of the clock; at most LATE_SECONDS before it began."""
     due: float = 0.0
-    """When the next write is due, whether or not it may be tried then."""
+    """When the next write is due, also if a failed write delays it."""
     next_at: float | None = None
-    """When the newest progress is written; None if it is not, or while a write is under way."""
+    """When the newest progress will be written; None if it will not be, or while a write is in progress."""
     not_before: float = 0.0
-    """When the next write may be tried, after a failed one."""
+    """Earliest time of the next attempt after a failed write."""
     is_writing: bool = False
 
 
@@ -76,18 +76,18 @@ class ProgressBoard:
 
         Args:
             port: the API server.
-            cache: the jobs; receives every written one.
+            cache: the jobs; receives every written job.
             metrics: counts writes.
             enqueue: requests a pass over a job whose training has stopped making steps, or resumed.
             clock: monotonic seconds.
         """
         self._port, self._cache, self._metrics, self._enqueue, self._clock = port, cache, metrics, enqueue, clock
         self._jobs: dict[Key, _Job] = {}
-        self._queue: list[tuple[float, Key]] = []  # a heap; an entry whose time is not its job's `next_at` is void
+        self._queue: list[tuple[float, Key]] = []  # a heap; an entry is invalid if its time is not its job's `next_at`
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._changed = asyncio.Event()
         self._paced_until = 0.0
-        """When the writes so far would be done at WRITES_PER_SECOND."""
+        """When all writes so far would have been sent at WRITES_PER_SECOND."""
 
     def note(self, key: Key, uid: str, report: TrainerStatus) -> None:
         """Receive a report for a job with this uid."""
@@ -102,7 +102,7 @@ class ProgressBoard:
             self._enqueue(key)
 
     def stall(self, key: Key, uid: str) -> str | None:
-        """Return why the job with this uid makes no steps, empty while it makes some; None without a report of it."""
+        """Return why the job with this uid makes no steps; empty while it makes steps, None without a report."""
         job = self._jobs.get(key)
         return job.stall if job is not None and job.uid == uid else None
 
@@ -120,7 +120,7 @@ class ProgressBoard:
                 await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return the seconds after a write for which no other one may begin."""
+        """Return the seconds after a write during which no other write may begin."""
         now = self._clock()
         self._paced_until = max(self._paced_until, now) + 1 / WRITES_PER_SECOND
         return max(0.0, self._paced_until - now - BURST / WRITES_PER_SECOND)
@@ -161,7 +161,7 @@ class ProgressBoard:
         try:
             version = self._cache.job_version(key, job.uid)
             if version is None:
-                raise NotFound("the job is not there any more")
+                raise NotFound("the job no longer exists")
             written = await self._port.patch_progress(*key, version, newest)
         except NotFound:
             if self._jobs.get(key) is job:

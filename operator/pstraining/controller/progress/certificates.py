@@ -1,6 +1,6 @@
-"""The certificates of the endpoint for progress: an authority in a Secret, and a server's, made at each start.
+"""The certificates of the endpoint for progress: an authority's in a Secret, and a server's, created at each start.
 
-Pods get the authority's certificate when they start and keep it, so the authority has to outlive every job.
+Pods get the authority's certificate when they start and keep it, so the authority must outlive every job.
 """
 
 import base64
@@ -24,7 +24,7 @@ from pstraining.kube.errors import Conflict, NotFound
 AUTHORITY_DAYS: Final = 3650
 SERVER_DAYS: Final = 3650
 SKEW: Final = timedelta(hours=1)
-"""Time by which a pod's clock may be behind."""
+"""Maximum time by which a pod's clock may be behind."""
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 
@@ -101,7 +101,7 @@ def _builder(
 def _private(pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = load_pem_private_key(pem, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the authority's key is not one of an elliptic curve")
+        raise ValueError("the authority's key is not an elliptic-curve key")
     return key
 
 
@@ -121,7 +121,7 @@ def server_context(pair: Pair) -> ssl.SSLContext:
     """Return the TLS settings of a server with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0  # no client resumes a session, and two tickets are a tenth of a handshake's time
-    # OpenSSL reads files alone; this one is in memory, because the root file system is read-only.
+    # OpenSSL only reads files. This file is in memory, because the root file system is read-only.
     file = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         os.write(file, pair.key + pair.certificate)

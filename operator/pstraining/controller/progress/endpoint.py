@@ -1,6 +1,6 @@
 """Starts and stops the acceptance of progress: the authority, the server and the board.
 
-The certificates are imported at the start alone: their library takes 7 MB, which an operator without progress saves.
+The certificates' library is only imported at the start: it takes 7 MB, which an operator without progress saves.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 REMEDY: Final = "Delete it, and restart the operator."
 MISSING_RIGHT: Final = (
-    "Progress is not accepted: the operator may not review tokens (%s). Set progress.enabled=true in the chart, which "
-    "grants `create` for tokenreviews in a ClusterRole, or false."
+    "Progress is not accepted: the operator cannot review tokens (%s). Set progress.enabled=true in the chart, which "
+    "grants `create` for tokenreviews in a ClusterRole, or set it to false."
 )
 INVALID: Final = "pstraining-asks-for-the-right"
-"""Text and audience of no token: the API server answers that it is invalid, if the operator may ask."""
+"""An invalid token and audience: the API server answers that it is invalid, if the operator may review tokens."""
 
 
 class ProgressReceiver:
@@ -55,8 +55,8 @@ class ProgressReceiver:
             client: reads the authority and logs, and reviews tokens.
             cache: the jobs and their pods.
             board: receives the reports of progress.
-            usage: receives the reports about what pods use.
-            metrics: counts them.
+            usage: receives the reports of the pods' resource usage.
+            metrics: counts the reports.
         """
         self._settings, self._client = settings, client
         self._secret = f"{settings.lease_name}-progress"
@@ -88,12 +88,12 @@ class ProgressReceiver:
         return ProgressEndpoint(url, authority.certificate.decode("ascii"))
 
     async def stop(self) -> None:
-        """Stop serving, without holding up the event loop, in which the last answers are made."""
+        """Stop serving, without blocking the event loop, in which the last answers are computed."""
         if self._stop is not None:
             await asyncio.to_thread(self._stop)
 
     async def _may_review_tokens(self) -> bool:
-        """Whether the operator may review tokens: not with the rights for a list of namespaces alone."""
+        """Whether the operator may review tokens, which requires rights in the whole cluster."""
         try:
             await answered(
                 lambda: self._client.review_token(INVALID, INVALID), "The API server cannot be asked to review tokens"

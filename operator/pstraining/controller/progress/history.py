@@ -1,7 +1,7 @@
-"""What the chief of a job may ask for its history: the job, and the logs of the job's own pods.
+"""Answers a chief's requests for its job's history: the job, and the logs of the job's own pods.
 
-The chief writes them beside its checkpoints before the job, its pods and their logs are gone. It needs no rights for
-that, and the operator writes nothing.
+The chief writes them beside its checkpoints before the job, its pods and their logs are deleted. It needs no rights in
+the cluster, and the operator writes nothing.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from pstraining.core.observe import observe
 from pstraining.core.snapshot import Pod
 
 READ_MAX: Final = 8 * LOG_BYTES
-"""Bytes of one answer of the API server. It counts them from the first line that is asked for, so a log with longer
-lines is asked for once more, with fewer of them."""
+"""Maximum bytes of one answer of the API server. It counts them from the first requested line, so a log with longer
+lines is requested once more, with fewer lines."""
 PODS_MAX: Final = 1000
-"""Pods of one answer."""
+"""Maximum number of pods in one answer."""
 CONTAINER_STATUSES: Final = frozenset(("containerStatuses", "initContainerStatuses"))
 IN_FLIGHT: Final = 4
-"""Logs that are read at a time, of all jobs together. Of one job, one log is read at a time: a job whose logs are slow,
-such as those of a node that does not answer, would delay the logs of all other jobs otherwise."""
+"""Logs of all jobs that are read at a time. Only one log of each job is read at a time. Otherwise a job with slow logs,
+such as those of a node that does not answer, would delay the logs of all other jobs."""
 
 
 class LogPort(Protocol):
@@ -35,7 +35,7 @@ class LogPort(Protocol):
 
 
 class HistoryAnswers:
-    """Answers what a chief asks about its job."""
+    """Answers a chief's requests about its job."""
 
     def __init__(self, port: LogPort, cache: InformerCache) -> None:
         """Create the answers.
@@ -47,10 +47,10 @@ class HistoryAnswers:
         self._port, self._cache = port, cache
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        """Of the jobs whose logs are being read."""
+        """The locks of the jobs whose logs are being read."""
 
     def job(self, key: Key) -> dict[str, Any]:
-        """Return the job as the operator knows it, its newest pods, and the runs of their containers that have logs."""
+        """Return the cached job, its newest pods, and the runs of their containers that have logs."""
         view = self._cache.view(key)
         logs = [
             {"task": names.task_name(pod.role, pod.index, pod.member), "pod": pod.name, "previous": previous}
@@ -65,23 +65,23 @@ class HistoryAnswers:
 
         Args:
             key: the job.
-            name: of the pod.
-            previous: whether the run before the container was restarted is meant.
+            name: the pod's name.
+            previous: whether to return the log of the container's previous run.
 
         Raises:
-            ApiError: the API server does not return it.
+            ApiError: the API server does not return the log.
         """
         job, manifest = self._cache.job_and_pod(key, name)
         own = _observed(job, () if manifest is None else (manifest,))
         if not own:
             return Refusal(404, "the job has no such pod")
         (pod,) = own
-        # One request of each job waits for a slot, and slots are given in the order of requests: each job has its turn.
+        # Only one request of each job waits for a slot, so a job with many logs does not delay the others.
         async with self._turns.setdefault(key, asyncio.Lock()), self._slots:
             return await self._end(key[0], name, pod.main, previous)
 
     async def _end(self, namespace: str, pod: str, container: str, previous: bool) -> LogEnd:
-        # One line more than is kept shows whether there are more.
+        # One line more than is kept shows whether the log is longer.
         lines, kept = LOG_LINES + 1, LOG_LINES
         while True:
             found = await self._port.log(namespace, pod, container, previous=previous, lines=lines, limit=READ_MAX)
@@ -92,13 +92,13 @@ class HistoryAnswers:
 
 
 def _last_lines(content: bytes, number: int) -> bytes:
-    """Return the last lines of content that has at most one line more."""
+    """Return the last `number` lines of content that has at most one line more."""
     lines = content.count(b"\n") + (not content.endswith(b"\n"))
     return content[content.find(b"\n") + 1 :] if lines > number else content
 
 
 def _reduced(pod: Object) -> Object:
-    """Return a pod without its owners and the IDs of its containers: random text, which names nothing after the job."""
+    """Return a pod without its owners and its containers' IDs: random text that has no meaning after the job's end."""
     metadata = {name: value for name, value in pod["metadata"].items() if name != "ownerReferences"}
     status = dict(pod["status"])
     for name in CONTAINER_STATUSES & status.keys():
@@ -118,12 +118,12 @@ def _without_ids(container: Object) -> Object:
 
 
 def _observed(job: Object | None, pods: Sequence[Object]) -> Sequence[Pod]:
-    """Return those of these pods that are the job's own."""
+    """Return the pods that belong to the job."""
     return () if job is None else observe(job, (), pods).pods
 
 
 def _runs(pod: Pod) -> Iterator[bool]:
-    """Return for each run of the pod's container that has a log whether it is the previous one."""
+    """Yield for each run of the pod's container that has a log whether it is the previous run."""
     container = pod.container
     if container.restarts:
         yield True

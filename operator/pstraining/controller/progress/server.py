@@ -1,10 +1,10 @@
-"""The HTTPS endpoint for reports of progress, in the form of Kubeflow's KEP-2779: POST, with a pod's bearer token.
+"""The HTTPS endpoint for reports of progress, in the format of Kubeflow's KEP-2779: POST, with a pod's bearer token.
 
-The launcher in the same pod reports what the job's pods use. The pod may GET its job, and the logs of the job's pods,
-for the job's history.
+The launcher in the same pod reports the resource usage of the job's pods. The pod may GET its job, and the logs of the
+job's pods, for the job's history.
 
-Any pod can reach the port, so it is served like the others of that kind (`launcher.listener`): connections are bounded,
-silent ones are closed, and none of them is handled by the event loop that runs the operator.
+Any pod can reach the port, so it is served by `launcher.listener`, like all such ports. The number of connections is
+bounded, silent ones are closed, and none of them is handled by the event loop that runs the operator.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from pstraining.launcher.listener import Listener
 from pstraining.resources.installation import history_path, progress_path, usage_path
 
 Answer = bytes | LogEnd | Refusal
-"""JSON, the end of a log, or why the request is refused."""
+"""JSON, the end of a log, or the refusal of the request."""
 BODY_MAX: Final = 128 * 1024
-"""Bytes of a report."""
+"""Maximum bytes of a report."""
 CONNECTIONS: Final = 256
-"""Connections at a time; one more closes the oldest."""
+"""Maximum number of connections at a time; a further one closes the oldest."""
 ANSWER_SECONDS: Final = 15.0
-"""Seconds for an answer, with the review of the token."""
+"""Time limit for an answer in seconds, including the review of the token."""
 COMPRESS_MIN: Final = 4096
-"""Bytes of JSON from which an answer is compressed, for a client that accepts it: pods resemble each other."""
+"""Bytes of JSON from which an answer is compressed for a client that accepts it; descriptions of pods are similar."""
 COMPRESS_LEVEL: Final = 1
-"""Of gzip. Higher levels take several times as long."""
+"""Compression level of gzip. Higher levels take several times as long."""
 _JOB: Final = ("(?P<namespace>[^/]+)", "(?P<name>[^/]+)")
 PATH: Final = re.compile(progress_path(*_JOB))
 USAGE_PATH: Final = re.compile(usage_path(*_JOB))
@@ -71,10 +71,10 @@ class ProgressServer:
         """Create a server.
 
         Args:
-            authenticate: of requests.
+            authenticate: authenticates requests.
             board: receives the reports of progress.
-            usage: receives the reports about what pods use.
-            history: answers what chiefs ask.
+            usage: receives the reports of the pods' resource usage.
+            history: answers the requests of chiefs.
             metrics: counts reports.
         """
         self._authenticate, self._board, self._usage = authenticate, board, usage
@@ -88,16 +88,16 @@ class ProgressServer:
                 return found
             return await self._history.log(key, pod, previous) if pod else orjson.dumps(self._history.job(key))
         except ApiError as error:
-            return Refusal(502, f"the API server does not return it: {error.message}")
+            return Refusal(502, f"the API server does not return the log: {error.message}")
 
     async def answer(self, key: Key, authorization: str, body: bytes) -> bytes | Refusal:
-        """Take one report; return the answer's body, or why the report is refused."""
+        """Process one report of progress; return the answer's body, or the refusal."""
         refusal = await self._take(key, authorization, body)
         self._metrics.reported("accepted" if refusal is None else "refused")
         return refusal or b"{}"
 
     async def answer_usage(self, key: Key, authorization: str, body: bytes) -> bytes | Refusal:
-        """Take one report about what pods use; return the answer's body, or why the report is refused."""
+        """Process one report of the pods' resource usage; return the answer's body, or the refusal."""
         found = await self._reporter(key, authorization)
         if isinstance(found, Refusal):
             return found
@@ -132,7 +132,7 @@ class ProgressServer:
     def serve(self, port: int, context: ssl.SSLContext) -> Callable[[], None]:
         """Serve from threads; return the function that stops serving.
 
-        The decisions are made in the event loop that runs now.
+        The answers are computed in the event loop that runs now.
 
         Raises:
             OSError: the port is taken.
@@ -143,10 +143,10 @@ class ProgressServer:
         server = self
 
         class ProgressHandler(BaseHTTPRequestHandler):
-            wbufsize = -1  # an answer is one record of TLS, and one packet
+            wbufsize = -1  # buffered, so that an answer is one TLS record and one packet
 
             def setup(self) -> None:
-                self.request.do_handshake()  # here, and not where connections are accepted: it waits for the client
+                self.request.do_handshake()  # not where connections are accepted, because it waits for the client
                 super().setup()
 
             def do_POST(self) -> None:

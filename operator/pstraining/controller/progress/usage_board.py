@@ -1,4 +1,4 @@
-"""The newest report about what the pods of each measured job use. What is lost in a crash is reported again."""
+"""The newest report of the resource usage of each measured job's pods. A report lost in a crash is sent again."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class _KeptUsage:
 
 
 class UsageBoard:
-    """Receives reports about what pods use."""
+    """Receives reports of the pods' resource usage."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class UsageBoard:
         self._reports: dict[Key, _KeptUsage] = {}
 
     def note(self, key: Key, uid: str, body: object) -> str:
-        """Receive a report for the job with this uid; return why it is refused, empty if it is not.
+        """Receive a report for the job with this uid; return why it is refused, or an empty text.
 
-        Launchers report twice a minute, and at once where a decision may follow, so each report causes a pass.
+        Launchers report twice a minute, and at once if a decision may follow, so each report causes a pass.
         """
         found = read_usage(body, self.of(key, uid), self._now())
         if isinstance(found, str):
@@ -54,7 +54,7 @@ class UsageBoard:
         return ""
 
     def of(self, key: Key, uid: str) -> Usage:
-        """Return what the pods of the job with this uid use, by role; empty without a report that is new enough."""
+        """Return the resource usage of the pods of the job with this uid, by role; empty without a recent report."""
         report = self._reports.get(key)
         is_current = report is not None and report.uid == uid and self._clock() - report.received < STALE_SECONDS
         return report.usage if report is not None and is_current else _NONE
