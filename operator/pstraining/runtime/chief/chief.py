@@ -234,8 +234,7 @@ class Chief:
         self._shards = self._store.read()
         action = recovery.decide(self._shards, fence=self._fence, layout=self._store.fingerprint)
         if action is ChiefAction.SUPERSEDED:
-            newer = max(shard.fence for shard in self._shards)
-            raise SupersededError(f"term {self._term} is over: a server has the newer fence {newer}")
+            raise SupersededError(f"term {self._term} is over: a server has fence {max(s.fence for s in self._shards)}")
         return action
 
     def _restore_on(self, assignment: Assignment, fence: int) -> None:

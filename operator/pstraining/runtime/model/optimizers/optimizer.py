@@ -1,9 +1,8 @@
 """The user's optimizer, cloned onto packed vectors or whole tensors.
 
 An element-wise optimizer gives equal numbers on a packed vector and on its tensors. An optimizer that uses norms or
-shapes of tensors would be silently wrong on a vector, so its clone has variables in the shapes of the tensors. Its
-tensors are not split, unless it only uses norms and the servers agree on them (`trust_ratio`). Unknown optimizers are
-refused.
+shapes of tensors would be silently wrong on a vector, so its clone has variables of their shapes. Its tensors are not
+split, unless it only uses norms and the servers agree on them (`trust_ratio`). Unknown optimizers are refused.
 
 A clone does not clip by norm: the mean of a round is clipped before it (`clipping`), and in mode Async each worker
 clips its gradient. On large vectors TensorFlow's fused kernels replace Keras's composed arithmetic of the common
@@ -166,8 +165,7 @@ def is_whole(optimizer: KerasOptimizer) -> bool:
 def needs_only_norms(optimizer: KerasOptimizer) -> bool:
     """Return whether an optimizer uses nothing of a whole tensor except the norms of the variable and of its update.
 
-    Servers agree on norms once per step. The update of a gradient that is clipped by norm is known only afterwards, so
-    an optimizer that clips by norm needs whole tensors.
+    Servers agree on norms once per step. The update of a gradient that is clipped by norm is known only afterwards.
     """
     return _is_one_of(optimizer, ("Lamb",)) and not (optimizer.clipnorm or optimizer.global_clipnorm)
 
@@ -185,8 +183,7 @@ def _decays(optimizer: KerasOptimizer) -> bool:
 def group_of(optimizers: Sequence[KerasOptimizer], number: int, variable: KerasVariable | TableVariable) -> str:
     """Return the layout's group of a trainable variable.
 
-    The group states the number of the optimizer, whether it decays the variable, and whether the variable has a
-    constraint.
+    The group states the optimizer's number, whether it decays the variable, and whether the variable has a constraint.
     """
     optimizer = optimizers[number]
     kind = "trainable"
