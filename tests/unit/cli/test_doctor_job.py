@@ -125,7 +125,7 @@ def test_a_failed_job_is_explained_by_the_failure_not_by_the_budget() -> None:
     done = examined(Read(world))
     assert done["mostLikely"]["cause"] == "OOMKilled"
     assert done["mostLikely"]["message"] == "digits-ps-0 ended with exit code 137: Killed"
-    assert done["mostLikely"]["todo"].startswith("Raise the memory: ps.resources")
+    assert done["mostLikely"]["todo"].startswith("Raise the memory: resources of the role")
     assert found(Read(world))[1] == ("fail", "BackoffLimitExceeded")
 
 

@@ -17,13 +17,13 @@ NOT_READY: Final = "pods-run-and-do-not-become-ready"
 WAITS_FOR_SERVERS: Final = "workers-wait-for-parameter-servers"
 INVALID: Final = "the-job-is-invalid"
 STANDBYS: Final = "a-standby-is-missing"
-NO_STEPS: Final = "training-makes-no-steps"
 STANDS_STILL: Final = "training-stands-still"
 RESTARTS: Final = "something-restarts-repeatedly"
 FAILED: Final = "the-job-has-failed"
 GPUS: Final = "ps-or-chief-wait-for-nodes-with-gpus-or-fill-them"
 CHECKPOINTS: Final = "a-checkpoint-is-not-durable-or-is-not-written"
 STOPS: Final = "it-does-not-stop-or-does-not-come-back"
+SIZES: Final = "pods-get-another-size-or-template"
 NOTHING_HAPPENS: Final = "nothing-happens-at-all"
 
 
@@ -72,7 +72,7 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.NAME_TAKEN: Advice("Delete the object, or give the job another name.", INVALID),
     Reason.STATUS_TOO_LARGE: Advice("Use fewer replicas in one job, or raise etcd's --max-request-bytes.", INVALID),
     Reason.STATUS_REFUSED: Advice("Bring CRD and operator to the same version.", INVALID),
-    Reason.NO_STEP: Advice("Look for workers that are missing, or wait for their data.", NO_STEPS),
+    Reason.NO_STEP: Advice("Look for workers that are missing, or wait for their data.", STANDS_STILL),
     Reason.STANDBY_MISSING: Advice("Correct what the standby waits for: members of a shard need two nodes.", STANDBYS),
     Reason.PS_LOST: Advice("Wait: a parameter server is being restarted.", RESTARTS),
     Reason.CHIEF_REPLACED: Advice("Wait: a new attempt of the chief starts.", RESTARTS),
@@ -93,14 +93,16 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.RESHARDING: Advice("Wait: the pods are deleted, and created again.", STOPS),
     Reason.RESUMING: Advice("Wait: the programs start with the new number of parameter servers.", STOPS),
     Reason.STARTING_SERVERS: Advice("Wait, or correct what keeps the new servers from starting.", STOPS),
-    Reason.REPLACING_SERVERS: Advice("Wait: parameter servers are replaced one at a time.", STOPS),
-    Reason.UPDATE_REFUSED: Advice("Correct the template that the API server rejected.", STOPS),
+    Reason.REPLACING_SERVERS: Advice("Wait: parameter servers are replaced one at a time.", SIZES),
+    Reason.UPDATE_REFUSED: Advice("Correct the template that the API server rejected.", SIZES),
 }
 """Advice by the reason of a condition."""
 
 OF_FAILURES: Final[Mapping[str, Advice]] = {
     FailureReason.ERROR: Advice("Read its log.", RESTARTS),
-    FailureReason.OOM_KILLED: Advice("Raise the memory: ps.resources, or the limit of the template.", RESTARTS),
+    FailureReason.OOM_KILLED: Advice(
+        "Raise the memory: resources of the role, or the limit of its template.", RESTARTS
+    ),
     FailureReason.START_TIMEOUT: Advice("Find out why the parameter servers do not answer.", RESTARTS),
     FailureReason.BAD_SETTINGS: Advice("Change the argument or field that the message names.", RESTARTS),
     FailureReason.INIT_FAILED: Advice("Read the init container's log: kubectl logs POD -c NAME.", RESTARTS),
