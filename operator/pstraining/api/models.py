@@ -111,8 +111,8 @@ class PSSpec(Role):
     replicas: int = Field(
         ge=1,
         le=1000,
-        description="Number of shards of the parameters, each with one primary. Changing it stops all pods of the "
-        "job and restarts them from the newest checkpoint.",
+        description="Number of shards of the parameters, each with one primary. After a change, the chief saves, and "
+        "the programs restart from that checkpoint. Most jobs keep the pods of servers and workers.",
     )
     template: PodTemplate | None = Field(
         default=None,
@@ -239,8 +239,9 @@ class CheckpointSpec(ApiModel):
         default=None,
         ge=1,
         le=86400,
-        description="Seconds between two checkpoints of pstraining.runtime. Default: 5 seconds to 10 minutes, "
-        "computed from the cost of a checkpoint and the rate of lost servers (Young's rule).",
+        description="Seconds between two checkpoints of pstraining.runtime. Default: computed from the cost of a "
+        "checkpoint and the rate of lost servers (Young's rule), 5 seconds to 10 minutes. Slow saves raise the upper "
+        "bound.",
     )
     history: HistoryPolicy | None = Field(
         default=None,

@@ -1,7 +1,8 @@
 """`takeover JOB --shard N`: switch a shard over to its standby, for example before its primary's node is drained.
 
 The request is an annotation of the job with the shard and its epoch, so the operator acts on it once and the command
-need not remove it. A program without the runtime resumes from its newest checkpoint, as after any failover.
+need not remove it. Training resumes from the newest checkpoint, as after any failover to a warm standby. With hot
+standbys, the chief selects the primary, and the command is refused.
 """
 
 import time
@@ -30,7 +31,7 @@ def takeover(
     context: Context = None,
     timeout: Timeout = 60,
 ) -> None:
-    """Switch a shard over to its standby. A program without the runtime resumes from its newest checkpoint."""
+    """Switch a shard with warm standbys over to one of them. Training resumes from the newest checkpoint."""
     typer.echo(switch_over(KubeconfigClient(context), job, shard, namespace, timeout))
 
 
