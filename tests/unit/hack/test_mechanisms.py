@@ -55,7 +55,7 @@ def test_what_must_have_an_entry_is_read_from_its_source() -> None:
     assert "a worker's program ends with 0" in needed["failure"]
     assert "what happens" not in needed["failure"]
     assert len(needed["failure"]) >= 14
-    assert {"Names of jobs", "Where Leases are kept in a store of their own"} <= set(needed["limit"])
+    assert {"Names of jobs", "A separate store for Leases"} <= set(needed["limit"])
     assert {"command doctor", "example digits", "page install.md"} <= set(needed["feature"])
     assert {cause.name for cause in mechanisms.causes()} == set(FailureReason)
 
