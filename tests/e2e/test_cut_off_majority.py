@@ -16,7 +16,7 @@ from localcluster.layout import read_layout
 from tests.e2e.test_nodes import HOME, OVERDUE
 from tests.e2e.test_training_faults import SAFE
 from tests.support.examples import ROOT, Example
-from tests.support.hot_standby import ONE_SHARD, Watched
+from tests.support.hot_standby import ONE_SHARD, HotStandbyJob
 from tests.support.kube import DeadlineError, Kube, Object, job_condition, wait_for
 from tests.support.nodes import cut, moment
 from tests.support.operator_process import OperatorProcess
@@ -76,7 +76,7 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
 ) -> None:
     """Kubernetes evicts its pods meanwhile. A forced deletion would let a second chief start on the other side."""
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, majority_at_home(), paced=True), shards=1)
+    watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, majority_at_home(), paced=True), shards=1)
     example = watched.example
     watched.wait_prepared(1)
     of_job = f"pstraining.dev/job-name={example.name}"

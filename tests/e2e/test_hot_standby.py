@@ -17,7 +17,7 @@ from tests.e2e.test_resize import resize_servers
 from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE
 from tests.support.examples import ROOT, Example
-from tests.support.hot_standby import ONE_SHARD, SPEC, WENT_ON, Watched
+from tests.support.hot_standby import ONE_SHARD, RESUME_SECONDS, SPEC, HotStandbyJob
 from tests.support.kube import ApiError, Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.soak_marks import ALL, THOROUGH, in_all, in_soak
@@ -40,11 +40,11 @@ SERVER = r"launch\.py serve|examples\.digits"
 )
 def watched(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, request: pytest.FixtureRequest
-) -> Watched:
+) -> HotStandbyJob:
     own_operator.start()
     mode, shards = request.param
     spec = {"training": {**SPEC["training"], "mode": mode}, "ps": {**SPEC["ps"], "replicas": shards}}
-    found = Watched(Example.start(kube, namespace, "digits", shared, {**SPEC, **spec}, paced=True), shards)
+    found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, {**SPEC, **spec}, paced=True), shards)
     found.wait_prepared(1)
     wait_for(lambda: found.summary() == found.all_in_sync, f"all standbys are in sync: {found.example.job()}", 60)
     return found
@@ -87,7 +87,7 @@ MORE: list[Loss] = [
 
 @pytest.mark.timeout(1200)
 def test_no_single_loss_costs_a_step(
-    watched: Watched, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
+    watched: HotStandbyJob, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The only shard's servers are resized; one member after the other is lost, one without an operator; the chief."""
 
@@ -105,7 +105,7 @@ def test_no_single_loss_costs_a_step(
     _the_chief_is_lost(watched)
 
 
-def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], pod: str, causes: set[str]) -> str:
+def _a_member_is_lost(watched: HotStandbyJob, lose: Callable[[Example, str], None], pod: str, causes: set[str]) -> str:
     example, shard, struck = watched.example, int(pod[-1]), time.time()
     before, taken = len(watched.views()), {s["index"]: s["takeovers"] for s in watched.shards()}
     lose(example, pod)
@@ -114,10 +114,10 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 60)
     back = time.time() - struck
     wait_for(lambda: watched.summary() == watched.all_in_sync, f"it is told: {example.job()['status']}", 90)
-    planned = watched.handed_over(struck)
+    planned = watched.switched_over(struck)
     assert len(planned) == (lose in PLANNED), "a pod that is told to end stays until the others do without it"
     lost, returned = watched.standstills(struck)
-    assert lost <= WENT_ON
+    assert lost <= RESUME_SECONDS
     taken[shard] += bool(causes)
     assert {s["index"]: s["takeovers"] for s in watched.shards()} == taken
     assert not causes or watched.shards()[shard]["lastCause"] in causes
@@ -127,11 +127,11 @@ def _a_member_is_lost(watched: Watched, lose: Callable[[Example, str], None], po
     return said + f"for which training stood still for {returned:.2f} s"
 
 
-def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: OperatorProcess) -> str:
+def _a_member_is_lost_while_no_operator_runs(watched: HotStandbyJob, operator: OperatorProcess) -> str:
     operator.kill()
     struck, taken = time.time(), watched.shards()[0]["takeovers"]
     kill_server(watched.example, "digits-ps-0")
-    lost = watched.stood("lost", struck)
+    lost = watched.standstill("lost", struck)
     operator.start()
     wait_for(watched.is_whole, "both are in sync", 60)
     wait_for(lambda: watched.summary() == watched.all_in_sync, "the truth is told afterwards", 90)
@@ -144,7 +144,7 @@ def _a_member_is_lost_while_no_operator_runs(watched: Watched, operator: Operato
 def test_every_switchover_is_reported(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     """A server that goes may end before it has answered the chief that lets it go: one of ten did."""
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
+    watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
     for number in range(24):
         watched.wait_prepared(number + 1)
         wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "both are in sync", 60)
@@ -152,14 +152,14 @@ def test_every_switchover_is_reported(kube: Kube, own_operator: OperatorProcess,
     watched.nothing_is_restored()
 
 
-def _a_member_goes(watched: Watched, pod: str) -> None:
+def _a_member_goes(watched: HotStandbyJob, pod: str) -> None:
     struck, before = time.time(), len(watched.views())
     delete(watched.example, pod)
     wait_for(lambda: len(watched.views()) > before, "the other one continues alone", 90)
-    wait_for(lambda: watched.handed_over(struck), f"that {pod} has handed over is told", 90)
+    wait_for(lambda: watched.switched_over(struck), f"that {pod} has handed over is told", 90)
 
 
-def _the_chief_is_lost(watched: Watched) -> None:
+def _the_chief_is_lost(watched: HotStandbyJob) -> None:
     example = watched.example
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
     example.wait_event("view", "chief", term=2)
@@ -188,15 +188,15 @@ def test_the_majority_drops_an_unreachable_node_which_rejoins_later(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, spec_of_two_nodes(), paced=True))
+    watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, spec_of_two_nodes(), paced=True))
     watched.wait_prepared(1)
-    before, struck = watched.lives(), time.time()
+    before, struck = watched.pod_uids(), time.time()
     assert faults.cut(HOME)
-    lost = watched.stood("lost", struck)
+    lost = watched.standstill("lost", struck)
     with capsys.disabled():
         print(f"\na node is cut: workers continued after {lost:.1f} s")
     faults.restore(HOME)
     wait_for(watched.is_whole, "its members follow again", 60)
-    assert watched.lives() == before, "they are the same processes"
+    assert watched.pod_uids() == before, "they are the same processes"
     watched.nothing_is_restored()
-    assert lost <= WENT_ON + 3
+    assert lost <= RESUME_SECONDS + 3

@@ -15,7 +15,7 @@ import yaml
 
 from tests.e2e.test_hot_standby import delete, kill_container, kill_server
 from tests.support.examples import ROOT, Example
-from tests.support.hot_standby import SPEC, Watched
+from tests.support.hot_standby import SPEC, HotStandbyJob
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.soak_marks import in_all, in_soak
@@ -69,7 +69,7 @@ def test_random_losses_do_not_change_the_result(
     losses = [way for way, number in zip(WAYS, numbers, strict=True) for _ in range(number)]
     dice.shuffle(losses)
     members = [f"digits-{role}-{index}" for role in ("ps", "standby") for index in range(shards)]
-    watched = Watched(Example.start(kube, namespace, "digits", shared, in_order(shards)), shards)
+    watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, in_order(shards)), shards)
     stood: list[float] = []
     for number, lose in enumerate(losses):
         watched.wait_prepared(number + 1)

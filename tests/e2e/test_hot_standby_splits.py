@@ -22,7 +22,7 @@ from tests.e2e.test_hot_standby import SERVER
 from tests.e2e.test_nodes import HOME, PREFERS_HOME
 from tests.e2e.test_training_faults import ONE_ON_EACH_NODE, SAFE
 from tests.support.examples import ROOT, Example
-from tests.support.hot_standby import SPEC, Watched
+from tests.support.hot_standby import SPEC, HotStandbyJob
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.nodes import cut, ready
 from tests.support.operator_process import OperatorProcess
@@ -47,14 +47,14 @@ def lease_seconds() -> float:
 
 
 @pytest.fixture
-def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None) -> Watched:
+def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None) -> HotStandbyJob:
     own_operator.start()
-    found = Watched(Example.start(kube, namespace, "digits", shared, SPEC))
+    found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, SPEC))
     found.wait_prepared(1)
     return found
 
 
-def all_is_well(watched: Watched, what: str) -> None:
+def all_is_well(watched: HotStandbyJob, what: str) -> None:
     """Both members are in sync, and the status reports it."""
     wait_for(watched.is_whole, f"{what}: both members are in sync", 180)
     wait_for(lambda: watched.summary() == "2/2", f"{what}: it is told: {watched.example.job()['status']}", 60)
@@ -62,7 +62,7 @@ def all_is_well(watched: Watched, what: str) -> None:
 
 
 def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports_it_later(
-    watched: Watched, capsys: pytest.CaptureFixture[str]
+    watched: HotStandbyJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = watched.shards()[0]["takeovers"]
     (server,) = faults.find_processes(f"{watched.example.namespace}/digits-ps-0", SERVER)
@@ -71,7 +71,7 @@ def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports
         os.kill(server, signal.SIGKILL)
         time.sleep(API_AWAY)  # that is the fault
         over = time.time()
-    lost = watched.stood("lost", struck)
+    lost = watched.standstill("lost", struck)
     assert watched.steps(0, over - 10), "training continued all the time"
     all_is_well(watched, "the API server is back")
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it was back before anybody could look"
@@ -82,12 +82,12 @@ def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports
     assert lost <= 5.0
 
 
-def test_draining_every_node_in_turn(kube: Kube, watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+def test_draining_every_node_in_turn(kube: Kube, watched: HotStandbyJob, capsys: pytest.CaptureFixture[str]) -> None:
     """By kubectl: whatever runs there, the chief as well, and no disruption budget is broken for it."""
     example, kubectl = watched.example, cluster_command("tool", "kubectl")
     all_is_well(watched, "at first")
     for node in (SAFE, HOME):
-        lives, began, term = watched.lives(), time.time(), int(example.job()["status"]["term"])
+        lives, began, term = watched.pod_uids(), time.time(), int(example.job()["status"]["term"])
         last = watched.steps()[-1]["step"]
         drain = [kubectl, "--context", kube.target.context, "drain", node, "--timeout=240s", "--delete-emptydir-data"]
         environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
@@ -98,7 +98,7 @@ def test_draining_every_node_in_turn(kube: Kube, watched: Watched, capsys: pytes
         took = time.time() - began
         kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
         all_is_well(watched, f"after {node}")
-        assert len(set(lives.values()) & set(watched.lives().values())) == 2, "one member of each shard was moved"
+        assert len(set(lives.values()) & set(watched.pod_uids().values())) == 2, "one member of each shard was moved"
         newest = int(example.job()["status"]["term"])
         chief = example.events("chief", term=newest)
         assert newest == term or not [e for e in chief if e["event"] == "initialized"], "it finds the state"
@@ -126,8 +126,8 @@ def spec_of_sides(*, workers_apart: bool) -> Object:
     }
 
 
-def begun(kube: Kube, namespace: str, shared: Path, spec: Object) -> Watched:
-    found = Watched(Example.start(kube, namespace, "digits", shared, spec))
+def begun(kube: Kube, namespace: str, shared: Path, spec: Object) -> HotStandbyJob:
+    found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, spec))
     found.wait_prepared(1)
     chief = kube.get("Pod", namespace, found.example.pod("chief"))
     assert chief is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.hot_standby import WENT_ON, Watched
+from tests.support.hot_standby import RESUME_SECONDS, HotStandbyJob
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import PROGRAM, Puppet, template
@@ -18,24 +18,24 @@ SERVERS = ("digits-standby-0", "digits-ps-0")
 """In the order in which they are replaced."""
 
 
-def resize(watched: Watched, **resources: Any) -> None:
+def resize(watched: HotStandbyJob, **resources: Any) -> None:
     """Resources that are not named are left to the template again."""
     kube, example = watched.example.kube, watched.example
     kube.merge("PSTrainingJob", example.namespace, "digits", {"spec": {"ps": {"resources": resources}}})
 
 
-def memory(watched: Watched, server: str) -> str:
+def memory(watched: HotStandbyJob, server: str) -> str:
     """What a server asks for, once its pod is there."""
     pod = watched.example.kube.get("Pod", watched.example.namespace, server) or {"spec": {"containers": [{}]}}
     return str((pod["spec"]["containers"][0].get("resources") or {}).get("requests", {}).get("memory"))
 
 
-def updating(watched: Watched, status: str, reason: str) -> Object | None:
+def updating(watched: HotStandbyJob, status: str, reason: str) -> Object | None:
     found = watched.condition("Updating")
     return found if (found["status"], found.get("reason")) == (status, reason) else None
 
 
-def others(watched: Watched) -> dict[str, tuple[str, int]]:
+def others(watched: HotStandbyJob) -> dict[str, tuple[str, int]]:
     """The pods of the chief and the workers, and how often they were started again."""
     example = watched.example
     pods = example.kube.list("Pod", example.namespace, "pstraining.dev/job-name=digits,pstraining.dev/role!=ps")
@@ -44,7 +44,7 @@ def others(watched: Watched) -> dict[str, tuple[str, int]]:
     }
 
 
-def _no_node_has_so_much(watched: Watched) -> None:
+def _no_node_has_so_much(watched: HotStandbyJob) -> None:
     """It ends with the standby."""
     resize(watched, requests={"memory": "100000Gi"}, limits=None)
     wait_for(lambda: memory(watched, SERVERS[0]) == "100000Gi", "the standby asks for it")
@@ -54,10 +54,10 @@ def _no_node_has_so_much(watched: Watched) -> None:
     wait_for(lambda: watched.steps()[-1]["step"] > steps, "training continues without it")
 
 
-def resize_servers(watched: Watched) -> str:
+def resize_servers(watched: HotStandbyJob) -> str:
     """Resize the servers of a job with one shard while it trains; the figures."""
     kube, namespace = watched.example.kube, watched.example.namespace
-    rest, before, struck = others(watched), watched.lives(), time.time()
+    rest, before, struck = others(watched), watched.pod_uids(), time.time()
 
     resize(watched, requests={"memory": "300Mi"}, limits={"memory": "100Mi"})
     refused = wait_for(lambda: updating(watched, "False", "UpdateRefused"), "the API server's words")
@@ -65,7 +65,7 @@ def resize_servers(watched: Watched) -> str:
 
     if ALL:
         _no_node_has_so_much(watched)
-        assert watched.lives()[SERVERS[1]] == before[SERVERS[1]]
+        assert watched.pod_uids()[SERVERS[1]] == before[SERVERS[1]]
     resize(watched, requests={"memory": "300Mi"}, limits=None)
     wait_for(
         lambda: updating(watched, "False", "ServersUpdated"), f"it is done: {watched.example.job()['status']}", 120
@@ -75,13 +75,13 @@ def resize_servers(watched: Watched) -> str:
     created = [kube.get("Pod", namespace, s)["metadata"]["creationTimestamp"] for s in SERVERS]  # type: ignore[index]
     assert created == sorted(created), "the standby went first"
     assert watched.is_whole()
-    assert not set(watched.lives().values()) & set(before.values())
+    assert not set(watched.pod_uids().values()) & set(before.values())
     assert others(watched) == rest, "nobody else was touched"
-    wait_for(lambda: len(watched.handed_over(struck)) == 2, "each was in sync when it was told to go")
+    wait_for(lambda: len(watched.switched_over(struck)) == 2, "each was in sync when it was told to go")
     watched.nothing_is_restored()
     pauses = [[float(e["seconds"]) for e in watched.resumed(index) if e["time"] >= struck] for index in (0, 1)]
     # Training stops when a member goes, and when the next one joins: as long as busy cores take to prepare it.
-    assert max(seconds for own in pauses for seconds in own[::2]) <= WENT_ON
+    assert max(seconds for own in pauses for seconds in own[::2]) <= RESUME_SECONDS
     longest = max(max(own) for own in pauses)
     return f"resized in {took:.0f} s, a wrong size included; longest standstill {longest:.2f} s"
 

@@ -12,7 +12,7 @@ from tests.e2e.test_nodes import HOME, cordoned
 from tests.e2e.test_standby import evict
 from tests.e2e.test_training_faults import SAFE
 from tests.support.examples import ROOT, Example
-from tests.support.hot_standby import ONE_SHARD, Watched
+from tests.support.hot_standby import ONE_SHARD, HotStandbyJob
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.scripted_program import Puppet, template
@@ -59,7 +59,7 @@ def test_a_reclaimed_spot_node_costs_no_step(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()
-    watched = Watched(Example.start(kube, namespace, "digits", shared, on_spot_nodes(), paced=True), shards=1)
+    watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, on_spot_nodes(), paced=True), shards=1)
     watched.wait_prepared(1)
     wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "the standby is in sync", 60)
     before = pace(watched, lambda: time.sleep(30) if THOROUGH else None)
@@ -89,12 +89,12 @@ def on_spot_nodes() -> Object:
     return {**ONE_SHARD, "ps": ps, "worker": reliable, "chief": reliable}
 
 
-def reclaim(watched: Watched) -> None:
+def reclaim(watched: HotStandbyJob) -> None:
     """Take the spot node's pods away with a notice, and give the node back once the standby is the primary."""
     struck = time.time()
     with cordoned(watched.example.kube, SPOT):
         evict(watched.example, PRIMARY)
-        wait_for(lambda: watched.handed_over(struck), "a switchover to the reliable node", 30)
+        wait_for(lambda: watched.switched_over(struck), "a switchover to the reliable node", 30)
         resumed = time.time()
         wait_for(lambda: watched.steps(0, resumed), "training continues without the spot node", 60)
         assert watched.views()[-1] == [["ps-1"]]
@@ -102,7 +102,7 @@ def reclaim(watched: Watched) -> None:
     wait_for(lambda: watched.summary() == "1/1", "the operator reports it", 60)
 
 
-def pace(watched: Watched, happens: Callable[[], None]) -> float:
+def pace(watched: HotStandbyJob, happens: Callable[[], None]) -> float:
     """Return the steps a second of a worker while something happens."""
     first = watched.steps()[-1]
     happens()

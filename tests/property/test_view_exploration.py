@@ -51,7 +51,7 @@ LEARNING_WIDER = [
 
 
 def scope(rules: Rules | None = None, kind: type[Voters] = Voters, chunk_count: int = 0) -> Scope:
-    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), looks_at_once=True, chunk_count=chunk_count)
+    return Scope(kind((("p", "s"),), ("w",)), SIDES, rules or Rules(), polls_at_once=True, chunk_count=chunk_count)
 
 
 @pytest.mark.parametrize(("faults", "epochs"), [*BOUNDS, *(WIDER if THOROUGH else [])])
@@ -133,7 +133,7 @@ MOST, FEW, ALL_MEMBERS = ({"p": 0, "s": 1, "w": 0}, {"p": 0, "s": 1, "w": 1}, {"
 
 def cut(sides: dict[str, int], rules: Rules | None = None) -> tuple[Scope, World]:
     witnesses = tuple(task for task in sides if task not in ("p", "s"))
-    found = Scope(Voters((("p", "s"),), witnesses), sides, rules or Rules(), looks_at_once=True)
+    found = Scope(Voters((("p", "s"),), witnesses), sides, rules or Rules(), polls_at_once=True)
     return found, replace(found.start(CUT), is_cut=True)
 
 

@@ -50,7 +50,7 @@ HALVES = [
 
 
 def even(number: int, kind: type[Voters] = Voters) -> Scope:
-    return Scope(kind(SHARD, ("w", "v")[: number - 2]), SIDES, looks_at_once=True)
+    return Scope(kind(SHARD, ("w", "v")[: number - 2]), SIDES, polls_at_once=True)
 
 
 @pytest.mark.parametrize("number", [2, 4])
@@ -76,7 +76,7 @@ MOST_WITH_CHIEF_2 = {"p": 0, "s": 1, "w": 1}
 
 
 def three(rules: Rules | None = None, sides: dict[str, int] = SIDES) -> Scope:
-    return Scope(Voters(SHARD, ("w",)), sides, rules or Rules(), looks_at_once=True)
+    return Scope(Voters(SHARD, ("w",)), sides, rules or Rules(), polls_at_once=True)
 
 
 def restarted(found: Scope, faults: Faults) -> World:
@@ -156,7 +156,7 @@ UPDATES = [
 
 
 def asynchronous(**switched_off: object) -> AsyncScope:
-    return AsyncScope(Voters(SHARD, ("w",)), SIDES, async_rules(**switched_off), looks_at_once=True)
+    return AsyncScope(Voters(SHARD, ("w",)), SIDES, async_rules(**switched_off), polls_at_once=True)
 
 
 @pytest.mark.parametrize(("faults", "epochs"), UPDATES)
@@ -187,7 +187,7 @@ CUT_OFF = (
 
 
 def leased(faults: Faults, jumps: tuple[int, ...] = (), **rule: object) -> tuple[LeasedScope, World]:
-    found = LeasedScope(Voters(SHARD, ("w",)), MOST_WITH_CHIEF_2, looks_at_once=True, jumps=jumps, **rule)  # type: ignore[arg-type]
+    found = LeasedScope(Voters(SHARD, ("w",)), MOST_WITH_CHIEF_2, polls_at_once=True, jumps=jumps, **rule)  # type: ignore[arg-type]
     world = play(found, found.start(Faults(kills=1)), CUT_OFF)
     return found, replace(world, is_cut=True, faults=replace(faults, chiefs=2, steps=2, replaces=1))
 

@@ -91,7 +91,7 @@ def looking(chief: str, *acts: str) -> list[str]:
 def small(rules: Rules, chunk_count: int = 0) -> tuple[Scope, World]:
     """One shard, one worker; chiefs see everything at once."""
     found = Scope(
-        Voters((("p", "s"),), ("w",)), {"p": 1, "s": 0, "w": 0}, rules, looks_at_once=True, chunk_count=chunk_count
+        Voters((("p", "s"),), ("w",)), {"p": 1, "s": 0, "w": 0}, rules, polls_at_once=True, chunk_count=chunk_count
     )
     return found, found.start(Faults(kills=3, cuts=1, chiefs=2, steps=5))
 

@@ -1,4 +1,4 @@
-"""An API server for commands on this machine that answers what a test gives it, and a kubeconfig for it."""
+"""An API server in this process that gives commands the answers that a test sets, and a kubeconfig for it."""
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +13,7 @@ NO_PAGE = (404, "404 page not found\n")
 
 
 class Asked(NamedTuple):
-    """A request."""
+    """A request that the server has received."""
 
     method: str
     path: str
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every path with what a test gives it; a list of answers one after the other."""
+    """Serves one answer per path; of a list of answers, each request gets the next one."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     protocol_version = "HTTP/1.1"
     server: Server
@@ -57,17 +57,17 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = answer  # noqa: N815 - http.server's names
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+        """Suppress the access log."""
 
 
 def status(code: int, reason: str, message: str, **details: Any) -> Answer:
-    """A refusal of the API server."""
+    """Return a Status object with which the API server rejects a request."""
     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
     return code, json.dumps(body | {"code": code, "details": details})
 
 
 def kubeconfig(folder: Path, url: str, **context: str) -> Path:
-    """A kubeconfig with one context, `test`, which is not the current one."""
+    """Return a kubeconfig whose context `test` is not the current context."""
     path = folder / "config"
     found = {
         "apiVersion": "v1",

@@ -1,7 +1,7 @@
-"""A proxy in front of a real API server: sees every request of an operator, acts between any two of its writes.
+"""A proxy in front of a real API server that records an operator's requests and can act between any two writes.
 
-It speaks plain HTTP on the loopback and adds the credentials itself, so that what kopf sends is seen as well as what
-our own client does.
+It speaks plain HTTP on the loopback and adds the credentials itself. So it records the requests of kopf as well as
+those of the product's client.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Ex
 
 @dataclass(frozen=True)
 class Seen:
-    """One request."""
+    """A request that the proxy has passed on."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class Seen:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes an object; Leases are ignored here."""
+        """Whether the request changes an object; writes of Leases do not count."""
         return self.method != "GET" and "/leases" not in self.path
 
 
@@ -50,27 +50,28 @@ class ApiProxy:
     url: str = ""
     seen: list[Seen] = field(default_factory=list)
     delay: Callable[[str, dict[str, str]], float] = lambda path, query: 0.0
-    """Seconds that a GET of this path and query waits for."""
+    """Seconds by which a GET request of this path and query is delayed."""
     down: bool = False
-    """Answer 503 to everything."""
+    """Whether every request is answered with status 503."""
     after_write: Callable[[int], bool] = lambda number: False
-    """Called with a write's number, from 1, before its answer is passed on; True loses the answer."""
+    """Called with a write's number, from 1, before its response is passed on. If it returns True, the response is lost.
+    """
     held: asyncio.Event | None = None
-    """While set, new watches wait for it and are then told that they are too late."""
+    """While set, new watches wait for the event and then end with status 410 Gone."""
     _streams: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def writes(self) -> list[Seen]:
-        """The requests that change something, Leases aside."""
+        """Return the requests that change an object other than a Lease."""
         return [s for s in self.seen if s.writes]
 
     def cut_watches(self) -> None:
-        """End all watches; they may come back when `held` is set, and have to list again then."""
+        """End all watches. If `held` is set, they resume only after it, and have to list the objects again."""
         self.held = asyncio.Event()
         for stream in list(self._streams):
             stream.cancel()
 
     def kubeconfig(self) -> dict[str, Any]:
-        """A kubeconfig with one context, `proxy`."""
+        """Return a kubeconfig whose context `proxy` leads to this proxy."""
         return {
             "apiVersion": "v1",
             "kind": "Config",
@@ -122,7 +123,7 @@ async def _handle(
     headers = {k: v for k, v in request.headers.items() if k in ("Accept", "Content-Type", "User-Agent")}
     await client.update_params_for_auth(headers, [], ["BearerToken"], request.path, request.method, None)
     url = f"{proxy.configuration.host}{request.path_qs}"
-    # An empty body must not be sent at all: it would get a content type, which some paths refuse.
+    # An empty body must not be sent: it would get a content type, which some paths reject.
     data = await request.read() or None
     async with session.request(
         request.method, url, headers=headers, data=data, timeout=aiohttp.ClientTimeout(total=None)
@@ -151,7 +152,7 @@ async def _copy(answer: aiohttp.ClientResponse, response: web.StreamResponse) ->
 
 
 class ThreadedProxy:
-    """A proxy in a thread of its own, for tests that are not coroutines."""
+    """A proxy that runs in its own thread, for tests that are not coroutines."""
 
     def __init__(self, kube: Kube, folder: Path) -> None:
         self._environment = {KUBECONFIG: kube.target.kubeconfig, CONTEXT: kube.target.context}
@@ -173,17 +174,17 @@ class ThreadedProxy:
 
     @property
     def target(self) -> Target:
-        """The cluster, seen through this proxy."""
+        """Return the cluster, reached through this proxy."""
         self._kubeconfig.write_text(json.dumps(self._proxy.kubeconfig()))
         return Target(str(self._kubeconfig), "proxy")
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        """Method and path of every write so far."""
+        """Return the method and path of every write so far."""
         return [(s.method, s.path) for s in self._proxy.writes()]
 
     def call_after_writes(self, act: Callable[[int], bool]) -> None:
-        """Set what happens after each write: see ApiProxy.after_write."""
+        """Set `ApiProxy.after_write`, which is called after each write."""
         self._proxy.after_write = act
 
     async def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Builders of jobs and observed objects: a test sets only the fields that matter to it."""
+"""Builders of jobs and observed objects, so that a test sets only the fields that matter to it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ TEMPLATE: dict[str, Any] = {
 
 
 def deep_merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """A copy of base with extra laid over it, level by level."""
+    """Return a copy of `base` with the values of `extra`, merged recursively."""
     merged = copied(base)
     _lay_over(merged, copied(extra))
     return merged
@@ -33,7 +33,7 @@ def _lay_over(merged: dict[str, Any], extra: dict[str, Any]) -> None:
 
 
 def job(name: str = "digits", *, ps: int = 1, workers: int = 2, spec: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A job as the API server would hold it."""
+    """Return a job as the API server would store it."""
     base = {"ps": {"replicas": ps}, "worker": {"replicas": workers, "template": TEMPLATE}}
     return {
         "apiVersion": names.API_VERSION,
@@ -51,17 +51,17 @@ def job(name: str = "digits", *, ps: int = 1, workers: int = 2, spec: dict[str, 
 
 
 def typed(manifest: Manifest) -> PSTrainingJob:
-    """The job as the builders take it."""
+    """Return the job parsed into the API's model, as the builders of children take it."""
     return PSTrainingJob.model_validate(manifest)
 
 
 def stamp(moment: datetime) -> str:
-    """A Kubernetes timestamp."""
+    """Return a Kubernetes timestamp."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def terminated(code: int, message: str = "", reason: str = "") -> dict[str, Any]:
-    """A container's terminated state."""
+    """Return a container's terminated state."""
     return {
         "terminated": {
             "exitCode": code,
@@ -91,7 +91,7 @@ def pod(
     member: int = 0,
     changed: datetime | None = None,
 ) -> dict[str, Any]:
-    """A pod of a job as the kubelet reports it; by default it runs and is ready."""
+    """Return a job's pod as the kubelet reports it; by default it runs and is ready."""
     standby = "standby" if member < 2 else f"standby-{member}"
     name = f"digits-{standby if member else role}-{term or index}"
     labels = {names.LABEL_JOB_UID: job_uid, names.LABEL_JOB: "digits", names.LABEL_ROLE: role}

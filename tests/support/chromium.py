@@ -1,4 +1,4 @@
-"""A real Chromium without a window, driven by its debugging protocol through a pipe: no driver, no package."""
+"""A real headless Chromium, controlled by its debugging protocol through a pipe, without a driver or a package."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from typing import Any, Final
 from localcluster.packages import BROWSERS
 
 PATIENCE: Final = 60.0
-"""Seconds for one answer, on a busy machine."""
+"""Seconds within which a busy machine's browser answers one command."""
 OPTIONS: Final = (
     *("--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
@@ -30,7 +30,7 @@ for wanted, found in zip((3, 4), high):
     os.dup2(found, wanted)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""Starts the browser, which reads on descriptor 3 and writes on 4."""
+"""Starts the browser, which reads from descriptor 3 and writes to descriptor 4."""
 
 
 class BrowserError(Exception):
@@ -62,20 +62,20 @@ class Tab:
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number, self._session = write, read, b"", 0, ""
         self.complaints: list[str] = []
-        """Exceptions, and the console's errors and violated policies."""
+        """Exceptions, errors on the console, and violations of the content security policy."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._call(f"{domain}.enable")
 
     def open(self, url: str, width: int = 1180, height: int = 900) -> None:
-        """Go to an address, in a window of this size."""
+        """Open an address in a window of this size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **size)
         self._call("Page.navigate", url=url)
 
     def eval(self, script: str) -> Any:
-        """The value of a JavaScript expression; a promise is waited for."""
+        """Return the value of a JavaScript expression; a promise is awaited."""
         found = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if problem := found.get("exceptionDetails"):
             raise BrowserError(f"{script}: {problem}")
@@ -91,11 +91,11 @@ class Tab:
         raise BrowserError(f"never true: {script}\n{self.eval('document.body.innerText')}\n{self.complaints}")
 
     def text(self, selector: str) -> str:
-        """The visible text of an element."""
+        """Return the visible text of an element."""
         return str(self.eval(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def picture(self, path: Path, height: int) -> None:
-        """Write the top of the page as WebP: text that is smoothed makes a PNG four times as large."""
+        """Write a picture of the top of the page as WebP; with smoothed text a PNG would be four times as large."""
         width = self.eval("document.documentElement.clientWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         shot = self._call("Page.captureScreenshot", format="webp", quality=70, clip=clip, captureBeyondViewport=True)
@@ -134,13 +134,13 @@ class Tab:
 
 @contextmanager
 def browser() -> Iterator[Tab]:
-    """A browser with one page, with a profile of its own, in UTC."""
+    """Run a browser with one page, its own profile and time zone UTC."""
     to_read, write = os.pipe()
     read, to_write = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [program(), *OPTIONS, f"--user-data-dir={profile}"]
         if os.geteuid() == 0:
-            command.append("--no-sandbox")  # Chromium has no sandbox as root; the page is this repository's
+            command.append("--no-sandbox")  # Chromium has no sandbox as root; the page belongs to this repository.
         started = subprocess.Popen(
             [sys.executable, "-S", "-c", WITH_PIPES, str(to_read), str(to_write), *command],
             pass_fds=(to_read, to_write),
@@ -154,7 +154,7 @@ def browser() -> Iterator[Tab]:
         try:
             yield Tab(write, read)
         finally:
-            os.close(write)  # the end of its pipe ends the browser
+            os.close(write)  # Closing its pipe ends the browser.
             os.close(read)
             try:
                 started.wait(20)

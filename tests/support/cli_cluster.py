@@ -1,4 +1,4 @@
-"""The cluster of commands' tests: answers that a test does not set are empty."""
+"""Fake clusters for tests of commands: answers that a test does not set are empty."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ Object = dict[str, Any]
 
 
 class Nowhere:
-    """Answers nothing; a test's own cluster answers what its command asks."""
+    """Answers every question with nothing; a test's own cluster overrides the questions of its command."""
 
     namespace = "default"
 
@@ -63,7 +63,7 @@ class Nowhere:
 
 
 class WithJobs(Nowhere):
-    """Has jobs and their pods, events by the uid of their object, and metrics by the pod's name."""
+    """Has jobs and their pods, events by their object's uid, and metrics by pod name."""
 
     def __init__(self, *jobs: Object, pods: list[Object] | None = None) -> None:
         self.there = list(jobs)

@@ -1,4 +1,4 @@
-"""The plugin, run as a user would, and clusters that answer it in ways that a user may meet.
+"""Runs the plugin as a user would, on clusters that give answers which users can meet.
 
 Its processes are forked from a parent that has imported it (tests/support/warm.py): an import costs a second of a
 processor. tests/e2e/test_docs.py runs the installed plugin.
@@ -27,7 +27,8 @@ NO_SUCH_VERSION = (
     "from pstraining.cli.main import main\n"
     "main()"
 )
-"""The plugin of a version whose API this cluster has not: to delete the CRD would delete everybody's jobs."""
+"""Runs the plugin as of an API version that this cluster lacks. To delete the CRD instead would delete all users' jobs.
+"""
 SEPARATED = """
 import os, runpy, sys
 module, folder, *arguments = sys.argv[1:]
@@ -36,21 +37,21 @@ for number, name in enumerate(("stdin", "stdout", "stderr")):
 sys.argv[:] = [module, *arguments]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
-"""Runs a module whose standard streams are files of a folder: a warm parent itself gives its forks a single output."""
+"""Runs a module whose standard streams are files of a folder, because a warm parent gives its forks a single output."""
 SECONDS = 120
 Ran = subprocess.CompletedProcess[str]
 
 
 @cache
 def warm_parent() -> Parent:
-    """The parent of this process's plugins, which ends with it."""
+    """Return this process's warm parent of plugins, which ends with this process."""
     parent = Parent("cli", PYTHONPATH=str(ROOT / "operator"))
     atexit.register(parent.close)
     return parent
 
 
 def forked(arguments: Sequence[str], environment: Mapping[str, str], given: str) -> Ran:
-    """Run the plugin in a fork."""
+    """Run the plugin in a fork of the warm parent."""
     with tempfile.TemporaryDirectory() as name, open(os.devnull, "wb") as nothing:
         folder = Path(name)
         for stream, text in (("stdin", given), ("stdout", ""), ("stderr", "")):
@@ -79,7 +80,7 @@ def run(
 
 
 def failed(ran: Ran, code: ExitCode = ExitCode.ERROR) -> str:
-    """The one-line message of a failed command."""
+    """Return the one-line error message of a command that must fail."""
     assert ran.returncode == code, ran
     assert "Traceback" not in ran.stderr
     (line,) = [line for line in ran.stderr.splitlines() if line.startswith("Error: ")]
@@ -87,7 +88,7 @@ def failed(ran: Ran, code: ExitCode = ExitCode.ERROR) -> str:
 
 
 def kubeconfig(kube: Kube, folder: Path, name: str, **changes: Any) -> Target:
-    """A kubeconfig for this cluster, with other credentials or another address."""
+    """Return a kubeconfig for this cluster, with other credentials or another address."""
     server = changes.get("server", kube.host)
     trusted = {"certificate-authority": kube.configuration.ssl_ca_cert} if server == kube.host else {}
     path = folder / name
@@ -105,7 +106,7 @@ def kubeconfig(kube: Kube, folder: Path, name: str, **changes: Any) -> Target:
 
 
 def nobody_here(kube: Kube, namespace: str, folder: Path) -> Target:
-    """The cluster for a service account without any right."""
+    """Return the cluster for a service account without any right."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
     made = kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", review)
     return kubeconfig(kube, folder, "nobody", token=made["status"]["token"])

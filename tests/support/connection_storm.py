@@ -1,4 +1,5 @@
-"""Clients of one parameter server that all connect at once: `python -m tests.support.connection_storm ADDRESS CLIENTS`.
+"""Many clients that connect to one parameter server at once: `python -m tests.support.connection_storm ADDRESS
+CLIENTS`.
 
 Threads with a TensorFlow context each, through its C API, as processes would take seconds to start. Prints how many of
 them were served.
@@ -30,7 +31,7 @@ def library() -> Any:
 
 
 def served(tf: Any, address: str, own_port: int, together: threading.Barrier) -> bool:
-    """Whether a client that connects with the others has its operations run."""
+    """Whether a client that connects together with the others can run an operation."""
     status, options = ctypes.c_void_p(tf.TF_NewStatus()), ctypes.c_void_p(tf.TFE_NewContextOptions())
     context = ctypes.c_void_p(tf.TFE_NewContext(options, status))
     definition = server_def({"worker": [f"127.0.0.1:{own_port}"], "ps": [address]}, "worker", 0)
@@ -60,7 +61,7 @@ def main() -> None:
         thread.join(30)
     sys.stdout.write(f"{sum(results)}\n")
     sys.stdout.flush()
-    os._exit(0)  # a context waits long for a lost server
+    os._exit(0)  # A context waits long for a lost server.
 
 
 if __name__ == "__main__":

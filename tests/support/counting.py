@@ -12,7 +12,7 @@ from typing import Any
 SAMPLES = int(os.environ.get("COUNTING_SAMPLES", "3000"))
 BATCH, BLOCK = 10, 50
 PACE = float(os.environ.get("COUNTING_PACE", "0.03"))
-"""Seconds that a batch takes at least."""
+"""Minimum seconds per batch."""
 
 
 def model() -> Any:
@@ -50,7 +50,7 @@ def read(begin: int, end: int) -> Any:
 
 
 def times_trained(accumulated: Any, workers: int) -> list[int]:
-    """How often each sample was trained, as far as it is once; 0 for never and 2 for more."""
+    """Return for each sample how often it was trained: 0 for never, 1 for once, 2 for anything else."""
     once = [1 / (n * BATCH) ** 2 for n in range(1, workers + 1)]
     return [
         0 if value == 0 else 1 if any(abs(value / one - 1) < 1e-4 for one in once) else 2

@@ -1,4 +1,4 @@
-"""Processes as threads that die between any two words with a parameter server, at random, and are replaced."""
+"""Simulated processes, as threads that are killed at random before or after calls of a server, and replaced."""
 
 import random
 import threading
@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 AFTERLIFE = 0.5
-"""Of the processes that are given up, how many continue for a few more calls beside their successors."""
+"""The share of replaced processes that continue for a few more calls beside their successors."""
 LAST_CALLS = 5
 
 
 class KilledError(BaseException):
-    """What ends such a thread; nothing in the program catches it."""
+    """Ends the thread of a killed process; the program catches no such exception."""
 
 
 class Kills:
-    """How many are killed, and when.
+    """Decides how many processes are killed, and when.
 
     Args:
-        number: kills altogether.
-        seed: of all that is drawn.
+        number: the total number of kills.
+        seed: of the random numbers.
     """
 
     def __init__(self, number: int, seed: int) -> None:
@@ -27,7 +27,7 @@ class Kills:
         self._draw, self._lock = random.Random(seed), threading.Lock()
 
     def strike(self, chance: float) -> bool:
-        """Whether the process that asks is killed now."""
+        """Whether to kill the calling process now."""
         with self._lock:
             hit = self.left > 0 and self._draw.random() < chance
             self.left -= hit
@@ -35,22 +35,22 @@ class Kills:
             return hit
 
     def lingers(self) -> bool:
-        """Whether a killed process continues for a while, as one on a node that was given up."""
+        """Whether a killed process continues for a while, as a process does on a partitioned node."""
         with self._lock:
             return self._draw.random() < AFTERLIFE
 
 
 class Fate:
-    """One process's."""
+    """Tracks whether one process is to be killed."""
 
     def __init__(self, kills: Kills, chance: float) -> None:
         self._kills, self._chance = kills, chance
         self._calls_left: int | None = None
         self.over = threading.Event()
-        """It is given up, and another one may be started."""
+        """Set when the process is given up and its successor may start."""
 
     def knock(self) -> None:
-        """Between two words."""
+        """Kill the process at this point if its time has come."""
         if self._calls_left is not None:
             self._calls_left -= 1
             if self._calls_left <= 0:
@@ -63,11 +63,11 @@ class Fate:
 
 
 _fates: dict[int, Fate] = {}
-"""By thread."""
+"""The fate of each thread."""
 
 
 def mortal(guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """`Client._guarded` for threads that may be killed before and after each call."""
+    """Replaces `Client._guarded` for threads that may be killed before and after each call."""
 
     def call(*arguments: Any) -> Any:
         fate = _fates.get(threading.get_ident())
@@ -82,7 +82,7 @@ def mortal(guarded: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Line(threading.Thread):
-    """A task's processes, one after the other, until one has come to its end.
+    """Runs a task's processes one after another, until one of them finishes.
 
     Args:
         kills: the workers that crash.

@@ -1,4 +1,4 @@
-"""What the documentation's blocks of code show: what a reader types into a shell, and manifests."""
+"""The code blocks of the documentation: shell commands for a reader, and manifests."""
 
 import json
 import re
@@ -29,22 +29,22 @@ MINIMAL: Final = {
 REFUSED: Final = {
     ("docs/users/submit-and-change-a-job.md", "# jobs.yaml"): "shows what is said of a job that is wrong",
 }
-"""Page and first line of blocks that are wrong on purpose, and why."""
+"""Blocks that are wrong on purpose, by page and first line, with the reason."""
 LEFT_OUT: Final = "..."
 _PATCH = re.compile(r"-p '(\{.*\})'")
 
 SHELL: Final = ("", "sh", "bash", "shell", "console")
 PROMPT: Final = re.compile(r"^\s*(?:\$ )?((?:[A-Z_]+=\S* )*)")
-"""What may stand ahead of a command: a prompt, and environment."""
+"""What may precede a command: a prompt, and environment variables."""
 
 
 def where(page: Page, line: int) -> str:
-    """A place in a page, as messages name it."""
+    """Return a place in a page as messages name it."""
     return f"{page.path.relative_to(ROOT)}:{line}"
 
 
 def documents() -> Iterator[tuple[str, str, Any]]:
-    """Place, first line of its block, and every YAML document and JSON patch of the documentation."""
+    """Return every YAML document and JSON patch of the documentation, with its place and its block's first line."""
     for page in pages().values():
         for block in page.blocks:
             first = block.text.partition("\n")[0]
@@ -56,7 +56,7 @@ def documents() -> Iterator[tuple[str, str, Any]]:
 
 
 def shell_lines(page: Page) -> Iterator[tuple[str, str]]:
-    """Place and text of the lines in a page's blocks of shell code; some may be output."""
+    """Return the lines of a page's shell blocks with their places; some of them may be output."""
     for block in page.blocks:
         if block.language in SHELL:
             for number, line in lines(block.text):
@@ -64,7 +64,7 @@ def shell_lines(page: Page) -> Iterator[tuple[str, str]]:
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a block with their numbers from 0, continued ones as one."""
+    """Return a block's lines with their numbers from 0; continued lines are joined."""
     held, begun = "", 0
     for number, line in enumerate(text.splitlines()):
         begun = begun if held else number
@@ -75,14 +75,14 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def complete(value: Any) -> Any:
-    """The value without what is left out."""
+    """Return the value without its ellipses."""
     if isinstance(value, dict):
         return {name: complete(item) for name, item in value.items() if item != LEFT_OUT}
     return [complete(item) for item in value if item != LEFT_OUT] if isinstance(value, list) else value
 
 
 def job_of(document: Any) -> Any:
-    """The job that a document shows, or a part of; None if it shows something else."""
+    """Return the job that a document shows in whole or in part, or None if it shows something else."""
     document = complete(document)
     if not isinstance(document, dict) or document.get("kind", "PSTrainingJob") != "PSTrainingJob":
         return None

@@ -1,4 +1,4 @@
-"""The examples as jobs on a cluster: their own job.yaml, with a claim for checkpoints."""
+"""Runs the examples' own job.yaml as jobs on a cluster, with a claim for checkpoints."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PACED = {
     "digits": (ROOT / "tests" / "support" / "paced.py").read_text(),
     "plain_tensorflow": (ROOT / "tests" / "support" / "paced_plain.py").read_text(),
 }
-"""Programs that train slowly, by their examples."""
+"""Programs that train slowly, in place of their examples' programs."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Example:
         *,
         paced: bool = False,
     ) -> "Example":
-        """Apply the example's job with a durable checkpoint volume and `spec` laid over it, one level deep.
+        """Apply the example's job with a durable checkpoint volume and the fields of `spec`, merged one level deep.
 
         Its program gets further arguments. With `paced` it is one of PACED, which leaves the processor to others;
         digits then train until the test ends.
@@ -64,13 +64,13 @@ class Example:
         return cls(kube, namespace, name, checkpoints)
 
     def job(self) -> Object:
-        """The job as stored."""
+        """Return the job as stored."""
         found = self.kube.get("PSTrainingJob", self.namespace, self.name)
         assert found is not None
         return found
 
     def pod(self, role: str, index: int = 0, *, term: int = 0) -> str:
-        """The name of a task's pod that is not going, once there is one."""
+        """Return the name of a task's pod that is not terminating, once there is one."""
 
         def find() -> str:
             selector = f"pstraining.dev/job-name={self.name},pstraining.dev/role={role}"
@@ -86,24 +86,24 @@ class Example:
         return wait_for(find, f"a pod for {role} {index}")
 
     def log(self, role: str, index: int = 0, *, term: int = 0) -> str:
-        """A task's log so far."""
+        """Return a task's log so far."""
         return self.kube.log(self.namespace, self.pod(role, index, term=term))
 
     def events(self, role: str, index: int = 0, *, term: int = 0) -> list[dict[str, Any]]:
-        """A task's events, as JSON lines of its log."""
+        """Return a task's events, which its log has as JSON lines."""
         found = []
         for line in self.log(role, index, term=term).splitlines():
-            if line.startswith('{"event"'):  # where no container runs yet, the kubelet's answer is another document
+            if line.startswith('{"event"'):  # Where no container runs yet, the kubelet's answer is another document.
                 try:
                     found.append(json.loads(line))
                 except ValueError:
-                    continue  # the line is still being written
+                    continue  # The last line is still being written.
         return found
 
     def wait_event(
         self, name: str, role: str = "chief", index: int = 0, *, term: int = 0, count: int = 1, seconds: float = 300
     ) -> dict[str, Any]:
-        """Wait for the count-th line of that name in a task's log."""
+        """Wait for the `count`-th event of that name in a task's log."""
 
         def find() -> dict[str, Any] | None:
             hits = [e for e in self.events(role, index, term=term) if e.get("event") == name]
@@ -115,7 +115,7 @@ class Example:
             raise DeadlineError(f"{error}; {self.log(role, index)[-2000:]}") from None
 
     def wait_trained(self, index: int = 0, *, seconds: float = 300) -> int:
-        """Wait until a worker reports a step: its first report may come before that. Return the newest step."""
+        """Wait until a worker reports a step, and return the newest; its first report may precede the first step."""
 
         def newest() -> int:
             return max((int(e["step"]) for e in self.events("worker", index) if e.get("event") == "worker"), default=0)
@@ -123,7 +123,7 @@ class Example:
         return wait_for(newest, f"worker {index} trains", seconds, every=0.5)
 
     def wait_succeeded(self, seconds: float = 300) -> Object:
-        """Wait for the job's success; a failure ends the wait."""
+        """Wait for the job's success; raises at once if the job fails."""
 
         def ended() -> str:
             phase = str((self.job().get("status") or {}).get("phase"))
@@ -134,6 +134,6 @@ class Example:
         return self.job()
 
     def failures(self, role: str) -> int:
-        """Failures of a role's replicas that count."""
+        """Return the number of counted failures of a role's replicas."""
         records = (self.job().get("status") or {}).get("replicaRecords") or ()
         return sum(r["failures"] for r in records if r["role"] == role)

@@ -1,4 +1,4 @@
-"""Programs on models that are exported, for processes of their own: Keras reads its settings when it is imported.
+"""Programs that export models, run as separate processes because Keras reads its settings when it is imported.
 
 python -m tests.support.exporting digits|tables FOLDER
 """
@@ -15,7 +15,7 @@ SEEN: Final = [[[1, 2, 0], [4, 4, 9]], [3, 7]]
 
 
 def clicks() -> Any:
-    """A table that is shared, and one in a model in the model; a loss that nobody else can load."""
+    """Build a model with a shared table, another one in a nested model, and a loss that no other program can load."""
     import keras
 
     from pstraining.runtime import Embedding
@@ -30,11 +30,11 @@ def clicks() -> Any:
 
 
 KEYS: Final = [[-(2**63), 7, 2**63 - 1], [-1, 5, 7]]
-"""Two samples for `by_key`: 5 has no row."""
+"""Two samples for `by_key`; key 5 has no row."""
 
 
 def export_by_key(folder: Path) -> dict[str, Any]:
-    """Export a model with rows by key, and one without any row; what both predict, by name."""
+    """Export a model with rows by key and one without any row; return each model's predictions by name."""
     import keras
 
     from pstraining.runtime import Embedding
@@ -54,7 +54,7 @@ def export_by_key(folder: Path) -> dict[str, Any]:
 
 
 def export_clicks(folder: Path) -> Any:
-    """Export the model; what it predicts."""
+    """Export the model and return its predictions."""
     from pstraining.runtime.model import export
 
     model = clicks()
@@ -63,19 +63,19 @@ def export_clicks(folder: Path) -> Any:
 
 
 def _with_inputs(folder: Path, inputs: Any) -> Path:
-    """Write the inputs into a new folder; the model's file there."""
+    """Write the inputs into a new folder, and return the path of the model's file there."""
     folder.mkdir()
     (folder / "inputs.json").write_text(json.dumps(inputs))
     return folder / "final.keras"
 
 
 def export_tables(folder: Path) -> dict[str, Any]:
-    """Export every model with tables; what each predicts, and the errors of `refused`."""
+    """Export every model with tables; return each model's predictions, and the errors of `refused`."""
     return {"clicks": export_clicks(folder), **export_by_key(folder), "refused": refused(folder)}
 
 
 def refused(folder: Path) -> list[str]:
-    """Try to export what cannot be; the errors."""
+    """Return the errors of exports that must be rejected."""
     import keras
 
     from pstraining.runtime.model import export
@@ -101,7 +101,7 @@ def refused(folder: Path) -> list[str]:
 
 
 def predict_digits(folder: Path) -> Any:
-    """What the digits example predicts with the newest checkpoint, for the first images that were held back."""
+    """Return the digits example's predictions with the newest checkpoint, for the first held-back images."""
     from examples.digits.__main__ import load, model, optimizer
     from pstraining.runtime.checkpoint.storage import Checkpoints
     from pstraining.runtime.model.keras_model import Model

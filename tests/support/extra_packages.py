@@ -1,4 +1,4 @@
-"""Packages that a single test of `make test-all` needs, beside those of the environment, which come first."""
+"""Packages that only one test of `make test-all` needs; those of the environment take precedence."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 
 def add_packages(folder: Path, monkeypatch: pytest.MonkeyPatch, *requirements: str) -> None:
-    """Install packages into a folder, for this process and those that it starts until the test's end."""
+    """Install packages into a folder for this process and its children, until the test's end."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--target", str(folder), *requirements]
     subprocess.run(command, check=True, timeout=600)
     before = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -1,9 +1,8 @@
-"""An API server in memory, behind the operator's ports: as much of its rules as the operator leans on.
+"""An API server in memory, behind the operator's ports, with the rules on which the operator relies.
 
 Uids, resourceVersions, generations, AlreadyExists, uid and resourceVersion preconditions, field ownership by
-server-side apply, status as a subresource, garbage collection by owner on demand. The contract suite
-(tests/contract) holds it to what a real API server does. What it doesn't know: schemas, defaults, admission;
-`failures` plays those.
+server-side apply, status as a subresource, garbage collection by owner on demand. The contract suite (tests/contract)
+holds it to what a real API server does. What it doesn't know: schemas, defaults, admission; `failures` plays those.
 """
 
 import itertools
@@ -19,9 +18,9 @@ from tests.support.copying import copied
 
 Place = tuple[str, str, str]
 Failure = Callable[[str, str, str, str], Exception | None]
-"""Verb, kind, namespace and name of a request: what it fails with, or None."""
+"""Returns the error with which a request fails, or None; takes its verb, kind, namespace and name."""
 UNKNOWN_FIELD = "unknownField"
-"""Strict validation rejects a field of this name here."""
+"""A field name that this server's strict validation rejects."""
 
 
 class FakeKube:
@@ -31,15 +30,15 @@ class FakeKube:
         self.objects: dict[Place, Object] = {}
         self.events: list[Object] = []
         self.requests: list[tuple[str, str, str]] = []
-        """Verb, kind and name of every request that changed something or tried to."""
+        """Verb, kind and name of every write that was made or attempted."""
         self.changes: list[tuple[str, Object]] = []
-        """The watch's unread events."""
+        """Unread events of the watch."""
         self.failures: Failure = lambda verb, kind, namespace, name: None
         self._applied: dict[str, dict[str, Manifest]] = {}
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
 
-    # The port
+    # The port.
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
         name = str(body["metadata"]["name"])
@@ -145,21 +144,21 @@ class FakeKube:
         found["spec"] = copied(body["spec"])
         return self._changed("MODIFIED", found)
 
-    # The world, for tests
+    # The cluster's state, for tests.
 
     @property
     def world(self) -> set[tuple[str, str]]:
-        """Kind and name of all there is but Leases."""
+        """Return the kind and name of every object except Leases."""
         return {(kind, name) for kind, _, name in self.objects if kind != "Lease"}
 
     def writes(self) -> list[tuple[str, str, str]]:
-        """The requests so far, without those about Leases; forgets them."""
+        """Return the writes since the last call, without those of Leases."""
         found = [r for r in self.requests if r[1] != "Lease"]
         self.requests.clear()
         return found
 
     def put(self, body: Manifest, **status: Any) -> Object:
-        """Somebody else creates or replaces an object, with a status if given."""
+        """Create or replace an object as another client would, with its status if given."""
         kind, namespace = str(body["kind"]), body["metadata"].get("namespace", "default")
         place = (kind, namespace, body["metadata"]["name"])
         if place not in self.objects:
@@ -184,14 +183,14 @@ class FakeKube:
         return self._changed("MODIFIED", found)
 
     def remove(self, kind: Kind | str, namespace: str, name: str) -> None:
-        """An object is deleted, for any reason."""
+        """Delete an object, as any other client would."""
         found = self.objects.pop((str(kind), namespace, name))
         found["metadata"]["resourceVersion"] = str(next(self._versions))
         self._applied.pop(found["metadata"]["uid"], None)
         self.changes.append(("DELETED", copied(found)))
 
     def collect_garbage(self) -> int:
-        """Remove what has owners and none of them is left; how many that were."""
+        """Delete the objects whose owners are all deleted; return their number."""
         removed = 0
         while True:
             uids = {o["metadata"]["uid"] for o in self.objects.values()}
@@ -207,7 +206,7 @@ class FakeKube:
             removed += len(orphans)
 
     def deliver(self, cache: InformerCache, limit: int | None = None) -> set[tuple[str, str]]:
-        """Let the watch bring its events, oldest first; the jobs that are to be looked at again."""
+        """Deliver the watch's events, oldest first; return the jobs to reconcile."""
         keys = set()
         for _ in range(len(self.changes) if limit is None else limit):
             kind, found = self.changes.pop(0)
@@ -218,7 +217,7 @@ class FakeKube:
                 keys.add(key)
         return keys
 
-    # Inside
+    # Internals.
 
     def _request(self, verb: str, kind: str, namespace: str, name: str) -> None:
         self.requests.append((verb, str(kind), name))
@@ -297,7 +296,7 @@ class FakeKube:
 
 
 def _merge(live: Any, owned: Any, new: Any) -> Any:
-    """Server-side apply of one field by the manager that applied `owned` before; None removes it."""
+    """Merge one field by server-side apply; `owned` is what this manager applied before, and None removes it."""
     if isinstance(new, dict) and (live is None or isinstance(live, dict)):
         merged, had = dict(live or {}), owned if isinstance(owned, dict) else {}
         for key in had.keys() - new.keys():
@@ -307,7 +306,7 @@ def _merge(live: Any, owned: Any, new: Any) -> Any:
             else:
                 merged[key] = rest
         for key, value in new.items():
-            # A selector is one value to server-side apply, a map by its looks only.
+            # Server-side apply treats a selector as one value, although it looks like a map.
             atomic = key in ("selector", "podSelector")
             merged[key] = copied(value) if atomic else _merge(merged.get(key), had.get(key), value)
         return merged

@@ -1,4 +1,5 @@
-"""A small stand-in for core, to test the shell around it: a job wants one ConfigMap and one Deployment of no replicas.
+"""Decisions that stand in for `core` in tests of the controller: a job wants a ConfigMap and a Deployment of no
+replicas.
 
 Run as a program it is the operator with these decisions; its log shows what every pass observed.
 """
@@ -27,7 +28,7 @@ logger = logging.getLogger("decisions")
 
 
 def wanted(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """The children of a job."""
+    """Return the children that a job wants."""
     labels = {names.LABEL_JOB: snapshot.name, names.LABEL_JOB_UID: snapshot.uid}
     owner = {
         "apiVersion": names.API_VERSION,
@@ -58,7 +59,7 @@ def wanted(snapshot: Snapshot) -> list[dict[str, Any]]:
 
 
 def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
-    """Create the missing objects."""
+    """Plan the creation of missing objects."""
     logger.info("saw %s with %d children", snapshot.name, len(snapshot.children))
     missing = [
         body for body in wanted(snapshot) if snapshot.child(Kind(body["kind"]), body["metadata"]["name"]) is None
@@ -67,14 +68,14 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
 
 
 def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
-    """Running when nothing is missing any more."""
+    """Return the phase Running once no object is missing."""
     failed = any(o.verdict is not Verdict.DONE for o in outcomes.outcomes)
     complete = len(snapshot.children) == 2 and not failed
     return {"phase": "Running" if complete else "Pending", "observedGeneration": snapshot.generation}
 
 
 def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
-    """One for each change of the phase."""
+    """Return an event for each change of the phase."""
     if status.get("phase") == snapshot.status.get("phase"):
         return ()
     return (Event("Normal", str(status["phase"]), f"The job is {status['phase']}."),)

@@ -1,6 +1,6 @@
 """A program with epochs, validation, callbacks and a training step of its own: `python -m tests.support.fit_program`.
 
-The folder FITTING_FOLDER says what happens: callbacks note there what they saw, and look there for what they are to do.
+The folder FITTING_FOLDER holds the callbacks' instructions, and receives their records.
 """
 
 import json
@@ -15,7 +15,9 @@ from pstraining.runtime import Ranges, Trainer
 
 FOLDER = Path(os.environ.get("FITTING_FOLDER", "."))
 PLAN: dict[str, Any] = json.loads(os.environ.get("FITTING_PLAN", "{}"))
-"""epochs, steps_per_epoch and more for the Trainer; pace: seconds a batch takes; and what the callbacks do."""
+"""Arguments of the Trainer, such as epochs and steps_per_epoch; `pace`, the seconds per batch; and what the callbacks
+do.
+"""
 SAMPLES, BATCH, BLOCK = 400, 10, 40
 NOTES = "notes.jsonl"
 
@@ -77,7 +79,7 @@ def callbacks() -> list[Any]:
     import keras
 
     class Notes(keras.callbacks.Callback):  # type: ignore[misc]
-        """Writes down every call, with what the model holds then."""
+        """Records every call of a callback with the model's state at that moment."""
 
         def note(self, call: str, **fields: Any) -> None:
             total = float(sum(np.abs(weight).sum() for weight in self.model.get_weights()))
@@ -97,7 +99,7 @@ def callbacks() -> list[Any]:
             x, y = data()
             logits = self.model.predict_on_batch(x)
             self.note("epoch_end", epoch=epoch, logs=logs, accuracy=float((logits.argmax(1) == y).mean()))
-            if epoch >= PLAN.get("stop_after", epoch + 1):  # those that end together are reported as one
+            if epoch >= PLAN.get("stop_after", epoch + 1):  # Epochs that end together are reported once.
                 self.model.stop_training = True
             if epoch >= PLAN.get("fail_after", epoch + 1):
                 raise RuntimeError("this callback does not like epoch 1")
@@ -133,7 +135,7 @@ def train_step(model: Any, batch: Any) -> Any:
 
 
 def notes(folder: Path, call: str = "") -> list[dict[str, Any]]:
-    """What the callbacks wrote down."""
+    """Return what the callbacks have recorded."""
     file = folder / NOTES
     found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [line for line in found if not call or line["call"] == call]

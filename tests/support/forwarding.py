@@ -1,4 +1,4 @@
-"""A TCP port of this machine that leads to another one, for clusters that do not reach each other."""
+"""A TCP port of this machine that forwards to another one, for clusters that cannot reach each other."""
 
 import socket
 import socketserver
@@ -11,7 +11,7 @@ CHUNK = 65536
 
 @contextmanager
 def forwarded(address: str, target: tuple[str, int]) -> Iterator[int]:
-    """Forward connections to a free port of this address, which is returned."""
+    """Forward connections from a free port of this address, and return the port."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:

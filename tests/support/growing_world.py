@@ -1,4 +1,4 @@
-"""A simulated job whose pods are measured and may grow: the test says what they use, and what the kernel kills."""
+"""A simulated job whose pods are measured and may grow; a test sets their usage and the kernel's OOM kills."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +20,7 @@ def sized(mebibytes: int = 1024, **requests: str) -> dict[str, Any]:
 
 
 def growing(mode: str = "Grow", **spec: Any) -> World:
-    """A running job whose parameter servers and workers may grow to 4 Gi."""
+    """Return a running job whose parameter servers and workers may grow to 4 Gi."""
     policies = [{"role": role, "maxAllowed": {"memory": f"{MAXIMUM}Mi"}} for role in ("ps", "worker", "chief")]
     sizes: dict[str, Any] = {role: {"resources": sized()} for role in ("ps", "worker", "chief")}
     sizes["ps"]["replicas"] = 2
@@ -31,7 +31,7 @@ def growing(mode: str = "Grow", **spec: Any) -> World:
 
 
 def use(world: World, role: str, mebibytes: float, **more: Any) -> None:
-    """The pods of a role use so much."""
+    """Set the memory usage of a role's pods."""
     used = RoleUsage(pod=f"digits-{role}-0", memory=int(mebibytes * MIB), peak=int(mebibytes * MIB))
     world.usage = {**world.usage, role: replace(used, **more)}
 
@@ -52,7 +52,7 @@ def report(world: World) -> tuple[str, str]:
 
 
 def kill(world: World, role: str, index: int = 0) -> None:
-    """The kernel kills a task for want of memory, and its container restarts."""
+    """Let the kernel kill a task that is out of memory, so that its container restarts."""
     of_task = {names.LABEL_ROLE: role, names.LABEL_INDEX: str(index)}
     pod = next(
         p for p in world.pods.values() if of_task.items() <= {names.LABEL_INDEX: "0", **p["metadata"]["labels"]}.items()

@@ -1,4 +1,4 @@
-"""A job with hot standbys, and what tests read of it: its tasks' events and its status."""
+"""A job with hot standbys, and what its tests read: its tasks' events and its status."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ SPEC: Object = {
     "checkpoint": {"intervalSeconds": 3600},
 }
 ONE_SHARD: Object = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}}
-WENT_ON = 20.0
-"""Seconds until the first step without a lost member, on a machine that does much else; the figures are printed."""
+RESUME_SECONDS = 20.0
+"""Seconds within which a busy machine makes the first step without a lost member; tests print the measured time."""
 
 
-class Watched:
-    """A job with hot standbys, and what it tells.
+class HotStandbyJob:
+    """A job with hot standbys, observed by its events and its status.
 
     Args:
         example: the job.
-        shards: how many it has.
+        shards: the number of its shards.
     """
 
     def __init__(self, example: Example, shards: int = 2) -> None:
@@ -46,29 +46,29 @@ class Watched:
         return next((c for c in found if c["type"] == kind), {"status": ""})
 
     def degraded(self) -> str:
-        """Why the job is degraded; empty while it is not."""
+        """Return why the job is degraded; empty while it is not."""
         found = self.condition("Degraded")
         return str(found["message"]) if found["status"] == "True" else ""
 
-    def lives(self) -> dict[str, str]:
-        """The pods of all members."""
+    def pod_uids(self) -> dict[str, str]:
+        """Return the uid of each member's pod."""
         selector = f"pstraining.dev/job-name={self.example.name},pstraining.dev/role=ps"
         found = self.example.kube.list("Pod", self.example.namespace, selector)
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
 
     def nothing_is_restored(self) -> None:
-        reported = self.example.events("chief")
-        assert sum(e["event"] == "initialized" for e in reported) == 1
-        assert not [e for e in reported if e["event"] in ("restored", "not_marked")], "not one step was lost"
-        assert {e["term"] for e in reported if e["event"] == "view"} == {1}
+        events = self.example.events("chief")
+        assert sum(e["event"] == "initialized" for e in events) == 1
+        assert not [e for e in events if e["event"] in ("restored", "not_marked")], "not one step was lost"
+        assert {e["term"] for e in events if e["event"] == "view"} == {1}
 
     def wait_prepared(self, times: int) -> None:
-        """Wait until both workers have everything ready for a loss, so often since they began."""
+        """Wait until both workers have reported `failover_ready` this many times."""
         for index in (0, 1):
             self.example.wait_event("failover_ready", "worker", index, count=times)
 
     def wait_prepared_again(self) -> None:
-        """Wait until both workers are prepared for the next loss, after what interrupted them last."""
+        """Wait until both workers have reported `failover_ready` after their last resumption."""
 
         def is_prepared() -> bool:
             lines = [[e["event"] for e in self.example.events("worker", index)] for index in (0, 1)]
@@ -78,37 +78,37 @@ class Watched:
         wait_for(is_prepared, "both workers are prepared again", 300, every=0.5)
 
     def steps(self, index: int = 0, since: float = 0.0) -> list[Any]:
-        """A worker's lines about its steps since then."""
+        """Return a worker's events of its steps since this time."""
         return [e for e in self.example.events("worker", index) if e["event"] == "worker" and e["time"] >= since]
 
     def resumed(self, index: int) -> list[Any]:
-        """A worker's lines about its standstills."""
+        """Return a worker's events of its resumptions."""
         return [e for e in self.example.events("worker", index) if e["event"] == "resumed"]
 
-    def handed_over(self, since: float) -> list[str]:
-        """Members that others did without before they ended."""
+    def switched_over(self, since: float) -> list[str]:
+        """Return the members that a switchover since this time has replaced."""
         found = self.example.events("chief")
         return [e["server"] for e in found if e["event"] == "switchover" and e["time"] >= since]
 
-    def stood(self, why: str, since: float) -> float:
-        """How long the workers made no step since then, until the first one after what happened."""
-        return max(float(self._told(i, since, 1, why)[0]["seconds"]) for i in (0, 1))
+    def standstill(self, why: str, since: float) -> float:
+        """Return the longest time, in seconds, that a worker made no step after this kind of event."""
+        return max(float(self._resumptions(i, since, 1, why)[0]["seconds"]) for i in (0, 1))
 
     def standstills(self, since: float) -> tuple[float, float]:
-        """The same, and how long it was when the member was back; whatever showed a worker that something happened."""
-        found = [self._told(i, since, 2) for i in (0, 1)]
+        """Return the longest standstill of any worker since this time: the first one, and the last one."""
+        found = [self._resumptions(i, since, 2) for i in (0, 1)]
         first, last = (max(float(own[at]["seconds"]) for own in found) for at in (0, -1))
         return first, last
 
-    def _told(self, index: int, since: float, number: int, why: str = "") -> list[Any]:
-        """What a worker tells of its standstills, once there are so many."""
+    def _resumptions(self, index: int, since: float, number: int, why: str = "") -> list[Any]:
+        """Return a worker's events of resumptions, once there are that many."""
 
-        def reported() -> list[Any]:
+        def events() -> list[Any]:
             return [e for e in self.resumed(index) if e["time"] >= since and why in ("", e["after"])]
 
         try:
             return wait_for(
-                lambda: found if len(found := reported()) >= number else None, f"worker {index} continues", 60
+                lambda: found if len(found := events()) >= number else None, f"worker {index} continues", 60
             )
         except DeadlineError as error:
-            raise DeadlineError(f"{error}; since {since} it reports {reported()}, after {why or 'anything'}") from None
+            raise DeadlineError(f"{error}; since {since} it reports {events()}, after {why or 'anything'}") from None

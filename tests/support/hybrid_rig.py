@@ -15,13 +15,13 @@ class HybridRig(Rig):
         super().__init__(*arguments, mode="Hybrid", **options)
 
     def replace(self, worker: int) -> None:
-        """The next process of a worker."""
+        """Replace a worker's process by its next incarnation."""
         self.workers[worker].close()
         self.identities[worker] = Identity(worker, self.identities[worker].incarnation + 1)
         self.workers[worker] = self.mode.make(self.new_store(), self.identities[worker])
         assert self.store.register(worker, self.identities[worker].incarnation)
         self.workers[worker].start_session(SESSION)
-        self.workers[worker]._register()  # so that the others do not begin without it
+        self.workers[worker]._register()  # so that the other workers do not start without this one
 
     def assert_replicas_are_equal(self) -> None:
         first, *others = (updates._dense.read() for updates in self.workers)

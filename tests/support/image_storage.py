@@ -19,7 +19,7 @@ def sha(content: bytes) -> str:
 
 
 def split(tar: bytes) -> bytes:
-    """A tar file's recipe as containers/storage keeps it."""
+    """Return how containers/storage describes a split tar file."""
     lines, start = [], 0
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         for member in archive:
@@ -32,7 +32,7 @@ def split(tar: bytes) -> bytes:
 
 
 def image_storage(root: Path) -> LayerStore:
-    """A storage with one image of two layers, NAME."""
+    """Create a storage with one image, NAME, of two layers."""
     layers = [{"bin/a": b"A" * 3000, "empty": b""}, {"etc/b": b"B"}]
     entries, parent = [], None
     for index, files in enumerate(layers):

@@ -1,4 +1,4 @@
-"""The cluster of doctor's tests: an operator is installed, and some of it may not be read."""
+"""Fake clusters for tests of `doctor`: an operator is installed, and parts of it cannot be read."""
 
 import copy
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def node(name: str, cpu: str = "4", memory: str = "8Gi", ready: str = "True", **
 
 
 class Installation(JobCluster):
-    """A cluster of a few paths; some of them are not for everybody, and others do not answer."""
+    """A cluster that answers a few paths; it rejects some requests, and leaves others without an answer."""
 
     def __init__(self, denied: tuple[str, ...] = ()) -> None:
         super().__init__(World(None))

@@ -1,4 +1,4 @@
-"""A cluster as commands see it: one job in a simulated world, whose operator acts during each wait."""
+"""A cluster as commands see it: one job in a simulated world, whose operator acts while the command waits."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class JobCluster(Nowhere):
     def __init__(self, world: World) -> None:
         self.world = world
         self.away = False
-        """Whether the operator does nothing."""
+        """Whether the operator is stopped."""
         self.refusal: CommandError | None = None
         """The API server's answer to every write."""
         self.asked: list[tuple[str, Any]] = []
@@ -28,36 +28,36 @@ class JobCluster(Nowhere):
 
     @property
     def patience(self) -> Patience:
-        """Ten seconds of a clock that only waiting moves."""
+        """Return a deadline of ten seconds, on a clock that only `sleep` moves."""
         return Patience(10, lambda: self.now, self.sleep, self.reported.append)
 
     def sleep(self, seconds: float) -> None:
-        """Time goes by, and the operator works."""
+        """Advance the clock, and let the operator act."""
         self.now += seconds
         if not self.away and self.world.job is not None:
             self.world.settle()
 
     def job(self, namespace: str, name: str) -> Object | None:
-        """The job."""
+        """Return the job."""
         found = self.world.job
         if found is None or (namespace, name) != ("default", found["metadata"]["name"]):
             return None
         return copied(found)
 
     def jobs(self, namespace: str | None) -> list[Object]:
-        """The job alone."""
+        """Return a list of the job only."""
         return [self.world.job] if self.world.job and namespace == "default" else []
 
     def service(self, namespace: str, name: str) -> Object | None:
-        """A Service of the job."""
+        """Return a Service of the job."""
         return self.world.children.get(("Service", name))
 
     def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
-        """Write annotations."""
+        """Write annotations to the job."""
         self._existing()["metadata"]["annotations"] = annotations
 
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
-        """Replace the whole spec by the applied one."""
+        """Replace the job's whole spec by the applied one."""
         self._write("apply", {"dry_run": dry_run, "force": force})
         fresh = {"metadata": {"uid": UID, "generation": 0}}
         before = self.job("default", job["metadata"]["name"]) or fresh
@@ -69,7 +69,7 @@ class JobCluster(Nowhere):
         return copied(stored)
 
     def patch(self, namespace: str, name: str, change: Object) -> Object:
-        """Change the spec."""
+        """Patch the job's spec."""
         self._write("patch", change)
         self.world.edit(change["spec"])
         return copied(self._existing())
@@ -80,21 +80,21 @@ class JobCluster(Nowhere):
         self.world.edit({"worker": {"replicas": workers}})
 
     def read(self, path: str) -> Any:
-        """Nothing else is there."""
+        """Return nothing: no other object exists."""
         return None
 
     def listed(self, path: str, **query: str) -> list[Object]:
-        """The job's objects of a kind; as in all lists, they do not say of which."""
+        """Return the job's objects of a kind; like the API server's, the items have no kind of their own."""
         kinds = {kind for kind, place in RESOURCES.items() if place.path("default") == path}
         found = (body for (kind, _), body in self.world.children.items() if kind in kinds)
         return [copied({k: v for k, v in body.items() if k not in ("apiVersion", "kind")}) for body in found]
 
     def pods(self, namespace: str, job: str) -> list[Object]:
-        """The job's."""
+        """Return the job's pods."""
         return copied(list(self.world.pods.values()))
 
     def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:
-        """Everything is."""
+        """Return that everything is allowed."""
         return True
 
     def _write(self, verb: str, what: Any) -> None:

@@ -1,7 +1,6 @@
 """A small synchronous client for tests on a real cluster: objects as dicts, waiting on conditions with a deadline.
 
-A cluster is only ever used when it was named: by PSTRAINING_CONTEXT beside KUBECONFIG, or as the local cluster of
-localcluster.
+Tests use a cluster only if it was named: by PSTRAINING_CONTEXT and KUBECONFIG, or as the cluster of `localcluster`.
 """
 
 import json
@@ -19,7 +18,7 @@ from kubernetes import client, config
 Object = dict[str, Any]
 T = TypeVar("T")
 DEADLINE = 180.0
-"""Seconds that a condition may take by default, on a machine that does much else."""
+"""Default deadline of a condition, in seconds, on a busy machine."""
 
 _PATHS = {
     "Namespace": ("/api/v1", "namespaces"),
@@ -71,13 +70,13 @@ class ApiError(Exception):
 
 
 class DeadlineError(AssertionError):
-    """A condition did not come true in time."""
+    """A condition did not become true before its deadline."""
 
 
 def wait_for(check: Callable[[], T | None], what: str, seconds: float = DEADLINE, every: float | None = None) -> T:
-    """The first truthy answer of check; fails with `what` after the deadline.
+    """Return the first truthy result of `check`; fail with `what` after the deadline.
 
-    It asks every so many seconds; by default less often the longer it waits: questions keep the API server busy.
+    The interval between two checks grows with the time, unless it is given, because requests load the API server.
     """
     began = time.monotonic()
     deadline = began + seconds
@@ -91,7 +90,7 @@ def wait_for(check: Callable[[], T | None], what: str, seconds: float = DEADLINE
 
 
 def _text(answer: urllib3.BaseHTTPResponse) -> str:
-    """What was answered; raises ApiError for a refusal."""
+    """Return the response's text; raises ApiError if the request was rejected."""
     text = answer.data.decode()
     if answer.status >= 400:
         raise ApiError(answer.status, text)
@@ -127,7 +126,7 @@ class Kube:
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json", **query: str
     ) -> Any:
-        """One request; the answer as JSON."""
+        """Send one request, and return the decoded JSON."""
         answer = self._pool.request(
             method,
             self.host + path,
@@ -139,7 +138,7 @@ class Kube:
         return json.loads(text) if text else {}
 
     def path(self, kind: str, namespace: str = "", name: str = "", sub: str = "") -> str:
-        """The path of an object or a list."""
+        """Return the path of an object or a list."""
         base, plural = _PATHS[kind]
         where = "" if kind in _CLUSTER_WIDE or not namespace else f"/namespaces/{namespace}"
         return "/".join(p for p in (f"{base}{where}/{plural}", name, sub) if p)
@@ -152,7 +151,7 @@ class Kube:
         return created
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """An object, or None."""
+        """Return an object, or None."""
         try:
             found: Object = self.request("GET", self.path(kind, namespace, name))
         except ApiError as error:
@@ -162,19 +161,19 @@ class Kube:
         return found
 
     def list(self, kind: str, namespace: str = "", selector: str = "") -> list[Object]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         query = {"labelSelector": selector} if selector else {}
         items: list[Object] = self.request("GET", self.path(kind, namespace), **query)["items"]
         return [{"kind": kind, **item} for item in items]
 
     def merge(self, kind: str, namespace: str, name: str, body: Object, sub: str = "") -> Object:
-        """Merge-patch an object."""
+        """Apply a merge patch to an object."""
         path = self.path(kind, namespace, name, sub)
         patched: Object = self.request("PATCH", path, body, "application/merge-patch+json")
         return patched
 
     def delete(self, kind: str, namespace: str, name: str, *, grace: int | None = None) -> None:
-        """Delete an object; an absent one is fine."""
+        """Delete an object; it may be absent."""
         body = {"propagationPolicy": "Background"} | ({} if grace is None else {"gracePeriodSeconds": grace})
         try:
             self.request("DELETE", self.path(kind, namespace, name), body)
@@ -183,20 +182,20 @@ class Kube:
                 raise
 
     def log(self, namespace: str, pod: str, *, previous: bool = False) -> str:
-        """A pod's log."""
+        """Return a pod's log."""
         query = "?previous=true" if previous else ""
         path = self.path("Pod", namespace, pod, "log") + query
         answer = self._pool.request("GET", self.host + path)
         return answer.data.decode(errors="replace")
 
     def scrape(self, namespace: str, pod: str, port: int) -> str:
-        """What a pod answers to a scrape of its metrics, by way of the API server."""
+        """Return a pod's metrics, scraped through the API server."""
         path = self.path("Pod", namespace, f"{pod}:{port}", "proxy/metrics")
         return _text(self._pool.request("GET", self.host + path))
 
     @contextmanager
     def namespace(self, prefix: str, *, pod_security: str = "restricted") -> Iterator[str]:
-        """A namespace of one's own, gone afterwards; it enforces the Pod Security Standard `restricted`."""
+        """Create a namespace that enforces the Pod Security Standard `restricted`; it is deleted afterwards."""
         name = f"{prefix}-{uuid.uuid4().hex[:6]}"
         labels = {"pod-security.kubernetes.io/enforce": pod_security}
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
@@ -205,7 +204,7 @@ class Kube:
             yield name
         finally:
             self.delete("Namespace", "", name)
-            # Volumes belong to no namespace; those that share() has made are named after theirs.
+            # Volumes belong to no namespace; those that share() has created are named after theirs.
             for volume in self.list("PersistentVolume", selector="pstraining-test=true"):
                 if volume["spec"]["claimRef"]["namespace"] == name:
                     self.delete("PersistentVolume", "", volume["metadata"]["name"])
@@ -219,7 +218,7 @@ class Kube:
 
 
 def named_target() -> Target | None:
-    """The cluster that was named, if any.
+    """Return the cluster that was named, if any.
 
     Raises:
         RuntimeError: a kubeconfig without its context: no cluster is used by accident.
@@ -233,6 +232,6 @@ def named_target() -> Target | None:
 
 
 def job_condition(job: Object | None, kind: str) -> Object:
-    """A condition of a job, or an empty one."""
+    """Return a condition of a job, or an empty one."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] == kind), {"status": "", "reason": "", "message": ""})

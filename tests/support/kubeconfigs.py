@@ -13,7 +13,7 @@ ANYBODY = {"token": "t"}
 def config(
     name: str = "first", server: str = "@plain@", user: Config | None = None, cluster: Config | None = None
 ) -> Config:
-    """A kubeconfig with one of each, of the same name, and a namespace after it."""
+    """Return a kubeconfig with one cluster, user and context of the same name, and their namespace."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -25,36 +25,36 @@ def config(
 
 
 def tls(user: Config | None = None, cluster: Config | None = None) -> Config:
-    """A kubeconfig for the server with TLS."""
+    """Return a kubeconfig for the server with TLS."""
     trusted = {"certificate-authority-data": "@server.pem@", **(cluster or {})}
     return config(server="@tls@", user=ANYBODY if user is None else user, cluster=trusted)
 
 
 def id_token(token: str = "", **claims: Any) -> Config:
-    """A user with the auth-provider oidc; its token is unsigned."""
+    """Return a user with the auth-provider oidc, whose token is unsigned."""
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims)]
     settings = {"idp-issuer-url": "http://127.0.0.1:1", "client-id": "c", "id-token": token or ".".join([*parts, "s"])}
     return {"auth-provider": {"name": "oidc", "config": settings}}
 
 
 def without(body: Config, *fields: str) -> Config:
-    """A kubeconfig without some of its fields."""
+    """Return a kubeconfig without some of its fields."""
     return {name: value for name, value in body.items() if name not in fields}
 
 
 def plugin(script: str, **fields: Any) -> tuple[Config, str]:
-    """A user with an exec plugin, and the plugin beside its kubeconfig."""
+    """Return a user with an exec plugin; the plugin is beside its kubeconfig."""
     own = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./login", "interactiveMode": "Never", **fields}
     return tls({"exec": own}), f"#!/bin/sh\n{script}\n"
 
 
 def printing(status: str, version: str = "v1") -> str:
-    """A plugin's script that prints credentials."""
+    """Return the script of a plugin that prints credentials."""
     head = f'"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/{version}"'
     return f"echo '{{{head}, \"status\": {status}}}'"
 
 
 def exec_row(name: str, script: str, refused: str = "", options: tuple[str, ...] = (), **fields: Any) -> Row:
-    """A row with an exec plugin."""
+    """Return a row with an exec plugin."""
     body, text = plugin(script, **fields)
     return Row(name, {"config": body, "login": text}, refused=refused, options=options)

@@ -1,4 +1,4 @@
-"""Configurations of a connection, and what kubectl does with each: whom it asks, in which namespace, and as whom.
+"""Configurations of a connection, with kubectl's answer to each: its server, namespace and user.
 
 The answers are in kubectl_answers.json. `tests/e2e/test_cli_as_kubectl.py` asks kubectl again,
 `tests/unit/cli/test_as_kubectl.py` asks the plugin: both run the same rows. How the answers are written:
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 TLS = Path(__file__).parent / "tls"
-"""Made for these tests alone: a server of 127.0.0.1, localhost and api.example, its client jane, another authority."""
+"""Certificates for these tests only: a server of 127.0.0.1, localhost and api.example, its client jane, and another CA.
+"""
 ANSWERS = Path(__file__).with_name("kubectl_answers.json")
 
 Outcome = dict[str, Any]
@@ -30,25 +31,27 @@ Outcome = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration. `@dir@` stands for the folder of its files, `@plain@` and so on for what `Rig.values` has."""
+    """A configuration. `@dir@` stands for the folder of its files, and names such as `@plain@` for those of
+    `Rig.values`.
+    """
 
     name: str
     files: Mapping[str, Any] = field(default_factory=dict)
-    """Texts, and what is written as JSON, by path."""
+    """Contents by path: text, or data that is written as JSON."""
     kubeconfig: str | None = "@dir@/config"
-    """The variable KUBECONFIG; None: it is not set."""
+    """The environment variable KUBECONFIG; None leaves it unset."""
     options: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     in_pod: bool = False
-    """Whether there is a service account."""
+    """Whether a service account's files exist, as in a pod."""
     refused: str = ""
-    """The plugin's output where kubectl fails."""
+    """The plugin's error output where kubectl fails."""
     differs: str = ""
-    """Why the plugin does something else on purpose."""
+    """Why the plugin deliberately differs from kubectl."""
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """Keeps what a request carries; every answer is a token request's."""
+    """Records the properties of a request; every answer is that of a token request."""
 
     protocol_version = "HTTP/1.1"
     server: "Recording"
@@ -80,7 +83,7 @@ class Recorder(BaseHTTPRequestHandler):
         return found
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+        """Suppress the access log."""
 
 
 class Recording(ThreadingHTTPServer):
@@ -98,7 +101,7 @@ class Recording(ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that ends a handshake is part of some rows."""
+        """Ignore clients that abort a handshake, which some rows expect."""
 
 
 class Rig:
@@ -109,7 +112,7 @@ class Rig:
 
     @property
     def values(self) -> dict[str, str]:
-        """What stands for what in a row."""
+        """Return the values of the placeholders in a row."""
         ports = {f"{s.name}-port": str(s.server_address[1]) for s in self.servers}
         urls = {s.name: f"http{'s' * (s.name == 'tls')}://127.0.0.1:{s.server_address[1]}" for s in self.servers}
         pems = {name: base64.b64encode((TLS / name).read_bytes()).decode() for name in ("server.pem", "other.pem")}
@@ -117,7 +120,7 @@ class Rig:
         return ports | urls | pems | own | {"pems": str(TLS)}
 
     def kept(self) -> list[Outcome]:
-        """What all have been asked since the last time."""
+        """Return the requests of all servers since the last call."""
         found = [outcome for server in self.servers for outcome in server.kept]
         for server in self.servers:
             server.kept.clear()
@@ -126,7 +129,7 @@ class Rig:
 
 @contextmanager
 def rig() -> Iterator[Rig]:
-    """The servers, while they run."""
+    """Run the servers."""
     made = Rig()
     threads = [threading.Thread(target=s.serve_forever, kwargs={"poll_interval": 0.01}) for s in made.servers]
     for thread in threads:
@@ -142,7 +145,7 @@ def rig() -> Iterator[Rig]:
 
 
 def laid_out(row: Row, rig: Rig, folder: Path) -> tuple[dict[str, str], list[str]]:
-    """Write a row's files; its environment and its options."""
+    """Write a row's files; return its environment and its options."""
 
     def filled(text: str) -> str:
         for name, value in {**rig.values, "dir": str(folder)}.items():
@@ -169,9 +172,9 @@ def laid_out(row: Row, rig: Rig, folder: Path) -> tuple[dict[str, str], list[str
 
 
 def of_kubectl(kubectl: str, row: Row, rig: Rig, folder: Path) -> Outcome:
-    """What kubectl does with a row.
+    """Return what kubectl does with a row.
 
-    Its command creates a token: the only one that sends a single request with the namespace in its path.
+    The command creates a token, because no other one sends a single request with the namespace in its path.
     """
     environ, options = laid_out(row, rig, folder)
     command = [kubectl, "create", "token", "default", *options]
@@ -208,7 +211,7 @@ def of_kubectl(kubectl: str, row: Row, rig: Rig, folder: Path) -> Outcome:
 
 
 def main() -> None:
-    """Write kubectl's answers."""
+    """Write kubectl's answers into the file."""
     from tests.support.kubectl_table import ROWS
 
     found = {}

@@ -1,4 +1,4 @@
-"""The configurations: see kubectl_rows."""
+"""The rows of kubectl_rows about servers, users, credentials and options."""
 
 from tests.support.kubeconfigs import ANYBODY, config, exec_row, id_token, plugin, printing, tls, without
 from tests.support.kubectl_rows import Row

@@ -1,4 +1,4 @@
-"""The configurations that are about files: see kubectl_rows."""
+"""The rows of kubectl_rows about the kubeconfig's files."""
 
 from tests.support.kubeconfigs import config, tls, without
 from tests.support.kubectl_rows import TLS, Row

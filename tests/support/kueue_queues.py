@@ -1,4 +1,4 @@
-"""Queues of the real Kueue for end-to-end tests: their quota, their history, and jobs of scripted programs in them."""
+"""Queues of the real Kueue for end-to-end tests: their quota, their history, and queued jobs of scripted programs."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/prior
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"
 NAME = "pstraining-test"
 MILLICORES = 10
-"""What a pod requests: the quota is counted in pods of this size."""
+"""The cpu request of a pod, in millicores; the quota is counted in pods of this size."""
 
 
 class Queue:
-    """A queue of one namespace, with quota for some pods."""
+    """A queue of one namespace, with quota for a number of pods."""
 
     def __init__(self, kube: Kube, namespace: str, pods: int) -> None:
         self.kube, self.namespace = kube, namespace
@@ -62,26 +62,26 @@ class Queue:
         self.kube.request("PATCH", f"{GROUP}/clusterqueues/{NAME}", patch, "application/json-patch+json")
 
     def room_for(self, pods: int) -> None:
-        """Set another quota."""
+        """Set the quota to this number of pods."""
         path = "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota"
         self.change([{"op": "replace", "path": path, "value": f"{MILLICORES * pods}m"}])
 
     def stop(self, policy: str) -> None:
-        """Set the policy that stops the queue."""
+        """Set the stop policy of the ClusterQueue."""
         self.change([{"op": "add", "path": "/spec/stopPolicy", "value": policy}])
 
     def used(self) -> str:
-        """The reserved amount of cpu, as a quantity."""
+        """Return the reserved amount of cpu, as a quantity."""
         status = self.kube.request("GET", f"{GROUP}/clusterqueues/{NAME}").get("status") or {}
         usage = (status.get("flavorsReservation") or [{}])[0].get("resources") or ()
         return str(next((item.get("total", "0") for item in usage if item["name"] == "cpu"), "0"))
 
     def all_workloads(self) -> list[Object]:
-        """The Workloads of all jobs."""
+        """Return the Workloads of all jobs."""
         return self.kube.list("Workload", self.namespace)
 
     def workloads(self, job: str) -> list[Object]:
-        """The Workloads of a job."""
+        """Return the Workloads of a job."""
         return [w for w in self.all_workloads() if w["metadata"]["labels"].get("pstraining.dev/job-name") == job]
 
 
@@ -138,7 +138,7 @@ def millicores(quantity: str) -> int:
 def queued(
     queue: Queue, name: str, folder: Path, labels: dict[str, str] | None = None, *, at: Kube | None = None, **spec: Any
 ) -> Puppet:
-    """A job of scripted programs, in the queue; `at` is the cluster in which its pods run, if it is another one."""
+    """Create a job of scripted programs in the queue; `at` is the cluster of its pods, if it is another one."""
     orders = folder / f"{queue.namespace}-{name}"
     orders.mkdir(parents=True, exist_ok=True)
     orders.chmod(0o777)

@@ -1,4 +1,4 @@
-"""What Kueue refuses of a Workload, as its webhook and its CRD have it (0.19): such a write of the operator is a fault.
+"""The rules of Kueue 0.19's webhook and CRD for Workloads, which no write of the operator may violate.
 
 https://github.com/kubernetes-sigs/kueue/blob/v0.19.2/pkg/webhooks/workload_webhook.go
 """
@@ -64,7 +64,7 @@ def _check_priority(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
 
 
 def _check_reclaimable(old: Workload, new: Workload) -> None:
-    """Counts may not fall, nor exceed the pod set, unless an elastic pod set has shrunk since."""
+    """Counts may not fall, nor exceed the pod set, unless an elastic pod set has shrunk since the last count."""
     sizes = {s["name"]: s["count"] for s in new["spec"]["podSets"]}
     before, after = (
         {r["name"]: r["count"] for r in (w.get("status") or {}).get("reclaimablePods") or ()} for w in (old, new)

@@ -1,4 +1,4 @@
-"""A model's parameter servers in one process, without sessions, rounds and calls: the arithmetic alone."""
+"""A model's parameter servers in one process, without sessions, rounds and calls, to test the arithmetic only."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class LocalServers:
-    """What every server would have of a model, in this process.
+    """Every server's part of a model, in this process.
 
     Args:
         model: the program's.
@@ -51,7 +51,7 @@ class LocalServers:
         """Train on random gradients, and a plain Keras model on the same; demand equal values (float32, 1e-6).
 
         Args:
-            optimizer: of the plain model, which it was built for.
+            optimizer: the plain model's, which was built for it.
             model: with the same initial values.
             steps: the number of updates.
         """

@@ -1,4 +1,4 @@
-"""What goes from machine to machine in one call of a traced function, as TensorFlow has cut it up."""
+"""Tensors that cross between machines in one call of a traced function, as TensorFlow has partitioned it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Any
 from tests.support.run_metadata import recorded
 
 Messages = dict[tuple[str, str], int]
-"""Tensors from one task to another, such as `worker-0` and `ps-1`; signals without a value count as well."""
+"""Tensors from one task to another, such as `worker-0` to `ps-1`, including signals without a value."""
 
 
 def messages_of(call: Callable[[], Any]) -> list[Messages]:
-    """Those of every function on several machines that a call makes ready: of one that has never run before."""
+    """Return the messages of every function on several machines that the call runs for the first time."""
     with recorded() as functions:
         call()
     found = []

@@ -1,4 +1,4 @@
-"""A job in its own network: the bytes that its tasks report, beside those of the network's interface."""
+"""A job in its own network namespace: the bytes that its tasks report, beside those of the network interface."""
 
 import json
 import time
@@ -15,12 +15,12 @@ from tests.support.servers import SPREAD
 from tests.support.soak_marks import ALL
 
 HEADER: Final = 66
-"""Of a TCP segment on the loopback interface: Ethernet 14, IPv4 20, TCP with timestamps 32."""
+"""Bytes of a TCP segment's headers on the loopback interface: Ethernet 14, IPv4 20, TCP with timestamps 32."""
 TASKS: Final = ("chief", "worker-0", "worker-1")
 
 
 def scrape(port: int) -> dict[str, float]:
-    """Values by name, and by name{label} where there is one."""
+    """Return a task's metrics by name, and by name{label} where there is a label."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     found = {}
@@ -32,7 +32,7 @@ def scrape(port: int) -> dict[str, float]:
 
 
 def carried() -> int:
-    """Bytes that have crossed the loopback interface, without headers."""
+    """Return the bytes that have crossed the loopback interface, without headers."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":
@@ -42,17 +42,17 @@ def carried() -> int:
 
 
 def steps(scraped: dict[str, float]) -> float:
-    """A worker's steps, or those that the chief knows of."""
+    """Return a worker's number of steps, or the number that the chief knows."""
     return scraped.get("pstraining_worker_steps_total", scraped.get("pstraining_global_step", 0.0))
 
 
 def payload(scrapes: dict[str, dict[str, float]]) -> float:
-    """Bytes on all links of all tasks, both ways."""
+    """Return the bytes on all links of all tasks, in both directions."""
     return sum(value for found in scrapes.values() for name, value in found.items() if "_bytes_total{" in name)
 
 
 def until(job: LocalJob, condition: Callable[[], Any]) -> Any:
-    """What the condition returns, once it returns something."""
+    """Wait until the condition returns a value, and return it."""
     deadline = time.monotonic() + 120
     while not (found := condition()):
         assert job.supervise() is None, [process.lines[-5:] for process in job.processes.values()]
@@ -63,7 +63,7 @@ def until(job: LocalJob, condition: Callable[[], Any]) -> Any:
 
 @contextmanager
 def metered(folder: Path) -> Iterator[LocalJob]:
-    """A job whose tasks have metrics."""
+    """Return a job whose tasks export metrics."""
     plan = {"width": 20_000, "pace": 0.02, "validation": False, "trainer": {"epochs": 1000, "steps_per_epoch": 40}}
     environment = {
         "PSTRAINING_METRICS_PORT": "0",
@@ -92,7 +92,7 @@ def run(folder: Path) -> dict[str, Any]:
             return {task: scrape(job.processes[task].events("metrics")[-1]["port"]) for task in TASKS}
 
         def look() -> tuple[dict[str, dict[str, float]], float]:
-            """What all tasks tell, and what the interface has carried half-way through asking them."""
+            """Return the values that all tasks report, and the interface's bytes halfway through scraping them."""
             first, scrapes, second = carried(), all_scraped(), carried()
             return scrapes, (first + second) / 2
 

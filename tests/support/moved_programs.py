@@ -1,4 +1,4 @@
-"""Programs of the kind that users move here: `python -m tests.support.moved_programs NAME`.
+"""Programs for plain Keras, of the kind that users move to this library: `python -m tests.support.moved_programs NAME`.
 
 Each is a model, an optimizer and data for `fit`, and the same ones for a job.
 """
@@ -15,7 +15,7 @@ STEPS = 100
 
 @dataclass(frozen=True)
 class Program:
-    """One of them; `own_method` is a `train_step` as Keras's guide writes it, and `train_step` what it becomes."""
+    """A program; `own_method` is a `train_step` as in Keras's guide, and `train_step` is the same for this library."""
 
     layers: Callable[[], list[Any]]
     optimizer: Callable[[], Any]
@@ -27,7 +27,7 @@ class Program:
     train_step: Callable[[Any, Any], Any] | None = None
 
     def model(self, *, moved: bool = True) -> Any:
-        """The model; as `fit` takes it unless it was moved."""
+        """Return the model; the one that `fit` takes, unless it is to be moved."""
         import keras
 
         own = self.own_method is not None and not moved
@@ -48,7 +48,7 @@ class Program:
         return tf.data.Dataset.from_tensors(self.batch(worker)).repeat()
 
     def fitted(self) -> Any:
-        """The model after `fit`."""
+        """Return the model after `fit`."""
         model = self.model(moved=False)
         model.compile(self.optimizer(), "mse", jit_compile=False)
         model.fit(self.data(0, 1), steps_per_epoch=STEPS, epochs=1, verbose=0)
@@ -56,7 +56,7 @@ class Program:
 
 
 def warmup() -> Any:
-    """The schedule of the Transformer tutorial: without `get_config`, and with a tensor of its own."""
+    """The schedule of the Transformer tutorial: without `get_config`, and with a tensor as an attribute."""
     import keras
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
@@ -125,7 +125,7 @@ def sensitive_adam() -> Any:
 
 
 def towards_three(model: Any, batch: Any) -> Any:
-    """The loss wants 3 for all labels."""
+    """A loss that is 0 where the prediction is 3, whatever the label."""
     import tensorflow as tf
 
     return tf.reduce_mean((model(batch[0], training=True) - 3.0) ** 2)

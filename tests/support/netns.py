@@ -1,4 +1,4 @@
-"""A network of its own for a test's processes, in which packets can be lost."""
+"""Network namespaces for a test's processes, in which packets can be lost."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ CLONE_NEWNET = 0x40000000
 
 @contextmanager
 def own_network() -> Iterator[None]:
-    """Inside, this thread and the processes that it starts share a network that has a loopback interface only.
+    """Give this thread and the processes that it starts a network that has only a loopback interface.
 
     Skips the test where none may be made.
     """
@@ -34,7 +34,7 @@ def own_network() -> Iterator[None]:
 
 @contextmanager
 def cut_off(port: int) -> Iterator[None]:
-    """Inside, nothing reaches a server's port or comes from it, and nobody is told; in a network of its own."""
+    """Drop all packets to and from a server's port inside the block, without a notice to either side."""
     with ExitStack() as stack:
         for way in ("--dport", "--sport"):
             rule = ["INPUT", "-p", "tcp", way, str(port), "-j", "DROP"]

@@ -1,4 +1,4 @@
-"""Nodes of the cluster that are cut off and come back."""
+"""Nodes of the cluster that lose their connection and reconnect."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ def ready(kube: Kube, node: str) -> Object:
 
 
 def cut(kube: Kube, node: str) -> datetime:
-    """Cut a node; the moment at which Kubernetes gave it up."""
+    """Disconnect a node; return the time at which Kubernetes marked it unreachable."""
     assert faults.cut(node)
     wait_for(lambda: ready(kube, node)["status"] == "Unknown", f"{node} is given up", 60)
     return moment(ready(kube, node)["lastTransitionTime"])

@@ -1,4 +1,4 @@
-"""The operator as a process of this machine, for tests that kill it or put something between it and the API server.
+"""The operator as a process of this machine, for tests that kill it or put a proxy before the API server.
 
 Operators of this checkout are forked from a parent that has imported them (tests/support/warm.py).
 """
@@ -20,12 +20,12 @@ from tests.support.warm import Parent, WarmProcess
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("-m", "pstraining.controller.main")
 ENDS_SECONDS = 90
-"""In which a busy machine ends an operator."""
+"""Seconds within which a busy machine ends an operator."""
 
 
 @cache
 def warm_parent() -> Parent:
-    """The parent of this process's operators, which ends with it."""
+    """Return this process's warm parent of operators, which ends with this process."""
     parent = Parent("operator", PYTHONPATH=str(ROOT / "operator"))
     atexit.register(parent.close)
     return parent
@@ -47,7 +47,7 @@ class OperatorProcess:
 
         Another checkout is run in a new process, as is this one without `warm`.
         """
-        # The operator refuses variables of its prefix that it does not know; the tests have some of their own.
+        # The operator refuses unknown variables of its prefix, and the tests have some of their own.
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PSTRAINING_")},
             "PYTHONPATH": str(root / "operator"),
@@ -79,18 +79,18 @@ class OperatorProcess:
             return False
 
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait(ENDS_SECONDS)
 
     def stop(self) -> int:
-        """SIGTERM, and its exit status."""
+        """Send SIGTERM, and return the exit status."""
         if self.process is None:
             return 0
         if self.process.poll() is None:

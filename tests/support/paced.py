@@ -1,9 +1,9 @@
 """The digits example at a pace: twenty steps a second, so that the processor is free for what a test disturbs.
 
-Its model is a single layer: most of what a task costs is the tracing of its functions, which grows with the variables.
+Its model has a single layer: most of a task's cost is the tracing of its functions, which grows with the variables.
 
-`python -m tests.support.paced` on this machine; in pods, whose image has no tests, `python -c` with this file's text.
-A job of it ends when its test does.
+`python -m tests.support.paced` on this machine; in pods, whose image has no tests, `python -c` with this file's text. A
+job of it ends when its test does.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import examples.digits.__main__ as digits
 from pstraining.runtime import Trainer
 
 PAUSE_SECONDS = 0.05
-"""For each batch of each worker."""
+"""Seconds that each batch of each worker takes."""
 
 
 def train_data(worker: int, workers: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import examples.plain_tensorflow.__main__ as plain
 
 PAUSE_SECONDS = 0.1
-"""For each batch of each worker."""
+"""Seconds that each batch of each worker takes."""
 unpaced = plain.dataset
 
 

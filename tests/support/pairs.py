@@ -1,4 +1,6 @@
-"""Synchronous rounds on pairs of servers, cut anywhere: what is lost then, and what the others make of it."""
+"""Synchronous rounds on pairs of servers, interrupted after any message: which members are lost, and how the others
+recover.
+"""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,7 @@ SHARDS, WORKERS, STEPS = 2, 2, 3
 
 @dataclass(frozen=True)
 class Message:
-    """One critical section on one server."""
+    """A request that runs one critical section on one server."""
 
     what: str
     shard: int
@@ -30,7 +32,7 @@ class Message:
 
 
 def rounds_messages(order: random.Random, *, clips: bool = False, workers: int = WORKERS) -> list[Message]:
-    """All messages of a round, in an order that may be: those of a group are under way together.
+    """Return all messages of a round in a possible order; messages of one group are concurrent.
 
     Args:
         order: chooses the order.
@@ -52,12 +54,12 @@ def rounds_messages(order: random.Random, *, clips: bool = False, workers: int =
 
 
 def losses() -> Iterator[Assignment]:
-    """What may be left: of each shard somebody."""
+    """Yield every combination of members that may be left, with at least one of each shard."""
     yield from product([(0, 1), (0,), (1,)], repeat=SHARDS)
 
 
 class Pairs:
-    """Two shards of two members each, and two workers, or as many as there are to be."""
+    """Two shards of two members each, and workers that train on them."""
 
     mode = "Sync"
 
@@ -78,13 +80,13 @@ class Pairs:
         self._functions: dict[tuple[str, int, int], Any] = {}
 
     def begin(self) -> None:
-        """The initial state on all members."""
+        """Restore the initial state on all members."""
         self._ballot += 1
         self.rig.start(term=self._ballot, generation=self._generation)
 
     def play(self, messages: Sequence[Message]) -> None:
-        """Send messages of the first round, on the initial state."""
-        gradients = self._gradients  # of the state before
+        """Send messages of the first round to members in their initial state."""
+        gradients = self._gradients  # computed before the state is restored
         self.begin()
         self._send(messages, gradients, attempt=0)
 
@@ -121,13 +123,13 @@ class Pairs:
                 self._do("apply", number, member, session, identity, place, go, form)
 
     def _totals(self, sums: Sequence[Any]) -> Any:
-        """The totals of what `squares` has returned."""
+        """Return the totals of the sums that `squares` has returned."""
         import tensorflow as tf
 
         return tf.constant([min(own[0] for own in sums), *np.sum([own[1:] for own in sums], axis=0)], tf.float64)
 
-    def take_over(self, left: Assignment) -> None:
-        """What a chief does with those that are left: fence them, let them make what is decided, and start again."""
+    def fail_over(self, left: Assignment) -> None:
+        """Fence the members that are left, let them apply the decided step, and activate them, as a chief does."""
         import tensorflow as tf
 
         former, self._ballot = self._ballot, self._ballot + 1
@@ -145,7 +147,7 @@ class Pairs:
             assert self._do("start", number, member, session, tf.constant(self._ballot << 20, tf.int64))
 
     def finish(self, left: Assignment) -> None:
-        """All workers train until the last step, on those that are left; a step that was made is not made again."""
+        """Let all workers train until the last step on the members that are left, without repeating an applied step."""
         workers = self._workers_on(left)
         for updates in workers:
             updates.start_session(Session(self._ballot, self._generation))
@@ -157,7 +159,7 @@ class Pairs:
             self.rig.workers = whole
 
     def differences(self, left: Assignment) -> list[str]:
-        """How those that are left differ from an undisturbed run."""
+        """Return how the members that are left differ from an undisturbed run."""
         found = []
         for number, own in enumerate(left):
             for member in own:
@@ -170,7 +172,7 @@ class Pairs:
 
     @cached_property
     def expected(self) -> list[Any]:
-        """Step, and everything else, of each shard after an undisturbed run."""
+        """The step and the remaining state of each shard after an undisturbed run."""
         self.begin()
         self.finish(self.both)
         return [self._do("snapshot", number, PRIMARY) for number in range(SHARDS)]
@@ -180,7 +182,7 @@ class Pairs:
 
     @cached_property
     def _gradients(self) -> list[Any]:
-        """Each worker's first."""
+        """Each worker's first gradient."""
         self.begin()
         found = []
         for updates, share in zip(self.rig.workers, self.shares, strict=True):
@@ -199,7 +201,7 @@ class Pairs:
         return int(self._do("read", number, member)[RecordField.STEP])
 
     def _do(self, what: str, number: int, member: int, *arguments: Any) -> Any:
-        """Call one operation of one member, by the part that it plays at first."""
+        """Call one operation of one member, in the role that the member has at first."""
         import tensorflow as tf
 
         from pstraining.runtime.ps.record import RecordField

@@ -15,13 +15,13 @@ from typing import Any
 from tests.support.run_metadata import recorded
 
 LOGICAL = 3
-"""CPU devices of the process that runs the tests."""
+"""The CPU devices of the process that runs the tests."""
 USUAL = "usual"
-"""In a test's parameters, the devices that the client has: CPU:0, or those of PSTRAINING_TEST_DEVICES."""
+"""As a test's parameter: the devices that the client has, CPU:0 or those of PSTRAINING_TEST_DEVICES."""
 
 
 def divide_cpu() -> None:
-    """Divide the CPU into logical devices; before TensorFlow uses it."""
+    """Divide the CPU into logical devices; must be called before TensorFlow uses it."""
     import tensorflow as tf
 
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -29,7 +29,7 @@ def divide_cpu() -> None:
 
 
 def wanted_devices() -> list[str] | None:
-    """Return the devices that PSTRAINING_TEST_DEVICES wants to compute, as CPU:1,CPU:2; None for TensorFlow's own.
+    """Return the computing devices of PSTRAINING_TEST_DEVICES, such as CPU:1,CPU:2; None leaves TensorFlow's own.
 
     The process then has them. Call it before TensorFlow uses the CPU.
     """
@@ -49,7 +49,7 @@ def sees_gpu() -> bool:
 
 @contextmanager
 def computing_on(client: Any, *names: str) -> Iterator[None]:
-    """The client's computing devices are these, as CPU:1; USUAL leaves them as they are."""
+    """Let the client compute on this device, such as CPU:1; USUAL leaves its devices as they are."""
     before = client.devices
     client.devices = tuple(client._own(name) for name in names if name != USUAL) or before
     try:
@@ -59,36 +59,36 @@ def computing_on(client: Any, *names: str) -> Iterator[None]:
 
 
 def assert_computes(store: Any, device: str) -> None:
-    """The model of a worker's store is on this device, as CPU:1, or USUAL."""
+    """Demand that the model of a worker's store is on this device, such as CPU:1 or USUAL."""
     found = {_short(variable.value.device).split()[-1] for variable in store.model.variables}
     assert device == USUAL or found == {device}
 
 
 @dataclass
 class Copies:
-    """What a step's functions did: copies between devices by dtype, and operations by device."""
+    """The work of a step's functions: copies between devices by dtype, and operations by device."""
 
     between: Counter[tuple[str, str, str]]
-    """Copies from a device to a device, with the dtype; without those that only order operations."""
+    """Copies by source, target and dtype, without those that only order operations."""
     kinds: dict[str, set[str]]
-    """By device the kinds of its operations."""
+    """The kinds of operations by device."""
 
     def sent(self, device: str, dtypes: Sequence[str] = ("float32", "int8", "uint8", "bfloat16")) -> int:
-        """Copies of parameters or gradients from a device to any other."""
+        """Return copies of parameters or gradients from a device to any other."""
         return sum(n for (source, _, dtype), n in self.between.items() if source == device and dtype in dtypes)
 
     def received(self, device: str, dtypes: Sequence[str] = ("float32", "int8", "uint8", "bfloat16")) -> int:
-        """Copies of parameters or gradients from any other device."""
+        """Return copies of parameters or gradients to a device from any other."""
         return sum(n for (_, target, dtype), n in self.between.items() if target == device and dtype in dtypes)
 
     def devices_of(self, kind: str) -> set[str]:
-        """The devices with an operation whose kind contains this text."""
+        """Return the devices with an operation whose kind contains this text."""
         return {device for device, kinds in self.kinds.items() if any(kind in one for one in kinds)}
 
 
 @contextmanager
 def watched() -> Iterator[Copies]:
-    """What the functions of the block do."""
+    """Record the copies and operations of the functions that the block runs."""
     found = Copies(Counter(), {})
     with recorded() as functions:
         yield found
@@ -108,7 +108,7 @@ def _note(graph: Any, found: Copies) -> None:
 
 
 def _short(device: str) -> str:
-    """ps 0 CPU:0 for its full name."""
+    """Return the short form of a device's name, such as ps 0 CPU:0."""
     import tensorflow as tf
 
     spec = tf.DeviceSpec.from_string(device)

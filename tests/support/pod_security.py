@@ -1,4 +1,4 @@
-"""The Pod Security Standard "restricted", as the admission plugin holds it, for a pod spec."""
+"""The Pod Security Standard "restricted" for a pod spec, as the admission plugin enforces it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ _VOLUMES = ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persist
 
 
 def violations(spec: Mapping[str, Any]) -> list[str]:
-    """What keeps a pod from being restricted."""
+    """Return the fields that violate the standard."""
     return list(_violations(spec))
 
 

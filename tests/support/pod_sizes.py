@@ -1,4 +1,4 @@
-"""What an API server makes of the size of a pod, and of the annotation that records it."""
+"""The API server's reaction to a changed size of a pod, and to the annotation that records the size."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.support.builders import deep_merge
 
 
 def write_size(action: Resize | Replace, pod: dict[str, Any]) -> None:
-    """Change a container's resources, or the annotations of the pod."""
+    """Change a container's resources, or the pod's annotations."""
     if isinstance(action, Resize):
         (container,) = (c for c in pod["spec"]["containers"] if c["name"] == action.container)
         container["resources"] = deep_merge(container.get("resources") or {}, dict(action.resources))

@@ -1,7 +1,7 @@
-"""What NetworkPolicies let through, worked out from their text as Kubernetes defines it, for tests.
+"""The connections that NetworkPolicies allow, derived from their text as Kubernetes defines it.
 
-A pod that no policy selects takes everything. One that is selected takes what any rule of any policy lets in. Ingress
-alone is known; a field that is not is refused, so that no test passes for what was not looked at.
+A pod that no policy selects accepts every connection. A selected pod accepts those that a rule of any policy allows.
+Only ingress is implemented. An unknown field raises an error, so that no test passes because a field was ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """A pod as a policy sees it."""
+    """A pod as a policy sees it: its namespace and labels."""
 
     namespace: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -36,12 +36,12 @@ def _selects_pod(policy: Mapping[str, Any], pod: Place) -> bool:
 
 def _from(rule: Mapping[str, Any], namespace: str, source: Place) -> bool:
     peers = _known(rule, "from", "ports").get("from")
-    # No list, or an empty one, is everybody.
+    # A missing or empty list selects all pods.
     return not peers or any(_is(_known(peer, "podSelector"), namespace, source) for peer in peers)
 
 
 def _is(peer: Mapping[str, Any], namespace: str, source: Place) -> bool:
-    # A selector of pods alone means pods of the policy's own namespace.
+    # A selector with pod labels only selects pods of the policy's own namespace.
     return source.namespace == namespace and _matches(peer["podSelector"], source.labels)
 
 

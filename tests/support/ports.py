@@ -9,12 +9,12 @@ _HELD: Final = ExitStack()
 
 
 def free_port() -> int:
-    """A port to listen on, with SO_REUSEADDR; the kernel reserves it while this process lives."""
+    """Return a free port for a socket with SO_REUSEADDR; the kernel reserves it while this process runs."""
     return hold_port(_HELD)
 
 
 def free_neighbours() -> int:
-    """The first of two such ports, side by side: TensorFlow's and the launcher's status port."""
+    """Return the first of two adjacent free ports, for TensorFlow and for the launcher's status."""
     while True:
         first = ExitStack()
         port = hold_port(first)

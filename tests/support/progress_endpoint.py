@@ -1,4 +1,4 @@
-"""An endpoint for progress that is served over TLS, with an API server that knows whose token is genuine."""
+"""An endpoint for progress that is served over TLS, with an API server that recognizes genuine tokens."""
 
 import asyncio
 import base64
@@ -46,7 +46,7 @@ def token(claims: Mapping[str, Any], signature: str = "genuine") -> str:
 
 
 def forged(**changes: Any) -> str:
-    """A token that claims something else; the API server would not accept it either."""
+    """Return a token with other claims, whose signature the API server rejects."""
     claims = json.loads(json.dumps(CLAIMS))
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -58,7 +58,7 @@ def forged(**changes: Any) -> str:
 
 
 class Reviewer:
-    """The API server's TokenReview: it knows whose signature is genuine."""
+    """The API server's TokenReview, which checks signatures."""
 
     def __init__(self) -> None:
         self.reviews = 0
@@ -78,7 +78,7 @@ class Reviewer:
 
 
 class Endpoint:
-    """A served endpoint, and what it has accepted."""
+    """A served endpoint, and the reports that it has accepted."""
 
     def __init__(self, folder: Path) -> None:
         self.kube, self.cache, self.reviewer, self.now = FakeKube(), InformerCache(), Reviewer(), 0.0
@@ -90,7 +90,7 @@ class Endpoint:
         self.board.note = lambda key, uid, report: self.accepted.append(report)  # type: ignore[method-assign]
         authenticator = Authenticator(self.reviewer, self.cache, lambda: self.now)
         self.logs: dict[tuple[str, bool], bytes] = {}
-        """By pod, and whether it is the previous run's."""
+        """Logs by pod and by whether the previous container's log is asked for."""
         answers = HistoryAnswers(self, self.cache)
         self.queued: list[Any] = []
         self.usage = UsageBoard(self.queued.append, lambda: self.now)
@@ -110,7 +110,7 @@ class Endpoint:
         }
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
-        """As the API server reads logs."""
+        """Return a log as the API server does."""
         assert (namespace, container) == ("default", "tensorflow")
         if (pod, previous) not in self.logs:
             raise NotFound(f'pods "{pod}" not found', status=404, reason="NotFound")

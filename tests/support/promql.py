@@ -1,4 +1,4 @@
-"""What a PromQL expression names, and what the code exports: simple enough for the expressions that are ours."""
+"""The names that a PromQL expression uses, and those that the code exports; covers the syntax of this repository."""
 
 import re
 from collections.abc import Mapping
@@ -23,29 +23,29 @@ _KEYWORDS = {"and", "or", "unless", "bool", "offset"}
 TARGET = {"namespace", "pod"} | {
     re.sub(r"\W", "_", label) for label in (names.LABEL_JOB, names.LABEL_ROLE, names.LABEL_INDEX)
 }
-"""Labels that the PodMonitors give to every target."""
+"""Labels that PodMonitors add to every target."""
 
 
 def filled(expression: str, variables: Mapping[str, str]) -> str:
-    """An expression with the values of Grafana's variables."""
+    """Return an expression with the values of Grafana's variables."""
     return re.sub(r"\$(\w+)", lambda found: variables[found[1]], expression)
 
 
 def named_metrics(expression: str) -> set[str]:
-    """The metrics that an expression asks for."""
+    """Return the metrics in an expression."""
     text = _RANGE.sub(" ", _MATCHERS.sub(" ", _GROUPING.sub(" ", _STRING.sub('""', expression))))
     return set(_WORD.findall(text)) - _KEYWORDS
 
 
 def named_labels(expression: str) -> set[str]:
-    """The labels that it groups, matches or selects by."""
+    """Return the labels by which an expression groups, matches or selects."""
     text = _STRING.sub('""', expression)
     grouped = {word for found in _GROUPING.findall(text) for word in _WORD.findall(found)}
     return grouped | {word for found in _MATCHERS.findall(text) for word in _WORD.findall(found)}
 
 
 def exported() -> dict[str, set[str]]:
-    """Every metric that the operator, a chief and a worker export once all has happened, and its own labels."""
+    """Return every metric that the operator, a chief and a worker can export, with its own labels."""
     mine = operator.OperatorMetrics(lambda: 0, lambda: 0)
     mine.passed("wrote", 0.1)
     mine.wrote(Kind.CONFIG_MAP, "create")
@@ -65,6 +65,6 @@ def exported() -> dict[str, set[str]]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    """The chart's alerts, as its file has them."""
+    """Return the chart's alerts, as their file has them."""
     text = (ROOT / "charts" / "pstraining" / "files" / "alerts.yaml").read_text(encoding="utf-8")
     return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]

@@ -1,4 +1,4 @@
-"""A simulated job with a queue: a few lines play Kueue's part, and count the pods that have quota."""
+"""A simulated job with a queue, in which short functions act as Kueue and count the pods that have quota."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class QueuedWorld(World):
     checks: bool = False
     """Whether the ClusterQueue has an admission check, which `pass_checks` passes."""
     flavors: tuple[str, ...] = ()
-    """ResourceFlavors that every pod set is assigned."""
+    """ResourceFlavors that are assigned to every pod set."""
 
     def _write(self, action: Action) -> Outcome:
         key = str(action.kind), action.name
@@ -97,13 +97,13 @@ class QueuedWorld(World):
 
     @property
     def workloads(self) -> list[dict[str, Any]]:
-        """All Workloads, oldest first."""
+        """Return all Workloads, oldest first."""
         found = [child for (kind, _), child in self.children.items() if kind == Kind.WORKLOAD]
         return sorted(found, key=lambda w: int(w["metadata"]["uid"].removeprefix("uid-")))
 
     @property
     def workload(self) -> dict[str, Any]:
-        """The only Workload."""
+        """Return the only Workload."""
         (found,) = self.workloads
         return found
 
@@ -113,7 +113,7 @@ class QueuedWorld(World):
         return any(c["type"] == kind and c["status"] == "True" for c in conditions)
 
     def admit(self) -> None:
-        """Kueue admits what fits, partially where a pod set has a minimum; a slice replaces its predecessor."""
+        """Admit what fits, as Kueue does: partially where a pod set has a minimum; a slice replaces its predecessor."""
         for workload in self.workloads:
             waits = not self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")
             if waits and workload["spec"].get("active", True):
@@ -148,7 +148,7 @@ class QueuedWorld(World):
             self._set(old, "Finished", True, "WorkloadSliceReplaced", "Replaced by a larger slice")
 
     def pass_checks(self) -> None:
-        """All admission checks are ready."""
+        """Set all admission checks to ready."""
         for workload in self.workloads:
             if self._holds(workload) and not self.is_true(workload, "Evicted"):
                 for check in workload["status"].get("admissionChecks") or ():
@@ -156,13 +156,13 @@ class QueuedWorld(World):
                 self._set(workload, "Admitted", True, "Admitted", "")
 
     def evict(self, reason: str = "Preempted", message: str = "Preempted to accommodate a higher priority") -> None:
-        """Kueue evicts the admitted workload; its quota stays reserved."""
+        """Evict the admitted workload, as Kueue does; its quota stays reserved."""
         for workload in self.workloads:
             if self._holds(workload):
                 self._set(workload, "Evicted", True, reason, message)
 
     def stop_queue(self) -> None:
-        """A user stops the Workload, as `kueuectl stop workload` does."""
+        """Stop the Workload, as `kueuectl stop workload` does."""
         for workload in self.workloads:
             workload["spec"]["active"] = False
         self.evict("Deactivated", "The workload is deactivated")
@@ -181,20 +181,20 @@ class QueuedWorld(World):
         return held
 
     def with_quota(self) -> Counter[str]:
-        """The number of pods of each pod set that have quota."""
+        """Return the number of pods of each pod set that have quota."""
         return sum((self._quota(w) for w in self.workloads), Counter())
 
     def existing(self) -> Counter[str]:
-        """The number of pods of each pod set that hold resources."""
+        """Return the number of pods of each pod set that hold resources."""
         return Counter(_pod_set(p) for p in self.pods.values() if p["status"]["phase"] not in ("Succeeded", "Failed"))
 
     def without_quota(self) -> dict[str, int]:
-        """The pods of each pod set that exist without quota; empty if all have it."""
+        """Return the pods of each pod set that exist without quota; empty if all have quota."""
         held = self.with_quota()
         return {name: count - held[name] for name, count in self.existing().items() if count > held[name]}
 
     def steps(self) -> Iterator[None]:
-        """Let Kueue, the operator and Kubernetes act until nothing changes."""
+        """Let Kueue, the operator and Kubernetes act, one step each, until nothing changes."""
         for _ in range(40):
             before = (len(self.writes), self.status_writes, len(self.pods), self.versions)
             self.admit()
@@ -210,7 +210,7 @@ class QueuedWorld(World):
         raise AssertionError(f"does not settle: {self.writes[-10:]}")
 
     def run(self) -> None:
-        """All of `steps`."""
+        """Run all of `steps`."""
         for _ in self.steps():
             pass
 
@@ -234,7 +234,7 @@ def _is(child: Child) -> bool:
 
 
 def queued(quota: int = 100, **spec: Any) -> QueuedWorld:
-    """A job with a queue, which no pass has seen."""
+    """Return a job with a queue that no pass has handled yet."""
     manifest = job(spec=spec)
     manifest["metadata"] |= {"labels": {kueue.LABEL_QUEUE: QUEUE}, "resourceVersion": "7"}
     return QueuedWorld(manifest, quota=quota)

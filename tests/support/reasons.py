@@ -1,4 +1,4 @@
-"""Every reason that a test sees is one that the reference has."""
+"""A check that the reference lists every reason that a test encounters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from pstraining.core.actions import Plan
 
 
 def documented(status: Mapping[str, Any], made: Plan) -> None:
-    """Demand that the reference has every reason of a status and of a plan, as it is there."""
+    """Demand that the reference lists every reason of a status and of a plan, as it is spelled there."""
     for condition in status.get("conditions", ()):
         reasons = OF_CONDITIONS[Condition(condition["type"])]
         known = reasons.true if condition["status"] == "True" else reasons.false

@@ -1,4 +1,4 @@
-"""Jobs that the API server rejects, each with part of its message, for the real one and for offline validation."""
+"""Jobs that the API server rejects, each with a part of its message, for the real server and for offline validation."""
 
 import copy
 from collections.abc import Callable
@@ -14,20 +14,20 @@ SIMPLE: Object = {
 
 
 def simple(namespace: str, name: str = "bad", *, workers: int = 2) -> Object:
-    """A valid job."""
+    """Return a valid job."""
     made = manifest(namespace, name, workers=workers)
     made["spec"]["worker"]["template"] = copy.deepcopy(SIMPLE)
     return made
 
 
 def container(job: Object) -> Object:
-    """Its container."""
+    """Return the job's only container."""
     found: Object = job["spec"]["worker"]["template"]["spec"]["containers"][0]
     return found
 
 
 def edit(path: str, value: object) -> Callable[[Object], None]:
-    """Sets a field, given by its dotted path; None removes it."""
+    """Return a function that sets a field, given by its dotted path; None removes the field."""
 
     def change(job: Any) -> None:
         *steps, last = path.split(".")
@@ -42,7 +42,7 @@ def edit(path: str, value: object) -> Callable[[Object], None]:
 
 
 def edits(*changes: Callable[[Object], None]) -> Callable[[Object], None]:
-    """Makes several changes."""
+    """Return a function that applies several changes."""
 
     def change(job: Any) -> None:
         for one in changes:

@@ -1,4 +1,6 @@
-"""A job of shards of two members in one process: a chief's view changes and a worker, event by event."""
+"""A job of shards of two members in one process, in which a test controls the chief's view changes and a worker's
+steps.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,8 +15,8 @@ from tests.support.servers import GENERATION, Rig
 SHARDS = 2
 
 
-class School:
-    """Members lose only their state: they are then like processes that were just started.
+class ReplicatedJob:
+    """A lost member loses only its state, and is then like a process that was just started.
 
     Args:
         client: of four servers.
@@ -43,11 +45,11 @@ class School:
         patch.setattr(client, "cluster", replace(client.cluster, members=2, addresses=addresses))
         patch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(chunks, "INCREMENTAL_BYTES", incremental_bytes)
-        patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # tests make functions in between
+        patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # tests trace functions in between
         self.rig, self._client, self._batches, self._shards = rig(client), client, batches, shards
         self._ViewChanger, self._term = view_change.ViewChanger, 0
         self.made = 0
-        """Steps."""
+        """The number of steps."""
         self._sets = 0
         self._workers: dict[Assignment, Any] = {}
         self._functions: dict[int, Any] = {}
@@ -55,19 +57,19 @@ class School:
         self.establish()
 
     def establish(self, *, readmit: bool = False) -> View:
-        """Poll and act until a view is active, and send the worker to its members."""
+        """Poll and act until a view is active, and bind the worker to its members."""
         self.view = self.view_changer.establish(readmit=readmit)
         self._send_worker()
         return self.view
 
-    def anew(self) -> None:
-        """From the initial state, on all members."""
+    def restore_initial(self) -> None:
+        """Restore the initial state on all members."""
         self._restore(((0, 1),) * self._shards, self.view_changer.fence)
         assert self.establish() == self.view
         self.made = 0
 
     def train(self, steps: int = 1) -> None:
-        """The worker makes steps."""
+        """Let the worker train."""
         for batch in self._batches[self.made : self.made + steps]:
             reply = self._worker.step([batch])
             assert reply.session_valid
@@ -75,7 +77,7 @@ class School:
         self.made += steps
 
     def lose(self, shard: int, member: int) -> None:
-        """A member's process is another one now."""
+        """Replace a member's process: erase its state."""
         import tensorflow as tf
 
         own = self.rig.store.member(shard, member)
@@ -126,8 +128,8 @@ class School:
         monitor = self.view_changer._monitor
         return {process.task: self._state(monitor.index(process)) for process in self.view.in_sync}
 
-    def late(self, source: Process, learner: Process) -> int:
-        """Give a learner its next chunk one step too late; return how many it has then."""
+    def send_chunk_late(self, source: Process, learner: Process) -> int:
+        """Give a learner its next chunk one step too send_chunk_late; return the number of chunks that it has then."""
         import tensorflow as tf
 
         from pstraining.runtime.ps.store import int64
@@ -152,7 +154,7 @@ class School:
         return int(self._client.call(tf.function(take, autograph=False), given))
 
     def next_chief(self) -> None:
-        """One of a later term."""
+        """Replace the chief by one of a later term."""
         self._term += 1
         self.view_changer = self._ViewChanger(self.rig.store, term=self._term, restore=self._restore)
         self.state_transfer: Any = self.view_changer._state_transfer
@@ -164,7 +166,7 @@ class School:
         self._sets += 1
         fresh = State(0, self.rig.initial, {}, {})
         control = StoreAdmin(self.rig.store.for_assignment(assignment))
-        # Shut, until a view is activated on it.
+        # The members reject steps until a view is activated on them.
         control.restore(fresh, fence=fence, generation=-(GENERATION + self._sets), fresh=True)
 
     def _send_worker(self) -> None:

@@ -1,4 +1,4 @@
-"""Hybrid rounds on pairs of servers, cut anywhere: the workers' dense parameters, and the tables on the servers."""
+"""Hybrid rounds on pairs of servers, interrupted after any message: dense state on workers, tables on servers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from tests.training import test_runtime_embedding as embedding
 
 
 def model() -> Any:
-    """A table and a dense layer, which has a tensor on each of two servers."""
+    """Return a model of a table and a dense layer, which has a tensor on each of two servers."""
     import keras
 
     from pstraining.runtime import Embedding
@@ -30,7 +30,7 @@ class RingPairs(Pairs):
         super().__init__(client, optimizer, model, loss="binary_crossentropy")
         self._controls: dict[Assignment, Any] = {}
         self.updates = [[[batch] for batch in share] for share in self.shares]
-        """What each worker trains, one update after the other: the same objects when it tries again."""
+        """The batches of each worker's updates; a repeated update has the same objects."""
 
     def close(self) -> None:
         """Close the workers' connections."""
@@ -38,27 +38,27 @@ class RingPairs(Pairs):
             updates.close()
 
     def begin(self) -> None:
-        """The initial state on all members; of what workers had nothing counts."""
+        """Restore the initial state on all members, and invalidate the workers' dense state."""
         self._generation += 1
         super().begin()
 
     def play(self, messages: Sequence[Message]) -> None:
-        """Workers form a ring and hold their first sum; then these messages of the first round."""
+        """Let workers form a ring and compute their first sum; then send these messages of the first round."""
         self.begin()
         gradients = self._together(self._sum)
         self._send(messages, gradients, attempt=self.rig.workers[0]._member.ring.number)
 
     def _totals(self, sums: Sequence[Any]) -> Any:
-        """Those of the workers' dense gradients, too."""
+        """Return the totals, including the squares of the workers' dense gradients."""
         dense = [self.rig.workers[0]._dense.squares(valid=True)] if len(sums) > 1 else []
         return super()._totals([*sums, *dense])
 
     def lose_sum(self, worker: int) -> None:
-        """Its last bytes have not come."""
+        """Discard a worker's sum, as if its last bytes had not arrived."""
         self.rig.workers[worker]._member.held = None
 
     def replace(self, worker: int, left: Assignment) -> None:
-        """The next process of a worker, which has nothing."""
+        """Replace a worker by its next process, which has no state."""
         who = self.rig.identities[worker]
         who = self.rig.identities[worker] = replace(who, incarnation=who.incarnation + 1)
         updates = self._workers_on(left)[worker]
@@ -123,10 +123,10 @@ class RingPairs(Pairs):
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive() and not errors:  # the other one may wait for one that failed
+            while thread.is_alive() and not errors:  # the other worker may wait for the failed one
                 thread.join(0.01)
         if errors:
-            for thread in threads:  # what the other one does is not to be in the way of the next test
+            for thread in threads:  # a late thread of the other worker must not disturb the next test
                 thread.join(10)
             raise errors[0]
         return found

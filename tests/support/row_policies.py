@@ -1,4 +1,4 @@
-"""The reference of `runtime.ps.tables.dynamic_table`: the keys that have rows on one server, and the rows' places."""
+"""A reference of `runtime.ps.tables.dynamic_table`: the keys with rows on one server, and the places of the rows."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ def mixed(value: int) -> int:
 
 
 class KeysWithRows:
-    """The keys by their places.
+    """The keys in the order of their rows' places.
 
     Args:
         policy: of this server.
@@ -34,7 +34,7 @@ class KeysWithRows:
         self.swept, self.room = 0, 1
 
     def place(self, keys: Collection[int], step: int) -> list[int]:
-        """Insert a step's new keys; return those of its keys that have rows."""
+        """Add a step's new keys; return those of the step's keys that have rows."""
         new = sorted(set(keys) - self.seen.keys())
         self.seen |= {key: step for key in keys if key in self.seen}
         if self.candidates is not None and self.policy.min_count > 1:
@@ -44,7 +44,7 @@ class KeysWithRows:
         return [key for key in keys if key in self.seen]
 
     def expire(self, step: int) -> None:
-        """Remove some of the keys that had no gradient in `expire_after` steps."""
+        """Remove keys that had no gradient in `expire_after` steps."""
         if (age := self.policy.expire_after) is None:
             return
         if self.candidates is not None and self.policy.min_count > 1:
@@ -82,7 +82,7 @@ class KeysWithRows:
         self.no_room += len(new[room:])
 
     def remove(self, places: Sequence[int]) -> int:
-        """Fill each free place with one of the last keys; return the number of removed keys."""
+        """Move the last keys into the freed places; return the number of removed keys."""
         for place in places:
             del self.seen[self.keys[place]]
         left = len(self.keys) - len(places)

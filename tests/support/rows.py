@@ -1,4 +1,4 @@
-"""A program with a table and dense layers whose workers have data of their own: `python -m tests.support.rows`.
+"""A program with a table and dense layers, each of whose workers has its own data: `python -m tests.support.rows`.
 
 Two workers make every step together, however slow the machine is: nobody is left out for being silent. So the
 parameters do not depend on what happens meanwhile. ROWS_PAUSE makes a batch take so many seconds, until there is a file

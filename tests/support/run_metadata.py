@@ -1,4 +1,4 @@
-"""The graphs of functions that TensorFlow makes ready."""
+"""Records of the graphs of functions that TensorFlow instantiates."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def recorded() -> Iterator[list[list[Any]]]:
-    """Record, for every function that the block runs for the first time, its graphs, one for each device.
+    """Record the graphs of every function that the block runs for the first time, one for each device.
 
     The list has them after the block.
     """
@@ -16,7 +16,7 @@ def recorded() -> Iterator[list[list[Any]]]:
     functions: list[list[Any]] = []
     eager = context.context()
     eager.enable_run_metadata()
-    eager.export_run_metadata()  # functions of earlier tests are noted as well, once a test has looked at its own
+    eager.export_run_metadata()  # once a test has read its own graphs, those of earlier tests are recorded as well
     try:
         yield functions
         functions += [list(function.partition_graphs) for function in eager.export_run_metadata().function_graphs]

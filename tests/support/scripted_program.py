@@ -1,7 +1,7 @@
-"""A job whose programs obey a test: real pods, real launcher, no TensorFlow.
+"""A job whose programs follow a test's orders: real pods and launchers, without TensorFlow.
 
-Every task looks for orders in a folder that test and pods share, notes every start of its program there, and a PS
-listens on its port. So a test can end any task with any exit code at any time, and sees how often each one ran.
+Every task reads orders from a folder that the test and the pods share, records every start there, and a PS listens on
+its port. So a test can end any task with any exit code at any time, and sees how often each one has run.
 """
 
 from dataclasses import dataclass
@@ -55,15 +55,15 @@ if role == "chief" or (role == "worker" and index != "2"):
     links = lambda: {"ps-0": Traffic(1000 * made[0], 2000 * made[0])}
     prometheus.serve(prometheus.TaskMetrics(**mine, links=links, reconnects=lambda: 0), in_pod=True)
 """
-"""Ahead of a program: it serves the runtime's own metrics of training that it only pretends to do.
+"""Precedes a program: serves the runtime's metrics of training, with made-up values.
 
-Worker 1 is ten times as slow as worker 0, and worker 2 serves nothing.
+Worker 1 is ten times as slow as worker 0, and worker 2 serves no metrics.
 """
 
 
 @dataclass
 class Puppet:
-    """One such job."""
+    """A job of scripted programs."""
 
     kube: Kube
     namespace: str
@@ -72,7 +72,7 @@ class Puppet:
 
     @classmethod
     def make(cls, kube: Kube, namespace: str, name: str, folder: Path, **spec: Any) -> "Puppet":
-        """Create the shared folder, its volume and claim, and the job."""
+        """Create the shared folder with its volume and claim, and the job."""
         orders = folder / f"{namespace}-{name}"
         orders.mkdir(parents=True, exist_ok=True)
         orders.chmod(0o777)
@@ -81,49 +81,49 @@ class Puppet:
         return cls(kube, namespace, name, orders)
 
     def exit(self, task: str, code: int) -> None:
-        """Make a task such as chief-0, or a task's pod, exit with a code."""
+        """End a task such as chief-0, or a task's pod, with an exit code."""
         draft = self.orders / f".{task}"
         draft.write_text(str(code))
         draft.rename(self.orders / f"{task}.exit")
 
     def runs(self, task: str) -> int:
-        """How often a task's program was started."""
+        """Return the number of starts of a task's program."""
         noted = self.orders / f"{task}.runs"
         return len(noted.read_text().splitlines()) if noted.exists() else 0
 
     def job(self) -> Object | None:
-        """The job as stored."""
+        """Return the job as stored."""
         return self.kube.get("PSTrainingJob", self.namespace, self.name)
 
     def status(self) -> Object:
-        """The job's status; empty before the first."""
+        """Return the job's status; empty before the first write."""
         found: Object = (self.job() or {}).get("status") or {}
         return found
 
     def worker_record(self) -> Object:
-        """The counts of the job's first worker; empty if there are none."""
+        """Return the counts of the job's first worker; empty if there are none."""
         return next((r for r in self.status().get("replicaRecords", []) if r["role"] == "worker"), {})
 
     def phase(self) -> str:
-        """The job's phase."""
+        """Return the job's phase."""
         return str(self.status().get("phase", ""))
 
     def wait_phase(self, phase: str, seconds: float = 240) -> Object:
-        """Wait until the job's phase is this one."""
+        """Wait for this phase of the job."""
         wait_for(lambda: self.phase() == phase, f"{self.name} is {phase}; it is {self.job()}", seconds)
         found = self.job()
         assert found is not None
         return found
 
     def pods(self, role: str = "") -> list[Object]:
-        """The job's pods that are not going."""
+        """Return the job's pods that are not terminating."""
         selector = f"pstraining.dev/job-name={self.name}" + (f",pstraining.dev/role={role}" if role else "")
         found = self.kube.list("Pod", self.namespace, selector)
         return [p for p in found if not p["metadata"].get("deletionTimestamp")]
 
 
 def share(kube: Kube, namespace: str, claim: str, folder: Path) -> None:
-    """A claim for a folder of this machine, which all nodes of the local cluster share."""
+    """Create a claim for a folder of this machine, which all nodes of the local cluster share."""
     volume = f"{namespace}-{claim}"
     size = {"storage": "1Gi"}
     kube.create(
@@ -157,7 +157,7 @@ def share(kube: Kube, namespace: str, claim: str, folder: Path) -> None:
 
 
 def template(name: str, program: str = PROGRAM) -> Object:
-    """The puppet's pod template."""
+    """Return the pod template of the scripted programs."""
     return {
         "spec": {
             "terminationGracePeriodSeconds": 2,
@@ -176,7 +176,7 @@ def template(name: str, program: str = PROGRAM) -> Object:
 
 
 def fake_template(*, cpu: int = 0, **spec: Any) -> Object:
-    """A pod template for KWOK's nodes, where nothing really runs: so many cores, and what else is to be in its spec."""
+    """Return a pod template for KWOK's simulated nodes, with these cores and further fields of its spec."""
     asks = {"resources": {"requests": {"cpu": str(cpu)}}} if cpu else {}
     return {
         "spec": {
@@ -189,7 +189,7 @@ def fake_template(*, cpu: int = 0, **spec: Any) -> Object:
 
 
 def manifest(namespace: str, name: str, *, ps: int | Object = 1, workers: int = 2, **spec: Any) -> Object:
-    """The job's manifest."""
+    """Return the job's manifest."""
     return {
         "apiVersion": "pstraining.dev/v1alpha1",
         "kind": "PSTrainingJob",

@@ -1,4 +1,4 @@
-"""A model on real parameter servers, and small models and data to try on it."""
+"""A model on real parameter servers, with small models and data."""
 
 import threading
 import time
@@ -19,12 +19,12 @@ from tests.support.placement import divide_cpu, wanted_devices
 GENERATION = 7
 SESSION = Session(1, GENERATION)
 SPREAD = {"minShardBytes": 0}
-"""A job's small model on all of its servers, so that losing any of them means something."""
+"""Options that place a small model on all of a job's servers, so that every loss matters."""
 
 
 @contextmanager
 def connected(ps: int) -> Iterator[Any]:
-    """A client on so many servers of its own, whose processes are its `servers`; once in a process.
+    """Return a client of a number of servers, whose processes are its `servers`; at most once per process.
 
     The process has several logical CPU devices, which may stand in for accelerators: PSTRAINING_TEST_DEVICES names
     those that compute, as CPU:1,CPU:2.
@@ -49,8 +49,8 @@ def connected(ps: int) -> Iterator[Any]:
 class Rig:
     """A model on the first `ps` servers, initialised under term 1, and one worker or more on it.
 
-    Workers share the process's one connection; each has a model of its own. With `members`, each of the `ps` shards has
-    so many servers.
+    Workers share the process's one connection; each has a model of its own. Each of the `ps` shards has `members`
+    servers.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class Rig:
         self.model = self.store.model
         self.control: Any = StoreAdmin(self.store)
         self.initial = self.model.values()
-        # A worker has no tables of its own; the chief, whose store the first one is, has.
+        # A worker's store has no tables; the chief's store, which is the first one, has.
         stores = [
             self.new_store() if self.model.tables else self.store,
             *(self.new_store() for _ in range(workers - 1)),
         ]
         self.identities = [Identity(worker, 1) for worker in range(workers)]
-        # Tests look behind the port, too.
+        # Tests also read the state behind the ports.
         self.workers: list[Any] = [
             self.mode.make(store, who) for store, who in zip(stores, self.identities, strict=True)
         ]
 
     def new_store(self, *, with_tables: bool = False) -> Any:
-        """Another process's view of the same servers."""
+        """Return another process's store on the same servers."""
         import tensorflow as tf
 
         from pstraining.runtime.model.keras_model import Model
@@ -129,7 +129,7 @@ class Rig:
             updates.start_session(Session(term, generation))
 
     def start_noted(self) -> list[Any]:
-        """Start; return what the chief has demanded of the servers, as arguments of `control._demand`."""
+        """Start the updates; return the arguments of each call of `control._demand`."""
         sent, demand = list[Any](), self.control._demand
 
         def noted(*call: Any) -> None:
@@ -142,7 +142,7 @@ class Rig:
         return sent
 
     def _lend(self) -> None:
-        """Let all members make steps, for ever."""
+        """Grant all members a lease without an end."""
         import tensorflow as tf
 
         from pstraining.runtime.ps.critical_section import applied, critical, with_dependencies
@@ -159,7 +159,7 @@ class Rig:
         self._client.call(tf.function(lend, autograph=False))
 
     def snapshot(self, seconds: float = 120) -> Any:
-        """The state on the servers, while workers that rest bring what they alone have.
+        """Return the state on the servers, while idle workers push the dense state that only they have.
 
         Raises:
             Exception: a resting worker failed; without its push the chief would wait for ever.
@@ -168,7 +168,7 @@ class Rig:
 
         def rest() -> None:
             try:
-                while not ended.wait(0.05):  # a look costs processor time, which the snapshot is traced with
+                while not ended.wait(0.05):  # each poll costs processor time, which the tracing of the snapshot needs
                     for updates in self.workers:
                         updates.on_idle(self.store.read())
             except Exception as error:  # noqa: BLE001 - raised again by the waiting chief
@@ -194,21 +194,21 @@ class Rig:
             assert self.step(batch).session_valid
 
     def step(self, batch: Any, session: Session | None = None) -> Any:
-        """One update of the first worker, of one batch."""
+        """Train the first worker on one batch."""
         if session:
             self.workers[0].start_session(session)
         return self.workers[0].step([batch])
 
 
 def warm_up(rig: Rig, made: Any) -> None:
-    """Trace everything that these batches' updates need, as workers do before they take part."""
+    """Trace every function that updates of these batches need, as workers do before they join."""
     for updates in rig.workers:
         updates.warm_up(made)
         updates.start_session(SESSION)
 
 
 def in_float64(build: Callable[[], Any]) -> Callable[[], Any]:
-    """The model with parameters, and all arithmetic, in double precision."""
+    """Return a function that builds the model with parameters and arithmetic in double precision."""
 
     def built() -> Any:
         import keras
@@ -224,7 +224,7 @@ def in_float64(build: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def small() -> Any:
-    """Smooth, as `large` is."""
+    """Return a small model without kinks, for the reason given in `large`."""
     import keras
 
     return keras.Sequential(
@@ -239,9 +239,9 @@ def small() -> Any:
 
 
 def large() -> Any:
-    """With one tensor of more than 256 KB that is cut, and statistics.
+    """Return a model with statistics and a tensor of more than 256 KB, which is sliced.
 
-    Smooth: where a rectifier's input is within rounding of zero, two equal runs part for good (1 of 60 did so).
+    It has no kinks: where a rectifier's input is within rounding of zero, two equal runs can diverge (1 of 60 did).
     """
     import keras
 

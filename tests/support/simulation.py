@@ -1,4 +1,4 @@
-"""A small world for planner tests: actions change it, and a few lines play controllers and kubelet.
+"""A simulated cluster for planner tests: actions change it, and short functions act as controllers and kubelet.
 
 It knows enough of Kubernetes to run a job's life with a clock of its own; the contract suite holds the API server's.
 """
@@ -38,7 +38,7 @@ _SELECTED = {"Deployment": names.WORKER, "StatefulSet": names.PS, "Job": names.C
 
 
 class StaleError(Exception):
-    """The object has been written since the plan was made: 409."""
+    """The object was written after the plan was computed (409)."""
 
 
 @dataclass
@@ -54,26 +54,26 @@ class World:
     status_writes: int = 0
     reported: list[Event] = field(default_factory=list)
     foreign: set[tuple[str, str]] = field(default_factory=set)
-    """Names that another process holds."""
+    """Names of objects that another controller owns."""
     refuse: Callable[[Create | Replace | Resize], str] | None = None
-    """Plays a strict API server: a message rejects the write."""
+    """Acts as a strict API server: a message rejects the write."""
     verdict: Verdict = Verdict.INVALID
-    """The kind of refusal: by the object's content, or by the caller and the existing objects."""
+    """The kind of rejection: by the object's content, or by the caller and the existing objects."""
     serial: int = 0
     versions: int = 0
     nodes: dict[str, str] | None = None
-    """The status of the nodes' condition Ready, by name, and None where the operator may not look at nodes."""
+    """The status of each node's condition Ready, or None where the operator may not read nodes."""
     installation: Installation = STANDARD
     stall: str | None = None
-    """Why training makes no steps, as its program reports."""
+    """Why training makes no steps, as the program reports it."""
     usage: dict[str, Any] = field(default_factory=dict)
     beside: bool = False
-    """Whether each pod has another container, which ends only when it is stopped."""
+    """Whether each pod has a second container, which ends only when it is stopped."""
     lingering: set[str] = field(default_factory=set)
-    """Roles whose pods stop only when `gone` is called."""
+    """Roles whose pods end only when `gone` is called."""
 
     def snapshot(self) -> Snapshot:
-        """What an up-to-date cache would show."""
+        """Return what an up-to-date cache would hold."""
         assert self.job is not None
         children, pods = copied(list(self.children.values())), copied(list(self.pods.values()))
         nodes = None if self.nodes is None else [node(name, ready) for name, ready in self.nodes.items()]
@@ -81,14 +81,14 @@ class World:
         return replace(made, usage=self.usage)
 
     def plan(self) -> Plan:
-        """The plan for this moment."""
+        """Return the plan for this moment."""
         return self._plan(self.snapshot())
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         return plan(snapshot, self.now, self.launcher)
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
-        """One pass; with stop_after the operator dies after this number of writes, before it writes the status."""
+        """Run one pass; with `stop_after` the operator crashes after this number of writes."""
         snapshot = self.snapshot()
         made = self._plan(snapshot)
         outcomes = self._execute(made.actions[:stop_after])
@@ -101,14 +101,14 @@ class World:
         return made
 
     def _store(self, status: dict[str, Any], found: Iterable[Event]) -> None:
-        """Write the job's status, and then its events."""
+        """Store the job's status, and then its events."""
         assert self.job is not None
         self.job["status"] = status
         self.status_writes += 1
         self.reported.extend(found)
 
     def settle(self, passes: int = 20) -> int:
-        """Reconcile and let controllers act until nothing changes; the number of passes it took."""
+        """Reconcile and let controllers act until nothing changes; return the number of passes."""
         for number in range(passes):
             before = (len(self.writes), self.status_writes, copied(self.pods))
             self.reconcile()
@@ -120,7 +120,7 @@ class World:
         raise AssertionError(f"does not settle: {self.writes[-10:]}, {self.plan()}")
 
     def controllers(self) -> None:
-        """What Kubernetes does: a pod for every wanted replica, none for the others."""
+        """Act as Kubernetes' controllers: create a pod for every wanted replica, and delete the other pods."""
         self._pass_deadlines()
         wanted = {}
         for (kind, _), child in self.children.items():
@@ -137,7 +137,7 @@ class World:
                     found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
                 else:
                     del self.pods[name]
-        # A Deployment does not wait for a pod that is on its way out; here one that ends soon is waited for.
+        # A Deployment does not wait for a terminating pod; this one waits for a pod that ends soon.
         present = {_key(p) for p in self.pods.values() if not (self._is_cut(p) and _going(p) and _is_worker(p))}
         for key in sorted(wanted.keys() - present):
             self._start(*key, wanted[key])
@@ -153,7 +153,7 @@ class World:
         member: int = 0,
         reason: str = "",
     ) -> None:
-        """A task's program ends."""
+        """End a task's program."""
         for found in self.pods.values():
             key = _key(found)
             if key[:2] == (role, index) and (term is None or key[2] == term) and key[3] == member:
@@ -167,7 +167,7 @@ class World:
                     state["state"] = {"running": {}}
 
     def _pass_deadlines(self) -> None:
-        """What a kubelet does with pods that are older than they may become."""
+        """Act as a kubelet whose pods have exceeded their active deadline."""
         for found in self.pods.values():
             over = found["spec"].get("activeDeadlineSeconds") and found["status"]["phase"] == "Running"
             if over and not self._is_cut(found):
@@ -176,12 +176,12 @@ class World:
                     state["state"] = state["state"] if "terminated" in state["state"] else terminated(143)
 
     def gone(self, role: str) -> None:
-        """The lingering pods of a role end at last."""
+        """End the lingering pods of a role."""
         self.lingering.discard(role)
         self.controllers()
 
     def delete_pod(self, role: str, index: int = 0, member: int = 0) -> None:
-        """A user deletes a task's pod, which terminates visibly. An ended pod stays: its Job creates no other one."""
+        """Delete a task's pod as a user does; it terminates visibly. Ended pods stay: their Job creates no other."""
         for found in self.pods.values():
             ended = found["status"]["phase"] in ("Succeeded", "Failed")
             if _key(found)[:2] == (role, index) and _key(found)[3] == member and not ended:
@@ -190,7 +190,7 @@ class World:
                     found["status"]["phase"] = "Failed"
 
     def cut(self, node: str) -> None:
-        """A node is unreachable for long enough that its pods are deleted."""
+        """Make a node unreachable for long enough that its pods are deleted."""
         assert self.nodes is not None
         self.nodes[node] = "Unknown"
         for found in self.pods.values():
@@ -200,7 +200,7 @@ class World:
                 self._delete_on_cut_node(found)
 
     def heal(self, node: str) -> None:
-        """The node returns, and ends the pods that were deleted meanwhile."""
+        """Reconnect a node, which ends the pods that were deleted meanwhile."""
         assert self.nodes is not None
         self.nodes[node] = "True"
         self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != node or not _going(p)}
@@ -214,18 +214,18 @@ class World:
         found["metadata"].setdefault("deletionGracePeriodSeconds", 30)
 
     def edit(self, spec: dict[str, Any]) -> None:
-        """The user changes the spec."""
+        """Edit the spec as a user does."""
         assert self.job is not None
         self.job["spec"] = deep_merge(self.job["spec"], spec)
         self.job["metadata"]["generation"] += 1
 
     def condition(self, kind: str) -> dict[str, Any]:
-        """A condition of the stored status."""
+        """Return a condition of the stored status."""
         assert self.job is not None
         return next(c for c in self.job["status"]["conditions"] if c["type"] == kind)
 
     def names_of(self, kind: str) -> list[str]:
-        """The names of all children of a kind."""
+        """Return the names of all children of a kind."""
         return sorted(n for k, n in self.children if k == kind)
 
     def _start(self, role: str, index: int, term: int, member: int, child: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class World:
         if role != names.PS:
             made["metadata"]["name"] = f"digits-{role}-{index}-{term}-{self.serial}"
         if self.nodes:
-            # Off to the node with the fewest pods of those that are well.
+            # Place the pod on the ready node with the fewest pods.
             used = [p["spec"].get("nodeName") for p in self.pods.values()]
             well = [n for n, ready in self.nodes.items() if ready == "True"]
             made["spec"]["nodeName"] = min(well or self.nodes, key=used.count)
@@ -251,7 +251,7 @@ class World:
             self._claim(template, f"{template['metadata']['name']}-{child['metadata']['name']}-{index}")
 
     def _claim(self, template: dict[str, Any], name: str) -> None:
-        """As a StatefulSet does: an existing claim is used, regardless of its owner."""
+        """Claim a volume as a StatefulSet does: an existing claim is used, regardless of its owner."""
         if (str(Kind.CLAIM), name) not in self.children:
             self.serial += 1
             metadata = {**copied(template["metadata"]), "name": name, "uid": f"uid-{self.serial}"}
@@ -312,7 +312,7 @@ class World:
         if "/metadata/resourceVersion" not in parts:
             assert list(parts) == ["/spec/template"]
             target["spec"]["template"] = parts["/spec/template"]
-            if action.kind is Kind.DEPLOYMENT:  # of strategy Recreate
+            if action.kind is Kind.DEPLOYMENT:  # only with strategy Recreate
                 index = int(target["metadata"]["labels"][names.LABEL_INDEX])
                 self.pods = {n: p for n, p in self.pods.items() if _key(p)[:2] != (names.WORKER, index)}
             return
@@ -323,12 +323,12 @@ class World:
         self.touch(target)
 
     def touch(self, target: dict[str, Any]) -> None:
-        """Give an object that has changed another version."""
+        """Give a changed object another resource version."""
         self.versions += 1
         target["metadata"]["resourceVersion"] = str(self.versions)
 
     def collect_garbage(self, job_uid: str) -> None:
-        """The job is deleted, together with the objects that it owns."""
+        """Delete the job together with the objects that it owns."""
         self.children = {
             key: child
             for key, child in self.children.items()
@@ -344,7 +344,7 @@ class World:
             if self._is_cut(found) and action.grace_seconds != 0:
                 self._delete_on_cut_node(found)
             elif _key(found)[0] == names.CHIEF and self._is_cut(found):
-                # Held by the Job controller's finalizer until its Job goes.
+                # The Job controller's finalizer holds the pod until its Job is deleted.
                 found["metadata"]["deletionGracePeriodSeconds"] = 0
             else:
                 del self.pods[action.name]
@@ -353,7 +353,7 @@ class World:
 
 
 def running(**spec: Any) -> World:
-    """A job that runs."""
+    """Return a world with a running job."""
     world = World(job(spec=spec))
     world.settle()
     assert world.job is not None
@@ -362,7 +362,7 @@ def running(**spec: Any) -> World:
 
 
 def phase(world: World) -> str:
-    """The job's phase as stored."""
+    """Return the job's phase as stored."""
     assert world.job is not None
     return str(world.job["status"]["phase"])
 
@@ -376,7 +376,7 @@ def _is_worker(found: dict[str, Any]) -> bool:
 
 
 def node(name: str, ready: str = "True", *taints: str) -> dict[str, Any]:
-    """A node."""
+    """Return a node."""
     spec = {"taints": [{"key": t} for t in taints]}
     conditions = [{"type": "Ready", "status": ready}]
     return {"kind": "Node", "metadata": {"name": name, "uid": name}, "spec": spec, "status": {"conditions": conditions}}

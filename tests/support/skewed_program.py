@@ -1,4 +1,4 @@
-"""A program that wants some rows of a table alone: `python -m tests.support.skewed_program`.
+"""A program that reads only some rows of a table: `python -m tests.support.skewed_program`.
 
 With UNEVEN_STRIDE 2 they all lie on the second of two parameter servers.
 """

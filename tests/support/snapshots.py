@@ -1,4 +1,4 @@
-"""Pods, nodes and children of a snapshot, without the objects that they are read from."""
+"""Builders of a snapshot's pods, nodes and children, without the objects from which they are parsed."""
 
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from tests.support.builders import NOW, job, stamp, typed
 
 
 def a_pod(role: str, index: int, node: str, **more: Any) -> Pod:
-    """A running pod; on the node `cut` it is silent."""
+    """Return a running pod, which does not answer if it is on the node `cut`."""
     known: dict[str, Any] = dict.fromkeys(("disruption", "unschedulable", "reason", "cluster_hash"), "")
     known |= {"term": 1, "created": NOW, "phase": "Running", "deleting": False, "ready": True, "main": "t"}
     known |= {"container": Container(running=True), "silent": node == "cut", "node": node}
@@ -19,7 +19,7 @@ def a_pod(role: str, index: int, node: str, **more: Any) -> Pod:
 
 
 def a_node(name: str, **more: Any) -> Node:
-    """A node that answers."""
+    """Return a node that answers."""
     return Node(**{"name": name, "ready": True, "answers": True, "out_of_service": False, **more})
 
 
@@ -29,7 +29,7 @@ NODES = {"cut": a_node("cut", answers=False, silent_since=NOW), "other": a_node(
 def a_child(
     kind: Kind, name: str, *, uid: str = "u", deleting: bool = False, refusal: str = "", **manifest: Any
 ) -> Child:
-    """A child; of its metadata `labels` and `annotations` are given, else the parts of the manifest."""
+    """Return a child; `labels` and `annotations` are its metadata's, and other arguments are parts of its manifest."""
     metadata: dict[str, Any] = {
         "name": name,
         **{part: manifest.pop(part) for part in ("labels", "annotations") if part in manifest},
@@ -38,13 +38,13 @@ def a_child(
 
 
 def snapshot_of(manifest: Manifest, *seen: Pod | Child) -> Snapshot:
-    """The snapshot of a job with these pods and children."""
+    """Return the snapshot of a job with these pods and children."""
     children = {(each.kind, each.name): each for each in seen if isinstance(each, Child)}
     return Snapshot(manifest, children, tuple(each for each in seen if isinstance(each, Pod)))
 
 
 def facts_of(spec: dict[str, Any], *seen: Pod | Child, now: datetime = NOW, **status: Any) -> Facts:
-    """The facts of a job that started at `NOW`, with these pods and children."""
+    """Return the facts of a job that started at `NOW`, with these pods and children."""
     manifest = {**job(spec=spec), "status": {"startTime": stamp(NOW), **status}}
     snapshot = snapshot_of(manifest, *seen)
     stored = snapshot.typed_status

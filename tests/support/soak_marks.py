@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all` and `make soak`: slow tests, and most combinations of several axes."""
+"""Marks of tests that only `make test-all` or `make soak` runs: slow tests, and most combinations of several axes."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +18,12 @@ in_soak = pytest.mark.skipif(not THOROUGH, reason="slow: make soak runs it")
 
 
 def examples(number: int = DEFAULT_EXAMPLES) -> int:
-    """The number of random examples: `make test` draws a third of them, the same ones in each run."""
+    """Return the number of random examples: `make test` draws a third of them, the same ones in each run."""
     return number if ALL else -(-number // 3)
 
 
 def in_all(held_by: str) -> pytest.MarkDecorator:
-    """A slow test that `make test` leaves out because another one holds its mechanism.
+    """Mark a slow test that `make test` skips because another test covers its mechanism.
 
     Args:
         held_by: that test, as `tests/.../test_file.py::test_name`, written out: hack/tiers.py reads it from the source.
@@ -32,7 +32,7 @@ def in_all(held_by: str) -> pytest.MarkDecorator:
 
 
 def some(params: Iterable[Any], here: Callable[..., bool], others: pytest.MarkDecorator) -> list[Any]:
-    """The same parameters, in which those that are not `here` carry the mark of those that are left out.
+    """Return the parameters, and mark those that are not `here` with the marks `others`.
 
     Args:
         params: tuples of values, or single ones.
@@ -44,10 +44,10 @@ def some(params: Iterable[Any], here: Callable[..., bool], others: pytest.MarkDe
 
 
 def cover(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The combinations to try; without THOROUGH each value at least once, as many as the longest axis has.
+    """Return combinations of the axes' values: all with THOROUGH, else as many as the longest axis has, with each
+    value.
 
-    Shorter axes are gone through again and again, each shifted by one at its end, so that it is not always the same
-    values that meet.
+    Shorter axes repeat, each shifted by one at its end, so that the same values do not always meet.
     """
     if THOROUGH:
         return list(product(*axes))

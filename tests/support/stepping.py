@@ -1,4 +1,4 @@
-"""Threads that stop before each of their file-system calls, and continue on request."""
+"""Threads that pause before each of their file-system calls, and continue on request."""
 
 import io
 import os
@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 class Stepped:
-    """Work in a thread, one file-system call at a time."""
+    """A thread that makes one file-system call at a time."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work, self._go, self._there = work, threading.Semaphore(0), threading.Semaphore(0)
@@ -31,22 +31,22 @@ class Stepped:
         self._thread.start()
 
     def step(self) -> None:
-        """Let it make its next call, and continue until the one after that."""
+        """Let the thread make its next call, and pause before the one after that."""
         self._go.release()
         self._there.acquire()
 
     def finish(self) -> None:
-        """Let it continue to its end."""
+        """Let the thread continue to its end."""
         while not self.is_over:
             self.step()
 
     def kill(self) -> None:
-        """End it before its next call."""
+        """End the thread before its next call."""
         self._killed = True
         self.finish()
 
     def pause(self) -> None:
-        """Called by the thread itself."""
+        """Pause the calling thread."""
         self.calls += 1
         self._there.release()
         self._go.acquire()
@@ -65,7 +65,7 @@ class Stepped:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *, can_exchange: bool) -> None:
-    """Stop stepped threads at their file-system calls; `can_exchange`: whether RENAME_EXCHANGE is there."""
+    """Pause stepped threads at their file-system calls; `can_exchange` is whether RENAME_EXCHANGE is supported."""
 
     def stopping(call: Callable[..., Any]) -> Callable[..., Any]:
         def stopped(*arguments: Any, **options: Any) -> Any:

@@ -8,17 +8,17 @@ CONTAINER = {"name": "tensorflow", "image": "img:1", "command": ["python", "-m",
 
 
 def template(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A pod template of a single container, changed so, in a pod spec with these fields."""
+    """Return a pod template with one container; `container` changes the container, other arguments the pod's spec."""
     return {"spec": {"securityContext": {"runAsUser": 1}, "containers": [CONTAINER | (container or {})], **spec}}
 
 
 def replica(replicas: int = 1, policy: str = "OnFailure", **container: Any) -> dict[str, Any]:
-    """An entry of tfReplicaSpecs, with these fields in its container."""
+    """Return an entry of tfReplicaSpecs, with these fields in its container."""
     return {"replicas": replicas, "restartPolicy": policy, "template": template(container)}
 
 
 def tfjob(spec: dict[str, Any] | None = None, **roles: Any) -> dict[str, Any]:
-    """A TFJob that converts without notes; a role that is None is omitted."""
+    """Return a TFJob that converts without notes; a role that is None is omitted."""
     given = {"PS": replica(), "Worker": replica(2, resources={"limits": {"cpu": 1}}), **roles}
     base = {
         "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 3},

@@ -1,4 +1,4 @@
-"""A cluster of three jobs for the dashboard: one trains, one has had a failover, one has failed."""
+"""A cluster of three jobs for the dashboard: one trains, one had a failover, and one has failed."""
 
 import json
 import math
@@ -22,18 +22,18 @@ WATCHED: Final = 600.0
 LOST: Final = 400.0
 """Seconds after which a parameter server of `recommender` is lost."""
 PAUSE: Final = 20.0
-"""Seconds in which it makes no steps then."""
+"""Seconds during which `recommender` then makes no steps."""
 SHARES: Final = (1.0, 1.0, 0.3)
-"""Of workers' steps: the last one is slow."""
+"""The workers' shares of the steps; the last worker is slow."""
 _STAMP = re.compile(r"2030-01-01T\d\d:\d\d:\d\dZ")
 SCRIPT: Final = "<script>document.title='taken over'</script><img src=x onerror=\"document.title='taken over'\">"
 
 
 class Job:
-    """A simulated job under a name of its own, in the present."""
+    """A simulated job under its own name, at the present time."""
 
     def __init__(self, name: str, world: World, ago: float = 0) -> None:
-        """Take what the world has now.
+        """Copy the world's present objects.
 
         Args:
             name: instead of `digits`.
@@ -63,7 +63,7 @@ class Job:
 
 
 def progress(step: int, steps: int, loss: float, rate: float, moment: datetime) -> dict[str, Any]:
-    """What a job's status reports of training."""
+    """Return the status's report of training."""
     return {
         "step": step,
         "steps": steps,
@@ -79,14 +79,14 @@ def progress(step: int, steps: int, loss: float, rate: float, moment: datetime) 
 
 
 def trains() -> Job:
-    """Three workers, of which one is slow, and two shards."""
+    """Return a job with three workers, one of which is slow, and two shards."""
     world = running(ps={"replicas": 2}, worker={"replicas": 3})
     world.now += timedelta(seconds=WATCHED)
     return Job("digits", world)
 
 
 def fails_over() -> tuple[Job, Job]:
-    """A job with hot standbys, before and after the loss of a primary."""
+    """Return a job with hot standbys, before and after the loss of a primary."""
     world = running(ps={"replicas": 2, "standby": {"mode": "Hot"}}, worker={"replicas": 3})
     world.now += timedelta(seconds=LOST)
     before = Job("recommender", world, WATCHED - LOST)
@@ -96,7 +96,7 @@ def fails_over() -> tuple[Job, Job]:
 
 
 def fails() -> Job:
-    """A job whose program cannot train with its settings; an event of it is hostile."""
+    """Return a job whose program cannot train with its settings; one of its events has hostile text."""
     world = running()
     world.now += timedelta(seconds=30)
     world.end("chief", 0, 78, "ValueError: batch_size is 0: set it to at least 1.")
@@ -105,7 +105,7 @@ def fails() -> Job:
 
 
 class TrainingCluster(WithJobs):
-    """Jobs whose metrics follow a clock that a test moves."""
+    """A cluster whose jobs' metrics follow a clock that the test moves."""
 
     def __init__(self) -> None:
         self.before, self.after = fails_over()
@@ -120,7 +120,7 @@ class TrainingCluster(WithJobs):
         self.there_by_name["broken"].events.append(hostile)
 
     def served(self) -> DashboardServer:
-        """A dashboard whose pages have watched the jobs for some time."""
+        """Serve a dashboard whose pages have sampled the jobs for some time."""
         sampler = Sampler(self, lambda: self.now, lambda: self._began + self.now)
         while self.now < WATCHED:
             if self.now >= LOST:
@@ -134,7 +134,7 @@ class TrainingCluster(WithJobs):
         return DashboardServer(Content(self, "default", sampler))
 
     def say(self, pod: str, line: str) -> None:
-        """A task whose pod's name begins so writes a line."""
+        """Add a line to the log of the task whose pod's name has this prefix."""
         written = self.lines.setdefault(pod, [])
         moment = datetime.now(UTC) - timedelta(seconds=1) + timedelta(microseconds=len(written))
         written.append(f"{moment.isoformat().replace('+00:00', 'Z')} {line}")
@@ -165,7 +165,7 @@ class TrainingCluster(WithJobs):
             raise DeniedError(f"You (jane) may not get {what} in namespace default.", 403)
 
     def _steps(self, job: str, share: float) -> int:
-        """Steps of a worker so far; none while a lost server is replaced."""
+        """Return a worker's steps so far; it makes none while a lost server is replaced."""
         at = self.now
         if job == "recommender":
             at = min(at, LOST) if at < LOST + PAUSE else at - PAUSE
@@ -195,7 +195,7 @@ class TrainingCluster(WithJobs):
         return "\n".join([*counts, *means, *peers, 'pstraining_compute_devices{type="GPU"} 1', ""])
 
     def _report(self) -> None:
-        """What the chiefs report to the status."""
+        """Write the chiefs' reports into the status."""
         moment = datetime.fromtimestamp(self._began + self.now, UTC)
         for name in ("digits", "recommender"):
             step = sum(self._steps(name, share) for share in SHARES)

@@ -17,7 +17,7 @@ def async_rules(**switched_off: object) -> Rules:
 
 @dataclass(frozen=True)
 class AsyncScope(Scope):
-    """A history is a set of updates here, and a step is one update on its way to all members of its view."""
+    """In Async, a history is a set of updates, and a step is one update on its way to all members of its view."""
 
     rules: Rules = field(default_factory=async_rules)
 
@@ -37,14 +37,14 @@ class AsyncScope(Scope):
             yield from self._sent_again(rest, step, known)
 
     def _sent_again(self, rest: World, step: Step, known: list[View]) -> Iterator[Event]:
-        """A worker without an acknowledgement pushes the same update under a newer view."""
+        """A worker without an acknowledgement pushes the same update again, under a newer view."""
         for view in known:
             if view.ballot > step.view.ballot:
                 again = altered(rest, steps=(*rest.steps, altered(step, view=view, written=0)))
                 yield Event("worker", f"sends {step.made} again under {view.ballot}", again)
 
     def _pushed(self, rest: World, step: Step) -> Iterator[Event]:
-        """The update reaches the next member: each primary, and from there its standbys."""
+        """An update reaches the next member: each primary, and its standbys after it."""
         order = [process for shard in step.view.shards for process in shard]
         target, made = order[step.written], step.made
         found = self._process(rest, target)
@@ -65,7 +65,7 @@ class AsyncScope(Scope):
         )
 
     def _acknowledged(self, world: World, view: View, made: History) -> World:
-        """Check that every member in sync has every acknowledged update; what was told to be lost may be missing."""
+        """Check that every member in sync has every acknowledged update, except those that were reported as lost."""
         processes = [self._process(world, process) for process in view.in_sync]
         histories = [set(found.history or ()) for found in processes if found]
         has_all = all(histories) and all(history.issuperset(world.acknowledged) for history in histories)
@@ -78,5 +78,5 @@ class AsyncScope(Scope):
 
 
 def joined(history: History, made: History) -> History:
-    """Return the updates of both, in no particular order."""
+    """Return the union of both histories, in no particular order."""
     return tuple(sorted({*history, *made}, key=repr))

@@ -1,4 +1,4 @@
-"""What a chief decides and sends in the world of `view_world`, and what an acknowledged step is held against."""
+"""A chief's decisions and calls in the world of `view_world`, and the check of an acknowledged step."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -9,13 +9,13 @@ from pstraining.runtime.replication.view import Action, Ballot, Process, Process
 from tests.support.view_state import Call, Chief, ForkedError, History, World, altered
 
 Looked = tuple[ProcessStatus | Unreachable, ...]
-"""The answers that a chief has, by number of the task."""
+"""The statuses that a chief has polled, by number of the task."""
 Seen = dict[str, ProcessStatus | Unreachable]
-"""The answers of all tasks."""
+"""The statuses of all tasks."""
 
 
 class Decision(NamedTuple):
-    """The action of a chief that has polled all tasks, and the chief after it."""
+    """The action of a chief that has polled all tasks, and the chief's state after it."""
 
     what: str
     action: Action
@@ -25,7 +25,7 @@ class Decision(NamedTuple):
 def decisions(
     next_action: Callable[..., Action], voters: Voters, chief: Chief, observation: Seen, chunk_count: int
 ) -> Iterator[Decision]:
-    """Yield what the chief may do. Nothing else in the world matters."""
+    """Yield the possible actions of a chief, which depend on nothing else in the world."""
     decided = list[Action]()
     for back, wait_for_absent in product(_returning(voters, observation, chunk_count), (True, False)):
         action = next_action(
@@ -55,7 +55,7 @@ def decisions(
 
 
 def _returning(voters: Voters, observation: Seen, chunk_count: int) -> Iterator[dict[str, frozenset[Process]]]:
-    """Yield the choices of a chief: to readmit returned members, to let them learn, or to wait."""
+    """Yield a chief's options: to readmit returned members, to let them learn, or to wait."""
     yield {}
     known_views = [a.view for a in observation.values() if isinstance(a, ProcessStatus) and a.view]
     known = max(known_views, key=lambda view: view.ballot).in_sync if known_views else frozenset()
@@ -94,7 +94,7 @@ def source_of(voters: Voters, view: View, learner: Process) -> Process:
 
 
 def check(world: World, made: History, ballot: Ballot) -> None:
-    """One history: steps continue from acknowledged ones, unless no process holds these and the loss was reported."""
+    """Check a history: steps continue from acknowledged ones, unless no process has these and the loss was reported."""
     before = world.acknowledged
     if ballot >= world.under and made[: len(before)] == before:
         return

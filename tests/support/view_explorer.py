@@ -1,4 +1,4 @@
-"""All that can happen in a small world of views, every state once, breadth first; and one history at random."""
+"""Explores a small world of views: every reachable state once, breadth first, or one random history."""
 
 import random
 from collections import deque
@@ -18,17 +18,17 @@ class Explored:
     acknowledging: int
     """Events with which a step was acknowledged."""
     complete: bool
-    """Nothing that can happen was left out."""
+    """Whether every reachable state was explored."""
 
 
 def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
     """Explore every reachable state, up to a number of states.
 
     Args:
-        scope: where.
-        start: at first.
-        epochs: that each chief may use; a chief that changes its mind takes a new one every time, without an end.
-        limit: states.
+        scope: the world.
+        start: the initial state.
+        epochs: the number that each chief may use; without it a chief could raise its epoch without an end.
+        limit: the number of states.
 
     Raises:
         ForkedError: describes the shortest history that leads to it.
@@ -48,7 +48,7 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
             if any(chief.epoch > epochs and not chief.ended for chief in event.then.chiefs):
                 continue
             then, known = canonical(scope, event.then), len(came)
-            came.setdefault(then, (world, f"{event.actor}: {event.what}"))  # one hash: it is most of the time
+            came.setdefault(then, (world, f"{event.actor}: {event.what}"))  # hash once: it takes most of the time
             if len(came) == known:
                 continue
             if known == limit:
@@ -58,7 +58,7 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
 
 
 def path(came: dict[World, tuple[World, str] | None], world: World) -> list[str]:
-    """What led to a state."""
+    """Return the events that led to a state."""
     lines = []
     while step := came[world]:
         world, line = step
@@ -67,7 +67,7 @@ def path(came: dict[World, tuple[World, str] | None], world: World) -> list[str]
 
 
 def canonical(scope: Scope, world: World) -> World:
-    """The same without what can have no effect any more, so that more ways lead to one state."""
+    """Return an equivalent state without parts that have no effect any more, so that more paths lead to it."""
     tasks = scope.voters.tasks
     places = [*enumerate(world.running), *world.former]
     alive = {Process(tasks[index], found.status.incarnation) for index, found in places if found is not None}
@@ -85,7 +85,7 @@ def canonical(scope: Scope, world: World) -> World:
 
 
 def play(scope: Scope, world: World, script: tuple[str, ...]) -> World:
-    """Play one history; each line has words of the event that happens next."""
+    """Play one history; each line has words from the description of the next event."""
     for line in script:
         happening = [e for e in scope.events(world) if all(word in f"{e.actor}: {e.what}" for word in line.split())]
         assert happening, (line, [f"{e.actor}: {e.what}" for e in scope.events(world)])
@@ -94,7 +94,7 @@ def play(scope: Scope, world: World, script: tuple[str, ...]) -> World:
 
 
 def walk(scope: Scope, world: World, seed: int, length: int = 400) -> tuple[World, list[str]]:
-    """One history drawn at random, in which everybody stands still for a while at times.
+    """Play a random history, in which each actor pauses for a while at times.
 
     Raises:
         ForkedError: describes the history.

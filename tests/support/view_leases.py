@@ -1,4 +1,4 @@
-"""The world of `view_world` with time: leases end by each member's own clock, which may be set meanwhile.
+"""The world of `view_world` with time: a lease ends by its member's own clock, which may be set to another time.
 
 Time passes in steps of half a lease while the network is cut, and until the operator may replace what is cut off.
 """
@@ -13,8 +13,9 @@ from tests.support.view_world import Scope
 
 LEASE = 2
 GRACE = 5
-"""Time after which the operator replaces pods that are cut off. Kubernetes gives a node up after four leases or more;
-with less time in between, there are fewer states, and none is allowed that would be forbidden later."""
+"""Time after which the operator replaces unreachable pods. Kubernetes gives a node up after four leases or more. A
+shorter time has fewer states, and forbids no more of them.
+"""
 
 
 def until_its_end(age: int) -> bool:
@@ -30,11 +31,11 @@ def for_ever(age: int) -> bool:
 
 @dataclass(frozen=True)
 class LeasedScope(Scope):
-    """Members answer that they are active, and take steps, while their lease holds."""
+    """Members report themselves active, and apply steps, only while their lease holds."""
 
     holds: Callable[[int], bool] = until_its_end
     jumps: tuple[int, ...] = (LEASE,)
-    """The amounts by which a clock may be set."""
+    """The amounts by which a clock may be changed."""
 
     def _status(self, found: Running) -> ProcessStatus:
         own = found.status
@@ -76,17 +77,17 @@ class LeasedScope(Scope):
             yield event._replace(then=altered(event.then, are_leases_over=False))
 
     def _check(self, world: World, made: History, ballot: Ballot) -> None:
-        """A replaced process counts as lost, and ends with the partition. It must have stopped by then."""
+        """Check an acknowledged step as if no replaced process existed: it must have stopped applying steps by then."""
         if ballot < world.under:
             raise ForkedError(f"{made} is acknowledged under {ballot}, and {world.acknowledged} is under {world.under}")
         check(altered(world, former=()), made, ballot)
 
     def _members(self, world: World) -> list[tuple[int, Running]]:
-        """The processes whose lease matters: those that apply steps."""
+        """Return the processes whose lease matters: those that apply steps."""
         found = [*enumerate(world.running), *world.former]
         return [(index, each) for index, each in found if each is not None and each.status.active]
 
 
 def _bounded(age: int) -> int:
-    """An age beyond which nothing changes any more, so that there are fewer states."""
+    """Return the age, bounded by the age from which nothing changes any more, for fewer states."""
     return max(-GRACE, min(age, LEASE + GRACE))

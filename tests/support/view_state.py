@@ -1,4 +1,4 @@
-"""What there is in the world of `view_world` at one moment."""
+"""The state of the world of `view_world` at one moment."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 from pstraining.runtime.replication.view import NO_BALLOT, Ballot, Process, ProcessStatus, Unreachable, View
 
 History = tuple[Any, ...]
-"""What a member's state was made of: where it was restored, and the ballot of every step since."""
+"""The origin of a member's state: the restore, and the ballot of every step since then."""
 _T = TypeVar("_T")
 _HASH = "_hash"
 """The key, in an object's attributes, of a hash that was computed before."""
@@ -31,12 +31,12 @@ def kept_hash(of: Any) -> int:
 
 @dataclass(frozen=True)
 class Running:
-    """A process; a member also has a history, and a learner one for each chunk of its state."""
+    """A running process; a member also has a history, and a learner one history per chunk of its state."""
 
     status: ProcessStatus
     history: History | None = None
     parts: tuple[History | None, ...] = ()
-    """None: whatever was there."""
+    """The histories of the chunks; None: the process is no learner."""
     lease_age: int = 0
     """Time since its lease was renewed, by its own clock; see `view_leases`."""
 
@@ -81,7 +81,7 @@ class Chief:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is under way: a worker writes it to all members in sync, each shard's primary last."""
+    """A step that a worker is writing to all members in sync, to each shard's primary last."""
 
     side: int
     view: View
@@ -92,7 +92,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Faults:
-    """How much may still go wrong, or happen at all."""
+    """How many faults and other events may still happen."""
 
     kills: int = 0
     cuts: int = 0
@@ -101,20 +101,20 @@ class Faults:
     late: int = 0
     """Calls that arrive after their caller has given up."""
     twice: int = 0
-    """Calls that arrive, and arrive once more later."""
+    """Calls that arrive a second time later."""
     restarts: int = 0
     """Chiefs whose process is replaced by another one of the same term."""
     jumps: int = 0
     """Members whose clock is set."""
     drains: int = 0
-    """Processes that are told to end."""
+    """Processes that are asked to end."""
     replaces: int = 0
-    """Members on the side that is cut off whose place another process takes on the operator's side."""
+    """Members on the cut side that a process on the operator's side may replace."""
 
 
 @dataclass(frozen=True)
 class World:
-    """A state of everything."""
+    """The complete state of the world."""
 
     running: tuple[Running | None, ...]
     incarnations: tuple[int, ...]
@@ -124,16 +124,16 @@ class World:
     steps: tuple[Step, ...] = ()
     late: tuple[Call, ...] = ()
     lossy: frozenset[Ballot] = frozenset()
-    """Ballots under which somebody has said that steps may be lost."""
+    """Ballots under which a loss of steps was reported."""
     acknowledged: History = ()
     under: Ballot = NO_BALLOT
     """The ballot of the last step that was acknowledged."""
     former: tuple[tuple[int, Running], ...] = ()
-    """The processes whose place another one took, by number of their task; they run until the cut ends."""
+    """Replaced processes, by number of their task; they run until the partition ends."""
     cut_for: int = 0
-    """Time since the cut; see `view_leases`."""
+    """Time since the partition began; see `view_leases`."""
     are_leases_over: bool = False
-    """Whether nobody renewed a lease on the side that is cut off before a member there was replaced."""
+    """Whether no member on the cut side can renew its lease any more, because one of them was replaced."""
 
     @property
     def processes(self) -> tuple[Running, ...]:
@@ -142,7 +142,7 @@ class World:
 
 
 class Event(NamedTuple):
-    """What may happen next."""
+    """A possible next event."""
 
     actor: str
     what: str
@@ -150,11 +150,11 @@ class Event(NamedTuple):
 
 
 class ForkedError(AssertionError):
-    """An acknowledged step is lost, or was made twice in different ways."""
+    """An acknowledged step is lost, or one step was applied twice in different ways."""
 
 
 def write_of(transfer: Call, source: Running | None) -> Call | None:
-    """Return the second half of a transfer: to write what its source has now."""
+    """Return the second half of a transfer, which writes the source's present state."""
     ballot = transfer.argument[0]
     if source is None or source.history is None or source.status.promised != ballot:
         return None

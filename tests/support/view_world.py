@@ -1,4 +1,4 @@
-"""A small world around `replication.view`, for exploring what can happen: processes, chiefs, steps and faults.
+"""A small world around `replication.view`, whose states can be explored: processes, chiefs, steps and faults.
 
 Every event is one poll of one process, one compare-and-set, one part of a step, or one fault. No actor waits for
 another, so a chief or a step may stop for any time between two of its events.
@@ -17,7 +17,7 @@ from tests.support.view_state import Call, Chief, Event, Faults, History, Runnin
 
 @dataclass(frozen=True)
 class Rules:
-    """What is explored; a test may switch any of it off."""
+    """The explored rules; a test may switch any of them off."""
 
     next_action: Callable[..., Action] = views.next_action
     on_prepare: Callable[[ProcessStatus, Ballot], ProcessStatus] = acceptor.on_prepare
@@ -29,7 +29,7 @@ class Rules:
     on_chunk: Callable[..., ProcessStatus] = acceptor.on_chunk
     on_transfer_finish: Callable[..., ProcessStatus] = acceptor.on_transfer_finish
     may_go_on: Callable[..., bool] = cut_off.may_go_on
-    """Whether a partition may continue by itself: then the operator replaces none of its members."""
+    """Whether a partition may train without the operator's side; the operator then replaces none of its members."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Scope:
     voters: Voters
     sides: dict[str, int]
     rules: Rules = field(default_factory=Rules)
-    looks_at_once: bool = False
-    """Chiefs poll all tasks in one event: fewer histories, for exploring all of them."""
+    polls_at_once: bool = False
+    """Whether a chief polls all tasks in one event, which leaves few enough histories to explore all of them."""
     operator: int = 1
-    """The side of the operator, where a process that takes another one's place runs."""
+    """The operator's side of the network, on which replacing processes run."""
     chunk_count: int = 0
-    """Number of chunks of a state; 0: no member is a learner, and a returning member receives the whole state."""
+    """Number of chunks of a state. 0: no member is a learner, and a returning member receives the whole state."""
     _decided: dict[tuple[Chief, Looked], tuple[Decision, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -86,7 +86,7 @@ class Scope:
         yield from self._of_restart(world, chief, now)
         if chief.calls:
             call, rest = chief.calls[0], now(altered(chief, calls=chief.calls[1:]))
-            # Nobody is activated before it is known that all learners have begun.
+            # No member is activated before it is known that all learners have begun.
             unknown = now(altered(chief, calls=())) if call.name == "begin" else rest
             if not self._reaches(world, chief.side, call.to.task):
                 yield Event(actor, f"{call.name} -> {call.to.task} is lost", unknown)
@@ -115,7 +115,7 @@ class Scope:
                 else Unreachable.SUSPECTED
             )
             looked = (*looked, there)
-            if not self.looks_at_once and len(looked) < len(self.voters.tasks):
+            if not self.polls_at_once and len(looked) < len(self.voters.tasks):
                 yield Event(actor, f"looks at {task}", now(altered(chief, looked=looked)))
                 return
         for decision in self._decisions(chief, looked):
@@ -136,7 +136,7 @@ class Scope:
         return dict(zip(self.voters.tasks, looked, strict=True))
 
     def _decisions(self, chief: Chief, looked: Looked) -> tuple[Decision, ...]:
-        """What a chief may decide that has seen all tasks; in many worlds it sees the same."""
+        """Return the possible decisions of a chief that has polled all tasks; many worlds share them."""
         known = self._decided.get((chief, looked))
         if known is None:
             found = decisions(self.rules.next_action, self.voters, chief, self._observation(looked), self.chunk_count)
@@ -144,16 +144,16 @@ class Scope:
         return known
 
     def _status(self, found: Running) -> ProcessStatus:
-        """What a process answers; without clocks, what it has."""
+        """Return a process's status; without clocks, that is the stored one."""
         return found.status
 
     def _renewed(self, world: World, chief: Chief, view: View) -> World:
-        """The world after a chief has found its view active, and has renewed the leases that it can."""
+        """Return the world after a chief has found its view active and has renewed the leases that it can renew."""
         del view
         return world if chief.side == self.operator else altered(world, are_leases_over=False)
 
     def _of_restart(self, world: World, chief: Chief, now: Callable[..., World]) -> Iterator[Event]:
-        """The chief's process is replaced within its term: another one remembers nothing, and a call is on its way."""
+        """Replace the chief's process within its term: the new one has no memory, and a call may be on its way."""
         if not world.faults.restarts:
             return
         left = altered(world, faults=altered(world.faults, restarts=world.faults.restarts - 1))
@@ -164,7 +164,7 @@ class Scope:
             yield Event(f"chief {chief.term}", f"restarts, and its {chief.calls[0].name} arrives later", late)
 
     def _chunks(self, world: World, side: int, view: View, observation: Seen) -> Iterator[Call]:
-        """Yield the next chunk of each learner, as its source has it now."""
+        """Yield the next chunk of each learner, as its source holds it now."""
         for process in view.learners:
             source = source_of(self.voters, view, process)
             reported, found = observation[process.task], self._process(world, source)
@@ -248,7 +248,7 @@ class Scope:
                 yield Event("kill", self.voters.tasks[index], altered(self._with(world, index, None), faults=fewer))
         if world.is_cut:
             yield from self._of_replacements(world)
-            # A kubelet that is heard of again ends what was deleted.
+            # A kubelet that is connected again ends the deleted pods.
             yield Event("heal", "", altered(world, is_cut=False, former=(), are_leases_over=False))
         elif left.cuts:
             yield Event("cut", "", altered(world, is_cut=True, faults=altered(left, cuts=left.cuts - 1)))
@@ -257,7 +257,7 @@ class Scope:
             yield Event("next chief", "", altered(world, chiefs=(*world.chiefs, newer)))
 
     def _of_replacements(self, world: World) -> Iterator[Event]:
-        """The operator deletes members on silent nodes by force, and others take their places."""
+        """Replace members on unreachable nodes, whose pods the operator deletes by force."""
         cut_off = [task for task in self.voters.tasks if self.sides[task] != self.operator]
         elsewhere = any(self.sides[task] == self.operator for task in self.voters.members)
         if not world.faults.replaces or self.rules.may_go_on(
@@ -292,10 +292,10 @@ class Scope:
             yield from self._written(rest, step)
 
     def _written(self, world: World, step: Step) -> Iterator[Event]:
-        """The next part of a step, where it is let in."""
+        """Write the next part of a step, if its member accepts it."""
         (arbiter, *standbys), *others = step.view.shards
         first, last = (standbys, [arbiter]) if standbys else ([arbiter], [])
-        # Who follows may do so in any order; that of the arbiter is the one that is hardest on a chief.
+        # Followers may apply a step in any order; the order that puts the arbiter there is the hardest one for a chief.
         followers = (process for shard in others for process in reversed(shard))
         order = [*step.view.learners, *first, *followers, *last]
         target = order[step.written]
@@ -323,7 +323,7 @@ class Scope:
             then = altered(then, steps=(*then.steps, altered(step, base=base, made=made, written=step.written + 1)))
             yield Event("worker", f"step on {target.task}", then)
             return
-        if made != world.acknowledged[: len(made)]:  # else it is known by a later one
+        if made != world.acknowledged[: len(made)]:  # else a later call shows it
             self._check(world, made, step.view.ballot)
             then = altered(then, acknowledged=made, under=step.view.ballot)
         yield Event("worker", f"acknowledged under {step.view.ballot}", then)
@@ -332,7 +332,7 @@ class Scope:
         check(world, made, ballot)
 
     def _next_step(self, world: World, step: Step) -> tuple[History | None, History | None]:
-        """What the next step is made on and what it makes: if a shard is ahead, the others follow it first."""
+        """Return the histories before and after the next step; a shard that is ahead is followed first."""
         primaries = [self._process(world, shard[0]) for shard in step.view.shards]
         found = [each.history for each in primaries if each and each.history is not None]
         if len(found) < len(primaries):
@@ -341,12 +341,12 @@ class Scope:
         return base, top[: len(base) + 1] if len(top) > len(base) else (*base, step.view.ballot)
 
     def _at(self, world: World, side: int, index: int) -> Running | None:
-        """The process that a side finds in a task's place: on the side that is cut off, still the former one."""
+        """Return the process that a side reaches in a task's place: on the cut side, still the replaced one."""
         former = next((found for replaced, found in world.former if replaced == index), None)
         return former if former is not None and side != self.operator else world.running[index]
 
     def _process(self, world: World, process: Process) -> Running | None:
-        """The process, if it runs."""
+        """Return the process if it runs."""
         index = self.voters.tasks.index(process.task)
         found = (world.running[index], *(found for replaced, found in world.former if replaced == index))
         return next((each for each in found if each and each.status.incarnation == process.incarnation), None)

@@ -1,4 +1,6 @@
-"""An event loop whose time jumps to the next timer instead of waiting for it: hours of back-off in a millisecond."""
+"""An event loop whose time jumps to the next timer instead of waiting for it, so that hours of back-off take
+milliseconds.
+"""
 
 import asyncio
 import selectors
@@ -21,7 +23,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """asyncio on virtual seconds."""
+    """An asyncio event loop with virtual time."""
 
     def __init__(self) -> None:
         self._clock = _Selector()
@@ -32,11 +34,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtually(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on virtual time."""
+    """Run a coroutine in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)
 
 
 def now() -> float:
-    """Virtual seconds since the start."""
+    """Return the virtual seconds since the loop's start."""
     return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Small disks, for what happens when one is full."""
+"""Small disks, for tests of a full disk."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own at `folder`; skips the test where none may be mounted."""
+    """Mount a small file system at `folder`; skips the test where no mount is allowed."""
     folder.mkdir(exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
@@ -29,7 +29,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def filled(folder: Path, *, leave: int = 0) -> Iterator[Path]:
-    """Inside, the disk has no more than `leave` bytes left; the file that takes the room may be deleted earlier."""
+    """Fill the disk up to `leave` bytes inside the block; the file that fills it may be deleted earlier."""
     ballast = folder / "ballast"
     space = os.statvfs(folder)
     size = max(0, space.f_bavail * space.f_frsize - leave)

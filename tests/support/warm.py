@@ -1,7 +1,7 @@
 """Processes of local jobs and operators, forked from parents that have imported what they need (see warm_parent).
 
-A chief and its workers come from different parents: a process has one seed for the hashes of strings, which its forks
-inherit, and tasks of one job must not agree on the order of a set because of that.
+A chief and its workers have different parents. Forks inherit their parent's seed of string hashes, and tasks of one job
+must not agree on the order of a set by that.
 """
 
 import contextlib
@@ -24,39 +24,39 @@ from tests.support import costs
 FILE = Path(__file__).with_name("warm_parent.py")
 BEGIN_SECONDS = 120.0
 NETWORK = "/proc/thread-self/ns/net"
-"""The network namespace of the thread that opens it."""
+"""Names the network namespace of the thread that opens it."""
 
 
 class WarmProcess:
-    """A program that was forked from a warm parent; what LocalJob and tests use of subprocess.Popen."""
+    """A program that was forked from a warm parent, with the methods of Popen that LocalJob and tests use."""
 
     def __init__(self, pid: int, output: int) -> None:
         self.pid, self.returncode = pid, None
         self.stdout = open(output, encoding="utf-8", errors="replace")  # noqa: SIM115 - as long as the process
         self._ended, self._handle = threading.Event(), -1
-        with contextlib.suppress(ProcessLookupError):  # it has ended by now
+        with contextlib.suppress(ProcessLookupError):  # the process has ended by now
             self._handle = os.pidfd_open(pid)
 
     def __del__(self) -> None:
         if self._handle >= 0:
-            os.close(self._handle)  # not before: a signal would go to whatever has its number by then
+            os.close(self._handle)  # not before: another process may have the number by then
 
     returncode: int | None
-    """As of the last poll or wait."""
+    """The exit code, as of the last poll or wait."""
 
     def end(self, code: int) -> None:
-        """The parent has seen its end."""
+        """Record the end that the parent has reported."""
         self._code = code
         self._ended.set()
 
     def poll(self) -> int | None:
-        """Its exit code, once it has ended."""
+        """Return the exit code once the process has ended."""
         if self._ended.is_set():
             self.returncode = self._code
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end.
+        """Wait for the process's end.
 
         Raises:
             TimeoutExpired: it runs on.
@@ -73,22 +73,22 @@ class WarmProcess:
                 signal.pidfd_send_signal(self._handle, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 class Parent:
-    """A warm parent's process, seen from the tests.
+    """A handle on a warm parent's process.
 
     Args:
-        what: of warm_parent.IMPORTS.
+        what: a key of warm_parent.IMPORTS.
         more: variables of its environment beside those of this process.
     """
 
     def __init__(self, what: str, **more: str) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # One thread: OpenBLAS would start its own at import.
+            # One thread, because OpenBLAS would start its own threads at import.
             settings = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **memory_settings("worker")}
             command = [sys.executable, "-u", str(FILE), str(theirs.fileno()), what]
             environment = {**settings, **os.environ, "OPENBLAS_NUM_THREADS": "1", **more}
@@ -107,12 +107,12 @@ class Parent:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def spawn(self, command: Sequence[str], environment: Mapping[str, str], output: int | None = None) -> WarmProcess:
-        """Fork a program; it writes into a descriptor, or else into `stdout` of what is returned."""
+        """Fork a program, which writes into a descriptor, or else into the `stdout` of the returned process."""
         program = {"command": list(command), "environment": dict(environment), "folder": os.getcwd()}
         reading, writing = os.pipe2(os.O_CLOEXEC)
         if output is not None:
             os.dup2(output, writing, inheritable=False)
-        network = os.open(NETWORK, os.O_RDONLY)  # of the thread that asks, as of a process that it starts itself
+        network = os.open(NETWORK, os.O_RDONLY)  # the calling thread's network, as for a process that it starts itself
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(program).encode() + b"\n"], [writing, network])
             os.close(writing)
@@ -129,14 +129,14 @@ class Parent:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """Return the process's number."""
         return self._process.pid
 
     def close(self) -> None:
-        """End it, and all that it has forked."""
+        """End the parent and all processes that it has forked."""
         self._socket.shutdown(socket.SHUT_WR)
         self._process.wait()
-        costs.add(-self._counted)  # now they are a part of what this child and its own children have used
+        costs.add(-self._counted)  # now their usage is counted in this child and its own children
 
     def _listen(self) -> None:
         for line in self._answers:
@@ -160,26 +160,26 @@ class Parent:
 
 
 def network() -> int:
-    """The number of this thread's network namespace, which a process that it starts is in."""
+    """Return the network namespace of this thread, which a process that it starts inherits."""
     return os.stat(NETWORK).st_ino
 
 
 class Parents:
-    """A warm parent for chiefs and one for workers, made when they are first needed.
+    """Warm parents, one for chiefs and one for workers, started when they are first needed.
 
     Args:
-        held: the parents end with it.
-        cold: starts what imports no TensorFlow, or runs elsewhere.
+        held: closes the parents at its end.
+        cold: starts programs that import no TensorFlow, or that run elsewhere.
     """
 
     def __init__(self, held: contextlib.ExitStack, cold: Any) -> None:
         self._held, self._cold, self._parents = held, cold, dict[str, Parent]()
 
     def spawn(self, task: Task, prefix: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> Any:
-        """As runtime.local.spawn."""
+        """Start a task's process, as runtime.local.spawn does."""
         if prefix or command[0] == str(launcher_file()):
             return self._cold(task, prefix, command, environment)
-        # A program may import TensorFlow before it becomes a parameter server, which has another interpreter then.
+        # A program may import TensorFlow before it becomes a parameter server, which needs another interpreter.
         kind = "worker" if task.type == "ps" else task.type
         if kind not in self._parents:
             self._parents[kind] = parent = Parent("tensorflow")

@@ -1,7 +1,7 @@
-"""A process that has imported what programs need, and forks one after the other.
+"""A process that has imported the modules that programs need, and forks the programs.
 
 It is started as `python warm_parent.py DESCRIPTOR WHAT`. WHAT is `tensorflow`, whose import costs three seconds of a
-processor, or `operator` or `cli`, which cost one; a program that is forked from here has it already. A fork copies only
+processor, or `operator` or `cli`, which cost one second. A forked program has the import already. A fork copies only
 the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
 
 A request is a JSON line, with the descriptors of the program's output and network beside it; answers are JSON lines:
@@ -26,11 +26,11 @@ from typing import Any
 HERE = Path(__file__)
 CLONE_NEWNET = 0x40000000
 PATH = [entry for entry in sys.path if entry and Path(entry) != HERE.parent]
-"""What a program's folder and PYTHONPATH go before."""
+"""The entries of sys.path behind those of a program's folder and PYTHONPATH."""
 
 
 def check() -> None:
-    """See that a fork is safe.
+    """Check that a fork is safe.
 
     Raises:
         RuntimeError: it is not.
@@ -41,7 +41,7 @@ def check() -> None:
 
 
 def _context() -> object:
-    """TensorFlow's, if one was made."""
+    """Return TensorFlow's context, if one was created."""
     if "tensorflow" not in sys.modules:
         return None
     from tensorflow.python.eager import context
@@ -58,10 +58,10 @@ class Parent:
         self._outbox = outbox
         signal.set_wakeup_fd(outbox, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C for the tests; they end what they have started
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end their programs
 
     def serve(self) -> dict[str, Any] | None:
-        """Fork programs until the requests end; in a program's process what is to be run, else None."""
+        """Fork programs until the requests end. Returns the request in a program's process, and None in the parent."""
         while True:
             for ready in select.select([self._requests.fileno(), self._inbox], [], [])[0]:
                 if ready == self._inbox:
@@ -107,7 +107,7 @@ class Parent:
                 self.answer({"ended": pid, "code": os.waitstatus_to_exitcode(status), "processor_s": seconds})
 
     def answer(self, reported: dict[str, Any]) -> None:
-        """Report to the tests."""
+        """Send an answer to the tests."""
         with suppress(BrokenPipeError):
             self._requests.sendall(json.dumps(reported).encode() + b"\n")
 
@@ -121,7 +121,7 @@ def enter(network: int) -> None:
     """Move this process into a network namespace, if it is in another one.
 
     Raises:
-        OSError: it may not.
+        OSError: this process has no right to.
     """
     if os.fstat(network).st_ino == os.stat("/proc/self/ns/net").st_ino:
         return
@@ -131,7 +131,7 @@ def enter(network: int) -> None:
 
 
 def become(program: dict[str, Any]) -> None:
-    """Set up the attributes of a separate process."""
+    """Turn the fork into a separate process with its own group, streams and environment."""
     os.chdir(program["folder"])
     os.environ.clear()
     os.environ.update(program["environment"])
@@ -145,7 +145,7 @@ def become(program: dict[str, Any]) -> None:
 
 
 def run(command: list[str]) -> None:
-    """Run what a command line names: -m MODULE, -c CODE or a file, with arguments."""
+    """Run the program of a command line: -m MODULE, -c CODE or a file, with arguments."""
     if command[0] == "-m":
         sys.path.insert(0, os.getcwd())
         sys.argv[:] = [command[1], *command[2:]]
@@ -161,25 +161,25 @@ def run(command: list[str]) -> None:
 
 
 def import_tensorflow() -> None:
-    """What chiefs and workers need."""
+    """Import the modules that chiefs and workers need."""
     import sklearn.datasets  # noqa: F401 - what examples read
     import tensorflow as tf
 
-    _ = tf.keras  # TensorFlow imports Keras when it is first asked for
+    _ = tf.keras  # TensorFlow imports Keras at the first use
 
 
 def import_operator() -> None:
-    """What the operator needs."""
+    """Import the modules that the operator needs."""
     import pstraining.controller.main
 
-    del sys.modules[pstraining.controller.main.__name__]  # it is run, and was not imported before
+    del sys.modules[pstraining.controller.main.__name__]  # runpy runs this module, and warns if it was imported before
 
 
 def import_cli() -> None:
-    """What the plugin needs."""
+    """Import the modules that the plugin needs."""
     import pstraining.cli.main
 
-    del sys.modules[pstraining.cli.main.__name__]  # as above
+    del sys.modules[pstraining.cli.main.__name__]  # for the same reason as above
 
 
 IMPORTS = {"tensorflow": import_tensorflow, "operator": import_operator, "cli": import_cli}
@@ -187,7 +187,7 @@ IMPORTS = {"tensorflow": import_tensorflow, "operator": import_operator, "cli": 
 
 def main(descriptor: int, what: str) -> dict[str, Any] | None:
     """Import, and serve requests; see `Parent.serve`."""
-    gc.disable()  # it would look through hundreds of thousands of objects again and again, and find nothing
+    gc.disable()  # the collector would scan hundreds of thousands of objects repeatedly, without finding garbage
     IMPORTS[what]()
     check()
     gc.enable()
@@ -199,7 +199,7 @@ def main(descriptor: int, what: str) -> dict[str, Any] | None:
 
 if __name__ == "__main__":
     to_run = main(int(sys.argv[1]), sys.argv[2])
-    # Here and not deeper, so that the program ends as one does: with its exit handlers and its own traceback.
+    # Here and not deeper, so that the program ends normally: with its exit handlers and its own traceback.
     if to_run is not None:
         become(to_run)
         run(to_run["command"])

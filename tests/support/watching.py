@@ -1,4 +1,4 @@
-"""What a watch shows, with the moments at which it showed it: for tests of how fast one write follows another."""
+"""A watch's events with their times, for tests of how fast one write follows another."""
 
 import json
 import threading
@@ -9,11 +9,11 @@ from tests.support.kube import Kube, Object, wait_for
 
 
 class Watch:
-    """Every version of a kind's objects in a namespace, from now on."""
+    """Receives every version of a kind's objects in a namespace, from now on."""
 
     def __init__(self, kube: Kube, kind: str, namespace: str) -> None:
         self.seen: list[tuple[float, str, Object]] = []
-        """Monotonic time, ADDED, MODIFIED or DELETED, object."""
+        """Events: monotonic time; ADDED, MODIFIED or DELETED; the object."""
         query = "?watch=1&timeoutSeconds=900"
         self._answer = kube._pool.request(
             "GET", kube.host + kube.path(kind, namespace) + query, preload_content=False, timeout=900
@@ -31,7 +31,7 @@ class Watch:
     def wait(
         self, holds: Callable[[str, Object], bool], what: str, *, since: float = 0.0, seconds: float = 60
     ) -> float:
-        """The moment at which this was shown first; waits for it."""
+        """Wait for a matching event, and return the time of the first one."""
 
         def find() -> float:
             return next((at for at, kind, found in list(self.seen) if at >= since and holds(kind, found)), 0.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.servers import Rig
 
-if TYPE_CHECKING:  # it imports TensorFlow
+if TYPE_CHECKING:  # imported here because it imports TensorFlow
     from pstraining.runtime.ps.data_ledger import SplitPosition
 
 
@@ -16,12 +16,12 @@ class Crew:
     """Workers as threads, each with its batches; `join` raises the error of a failed worker.
 
     Args:
-        rig: whose workers they are.
-        shares: each one's batches.
+        rig: has the workers.
+        shares: each worker's batches.
         accumulation: batches for one update.
-        until: the global step at which they end, whatever is left of their batches; who comes there first ends training
-            on the servers, as a chief does: a late one would make a step alone once the others are taken for dead.
-        progress: for each worker where each of its updates brings it in handed out data.
+        until: the global step at which the workers end, even with batches left. The first worker there ends training on
+            the servers, as a chief does. A late worker would otherwise make a step alone.
+        progress: for each worker, its position in assigned data after each of its updates.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Crew:
             thread.start()
 
     def _beat(self) -> None:
-        """Signs of life of the workers that run, as their processes give them."""
+        """Send heartbeats of the running workers, as their processes do."""
         while any(thread.is_alive() for thread in self.threads):
             for thread, who in zip(self.threads, self._rig.identities, strict=False):
                 if thread.is_alive():
@@ -81,5 +81,5 @@ class Crew:
                 reported = [[(reply.step, reply.applied) for reply in replies] for replies in self.replies]
                 raise AssertionError(f"a worker did not come to an end; the workers' steps: {reported}")
             time.sleep(0.01)
-        if self.errors:  # the others may wait for the one that failed
+        if self.errors:  # the other workers may wait for the failed one
             raise self.errors[0]

@@ -216,7 +216,7 @@ def test_members_clip_alike_after_any_loss_during_a_round(cluster: Any, monkeypa
         assert before[0] == known
     pairs._send(MESSAGES[settled:decided], [], attempt=0)
     survivors = ((1,), (0,))
-    pairs.take_over(survivors)
+    pairs.fail_over(survivors)
     pairs.finish(survivors)
     assert not pairs.differences(survivors), survivors
 
@@ -240,7 +240,7 @@ def test_steps_are_clipped_alike_after_any_loss_at_any_time(
         survivors = ((1,), (0,))
         for cut in range(4, len(MESSAGES) + 1):
             pairs.play(MESSAGES[:cut])
-            pairs.take_over(survivors)
+            pairs.fail_over(survivors)
             pairs.finish(survivors)
             assert not pairs.differences(survivors), list(map(str, MESSAGES[:cut]))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.replicated_job import School
+from tests.support.replicated_job import ReplicatedJob
 from tests.support.row_policies import KeysWithRows
 from tests.support.servers import Rig
 from tests.support.soak_marks import ALL, in_all, some
@@ -51,13 +51,13 @@ class BoundedDictionary(Dictionary):
                 del of_keys[key]
 
 
-def school(client: Any, patch: pytest.MonkeyPatch, mode: str, **policy: int) -> School:
+def school(client: Any, patch: pytest.MonkeyPatch, mode: str, **policy: int) -> ReplicatedJob:
     def rig(client: Any) -> Rig:
         ordered, build = mode == "Sync", lambda: model(**policy)
         return rig_of(client, ps=SHARDS, members=2, mode=mode, ordered_sums=ordered, build=build)
 
     data = batches(7 * LOSSES, seed=3, universe=60 + 40 * LOSSES)
-    return School(client, patch, rig, data, shards=SHARDS, chunk_bytes=200)
+    return ReplicatedJob(client, patch, rig, data, shards=SHARDS, chunk_bytes=200)
 
 
 def losses() -> list[tuple[int, int]]:

@@ -66,7 +66,7 @@ def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: RingPairs) 
         silent = [w for w in range(WORKERS) if not any(m.what == "push" and m.worker == w for m in messages[:cut])]
         if silent and dice.random() < 0.5:
             pairs.lose_sum(dice.choice(silent))
-        pairs.take_over(survivors)
+        pairs.fail_over(survivors)
         newcomer = dice.randrange(WORKERS) if number % 3 == 0 else None
         if newcomer is not None:
             pairs.replace(newcomer, survivors)
@@ -82,7 +82,7 @@ def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: RingPa
     early = [m for m in rounds_messages(random.Random(0)) if m.what in ("push", "prepare")]
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
     with pytest.raises(AssertionError, match="cannot follow"):
-        pairs.take_over(CROSSED)
+        pairs.fail_over(CROSSED)
 
 
 @in_all(
@@ -100,14 +100,14 @@ def test_a_standby_without_the_attempt_costs_the_dense_parameters(
     monkeypatch.setattr(HybridStandbyRoundOps, "_attempt", HybridRoundOps._attempt)
     monkeypatch.setattr(pairs, "_functions", {})
     pairs.play([m for m in rounds_messages(random.Random(0)) if m.what != "apply primary"][:9])
-    pairs.take_over(CROSSED)
+    pairs.fail_over(CROSSED)
     with pytest.raises(AssertionError, match="was refused"):
         pairs.finish(CROSSED)
 
 
 def test_without_recorded_attempts_batches_count_twice(pairs: RingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs.play(rounds_messages(random.Random(0)))
-    pairs.take_over(pairs.both)
+    pairs.fail_over(pairs.both)
     anew = [[list(first), *rest] for first, *rest in pairs.updates]  # equal batches that are others to the worker
     monkeypatch.setattr(pairs, "updates", anew)
     with pytest.raises(AssertionError, match=f"step {STEPS + 1}"):

@@ -340,7 +340,7 @@ def test_members_decide_alike_after_any_loss_during_a_round(cluster: Any, monkey
     survivors = ((1,), (1,))
     for cut in (len(DECIDED) - 1, len(DECIDED)):
         pairs.play(DECIDED[:cut])
-        pairs.take_over(survivors)
+        pairs.fail_over(survivors)
         pairs.finish(survivors)
         assert not pairs.differences(survivors), cut
     names = list(pairs.rig.store.shards[0].scalars)

@@ -66,7 +66,7 @@ def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: Pairs) -> N
         messages = rounds_messages(dice)
         cut, survivors = dice.randrange(len(messages) + 1), dice.choice(left)
         pairs.play(messages[:cut])
-        pairs.take_over(survivors)
+        pairs.fail_over(survivors)
         pairs.finish(survivors)
         reported = ", ".join(map(str, messages[:cut]))
         assert not pairs.differences(survivors), f"seed {seed}; left are {survivors}; after {reported}"
@@ -79,4 +79,4 @@ def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: Pairs)
     assert pairs.expected
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
     with pytest.raises(AssertionError, match="cannot follow"):
-        pairs.take_over(((1,), (0,)))
+        pairs.fail_over(((1,), (0,)))

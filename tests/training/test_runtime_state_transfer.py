@@ -11,7 +11,7 @@ from pstraining.runtime.replication import chunks, state_transfer
 from pstraining.runtime.replication.view import View
 from pstraining.runtime.updates.synchronous.two_phase_commit import ReplicatedAccumulators
 from tests.support.placement import computing_on, watched
-from tests.support.replicated_job import SHARDS, School
+from tests.support.replicated_job import SHARDS, ReplicatedJob
 from tests.support.servers import Rig, batches, large, small
 from tests.support.soak_marks import in_all, in_soak, some
 from tests.training.test_runtime_embedding import batches as clicked
@@ -59,21 +59,23 @@ def school(
     tables: bool = False,
     incremental_bytes: int = 0,
     **training: Any,
-) -> School:
+) -> ReplicatedJob:
     model = {"build": ours(), "loss": "binary_crossentropy"} if tables else {"build": large}
 
     def rig(client: Any) -> Rig:
         return Rig(client, optimizer, ps=SHARDS, members=2, **{"mode": "Sync", **model, **training})
 
     data = clicked(MOST, seed=3) if tables else batches(MOST, seed=3)
-    return School(client, patch, rig, data, chunk_bytes=200 if tables else PIECE, incremental_bytes=incremental_bytes)
+    return ReplicatedJob(
+        client, patch, rig, data, chunk_bytes=200 if tables else PIECE, incremental_bytes=incremental_bytes
+    )
 
 
 def tasks_of(view: View) -> list[list[str]]:
     return [[process.task for process in own] for own in view.shards]
 
 
-def watched_fetches(client: Any, found: School, patch: pytest.MonkeyPatch) -> list[bool]:
+def watched_fetches(client: Any, found: ReplicatedJob, patch: pytest.MonkeyPatch) -> list[bool]:
     """Of each call from now on whether it fetches all parameters."""
     fetches: list[bool] = []
     call, pull = client.call, found._worker._ops.pull
@@ -86,7 +88,7 @@ def watched_fetches(client: Any, found: School, patch: pytest.MonkeyPatch) -> li
     return fetches
 
 
-def learn_all(found: School) -> int:
+def learn_all(found: ReplicatedJob) -> int:
     """A chunk for each learner and a step, in turn; how often."""
     times = 0
     while found.state_transfer.run(0.0):
@@ -95,13 +97,13 @@ def learn_all(found: School) -> int:
     return times
 
 
-def assert_as_if_undisturbed(found: School) -> None:
+def assert_as_if_undisturbed(found: ReplicatedJob) -> None:
     """All in sync have what a run comes to in which nobody is lost. The run is over then."""
     ended, steps = found.states(), found.made
     while any(len(own) < 2 for own in found.view.shards):
         found.establish(readmit=True)
         learn_all(found)
-    found.anew()
+    found.restore_initial()
     found.train(steps)
     expected = found.states()
     for task, values in ended.items():
@@ -175,11 +177,11 @@ def test_with_a_chunk_of_another_step_the_learner_differs(client: Any, monkeypat
     found.lose(0, 0)
     found.establish(readmit=True)
     (learner,), (source, *_) = found.view.learners, found.view.shards[0]
-    assert found.late(source, learner) == 0, "refused"
+    assert found.send_chunk_late(source, learner) == 0, "refused"
     assert found.state_transfer.run(0.0)
     assert found.chunk_counts() == [1], "of the same step it is taken"
     monkeypatch.setattr(chunks.StateTransferOps, "_is_at_same_step", lambda *_: tf.constant(True))
-    assert found.late(source, learner) == 2
+    assert found.send_chunk_late(source, learner) == 2
     learn_all(found)
     found.establish(readmit=True)
     assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
@@ -313,6 +315,6 @@ def test_a_worker_does_not_pull_current_parameters_again(
     found.establish()
     found.train()
     assert any(fetches) != holds
-    found.anew()
+    found.restore_initial()
     found.train()
     assert any(fetches), "of another set nothing is here"

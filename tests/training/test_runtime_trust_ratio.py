@@ -179,6 +179,6 @@ def test_members_scale_alike_after_any_loss(client: Any, cuts: list[int]) -> Non
     survivors = ((1,), (0,))
     for end in cuts:
         pairs.play(MESSAGES[:end])
-        pairs.take_over(survivors)
+        pairs.fail_over(survivors)
         pairs.finish(survivors)
         assert not pairs.differences(survivors), list(map(str, MESSAGES[:end]))
