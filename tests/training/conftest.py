@@ -1,7 +1,7 @@
 """Real parameter servers for the tests of the runtime's parts.
 
-One client and four servers serve the whole run: a process connects to a cluster once. Every test has a container of
-its own on the servers.
+One client and four servers serve the whole run, because a process can connect to a cluster only once. Every test has
+its own container on the servers.
 """
 
 import gc
@@ -32,7 +32,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm() -> Iterator[None]:
-    """Local jobs' chiefs and workers are forked from processes that have TensorFlow imported.
+    """Fork the chiefs and workers of local jobs from processes that have imported TensorFlow.
 
     Not on a GPU: CUDA's libraries start threads, which a fork does not copy.
     """
@@ -46,10 +46,10 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def divided() -> None:
-    """A process has several logical CPU devices from the start: TensorFlow divides them before its first tensor.
+    """Divide the CPU into several logical devices, which is possible only before TensorFlow's first tensor.
 
-    On a GPU, arithmetic is that of float32, and sums have one order: else comparisons would be of the card's rounding.
-    Its modules are nothing that the garbage collector has to look through while functions are traced.
+    On a GPU, arithmetic is that of float32, and sums have one order; otherwise comparisons would measure the card's
+    rounding. The garbage collector does not scan TensorFlow's modules while functions are traced.
     """
     if sees_gpu():
         os.environ |= {"NVIDIA_TF32_OVERRIDE": "0", "TF_DETERMINISTIC_OPS": "1"}
@@ -61,9 +61,9 @@ def divided() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def without_tracebacks(divided: None) -> None:
-    """Operations of this process do not know where they were made: their errors name them, and no lines of Python.
+    """Do not record where operations were created: errors then name the operations, and no lines of Python.
 
-    Recording it takes a tenth of the time of tracing, because the stack of a test is deep. Jobs' processes record it.
+    Recording takes a tenth of the tracing time, because a test's stack is deep. Jobs' processes do record it.
     """
     from tensorflow.python.framework import ops
 
@@ -85,10 +85,10 @@ def without_rewriting(divided: None) -> None:
 
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> None:
-    """Keras draws the seeds of initial values and of dropout from `random`: here they follow from the test's name.
+    """Derive the seeds that Keras takes from `random`, of initial values and of dropout, from the test's name.
 
-    A comparison within rounding is then green or red for good. `PSTRAINING_SEED` gives other values; `make test-all`
-    and `make soak` draw them.
+    So the result of a comparison within rounding does not change between runs. `PSTRAINING_SEED` gives other values;
+    `make test-all` and `make soak` draw it.
     """
     drawn = zlib.crc32(request.node.nodeid.encode()) if not ALL else random.SystemRandom().randrange(2**32)
     chosen = int(os.environ.get("PSTRAINING_SEED", drawn))
@@ -98,11 +98,11 @@ def seed(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def client(cluster: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The run's client, on a clean container, and patient.
+    """Return the run's client, with a clean container and long timeouts.
 
-    Its threads, workers of one process, keep each other from running while they trace functions: on a busy machine for
-    longer than a heartbeat or a probe may be missing. Tests whose subject is that limit set it themselves, and those
-    that stop a server have the mark `silence`.
+    Its workers are threads of one process, and block each other while they trace functions. On a busy machine that
+    takes longer than a heartbeat or a probe may. Tests of these limits set them themselves, and tests that stop a
+    server have the mark `silence`.
     """
     from pstraining.runtime.ps import worker_registry
 
@@ -121,10 +121,10 @@ def _traced() -> dict[str, Any]:
 
 @pytest.fixture
 def shared(client: Any, _traced: dict[str, Any]) -> Callable[..., Any]:
-    """Makes rigs that tests of a file have in common: most of a rig's cost is tracing.
+    """Create rigs that the tests of a file share, because most of a rig's cost is tracing.
 
-    A test gets one as after a restore of the initial state. It keeps its processes' identities, its session's term, and
-    the constants that functions were traced with.
+    A test gets the rig as after a restore of the initial state. The rig keeps its processes' identities, its session's
+    term, and the constants with which functions were traced.
     """
 
     def begun(optimizer: Callable[[], Any], **options: Any) -> Any:
@@ -139,14 +139,14 @@ def shared(client: Any, _traced: dict[str, Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def device(cluster: Any, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device that computes, as CPU:1, or USUAL; a test names it with `indirect`."""
+    """Let this device compute, such as CPU:1, or USUAL; a test names it with `indirect`."""
     with computing_on(cluster, request.param):
         yield request.param
 
 
 @pytest.fixture
 def plain_arithmetic() -> Iterator[None]:
-    """Rewritten graphs with the program's arithmetic, so that 1e-9 is not lost to approximate reciprocals."""
+    """Rewrite graphs with the program's arithmetic, without approximate reciprocals, whose error exceeds 1e-9."""
     import tensorflow as tf
 
     from pstraining.runtime.model import determinism

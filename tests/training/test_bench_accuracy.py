@@ -1,4 +1,4 @@
-"""The benchmarks of accuracy and of Auto, in small."""
+"""Small runs of the benchmarks of accuracy and of Auto compression."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_a_run_is_reproducible_and_depends_on_its_seed(client: Any) -> None:
 @in_soak
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
 def test_a_slow_link_gets_the_codec(tmp_path: Path) -> None:
-    """A model of 16.8 MB behind 100 Mbit/s."""
+    """Auto compression selects a codec for a model of 16.8 MB behind a link of 100 Mbit/s."""
     command = ["bench.training.auto", "--links", "100", "--models", "16.8 MB", "--mode", "Async", "--slices", "1"]
     ended = subprocess.run(
         [sys.executable, "-m", *command, "--seconds", "1", "--out", str(tmp_path / "points.json")],

@@ -1,4 +1,4 @@
-"""The runtime's benchmark comes to its figures, with every kind of load; their values are `make bench`'s business."""
+"""The runtime's benchmark measures every kind of load; only `make bench` judges the values."""
 
 import json
 import os

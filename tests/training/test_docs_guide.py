@@ -1,6 +1,6 @@
-"""The tutorial's programs run as the page shows them, and print what the page shows, but for numbers.
+"""The tutorial's programs run as the page shows them, and print what it shows, except for numbers.
 
-What the pages behind it show of programs runs, too, with what stands in for the reader's own model and data.
+The programs of the pages that follow it run as well, with definitions of the reader's own model and data.
 """
 
 import json
@@ -79,7 +79,7 @@ def data(worker, workers):
     x, _ = load()
     return tf.data.Dataset.from_tensor_slices(((x[:512], x[512:1024]), x[:512, 0])).batch(32)
 """
-"""What pages leave to the reader; `data` has pairs, for a training step of one's own."""
+"""Definitions that pages leave to the reader; `data` has pairs, for a custom training step."""
 LOCAL = "python -m pstraining.runtime.local "
 
 
@@ -88,13 +88,13 @@ def blocks(language: str) -> list[str]:
 
 
 def one(words: str) -> str:
-    """The block of Python with these words."""
+    """Return the block of Python that contains these words."""
     (found,) = (text for text in blocks("python") if words in text)
     return found
 
 
 def python(code: str, folder: Path) -> str:
-    """What a program prints; it is started as a worker's is, with TensorFlow imported."""
+    """Return the output of a program that is started like a worker, with TensorFlow imported."""
     apart = "import os; os.dup2(os.open('errors.txt', os.O_WRONLY | os.O_CREAT), 2)\n"
     (folder / "shown.py").write_text(apart + code)
     with chdir(folder):
@@ -106,7 +106,7 @@ def python(code: str, folder: Path) -> str:
 
 
 def shape(text: str) -> str:
-    """A text without its numbers, which differ from run to run."""
+    """Return a text without its numbers, which differ from run to run."""
     return re.sub(r"\d+(\.\d+)?", "0", text).strip()
 
 
@@ -116,7 +116,10 @@ def shown_events() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_the_tutorial(tmp_path: Path) -> None:
-    """In `make test` its job has one worker, which does the chief's duty: two processes less trace."""
+    """The tutorial's commands and programs give the output that the page shows.
+
+    In `make test` the job has one worker, which also acts as the chief, so that two processes fewer trace.
+    """
     plain, train, load = (one(words) for words in ("# plain.py", "# train.py", "load_model("))
     text = {shape(line) for line in python(plain, tmp_path).splitlines()}
     (shown,) = (block for block in blocks("text") if block.startswith("Epoch"))

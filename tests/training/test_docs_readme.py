@@ -1,4 +1,4 @@
-"""README's three commands without a cluster: as they stand there, and what they print."""
+"""README's three commands run without a cluster, as README shows them, and print what it shows."""
 
 import json
 import os
@@ -32,7 +32,7 @@ NOBODY = 65534
 
 
 def events(lines: list[str]) -> dict[str, dict[str, Any]]:
-    """The first event of each name, with the process that printed it."""
+    """Return the first event of each name, with the process that printed it."""
     found: dict[str, dict[str, Any]] = {}
     for process, text in re.findall(r"^\[(.+)\] (\{.*\})$", "\n".join(lines), re.MULTILINE):
         event = json.loads(text)
@@ -41,7 +41,9 @@ def events(lines: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def check_output(lines: list[str], folder: Path) -> dict[str, dict[str, Any]]:
-    """All that README shows was printed, but for its numbers, and the model is where README says."""
+    """Demand that everything that README shows was printed, except for numbers, and that the model is where README
+    says.
+    """
     printed = events(lines)
     for name, event in events(SHOWN).items():
         assert printed[name].keys() - {"time", "monotonic"} == event.keys(), name
@@ -53,7 +55,10 @@ def check_output(lines: list[str], folder: Path) -> dict[str, dict[str, Any]]:
 def test_the_third_command_prints_what_the_readme_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With fewer steps, in the environment of the tests; `make test` calls the module's `main`, and forks the tasks."""
+    """The third command prints what README shows.
+
+    It trains fewer steps, in the environment of the tests; `make test` calls the module's `main`, and forks the tasks.
+    """
     _, _, command = (shlex.split(text) for text in COMMANDS)
     assert command[:3] == ["python", "-m", "pstraining.runtime.local"]
     given = [str(tmp_path / word[2:]) if word.startswith("~/") else word for word in command]
@@ -65,7 +70,7 @@ def test_the_third_command_prints_what_the_readme_shows(
         printed = done.stdout
     else:
         monkeypatch.chdir(ROOT)
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # a Ctrl-C is pytest's
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # Ctrl-C is for pytest
         code = local.main(arguments)
         printed = capsys.readouterr().out
         assert code == 0, printed[-5000:]
@@ -74,7 +79,7 @@ def test_the_third_command_prints_what_the_readme_shows(
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home with a checkout, of a user without rights if the tests run as root."""
+    """Return a home with a checkout, which belongs to an unprivileged user if the tests run as root."""
     folder = Path(tempfile.mkdtemp(prefix="newcomer-", dir="/tmp"))
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, files.split("\0")):
@@ -92,13 +97,13 @@ def home() -> Iterator[Path]:
     "tests/training/test_docs_readme.py::test_the_third_command_prints_what_the_readme_shows"
 )  # installs TensorFlow
 def test_a_newcomer_trains_a_model(home: Path) -> None:
-    """All three commands, one after the other in one shell, without root."""
+    """All three commands run in sequence in one shell without root, and train a model."""
     pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], **pip}
     identity: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": ()} if os.geteuid() == 0 else {}
     begin = time.monotonic()
     done = subprocess.run(
-        ["timeout", "450", "bash", "-ec", "\n".join(COMMANDS)],  # ends all that the shell has started
+        ["timeout", "450", "bash", "-ec", "\n".join(COMMANDS)],  # ends every process that the shell has started
         cwd=home / "checkout",
         env=environment,
         capture_output=True,

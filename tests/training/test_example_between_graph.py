@@ -1,4 +1,4 @@
-"""A TensorFlow 1 program in a job without a chief: all workers end with 0 at the step that was asked for."""
+"""A TensorFlow 1 program in a job without a chief: all workers end with exit code 0 at the requested step."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A whole script with `fit`, and the job that it becomes: the same accuracy, in every mode and precision."""
+"""A complete script with `fit`, and its conversion to a job, reach the same accuracy in every mode and precision."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,9 @@ HALF_A_POINT = 0.005
 
 @pytest.fixture(scope="module")
 def data(cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files; a process connects before it creates its first tensor."""
+    """Return the folder of the data files; they are read after the client has connected, before which no tensor may
+    exist.
+    """
     del cluster
     folder = tmp_path_factory.mktemp("digits")
     write(folder)

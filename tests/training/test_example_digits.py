@@ -1,4 +1,4 @@
-"""The digits example, end to end with processes on this machine: its accuracy, its second run, and its model."""
+"""The digits example on processes of this machine: its accuracy, its second run, and its model."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of a job that has ended, and its result."""
+    """Return the folder of a finished job, and the job's result."""
     folder = tmp_path_factory.mktemp("digits")
     with LocalJob(
         ["-m", "examples.digits"],

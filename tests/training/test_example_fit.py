@@ -1,4 +1,4 @@
-"""The plain Keras script and the job that it becomes: the same epochs, logs and callbacks, and the same accuracy."""
+"""The plain Keras script and its conversion to a job have the same epochs, logs, callbacks and accuracy."""
 
 import csv
 import os
@@ -33,7 +33,7 @@ def test_the_job_equals_the_script(tmp_path: Path) -> None:
     assert [int(row["epoch"]) for row in expected] == list(range(8))
     assert int(rows[-1]["epoch"]) == 7
     assert {"loss", "val_loss", "val_accuracy"} <= rows[-1].keys()
-    # Two workers' batches are one of twice the size: half the updates, and not quite the same place.
+    # One update has both workers' batches, so there are half as many updates, and the result differs slightly.
     assert float(rows[-1]["val_accuracy"]) >= float(expected[-1]["val_accuracy"]) - 0.05
     assert result["test_accuracy"] == pytest.approx(float(rows[-1]["val_accuracy"]))
     assert (job / "best.keras").is_file()

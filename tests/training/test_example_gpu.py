@@ -1,4 +1,4 @@
-"""The example for GPUs, on this machine's CPU: the program is the same there."""
+"""The example for GPUs runs on this machine's CPU, where its program is the same."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The notebook of the examples runs in a kernel, and trains on processes of this machine."""
+"""The examples' notebook runs in a kernel, and trains on processes of this machine."""
 
 import ast
 from pathlib import Path
@@ -14,11 +14,11 @@ from tests.support.soak_marks import ALL
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 NOTEBOOK = ROOT / "examples" / "notebook" / "digits.ipynb"
 WORKERS = 2 if ALL else 1
-"""In `make test` a process less imports TensorFlow."""
+"""In `make test` one process fewer imports TensorFlow."""
 
 
 def shown(cell: Any) -> str:
-    """What a cell has printed and returned, without its errors and warnings."""
+    """Return what a cell has printed and returned, without errors and warnings."""
     outputs = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
     return "".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
 

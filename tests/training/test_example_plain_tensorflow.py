@@ -1,4 +1,4 @@
-"""TensorFlow's own strategy in a job: a program without the runtime trains, and resumes after a lost server."""
+"""A job with TensorFlow's own strategy, without the runtime, trains and resumes after the loss of a server."""
 
 import signal
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -
         until(job, lambda: bool(chief.events("checkpoint")), "its first checkpoint")
         job.kill("ps-0")
         assert finished(job, 300) == 0, transcript(job)
-        # Three times if its second run finds a worker that has yet to notice.
+        # The chief runs three times if its second run finds a worker that has not noticed the loss yet.
         reported = f"TensorFlow's coordinator does not survive the loss of a parameter server\n{transcript(job)}"
         assert chief.starts in (2, 3), reported
         assert chief.events("restored")[0]["step"] >= chief.events("checkpoint")[0]["step"] > 0
@@ -37,9 +37,7 @@ def test_a_lost_server_ends_the_chief_and_its_next_run_resumes(tmp_path: Path) -
         assert result["test_accuracy"] >= 0.9
 
 
-@in_all(
-    "tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps"
-)  # what the example does, not the project
+@in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # covers the example, not the project
 def test_a_stopped_chief_saves_a_last_checkpoint(tmp_path: Path) -> None:
     program = ["-m", "examples.plain_tensorflow", "--steps", "100000", "--checkpoint-seconds", "3600"]
     with LocalJob(program, ps=1, workers=1, checkpoint={"path": str(tmp_path)}) as job:

@@ -1,4 +1,4 @@
-"""TFRecord files, assigned to workers: what a file's batches are, and a job that trains on them."""
+"""TFRecord files that are assigned to workers: the batches of a file, and a job that trains on them."""
 
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,11 @@ def test_the_job_trains_every_file_and_ends_as_plain_keras_does(
     with LocalJob(["-m", "examples.tfrecords"], workers=workers, chief=ALL, restarts=1, training=training) as run:
         assert finished(run) == 0, transcript(run)
         result = run.leader.events("result")[0]
-    # 16 files of 3 batches, one of each worker an update; who has the last file of an epoch trains it alone.
+    # 16 files of 3 batches; an update has one batch of each worker. The worker with an epoch's last file trains it
+    # alone.
     updates = epochs * FILES * 3 // workers
     assert updates <= result["step"] <= updates + 3 * epochs
-    if not ALL:  # accuracies are comparable after more epochs
+    if not ALL:  # accuracies are comparable only after more epochs
         assert result["test_accuracy"] > 0.5
         return
 

@@ -1,4 +1,4 @@
-"""The builtin parameter server when its first clients come all at once."""
+"""The builtin parameter server survives the simultaneous connection of its first clients."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.support.soak_marks import ALL
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 ROUNDS, CLIENTS = 10 if ALL else 5, 6
-"""A server without `hold_a_context` dies in three of eight rounds."""
+"""The numbers of rounds and of clients. A server without `hold_a_context` dies in three of eight rounds."""
 
 
 def test_clients_that_connect_at_once_do_not_kill_the_server() -> None:

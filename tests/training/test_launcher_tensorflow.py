@@ -1,4 +1,4 @@
-"""The launcher with real TensorFlow: the builtin PS serves every kind of client, and lost PSs are survived."""
+"""The launcher with real TensorFlow: the builtin PS serves every kind of client, and jobs survive the loss of a PS."""
 
 import os
 import signal
@@ -16,7 +16,8 @@ from tests.support.ports import free_neighbours
 from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
-# A client that is no coordinator's: its own map, state by name on the PS; counts up as often as it is told.
+# A client without a coordinator: it has its own cluster map, and its state by name on the PS, and counts upwards on
+# request.
 SELF_DRIVEN = """
 import json, os, sys
 import tensorflow as tf
@@ -121,11 +122,11 @@ class Cluster:
         return get(self.status_port, "/v1/status")[1]
 
     def serving(self) -> dict[str, Any]:
-        """Wait until the PS serves: its status."""
+        """Wait until the PS serves, and return its status."""
         return eventually(lambda: status if (status := self.status()).get("state") == "Serving" else {}, 60)
 
     def server(self) -> int:
-        """The process of the PS's server."""
+        """Return the process of the PS's server."""
         (server,) = Path(f"/proc/{self.ps.pid}/task/{self.ps.pid}/children").read_text().split()
         return int(server)
 
@@ -143,7 +144,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 
 def reported(pod: Pod, word: str) -> None:
-    """Wait for a word of the program."""
+    """Wait until the program reports this word."""
     eventually(lambda: word in pod.log() or not pod.runs(), 120)
     assert word in pod.log(), pod.log()
 
@@ -165,7 +166,9 @@ def test_server_def_is_what_tensorflow_writes() -> None:
 
 
 def test_a_killed_builtin_server_is_replaced_without_importing_tensorflow(cluster: Callable[..., Cluster]) -> None:
-    """TensorFlow's library alone loads in a fraction of a second; its Python package takes several."""
+    """The launcher replaces a killed server quickly: TensorFlow's library loads in a fraction of a second, its Python
+    package in several seconds.
+    """
     job = cluster()
     for number in range(3):
         assert job.serving()["restarts"] == number
@@ -182,7 +185,7 @@ def test_builtin_serves_a_self_driven_client_which_survives_its_loss_in_place(cl
     reported(chief, "counted 3.0")
     job.kill_server()
     reported(chief, "was lost; it runs again")
-    eventually(lambda: chief.log().count("counted 3.0") == 2, 60)  # a new server: the count began anew
+    eventually(lambda: chief.log().count("counted 3.0") == 2, 60)  # a new server: the count restarted
     (chief.folder / "stop").touch()
     assert chief.wait() == 0
     assert os.listdir(chief.run_dir) == ["succeeded"]

@@ -1,4 +1,4 @@
-"""Programs that once trained something else here than with `fit`, or nothing: whole jobs beside `fit` itself."""
+"""Whole jobs of programs that an earlier version trained differently from `fit`, compared with `fit`."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ MODULE = "tests.support.moved_programs"
 
 
 def trained(name: str, folder: Path, **options: Any) -> list[Any]:
-    """The weights that the program's job has written."""
+    """Return the weights that the program's job has written."""
     with LocalJob(["-m", MODULE, name], checkpoint={"path": str(folder)}, **options) as run:
         assert finished(run) == 0, transcript(run)
     model = PROGRAMS[name].model()
@@ -65,10 +65,12 @@ def test_one_worker_ends_where_fit_ends(name: str, expected: float | None, tmp_p
 @in_all("tests/training/test_runtime_state.py::test_statistics_of_stale_workers_are_those_of_one_process")
 @pytest.mark.usefixtures("client")
 def test_statistics_of_many_asynchronous_workers_are_those_of_the_data(tmp_path: Path) -> None:
-    """The sum of four workers' whole changes would swing up: 4 (1 - 0.3) is more than 2."""
+    """The statistics of four asynchronous workers are those of the data. The sum of their whole changes would
+    oscillate, as 4 (1 - 0.3) exceeds 2.
+    """
     *_, mean, variance, _ = trained("statistics", tmp_path, workers=4, training={"mode": "Async"})
     seen = np.stack([PROGRAMS["statistics"].batch(worker)[0] for worker in range(4)])
-    # Each worker repeats one batch, so the average lies among the moments of the four.
+    # Each worker repeats one batch, so the average is between the moments of the four.
     for found, moments in ((mean, seen.mean(1)), (variance, seen.var(1))):
         assert (found >= moments.min(0) - 1e-3).all()
         assert (found <= moments.max(0) + 1e-3).all()

@@ -1,4 +1,4 @@
-"""Programs that `fit` takes and that would train another model here: they equal `fit`, or are refused."""
+"""Programs that `fit` accepts and that this library could train differently: they equal `fit`, or are rejected."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 
 def subclassed(build: Any, call: Any) -> Any:
-    """A function that creates a model of a class of its own and calls it once."""
+    """Return a function that creates a model of a subclass and calls it once."""
     import keras
 
     def init(self: Any) -> None:
@@ -38,7 +38,7 @@ def two_layers(self: Any) -> None:
 
 
 def refusal(build: Any, optimizer: Any = sgd) -> str:
-    """The sentence with which the first step is refused while it is traced."""
+    """Return the error message of the first step, which is rejected while it is traced."""
     import tensorflow as tf
 
     from pstraining.runtime.model.errors import ModelError
@@ -53,7 +53,7 @@ def refusal(build: Any, optimizer: Any = sgd) -> str:
 
 
 def as_fit(client: Any, build: Any, optimizer: Any, made: Any) -> tuple[Any, Any]:
-    """The parameters after training, by path, and those of `fit` in the same order."""
+    """Return the parameters after training, by path, and those of `fit` in the same order."""
     rig = Rig(client, optimizer, ps=1, build=build, loss="mse")
     rig.start()
     rig.train(made)
@@ -67,7 +67,9 @@ def as_fit(client: Any, build: Any, optimizer: Any, made: Any) -> tuple[Any, Any
 
 
 def test_a_model_whose_call_has_no_training_argument_computes_as_in_fit(client: Any) -> None:
-    """Keras calls it without the argument, and its dropout drops nothing."""
+    """A model whose `call` has no argument `training` trains as in `fit`: Keras calls it without the argument, so its
+    dropout is inactive.
+    """
     build = subclassed(two_layers, lambda self, x: self.second(self.dropout(self.first(x))))
     rig, expected = as_fit(client, build, sgd, batches(3))
     found = rig.control.snapshot(fence=1).variables
@@ -81,7 +83,9 @@ def unused(self: Any, x: Any) -> Any:
 
 
 def test_a_variable_without_a_gradient_stays_or_is_rejected(client: Any) -> None:
-    """`fit` skips such a variable; decay, Ftrl and constraints would change it."""
+    """A variable without a gradient does not change, as in `fit`, or is rejected if decay, Ftrl or a constraint would
+    change it.
+    """
     import keras
 
     build = subclassed(two_layers, unused)
@@ -100,7 +104,7 @@ def test_a_variable_without_a_gradient_stays_or_is_rejected(client: Any) -> None
 
 
 def test_a_layer_that_only_training_builds_is_rejected(client: Any) -> None:
-    """The servers would not have its variables."""
+    """A layer that only a training step builds is rejected, because the servers would not have its variables."""
 
     def call(self: Any, x: Any, training: bool = False) -> Any:
         return self.first(x) + self.second(x) if training else self.first(x)
@@ -142,7 +146,9 @@ def test_settings_without_effect_are_rejected() -> None:
 
 
 def test_the_numbers_of_the_global_generator_are_each_workers_own() -> None:
-    """`keras.random` without a seed; the trial of a step draws none of them."""
+    """Each worker draws its own numbers from the generator of `keras.random` without a seed; the trial of a step draws
+    none.
+    """
     import keras
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
@@ -168,7 +174,7 @@ def test_the_numbers_of_the_global_generator_are_each_workers_own() -> None:
 
 
 def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:
-    """As a variational autoencoder, whose data are inputs only."""
+    """A model that only has losses, as a variational autoencoder, needs no labels."""
     import keras
 
     class Penalty(keras.layers.Layer):  # type: ignore[misc]
@@ -193,7 +199,7 @@ def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:
 
 
 def test_a_layer_that_assigns_a_trained_weight_is_rejected(client: Any) -> None:
-    """The servers would go on from the weight as it was."""
+    """A layer that assigns a trained weight is rejected, because the servers would ignore the assignment."""
     import keras
 
     def build() -> Any:

@@ -1,4 +1,4 @@
-"""Asynchronous updates on both members of a shard: each gets every one, once, whatever became of a reply."""
+"""Asynchronous updates on both members of a shard: each member applies each update once, even if a reply is lost."""
 
 from typing import Any
 
@@ -30,14 +30,14 @@ def started(client: Any, build: Any = small, **training: Any) -> Rig:
 
 
 def bind(rig: Rig, assignment: Assignment) -> Any:
-    """The first worker with these members."""
+    """Return the first worker, bound to these members."""
     updates = rig.workers[0].bind(rig.workers[0]._store.for_assignment(assignment))
     updates.start_session(SESSION)
     return updates
 
 
 def differences(rig: Rig) -> list[str]:
-    """Where a standby differs from its primary."""
+    """Return the variables in which a standby differs from its primary."""
     import tensorflow as tf
 
     from pstraining.runtime.ps.saving.parts import ShardParts
@@ -58,7 +58,7 @@ def differences(rig: Rig) -> list[str]:
 
 
 def steps(rig: Rig) -> list[int]:
-    """Of the primaries and then the standbys."""
+    """Return the steps of the primaries, and then of the standbys."""
     return [record.step for record in rig.store.read()]
 
 
@@ -124,7 +124,9 @@ def test_a_worker_continues_with_only_the_standbys(client: Any) -> None:
 
 
 def test_a_worker_sends_its_update_once(client: Any) -> None:
-    """The primary hands it on: the worker's link carries no more than without standbys."""
+    """A worker sends an update once, to the primary, which forwards it: the worker's link carries no more bytes than
+    without standbys.
+    """
     rig = started(client, large)
     both, alone = rig.workers[0], bind(rig, PRIMARIES)
 
@@ -140,7 +142,9 @@ def test_a_worker_sends_its_update_once(client: Any) -> None:
 
 
 def test_a_worker_starts_while_a_member_is_down(client: Any) -> None:
-    """Its server is no device of the map then, and nothing may be put there."""
+    """A worker can start while a member is down, although the member's server is then no device on which variables
+    could be created.
+    """
     client._wait_for_servers()
     with client._exclusive():
         client.connected = frozenset(range(SHARDS))

@@ -1,4 +1,6 @@
-"""Auto compression on real parameter servers: changes of form lose nothing, and the faster form is chosen."""
+"""Auto compression on real parameter servers: a change of the wire format loses nothing, and the faster format is
+chosen.
+"""
 
 import random
 from collections.abc import Sequence
@@ -18,11 +20,11 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 AUTO = {"push": "Auto", "pull": "Auto"}
 SERVERS = 2 if ALL else 1
-"""Of tests that compare formats; the arbiter tells another server of its choice where workers hold the same bits."""
+"""Servers of tests that compare formats. With two, the arbiter has to announce its choice to the other server."""
 
 
-class Told:
-    """Proposes what it is told, one form after the other, and then the last one for ever."""
+class FixedFormats:
+    """Proposes the given formats in sequence, and then the last one forever."""
 
     def __init__(self, forms: Sequence[int]) -> None:
         self._forms, self._made = list(forms), 0
@@ -39,9 +41,10 @@ class Told:
 
 
 def total_sent(rig: Rig, forms: Sequence[int], *, taken: Sequence[bool], feedback: bool = True) -> float:
-    """How far what came, by TopK or as it is, is from what was wanted; relative, of the worst segment.
+    """Return the relative error of the received sum of gradients in the worst segment, for pushes by TopK or
+    uncompressed.
 
-    A gradient that was not taken is sent again with the next step, as an update that was dropped is.
+    A gradient that was not taken is added to the next one, as that of a dropped update is.
     """
     from pstraining.runtime.compression import codecs
     from pstraining.runtime.compression.push import PushCompressor
@@ -84,7 +87,7 @@ def test_the_residual_is_sent_with_the_next_push_in_either_format(client: Any, s
 
 
 def steady() -> Any:
-    """A model whose gradient does not depend on its parameters, under a loss that is linear in what it returns."""
+    """Return a model whose gradient does not depend on its parameters, for a loss that is linear in its output."""
     import keras
 
     return keras.Sequential([keras.Input((8,)), keras.layers.Dense(300, use_bias=False)])
@@ -123,13 +126,13 @@ def test_a_run_that_changes_formats_ends_like_one_that_does_not(client: Any, mod
         rig.model.assign((path, np.ones_like(value)) for path, value in rig.initial.items())
         rig.initial = rig.model.values()
         if compression:
-            rig.workers[0]._selector = Told(forms)
+            rig.workers[0]._selector = FixedFormats(forms)
         rig.start()
         warm_up(rig, batches(1))
         rig.train(batches(len(forms)))
         return rig.control.snapshot(fence=1).variables
 
-    # The last two are equal: in Sync a form is proposed for the round that follows.
+    # The last two are equal, because in Sync a format is proposed for the round that follows.
     forms = [CODED, CODED, PLAIN, CODED, CODED, CODED, PLAIN, PLAIN]
     container = client.container
     plain = trained(container, forms, {})
@@ -149,7 +152,7 @@ def test_workers_hold_the_same_bits_through_every_change(client: Any) -> None:
     exact = set()
     for _ in range(12):
         for worker in rig.workers:
-            worker._selector = Told([rng.choice([PLAIN, CODED]) for _ in range(4)])
+            worker._selector = FixedFormats([rng.choice([PLAIN, CODED]) for _ in range(4)])
         Crew(rig, [batches(4, seed=rng.randrange(1000)) for _ in range(2)]).join()
         held = [worker._store.model.values() for worker in rig.workers]
         assert len({(worker._step, worker._format) for worker in rig.workers}) == 1
@@ -178,7 +181,7 @@ def test_a_late_worker_first_pulls_everything_in_either_format(client: Any) -> N
         late._step = late._fetch()  # as `step` does
         assert isinstance(late._step, int)
         for worker in rig.workers:
-            worker._selector = Told(forms)
+            worker._selector = FixedFormats(forms)
         Crew(rig, [batches(5, seed=2 * number), batches(5, seed=2 * number + 1)]).join()
         reply = late.step(batches(1, seed=99))
         assert (reply.session_valid, reply.applied) == (True, False)
@@ -193,7 +196,9 @@ def test_a_late_worker_first_pulls_everything_in_either_format(client: Any) -> N
 
 @in_all("tests/training/test_runtime_auto.py::test_workers_hold_the_same_bits_through_every_change")  # 18 s
 def test_one_worker_selects_the_format_of_a_synchronous_step(client: Any) -> None:
-    """Else one that still looks never sees the form that it wants, where another one ends the rounds."""
+    """One worker selects the format of a synchronous step. If every worker explored, one that does not end rounds would
+    never see its format.
+    """
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.05), ps=2, build=large, workers=2, mode="Sync", compression=AUTO)
@@ -202,12 +207,12 @@ def test_one_worker_selects_the_format_of_a_synchronous_step(client: Any) -> Non
     forms = [PLAIN, CODED, CODED, PLAIN, CODED, PLAIN, PLAIN, CODED]
     seen: list[int] = []
 
-    class Decider(Told):
+    class Decider(FixedFormats):
         def note(self, form: int, seconds: float, *, step: int) -> None:
             super().note(form, seconds, step=step)
             seen.append(form)
 
-    rig.workers[0]._selector, rig.workers[1]._selector = Decider(forms), Told([PLAIN])
+    rig.workers[0]._selector, rig.workers[1]._selector = Decider(forms), FixedFormats([PLAIN])
     Crew(rig, [batches(9, seed=0), batches(9, seed=1)]).join()
     assert seen[1:] == forms, "a round has the form that was wished for in the one before"
 
@@ -234,7 +239,7 @@ def test_a_round_without_a_gradient_is_pulled_like_any_other(client: Any, pull: 
         non_finite="Skip",
     )
     rig.start()
-    rig.workers[0]._selector = Told([CODED])
+    rig.workers[0]._selector = FixedFormats([CODED])
     rig.train(batches(3))
     x, y = batches(1)[0]
     reply = rig.step((tf.fill(x.shape, float("nan")), y))
@@ -248,14 +253,16 @@ def test_a_round_without_a_gradient_is_pulled_like_any_other(client: Any, pull: 
 
 @in_soak
 def test_parameters_are_pulled_from_one_step(client: Any) -> None:
-    """A worker that begins while others make a step must hold what they hold, or later moves are added to a mixture."""
+    """Parameters are pulled from one step. A worker that starts during a step must hold the same parameters as the
+    others, as later moves are added to them.
+    """
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.05), ps=2, build=large, workers=2, mode="Sync", compression=AUTO)
     rig.start()
     ahead, late = rig.workers
     rig.store.deregister(1, 1)
-    ahead._selector = Told([CODED])
+    ahead._selector = FixedFormats([CODED])
     rig.train(batches(3))
     looked = late._look
     pulls: list[int] = []
@@ -289,14 +296,16 @@ def test_auto_trains_with_either_format(client: Any, mode: str) -> None:
     rig = Rig(client, lambda: keras.optimizers.Adam(3e-3), ps=SERVERS, build=large, mode=mode, compression=AUTO)
     rig.start()
     warm_up(rig, batches(1))
-    rig.workers[0]._selector = Told([PLAIN, CODED, CODED, PLAIN] * 15)
+    rig.workers[0]._selector = FixedFormats([PLAIN, CODED, CODED, PLAIN] * 15)
     (one,) = batches(1)
     losses = [rig.step(one).loss for _ in range(60)]
     assert losses[-1] < 0.3 * losses[0]
 
 
 def test_a_fast_link_needs_no_codec(client: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """On the loopback interface of this machine, for a model of 6.5 MB: it looks, says so, and continues without."""
+    """Auto compression leaves a model of 6.5 MB uncompressed on a fast link, this machine's loopback interface, and
+    reports that it has explored.
+    """
     import json
 
     import keras

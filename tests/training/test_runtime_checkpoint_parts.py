@@ -1,4 +1,4 @@
-"""Servers write and read the large tensors of a checkpoint themselves, where they reach its folder."""
+"""Servers that reach a checkpoint's folder write and read the checkpoint's large tensors themselves."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ TABLES = {"model/items", "slot/momentum/items"}
 
 
 def model() -> Any:
-    """A table and a dense tensor that are large, and small tensors."""
+    """Return a model with a large table, a large dense tensor, and small tensors."""
     import keras
 
     from pstraining.runtime import Embedding
@@ -47,7 +47,7 @@ def rig_of(client: Any, ps: int, **options: Any) -> Rig:
 
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several files for each part of a table, in place of those that no small model has."""
+    """Limit the size of files, so that even a small table has several of them."""
     from pstraining.runtime.chief.state import file_plan
 
     monkeypatch.setattr(file_plan, "FILE_BYTES", FILE)
@@ -62,7 +62,7 @@ def trained(client: Any, ps: int, number: int = 4, **options: Any) -> Rig:
 
 
 def trained_on_two(shared: Callable[..., Rig]) -> Rig:
-    """The rig that tests of this file share, after the same steps."""
+    """Return the rig that the tests of this file share, after the same steps."""
     rig = shared(momentum, ps=2, build=model, loss="binary_crossentropy")
     rig.train(batches(4, seed=0))
     return rig
@@ -78,7 +78,7 @@ def checkpoints_of(rig: Rig, folder: Path) -> Checkpoints:
 
 
 def ways(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
-    """Who has written and read large tensors, as reported since the last call."""
+    """Return the writers and readers of large tensors, as reported since the last call."""
     found = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
     return [(event["what"], event["by"]) for event in found if event["event"] == "checkpoint_way"]
 
@@ -90,13 +90,15 @@ def ways(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
         lambda target: target == 2,
         in_all(
             "tests/training/test_runtime_checkpoint_parts.py::test_servers_write_and_read_tables_on_any_number_of_them"
-        ),  # onto as many servers
+        ),  # onto the same number of servers
     ),
 )
 def test_servers_write_and_read_tables_on_any_number_of_them(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: int
 ) -> None:
-    """No row passes through the chief, and training continues beside the writing."""
+    """Servers write and read tables, on any number of servers: no row passes through the chief, and training continues
+    meanwhile.
+    """
     first = trained(client, 3)
     before, moved = first.control.snapshot(fence=1), list[int]()
 
@@ -142,7 +144,7 @@ def test_servers_write_and_read_tables_on_any_number_of_them(
 
 @pytest.fixture
 def of_the_chief(tmp_path: Path) -> Iterator[Path]:
-    """A folder that only this process reaches, by a descriptor of its own."""
+    """Return a folder that only this process can open, by one of its descriptors."""
     opened = os.open(tmp_path, os.O_RDONLY)
     own = fcntl.fcntl(opened, fcntl.F_DUPFD, 700)
     yield Path(f"/proc/self/fd/{own}")
@@ -158,7 +160,10 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also what servers wrote where they reached it, and what one can no longer read in the middle of a restore."""
+    """The chief writes and reads a folder that servers do not reach.
+
+    It also reads files that servers wrote earlier, and the files that one server cannot read during a restore.
+    """
     from pstraining.runtime.chief.state import server_files
 
     rig = trained_on_two(shared)
@@ -201,7 +206,7 @@ def foreign(path: Path) -> None:
 
 
 def test_a_damaged_file_gives_way_to_the_checkpoint_before(shared: Callable[..., Rig], tmp_path: Path) -> None:
-    """Whether servers read it or the chief."""
+    """A damaged file makes the previous checkpoint the restored one, whether servers or the chief read it."""
     rig = trained_on_two(shared)
     save(rig, checkpoints_of(rig, tmp_path))
     rig.train(batches(1, seed=1))
@@ -222,7 +227,9 @@ def test_a_damaged_file_gives_way_to_the_checkpoint_before(shared: Callable[...,
 def test_what_ends_a_save_by_the_servers(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A full disk, and a chief whose copy another one has released; a lost server ends one save, and not all."""
+    """A full disk, a lost server, and a copy that another chief has released each end a save by the servers. Only the
+    loss ends a single save.
+    """
     from pstraining.runtime.chief.errors import FencedError
     from pstraining.runtime.chief.state import server_files
     from pstraining.runtime.transport.client import ShardLostError
@@ -230,7 +237,7 @@ def test_what_ends_a_save_by_the_servers(
     def lost(*_: Any) -> Any:
         raise ShardLostError("ABORTED: Stale file handle", 0)
 
-    rig = trained(client, 2)  # of its own: another has given up on servers that reach no folder
+    rig = trained(client, 2)  # its own rig: another one no longer lets servers try that reach no folder
     with rig.control.copied(fence=1, wait=wait) as state:
         good, full = tmp_path / "good", tmp_path / "full"
         for folder in (good, full):

@@ -1,4 +1,6 @@
-"""A state that is saved and restored in pieces: bit for bit as in one, bounded in the chief, and safe when it dies."""
+"""A state that is saved and restored in pieces is bit-equal, needs bounded memory in the chief, and survives the
+chief's crash.
+"""
 
 import itertools
 from pathlib import Path
@@ -15,12 +17,12 @@ from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 PIECE = 1024
-"""Bytes: less than the tables of 7 rows for each of 8 columns, and than the larger dense tensor."""
+"""Bytes of a piece: fewer than the tables have, with 7 rows for each of 8 columns, and than the larger dense tensor."""
 ROWS, WIDTH = 200, 8
 
 
 def model() -> Any:
-    """A table and a dense tensor that are cut into pieces, and small tensors that are not."""
+    """Return a model with a table and a dense tensor that are cut into pieces, and small tensors that are not."""
     import keras
 
     from pstraining.runtime import Embedding
@@ -53,7 +55,7 @@ def rig_of(client: Any, ps: int) -> Rig:
 
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small pieces, in place of those that no small model has."""
+    """Limit the size of pieces, so that even a small model has several of them."""
     from pstraining.runtime.chief.state import state_admin
     from pstraining.runtime.ps.saving import parts
 
@@ -69,7 +71,7 @@ def assert_same(state: Any, expected: State) -> None:
 
 
 def kept(rig: Rig) -> list[bool]:
-    """Whether each server keeps a part of a copy."""
+    """Return for each server whether it holds a part of a copy."""
     import tensorflow as tf
 
     def look() -> list[Any]:
@@ -82,7 +84,7 @@ def kept(rig: Rig) -> list[bool]:
 
 
 def at_once(rig: Rig) -> State:
-    """The state in one call, without a copy on the servers."""
+    """Return the state, read in one call, without a copy on the servers."""
     from pstraining.runtime.chief.state import state_admin
     from pstraining.runtime.ps.record import RecordField
 
@@ -101,7 +103,9 @@ def wait() -> None:
 def test_a_state_of_any_size_passes_through_the_chief_in_pieces(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Saved from three servers while they train on, and restored onto two: what it was when it was copied."""
+    """A state of any size passes through the chief in pieces. It is copied on three servers while they train, and
+    restored onto two.
+    """
     first = rig_of(client, 3)
     first.start()
     Crew(first, [batches(4, seed=0)]).join()
@@ -141,7 +145,7 @@ def test_a_state_of_any_size_passes_through_the_chief_in_pieces(
 
 @pytest.mark.usefixtures("pieces")
 def test_tables_are_copied_while_steps_change_them(client: Any) -> None:
-    """With a step between any two ranges, the copy is the state at its end."""
+    """Tables are copied while steps change them: with a step after every range, the copy is the state at its end."""
     rig = rig_of(client, 2)
     rig.start()
     coming = itertools.cycle(batches(10, seed=0))
@@ -196,7 +200,7 @@ def test_two_saves_are_never_mixed(client: Any) -> None:
 
 
 class Cut:
-    """A checkpoint that cannot be read to its end, as if the chief died."""
+    """A checkpoint that cannot be read to its end, as if the chief crashed."""
 
     def __init__(self, state: Any, pieces: int) -> None:
         self._state, self._left = state, pieces

@@ -1,4 +1,6 @@
-"""Clipping by norm on real parameter servers: of the mean gradient, equal to one process on all batches together."""
+"""Clipping by norm on real parameter servers: the mean gradient is clipped as in one process that trains on all
+batches.
+"""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from tests.training.test_runtime_loss_scale import half_precision, prepared, tra
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 STEPS = 4
 LIMITS = {"clipnorm": 0.02, "global_clipnorm": 0.05, "clipvalue": 0.002}
-"""Every step exceeds them."""
+"""Limits that every step exceeds."""
 
 
 def sgd(name: str, momentum: float = 0.9) -> Callable[[], Any]:
@@ -42,7 +44,7 @@ def with_a_cut_tensor() -> Any:
 
 @pytest.fixture
 def rigs(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes rigs, and closes the connections of their workers, which may be silent while they trace functions."""
+    """Create rigs, and close the connections of their workers, which may be silent while they trace functions."""
     monkeypatch.setattr(ring_transport, "SILENT_BEATS", 600)
     with ExitStack() as stack:
 
@@ -57,7 +59,7 @@ def rigs(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def alone(rig: Rig, build: Callable[[], Any], make: Callable[[], Any], steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """The variables of one process's model that trains on the batches of each step together."""
+    """Return the variables of one process's model that trains on all batches of each step."""
     import tensorflow as tf
 
     found = prepared(rig, build, make, "sparse_categorical_crossentropy")
@@ -68,7 +70,7 @@ def alone(rig: Rig, build: Callable[[], Any], make: Callable[[], Any], steps: Se
 def mean_of_clipped(
     rig: Rig, build: Callable[[], Any], name: str, steps: Sequence[Sequence[Any]], momentum: float = 0.9
 ) -> list[Any]:
-    """The variables after steps by the mean of gradients of which each is clipped by itself."""
+    """Return the variables after steps by the mean of gradients that are clipped separately."""
     import keras
     import tensorflow as tf
 
@@ -124,7 +126,7 @@ def test_the_mean_is_clipped_as_in_one_process(rigs: Any, name: str, mode: str, 
     ),
 )
 def test_table_rows_count_towards_the_norm(rigs: Any, name: str, mode: str) -> None:
-    """Without momentum, which would move rows that are not touched."""
+    """Rows of tables count towards the norm. The optimizer has no momentum, which would move untouched rows."""
     make, build = sgd(name, momentum=0.0), in_float64(embedding.ours())
     rig = rigs(make, build, ps=2, workers=2, loss="binary_crossentropy", mode=mode)
     shares = [embedding.batches(STEPS, seed=worker) for worker in range(2)]
@@ -144,7 +146,9 @@ def test_accumulated_batches_are_clipped_together(rigs: Any) -> None:
 
 @pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm"])
 def test_clipping_norms_with_optimizer_accumulation_is_rejected(name: str) -> None:
-    """They are norms of what it has accumulated."""
+    """Clipping by norm together with the optimizer's own accumulation is rejected, because the norms would be those of
+    accumulated gradients.
+    """
     import keras
 
     with pytest.raises(optimizer.OptimizerError, match="cannot be used with gradient_accumulation_steps"):
@@ -152,7 +156,9 @@ def test_clipping_norms_with_optimizer_accumulation_is_rejected(name: str) -> No
 
 
 def test_each_process_clips_its_part_by_the_norms_over_all_processes() -> None:
-    """Of two optimizers, one with a norm for all of its variables, on servers that share tensors and hold tables."""
+    """The global norm of one of two optimizers covers its parts on all servers; the other clips each tensor by its own
+    norm.
+    """
     import keras
     import tensorflow as tf
 
@@ -191,12 +197,12 @@ def test_each_process_clips_its_part_by_the_norms_over_all_processes() -> None:
 
 
 WORKERS = 2 if ALL else 1
-"""Of pairs of servers that clip: tracing takes twice as long for two."""
+"""Workers of pairs of servers that clip: tracing takes twice as long for two."""
 MESSAGES = rounds_messages(random.Random(0), clips=True, workers=WORKERS)
 
 
 def test_members_clip_alike_after_any_loss_during_a_round(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The norms are those of the attempt, whatever call comes late or again."""
+    """All members clip by the norms of the attempt, after any loss and with any late or repeated call."""
     import tensorflow as tf
 
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
@@ -226,7 +232,9 @@ def test_members_clip_alike_after_any_loss_during_a_round(cluster: Any, monkeypa
 def test_steps_are_clipped_alike_after_any_loss_at_any_time(
     cluster: Any, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Hybrid the norm is of the workers' dense gradients and of the rows of tables together."""
+    """After any loss, members clip steps alike. In Hybrid the norm covers the workers' dense gradients and the rows of
+    tables.
+    """
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
     monkeypatch.setattr(ring_transport, "SILENT_BEATS", 600)
     cluster.container = f"test.clipped.{mode}"
@@ -247,7 +255,9 @@ def test_steps_are_clipped_alike_after_any_loss_at_any_time(
 
 @in_all("tests/training/test_runtime_clipping.py::test_members_clip_alike_after_any_loss_during_a_round")
 def test_a_late_server_clips_by_the_decided_norms(rigs: Any, client: Any) -> None:
-    """The arbiter has applied the step when the worker dies; the chief has the other server follow."""
+    """A late server clips by the decided norms. The worker dies after the arbiter has applied the step, and the chief
+    lets the other server follow.
+    """
     import tensorflow as tf
 
     from pstraining.runtime.updates.gradients import ShardGradient
@@ -287,7 +297,7 @@ def halves() -> Any:
 @in_all("tests/training/test_runtime_clipping.py::test_the_mean_is_clipped_as_in_one_process")
 @pytest.mark.parametrize("mode", ["Sync", "Hybrid"])
 def test_norms_are_taken_of_unscaled_gradients(rigs: Any, mode: str) -> None:
-    """Steps that overflow are left out, and halve the scale."""
+    """Norms are computed of unscaled gradients: a step that overflows is skipped, and halves the scale."""
     import keras
 
     def scaled() -> Any:
@@ -305,7 +315,9 @@ def test_norms_are_taken_of_unscaled_gradients(rigs: Any, mode: str) -> None:
 @in_all("tests/training/test_runtime_clipping.py::test_the_mean_is_clipped_as_in_one_process")
 @pytest.mark.parametrize("mode", ["Sync", "Hybrid"])
 def test_a_step_with_a_non_finite_norm_is_skipped(rigs: Any, mode: str) -> None:
-    """The gradients are: Keras would make parameters that are not numbers."""
+    """A step with a non-finite norm is skipped, although its gradients are finite; Keras would produce parameters that
+    are NaN.
+    """
     import keras
     import tensorflow as tf
 

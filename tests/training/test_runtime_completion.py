@@ -1,4 +1,4 @@
-"""A program that is run again where it has finished, and one whose disk is full."""
+"""A finished program that is run again, and a program whose disk is full."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every checkpoint's files, with the time of their writing."""
+    """Return every checkpoint's files, with the time of their last change."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
         for path in sorted(folder.glob("ckpt-*/*"))

@@ -16,12 +16,12 @@ from tests.support.worker_threads import Crew
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 PS = 2 if ALL else 1
-"""Servers: each codes its own segments, and tracing takes twice as long for two."""
+"""Number of servers: each encodes its own segments, and tracing takes twice as long for two."""
 CREW = 3 if ALL else 2
-"""Workers of whom a step needs all but one."""
+"""Number of workers, of which a step needs all but one."""
 CODED = [Name.BF16, Name.INT8, Name.ONE_BIT, Name.TOP_K]
 BYTES = {Name.BF16: 2.0, Name.INT8: 1.02, Name.ONE_BIT: 0.13, Name.TOP_K: 0.05}
-"""At most so many bytes an element, for long vectors; TopK of ten in a thousand."""
+"""Upper bound of bytes per element for long vectors; TopK keeps ten of a thousand elements."""
 
 
 def codec(name: Name, permille: int = 10) -> Any:
@@ -55,7 +55,7 @@ def test_the_compression_error_is_bounded(name: Name, seed: int, size: int) -> N
         assert (lost <= np.abs(x.numpy()) / 256).all()
     elif name is Name.INT8:
         assert lost.max() <= largest / 254 * 1.001
-    else:  # a compressor in the sense of error feedback: it takes some of the vector away
+    else:  # a compressor in the sense of error feedback: the error is smaller than the vector
         assert (lost**2).sum() < (x.numpy() ** 2).sum()
 
 
@@ -69,7 +69,9 @@ def test_a_codec_sends_no_more_bytes_than_its_bound(name: Name) -> None:
 @pytest.mark.parametrize("name", CODED)
 @pytest.mark.parametrize("size", [1024, 70_000, 3_000_001])
 def test_plans_use_the_bytes_that_are_sent(name: Name, size: int) -> None:
-    """Of TopK nearly: what is kept goes by a sample's threshold."""
+    """Plans use the number of bytes that are sent. For TopK it is approximate, because the threshold comes from a
+    sample.
+    """
     sent = sum(part.numpy().nbytes for part in codec(name).encode(vector(1, size)))
     assert sent == pytest.approx(encoded(name, size), rel=0.15 if name is Name.TOP_K else 0)
 
@@ -96,7 +98,7 @@ def test_equal_values_are_not_withheld_for_ever() -> None:
         lambda name, feedback: feedback,
         in_all(
             "tests/training/test_runtime_compression.py::test_error_feedback_sends_everything_in_the_end"
-        ),  # what it is for
+        ),  # the reason for error feedback
     ),
 )
 def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, feedback: bool) -> None:
@@ -105,7 +107,7 @@ def test_error_feedback_sends_everything_in_the_end(client: Any, name: Name, fee
     from pstraining.runtime.compression.push import PushCompressor
 
     rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=PS, build=large)
-    # As many rounds as it takes to send everything once, and some more.
+    # Enough rounds to send every element once, and some more.
     permille, rounds = (10, 120) if ALL else (50, 24)
     wire = PushCompressor(rig.store, [codec(name, permille)], feedback=feedback)
     vectors: list[list[Any]] = [
@@ -158,7 +160,7 @@ def test_workers_hold_the_servers_shadow_bit_for_bit(client: Any, name: Name) ->
 
 
 def with_one_to_spare(client: Any, compression: dict[str, str]) -> Rig:
-    """Workers, of whom a step needs all but one."""
+    """Return workers of which a step needs all but one."""
     import keras
 
     rig = Rig(

@@ -1,4 +1,4 @@
-"""What a new connection to the servers does, and what it leaves behind."""
+"""A new connection to the servers, and the resources that a former one leaves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 BRANCHES = 100
 ROUNDS, EACH = 2, FULL_RESET_EVERY if ALL else 3
 GROWTH = 1.0
-"""Megabytes for each connection. It is 0.05 here, and 4 where servers keep what they had for all connections."""
+"""Upper bound of megabytes per connection. It is 0.05 here, and 4 where servers keep all former functions."""
 
 
-@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # memory of many connections
+@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # the memory of many connections
 def test_servers_free_the_functions_of_former_connections(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
@@ -46,13 +46,16 @@ def test_servers_free_the_functions_of_former_connections(client: Any, monkeypat
         lambda ps: ps == 4,
         in_all(
             "tests/training/test_runtime_connection.py::test_a_server_whose_first_operation_fails_gets_a_new_context"
-        ),  # of several
+        ),  # of several servers
     ),
 )
 def test_a_server_whose_first_operation_fails_gets_a_new_context(
     client: Any, ps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a connection that was cut in vain is remembered: with the third time in vain the process ends."""
+    """A server whose first operation fails gets a new context.
+
+    Failed reconnections count: after the third one the process ends.
+    """
     import tensorflow as tf
     from tensorflow.python.eager import context
 

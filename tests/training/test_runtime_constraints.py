@@ -1,4 +1,4 @@
-"""Constraints of variables: they hold after each step, as in `fit`, on any number of servers."""
+"""Constraints of variables hold after each step, as in `fit`, on any number of servers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 
 
 def tight(w: Any) -> Any:
-    """A constraint of the program's own that needs the whole tensor."""
+    """A custom constraint that needs the whole tensor."""
     import keras
 
     return w / keras.ops.maximum(1.0, keras.ops.max(keras.ops.abs(w)) * 4)

@@ -1,4 +1,4 @@
-"""A worker's batches, where iterators end slowly."""
+"""A worker's batches, with iterators that end slowly."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ DEVICE = "CPU:0"
 
 
 class Tuned:
-    """Datasets of two batches whose iterators take long to end, as TensorFlow's do whose tuner sleeps."""
+    """Datasets of two batches whose iterators take long to end, as those of TensorFlow do while their tuner sleeps."""
 
     def __init__(self) -> None:
         self.ending, self.may_end, self.ended = threading.Event(), threading.Event(), threading.Event()
 
     def open(self, position: int) -> Iterator[Any]:
-        """The batches of a piece."""
+        """Return the batches of a split."""
         outer = self
 
         class Batches:
@@ -68,7 +68,9 @@ def test_no_worker_waits_for_the_end_of_an_iterator(make: Callable[[Tuned], Call
 
 
 def test_a_different_dataset_starts_at_once(client: Any) -> None:
-    """When a job is scaled: what was drawn ahead for a trial, and the rest of the former dataset, are left."""
+    """A different dataset starts at once when a job is scaled. Batches that were prefetched for a trial, and the rest
+    of the former dataset, are dropped.
+    """
     parts = iter(["former", "new"])
 
     def make() -> Any:
@@ -98,7 +100,9 @@ def test_an_infinite_split_is_rejected(client: Any) -> None:
 
 
 def test_arrays_are_no_batches(client: Any) -> None:
-    """Their elements are samples, and `iter` would take them; a PyDataset's epochs would not be noticed."""
+    """Arrays are rejected as batches, because `iter` would return samples; a PyDataset is rejected because its epochs
+    would go unnoticed.
+    """
     import keras
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""A batch on several devices of one worker, without servers: parts, statistics, seeds and what is refused."""
+"""A batch on several devices of one worker, without servers: division, statistics, seeds, and rejected programs."""
 
 import threading
 from typing import Any
@@ -13,7 +13,7 @@ DEVICES = ("CPU:1", "CPU:2")
 
 
 def passed(model: Any, batch: Any, devices: Any = DEVICES) -> Any:
-    """Loss, gradients and touched rows."""
+    """Return loss, gradients and touched rows."""
     import tensorflow as tf
 
     from pstraining.runtime.model import data_parallel
@@ -65,7 +65,7 @@ def test_dropout_differs_between_devices_and_steps() -> None:
         one_device = passed(model, batch, DEVICES[:1])[1][0].numpy()[0]
         masks.append(one_device)
     assert len({tuple(mask != 0) for mask in masks}) == len(masks)
-    assert (masks[0] != 0).mean() > 0.6  # of two masks that are equal, half
+    assert (masks[0] != 0).mean() > 0.6  # half of two masks are equal by chance
 
 
 def test_sparse_tensors_are_rejected() -> None:
@@ -97,7 +97,7 @@ def test_the_next_batch_is_prefetched_to_the_device() -> None:
     x, y, text = first
     assert x.device.endswith("CPU:1")
     assert all(kept.device.endswith("CPU:0") for kept in (y, text))
-    assert read.acquire(timeout=60)  # the second batch, or the end after it, is read by now
+    assert read.acquire(timeout=60)  # the second batch, or the end after it, has been read by now
     following: list[Any] = [drawn.draw(1).batches[0] for _ in range(3)]
     values = [float(batch[0][0]) for batch in following]
     assert values == [1.0, 0.0, 1.0]

@@ -1,4 +1,4 @@
-"""The compute device, for which logical CPU devices stand in: what runs there, what crosses, and equal results."""
+"""The compute device, for which logical CPU devices stand in: its operations, the copies to it, and equal results."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def adam() -> Any:
 
 
 def on_device(client: Any, made: Any) -> Any:
-    """Batches on the device that computes, as a worker's input pipeline leaves them."""
+    """Put batches on the computing device, as a worker's input pipeline does."""
     import tensorflow as tf
 
     with tf.device(client.compute):
@@ -50,7 +50,9 @@ def on_device(client: Any, made: Any) -> Any:
     ids=["Async", "Sync", "Sync Int8", "Async hot", "Sync hot"],
 )
 def test_the_device_computes_and_data_crosses_once_each_way(client: Any, settings: Any, fetches: int) -> None:
-    """In a worker's first step; in rounds it also fetches the parameters before."""
+    """A worker's first step computes on the device, and data crosses once in each direction; with rounds, the worker
+    also fetches the parameters first.
+    """
     from pstraining.runtime.compression.codecs import is_coded
 
     with computing_on(client, "CPU:1"):
@@ -80,7 +82,7 @@ def assert_as_on_one_cpu(
     rtol: float,
     atol: float,
 ) -> None:
-    """A rig that is made and trained while these devices compute ends with the values of one on CPU:0."""
+    """Demand that a rig that is created and trained on these devices ends with the values of one on CPU:0."""
     ends: list[dict[str, Any]] = []
     initial = None
     for number, used in enumerate((("CPU:0",), devices)):
@@ -121,10 +123,11 @@ def test_another_device_gives_the_same_parameters(client: Any, settings: Any) ->
 
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_several_devices_equal_one(client: Any) -> None:
-    """With batches of unequal parts, of fewer samples than devices, and gradients that are clipped together.
+    """Several devices give the parameters of one: with unequal parts, fewer samples than devices, and gradients that
+    are clipped together.
 
-    Keras computes the loss in float32, whatever the model's type: the optimizer is linear in the gradient, where Adam
-    turns the rounding of a gradient near zero into a step.
+    Keras computes the loss in float32, whatever the model's type. So the optimizer is linear in the gradient; Adam
+    would turn the rounding of a gradient near zero into a step.
     """
     import keras
 
@@ -175,7 +178,7 @@ def test_xla_compiles_the_pass_of_a_connected_worker(client: Any) -> None:
         made = on_device(client, batches(2))
         with watched() as found:
             rig.train(made)
-    assert not found.devices_of("MatMul")  # it is inside the compiled function
+    assert not found.devices_of("MatMul")  # the operation is inside the compiled function
 
 
 @pytest.mark.parametrize(("pod", "found"), [(None, "true"), ("false", "false")], ids=["by default", "as the pod says"])

@@ -1,4 +1,4 @@
-"""Tables with rows by key on real parameter servers: equal to a dictionary, whatever the number of servers."""
+"""Tables with rows by key on real parameter servers equal a dictionary, for any number of servers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 WIDTH, FEATURES, BATCH = 4, 3, 16
 RATE = 0.05
 PATIENCE = 500
-"""Seconds that workers have on a busy machine, most of which are spent on tracing."""
+"""Seconds that a busy machine's workers may take, mostly for tracing."""
 SLOW = in_all(
     "tests/training/test_runtime_dynamic_embedding.py::test_training_equals_a_dictionary_in_one_process_bit_for_bit"
 )
@@ -40,7 +40,7 @@ def _head(rows: Any) -> Any:
 
 
 def batches(number: int, *, seed: int, universe: int = 60) -> list[Any]:
-    """Keys of which a few are frequent, and some are at the ends of the range."""
+    """Return batches of keys, of which a few are frequent and some are at the ends of the range."""
     import tensorflow as tf
 
     random, found = np.random.default_rng(seed), []
@@ -73,7 +73,7 @@ def in_sync(client: Any, name: str, ps: int, *, workers: int) -> Rig:
 
 
 class Dictionary:
-    """The same training in one process, with a dictionary from keys to rows and their slots."""
+    """Trains the same model in one process, with a dictionary from keys to rows and slots."""
 
     def __init__(self, rig: Rig, name: str) -> None:
         import keras
@@ -90,7 +90,7 @@ class Dictionary:
         self.step = 0
 
     def train(self, of_workers: Any) -> None:
-        """One step on one batch of each worker."""
+        """Train one step on one batch of each worker."""
         import tensorflow as tf
 
         parts, sums = [], dict[int, Any]()
@@ -109,14 +109,14 @@ class Dictionary:
         return sums
 
     def _rows(self, keys: Sequence[int]) -> Any:
-        """The keys' rows, as one tensor."""
+        """Return the keys' rows as one tensor."""
         import tensorflow as tf
 
         begin = self._begin.rows(tf.constant(keys, tf.int64), WIDTH, tf.float32).numpy()
         return tf.constant(np.stack([self.rows.get(key, first) for key, first in zip(keys, begin, strict=True)]))
 
     def _slots(self, keys: Sequence[int], *begin: float) -> list[Any]:
-        """The slots of the keys' rows, a tensor of each, with the values with which they begin."""
+        """Return the slots of the keys' rows, one tensor per slot; new keys have the slots' initial values."""
         import tensorflow as tf
 
         fresh = [np.full(WIDTH, value, np.float32) for value in begin]
@@ -136,7 +136,7 @@ class Dictionary:
         return found, dict(zip(unique.numpy().tolist(), tf.convert_to_tensor(of_rows).numpy(), strict=True))
 
     def _update(self, keys: Sequence[int], gradient: Any) -> None:
-        """Keras's arithmetic, for some rows."""
+        """Apply Keras's arithmetic to some rows."""
         import tensorflow as tf
 
         rows, rate = self._rows(keys), tf.constant(RATE)
@@ -161,12 +161,12 @@ class Dictionary:
             self.slots |= dict(zip(keys, map(list, columns), strict=True))
 
     def by_key(self) -> dict[int, list[Any]]:
-        """The row of each key, and then its slots."""
+        """Return for each key its row and then its slots."""
         return {key: [row, *self.slots.get(key, ())] for key, row in self.rows.items()}
 
 
 def by_key(state: Any) -> dict[int, list[Any]]:
-    """The row of each key, and then its slots."""
+    """Return for each key its row and then its slots."""
     keys = state.variables["items/keys"]
     assert len(set(keys.tolist())) == len(keys), "a key has two rows"
     columns = [state.variables["items"], *(state.slots[slot]["items"] for slot in sorted(state.slots))]
@@ -210,7 +210,9 @@ def test_a_pull_inserts_nothing_and_returns_the_row_with_which_a_key_begins(clie
 
 
 def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
-    """Thousands of keys in random portions, so that the arena grows several times."""
+    """Insertions and lookups of thousands of keys in random portions equal a dictionary, while the arena grows several
+    times.
+    """
     import tensorflow as tf
 
     rig = rig_of(client, ps=1)
@@ -252,7 +254,7 @@ def test_insertions_lookups_and_growth_equal_a_dictionary(client: Any) -> None:
 def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In files that the servers wrote."""
+    """A checkpoint of files that servers wrote restores bit-equal onto other numbers of servers."""
     from pstraining.runtime.chief.state import file_plan
 
     monkeypatch.setattr(file_plan, "FILE_BYTES", 512)
@@ -290,7 +292,7 @@ def test_a_restore_replaces_the_rows_that_the_servers_have(client: Any) -> None:
 
 
 def assert_initial(rig: Rig) -> Any:
-    """Some keys have the rows with which they begin; return those rows."""
+    """Demand that some keys have their initial rows; return those rows."""
     import tensorflow as tf
 
     keys = tf.constant(EXTREMES, tf.int64)

@@ -1,4 +1,4 @@
-"""Tables with rows by key on hot standbys: whichever member is lost, training equals a dictionary bit for bit."""
+"""Tables with rows by key on hot standbys: training equals a dictionary bit for bit, whichever member is lost."""
 
 import random
 from typing import Any
@@ -14,12 +14,12 @@ from tests.training.test_runtime_dynamic_embedding import Dictionary, batches, b
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 LOSSES, SHARDS = (20, 2) if ALL else (1, 1)
-"""Functions are made for each shard and after each loss."""
+"""The numbers of losses and of shards; functions are traced for each shard and after each loss."""
 POLICY = {"max_rows": 10 * SHARDS, "min_count": 2, "expire_after": 2}
 
 
 class BoundedDictionary(Dictionary):
-    """With the keys that have rows on each server."""
+    """A dictionary that limits the keys with rows on each server."""
 
     def __init__(self, rig: Rig, name: str) -> None:
         super().__init__(rig, name)
@@ -61,7 +61,7 @@ def school(client: Any, patch: pytest.MonkeyPatch, mode: str, **policy: int) -> 
 
 
 def losses() -> list[tuple[int, int]]:
-    """Shard and member of each loss; the first ones are a primary, and then its successor."""
+    """Return shard and member of each loss; the first ones are a primary and then its successor."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)

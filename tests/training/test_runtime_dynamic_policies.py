@@ -1,4 +1,4 @@
-"""Which keys have rows: what servers keep of random steps equals a reference, place by place."""
+"""The policies of which keys have rows: servers equal a reference, place by place, after random steps."""
 
 import random
 from typing import Any
@@ -18,7 +18,7 @@ STEPS = 60
 
 
 class Server:
-    """The table of one server, step by step, beside its reference."""
+    """One server's table, updated step by step together with its reference."""
 
     def __init__(self, client: Any, **policy: Any) -> None:
         import tensorflow as tf
@@ -35,7 +35,7 @@ class Server:
         home = client.to_local
 
         def update(keys: Any, step: Any) -> Any:
-            """Write its key and the step into each row and slot, as an optimizer would."""
+            """Write its key and the step into each row and slot, in place of an optimizer."""
             kept = tf.reshape(tf.range(tf.size(keys)), [-1, 1])
             places, order = self.table.placed((keys, kept), step)
             marks = tf.cast(
@@ -61,10 +61,10 @@ class Server:
             lambda keys: home(self.shard.fetch_rows(0, keys)), autograph=False, input_signature=integers[:1]
         )
         self.marks: dict[int, list[float]] = {}
-        """What each key's row should have."""
+        """The expected row of each key."""
 
     def train(self, keys: np.ndarray[Any, Any]) -> None:
-        """One step with a gradient for each of these keys; the places are those of the reference."""
+        """Train one step with a gradient for each of these keys, and demand the reference's places."""
         import tensorflow as tf
 
         given = tf.constant(keys, tf.int64), tf.constant(self.step, tf.int64)
@@ -78,7 +78,7 @@ class Server:
         self.step += 1
 
     def check(self, universe: int) -> None:
-        """Rows and slots are those of the last updates; other keys have their initial rows."""
+        """Demand that rows and slots are those of the last updates, and that other keys have their initial rows."""
         import tensorflow as tf
 
         state = by_key(self.rig.control.snapshot(fence=1))
@@ -110,7 +110,7 @@ class Server:
 
 
 def drawn(dice: random.Random, universe: int, most: int) -> np.ndarray[Any, Any]:
-    """A step's keys, of which small ones are more frequent, in any order."""
+    """Return a step's keys in random order, of which small ones are more frequent."""
     keys = {min(int(dice.paretovariate(0.5)) - 1, universe - 1) for _ in range(dice.randrange(most))}
     return np.array(dice.sample(sorted(keys), len(keys)), np.int64)
 
@@ -124,7 +124,9 @@ def dice_of() -> random.Random:
 def test_a_full_table_replaces_the_rows_whose_updates_are_the_oldest(
     client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also in steps with more new keys than the table has places, whose last keys then have no rows."""
+    """A full table replaces the rows with the oldest updates. The last keys of a step with more new keys than places
+    have no rows.
+    """
     server, dice = Server(client, max_rows=25), dice_of()
     for _ in range(STEPS):
         server.train(drawn(dice, 400, 90))
@@ -206,7 +208,7 @@ def test_counts_below_the_minimum_are_restored_onto_other_numbers_of_servers(cli
 
 
 def test_rows_without_updates_expire(client: Any) -> None:
-    """Of keys that had gradients three times; the others are forgotten."""
+    """Rows without updates expire, as do the counts of keys without a row."""
     server, dice = Server(client, expire_after=5, min_count=3, max_rows=60), dice_of()
     expected, candidates = server.expected, server.expected.candidates
     assert candidates is not None
@@ -231,7 +233,9 @@ def test_rows_without_updates_expire(client: Any) -> None:
 
 
 def test_a_step_examines_a_part_of_a_large_table(client: Any) -> None:
-    """All of it within `expire_after` steps, so that a row is removed in twice as many."""
+    """A step examines a part of a large table. The whole table is examined within `expire_after` steps, so a row is
+    removed within twice that number.
+    """
     server = Server(client, expire_after=3)
     server.train(np.arange(5000))
     lengths = []
@@ -255,7 +259,10 @@ def test_of_a_large_table_a_sample_is_compared(client: Any) -> None:
 
 
 def test_a_restore_keeps_the_order_of_the_last_updates(client: Any) -> None:
-    """Onto a server with fewer places, too: it has more rows than its bound then, until new keys come."""
+    """A restore keeps the order of the last updates.
+
+    On a server with fewer places the table exceeds its bound until new keys come.
+    """
     server = Server(client, max_rows=30)
     for begin in (20, 0, 10):
         server.train(np.arange(begin, begin + 10))
@@ -273,7 +280,9 @@ def test_a_restore_keeps_the_order_of_the_last_updates(client: Any) -> None:
 
 
 def test_rows_without_the_steps_of_their_updates_count_as_updated_when_saved(client: Any) -> None:
-    """Of a checkpoint that was saved without `max_rows`."""
+    """Rows of a checkpoint that was saved without `max_rows`, and so without the steps of their updates, count as
+    updated when it was saved.
+    """
     rig = rig_of(client, ps=1)
     rig.start()
     rig.train([])

@@ -1,4 +1,4 @@
-"""Saves of tables with rows by key while asynchronous workers insert: each is of one moment."""
+"""Each save of tables with rows by key is of one moment, while asynchronous workers insert keys."""
 
 import random
 import threading
@@ -17,11 +17,11 @@ from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, batch
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 SAVES = 200 if ALL else 6
 LONGEST_PAUSE = 0.03
-"""Seconds between two saves at most: some updates of both workers."""
+"""Maximum of seconds between two saves: the time of some updates of both workers."""
 
 
 def shares(ended: threading.Event, seed: int) -> Iterator[Any]:
-    """Batches without end, a third of whose keys never came before."""
+    """Yield batches without end, a third of whose keys are new."""
     import tensorflow as tf
 
     dice = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def shares(ended: threading.Event, seed: int) -> Iterator[Any]:
 
 
 def check(state: Any, initializer: Any) -> dict[int, list[Any]]:
-    """Rows and slots have the same keys, and are of one moment; return them by key.
+    """Demand that rows and slots have the same keys and are of one moment; return them by key.
 
     An element has left its first value if, and only if, the optimizer has had a gradient for it.
     """
@@ -81,7 +81,7 @@ def test_saves_at_random_moments_are_of_one_moment_and_restore_bit_equal(client:
 
 
 def halted(share: Sequence[Any], at: int, until: threading.Event) -> Iterator[Any]:
-    """Yield batches; before the one with the number `at`, wait: all 60 are trained while a busy machine saves once."""
+    """Yield batches, and wait before batch number `at`: a busy machine may train all 60 during one save."""
     for number, batch in enumerate(share):
         if number == at:
             assert until.wait(PATIENCE), "no save had a row"
@@ -103,7 +103,9 @@ def halted(share: Sequence[Any], at: int, until: threading.Event) -> Iterator[An
 def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_insert(
     client: Any, policy: dict[str, int]
 ) -> None:
-    """With a policy, rows also move while workers fetch them."""
+    """A save in Async has the same keys in rows and slots while workers insert keys. With a policy, rows also move
+    while workers fetch them.
+    """
     rig = rig_of(client, workers=2, mode="Async", build=lambda: model(**policy))
     rig.start()
     parts = [batches(60, seed=worker, universe=5000) for worker in range(2)]
@@ -128,7 +130,9 @@ def test_in_async_a_save_has_the_same_keys_in_rows_and_slots_while_workers_inser
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_rows_begin_uniform_and_uncorrelated_in_every_precision(dtype: str) -> None:
-    """Also those of keys in sequence, and their elements among each other."""
+    """Initial rows are uniform and uncorrelated in every precision, also for consecutive keys, and among the elements
+    of a row.
+    """
     import tensorflow as tf
 
     from pstraining.runtime.model.embeddings.dynamic_rows import RowInitializer
@@ -140,7 +144,8 @@ def test_rows_begin_uniform_and_uncorrelated_in_every_precision(dtype: str) -> N
     assert 0.1499 < found.max() < 0.1505  # bfloat16 rounds it up
     shares = np.histogram(found, 10, (-0.05, 0.15))[0] / found.size
     np.testing.assert_allclose(shares, 0.1, atol=0.01)
-    for table, most in ((found.T, 0.1), (found[:200], 0.85)):  # elements over keys, and keys over elements
+    # correlations of elements over keys, and of keys over elements
+    for table, most in ((found.T, 0.1), (found[:200], 0.85)):
         correlations = np.corrcoef(table)
         np.fill_diagonal(correlations, 0)
         assert np.abs(correlations).max() < most

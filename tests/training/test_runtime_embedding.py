@@ -1,4 +1,4 @@
-"""Embedding tables on real parameter servers: equal to Keras's own layer, and only touched rows move."""
+"""Embedding tables on real parameter servers equal Keras's own layer, and only touched rows change."""
 
 import os
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from tests.support.worker_threads import Crew
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 ROWS, WIDTH, FEATURES = 50, 4, 3
 SERVERS = 2 if ALL else 1
-"""Of tests whose subject is not the division of rows among servers."""
+"""Servers of tests whose subject is not the division of rows among servers."""
 STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50"))
-"""Updates after which ordered sums are compared; `make soak` takes 200."""
+"""Updates after which ordered sums are compared; `make soak` makes 200."""
 
 
 def clicks(layer: Callable[..., Any], *, twice: bool = True) -> Callable[[], Any]:
-    """A functional model of two tables, one of them used twice, or each of them once."""
+    """Return a functional model of two tables, of which one is used twice, or of which each is used once."""
 
     def build() -> Any:
         import keras
@@ -60,11 +60,11 @@ def batches(number: int, *, seed: int, rows: int = ROWS) -> list[Any]:
 def alone(
     rig: Rig, make: Callable[[], Any], steps: Any, *, build: Callable[[], Any] | None = None, ordered: bool = False
 ) -> dict[str, Any]:
-    """Values by path after the same updates of Keras's own layers in one process.
+    """Return the values by path after the same updates of Keras's own layers in one process.
 
     Args:
-        rig: gives the initial values.
-        make: the optimizer.
+        rig: has the initial values.
+        make: creates the optimizer.
         steps: the batches of every update.
         build: the model with Keras's own layers; without, that of `clicks` in double precision.
         ordered: add the gradients of the batches in their order, in place of one gradient of all of them.
@@ -73,7 +73,7 @@ def alone(
     import tensorflow as tf
     from keras.src.utils import naming
 
-    naming.reset_uids()  # as for the rig's model: layers are numbered by process
+    naming.reset_uids()  # as in the rig's model, because layers are numbered per process
     model = (build or in_float64(clicks(keras.layers.Embedding)))()
     model.compile(optimizer=make(), loss="binary_crossentropy", jit_compile=False)
     paths = {}
@@ -108,7 +108,7 @@ OPTIMIZERS = {
     "Adagrad": lambda: _keras().Adagrad(0.1),
     "clipped": lambda: _keras().SGD(0.5, clipvalue=0.01),
 }
-"""Those for which a row that is not touched stays as it is."""
+"""Optimizers that leave untouched rows unchanged."""
 
 
 def _keras() -> Any:
@@ -145,7 +145,10 @@ def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode
 @pytest.mark.usefixtures("plain_arithmetic")
 @pytest.mark.parametrize(("name", "ps"), cover(["SGD", "Adagrad"], [1, 2, 3]))
 def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, name: str, ps: int) -> None:
-    """Each table is looked up once: of two uses we add the sums, and TensorFlow all gradients one after the other."""
+    """With ordered sums, tables equal one process bit for bit.
+
+    Each table is looked up once: for two uses we add their sums, and TensorFlow adds all gradients in sequence.
+    """
     import keras
 
     make, build = OPTIMIZERS[name], ours(twice=False)
@@ -167,7 +170,7 @@ def test_optimizers_with_momentum_equal_keras_where_every_row_is_touched(client:
     rig.start()
     steps = [_touching_all(seed) for seed in range(20)]
     Crew(rig, [steps]).join()
-    # Keras takes the weight decay through float32: a value near zero has the error of the larger one that it was.
+    # Keras computes the weight decay in float32: a value near zero has the rounding error of its larger former value.
     equal(rig.control.snapshot(fence=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5, atol=1e-8)
 
 

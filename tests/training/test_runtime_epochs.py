@@ -20,7 +20,7 @@ from tests.training.test_runtime_faults import finished, steps_of, transcript, u
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
 SMALL = {"workers": 1, "ps": 1}
-"""Of a job in which only the chief does something of interest."""
+"""Options of a job in which only the chief is tested."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def job(monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], folder: Path | No
 
 
 def weights_of(weights: Iterable[Any]) -> Any:
-    """As `fit_program` notes them down."""
+    """Return the weights that `fit_program` has recorded."""
     return pytest.approx(float(sum(np.abs(weight).sum() for weight in weights)), rel=1e-6)
 
 
@@ -54,10 +54,10 @@ def weights_of(weights: Iterable[Any]) -> Any:
 def test_every_epoch_is_reported_once_with_its_snapshot(
     mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the last epochs callbacks have set the learning rate to 0."""
+    """Every epoch is reported once with its snapshot. In the last epochs callbacks have set the learning rate to 0."""
     trainer = {"epochs": 6, "steps_per_epoch": 30, "validation_every": 2}
     plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
-    plan["pace"] = 0.06  # so slow that none ends unseen
+    plan["pace"] = 0.06  # so slow that each epoch is observed
     with job(monkeypatch, plan, folder, training={"mode": mode}, **({} if ALL else SMALL)) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
@@ -87,7 +87,7 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
 
 def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {"keras": True, "trainer": {"epochs": 50, "steps_per_epoch": 50}, "pace": 0.02}
-    # In `make test` worker 0 does the chief's duty: a process less traces.
+    # In `make test` worker 0 acts as the chief, so that one process fewer traces.
     with job(monkeypatch, plan, folder, restarts=1, chief=ALL, **SMALL) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.leader
@@ -105,7 +105,7 @@ def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest
     assert all(0 < float(row["accuracy"]) <= 1 for row in rows), "metrics of training, too"
     import keras
 
-    # By its min_delta the first epoch was the best one: its weights are the result, also of a chief that comes later.
+    # By its min_delta the first epoch was the best one: its weights are the result, also for a later chief.
     best = fit_program.notes(folder, "epoch_end")[0]["weights"]
     assert weights_of(keras.saving.load_model(folder / "checkpoints" / "final.keras").get_weights()) == best
     saved = Checkpoints(folder / "checkpoints", keep=3).load(step)
@@ -114,7 +114,7 @@ def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest
     assert keras.saving.load_model(folder / "best.keras").count_params() == 8 * 16 + 16 + 16 * 2 + 2
     if not ALL:  # a second run is tests/training/test_example_digits.py's, too
         return
-    # Run again, on fresh servers: it ends where it ended, and nobody trains or calls back.
+    # Run again on fresh servers, the job ends where it ended, without training and without callbacks.
     with job(monkeypatch, plan, folder, **SMALL) as again:
         assert finished(again) == 0, transcript(again)
         assert again.processes["chief"].events("result")[0]["step"] == step
@@ -145,7 +145,7 @@ def test_a_chief_killed_after_an_early_stop_does_not_train_further(
     "tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step"
 )  # a lost chief in the middle of an epoch
 def test_the_next_chief_continues_the_current_epoch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So slow that training lasts longer than a chief takes to start.
+    # So slow that training lasts longer than the start of a chief.
     plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.08}
     with job(monkeypatch, plan, folder, restarts=1, **SMALL) as run:
         until(run, lambda: len(fit_program.notes(folder, "epoch_end")) >= 2, "two epochs")
@@ -265,7 +265,7 @@ def test_an_epoch_of_assigned_data_is_one_pass_over_it(folder: Path, monkeypatch
         assert finished(run) == 0, transcript(run)
         reported = run.processes["chief"].events("epoch")
     assert [line["epoch"] for line in reported] == [0, 1, 2]
-    # Two workers of 10 pieces of 4 batches an epoch: at least 20 synchronous steps each.
+    # Two workers of 10 splits of 4 batches per epoch: at least 20 synchronous steps each.
     assert [line["step"] >= 20 * (line["epoch"] + 1) - 4 for line in reported] == [True] * 3
 
 
@@ -290,7 +290,9 @@ def test_an_unsupported_callback_is_rejected(name: str, arguments: dict[str, Any
 
 
 def test_tensorboard_without_its_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow does not install it; without the check, the chief fails at the end of the first epoch."""
+    """TensorBoard without its package is rejected. TensorFlow does not install it, and without the check the chief
+    fails at the end of the first epoch.
+    """
     import keras
 
     from pstraining.runtime.chief import refusals

@@ -1,4 +1,4 @@
-"""The model that training leaves: plain Keras loads it, where nobody has heard of this project."""
+"""Plain Keras, without this project's modules, loads the model that training has exported."""
 
 import json
 import os
@@ -28,7 +28,9 @@ print(json.dumps(found))
 
 
 def printed(*command: str) -> Any:
-    """The last line of JSON that a Python process prints; it is forked from a parent without this project's modules."""
+    """Return the last line of JSON that a Python process prints; it is forked from a parent without this project's
+    modules.
+    """
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"}
     run = local.spawn(Task("worker", 0), (), command, environment)
@@ -39,18 +41,20 @@ def printed(*command: str) -> Any:
 
 
 def loaded(folder: Path) -> Any:
-    """What plain Keras predicts with the model of a folder."""
+    """Return plain Keras's predictions with the model of a folder."""
     return all_loaded(folder)[0]
 
 
 def all_loaded(*folders: Path) -> Any:
-    """What plain Keras predicts with the models of folders, in one process."""
+    """Return plain Keras's predictions with the models of folders, in one process."""
     return printed("-c", LOAD, *map(str, folders))
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the models with tables predict where they are exported, and where plain Keras loads them, by name."""
+    """Return the predictions of the models with tables by name, where they are exported and where plain Keras loads
+    them.
+    """
     folder = tmp_path_factory.mktemp("exported")
     expected = printed("-m", "tests.support.exporting", "tables", str(folder))
     names = ["clicks", "keys", "empty"]

@@ -1,4 +1,4 @@
-"""What workers prepare for the next failover while they train."""
+"""The functions that workers prepare for the next failover while they train."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
 
 
 class Updates:
-    """Notes which members it is made ready on."""
+    """Records the members for which it is warmed up."""
 
     def __init__(self) -> None:
         self.prepared: list[Any] = []
@@ -27,10 +27,10 @@ class Updates:
         return self
 
     def warm_up(self, batches: Any) -> None:
-        """Nothing."""
+        """Trace nothing."""
 
     def trace(self, batches: Any) -> None:
-        """Nothing."""
+        """Trace nothing."""
 
     def dry_run(self, batches: Any) -> None:
         self.dry_runs += 1
@@ -44,7 +44,7 @@ def router_of(
     nodes: Callable[[], dict[tuple[int, int], str]] = dict,
     read: Callable[[], None] = lambda: None,
 ) -> FailoverRouter:
-    """The router of a job with two members a shard, without servers."""
+    """Return the router of a job with two members per shard, without servers."""
     monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
     monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(chunks, "is_incremental", lambda _: incremental)
@@ -59,7 +59,9 @@ def router_of(
 
 @pytest.mark.parametrize("incremental", [False, True])
 def test_a_failed_warm_up_is_retried(monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
-    """A call of this thread may fail without anything being lost: nobody else finds out then."""
+    """A failed warm-up is repeated: a call of this thread may fail without the loss of a member, which no other thread
+    would notice.
+    """
     reported, failures = threading.Event(), [ShardLostError("INVALID_ARGUMENT: a handle is gone", 1)] * 2
 
     def nodes() -> dict[tuple[int, int], str]:
@@ -75,7 +77,7 @@ def test_a_failed_warm_up_is_retried(monkeypatch: pytest.MonkeyPatch, incrementa
     found.warm_up(lambda: [])
     assert reported.wait(30)
     assert not failures
-    # Who was primary stands behind the other one while it learns.
+    # A former primary is listed behind the other member while it is a learner.
     assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if incremental else [])]
     assert updates.dry_runs == 2
 
@@ -98,7 +100,7 @@ def test_the_event_survives_a_change_during_the_last_warm_up(
     monkeypatch.setattr(router, "event", lambda name, **_: reported.set())
 
     class Interrupted(Updates):
-        """Something changes while the last of two assignments is prepared."""
+        """The view changes while the last of two assignments is warmed up."""
 
         def dry_run(self, batches: Any) -> None:
             super().dry_run(batches)

@@ -1,6 +1,6 @@
-"""Jobs of real processes that lose one of them: the digits example, killed in every place.
+"""Jobs of real processes that lose a process: the digits example, killed at every place.
 
-Most of them train at a pace and without an end: the processor is free for the processes that come back.
+Most of the jobs train slowly and without an end, which leaves the processor to the returning processes.
 """
 
 import time
@@ -28,7 +28,7 @@ def job(
     more: dict[str, Any] | None = None,
     **options: Any,
 ) -> LocalJob:
-    """The example: with a number of steps as it is, without one at a pace and for ever."""
+    """Return the digits example: at full speed with a number of steps, paced and endless without one."""
     checkpoint = {"path": str(folder), "keep": 3, "intervalSeconds": 1} if folder else None
     training = {**({"steps": steps} if steps else {}), **SPREAD, **(more or {})}
     program = DIGITS if steps else PACED
@@ -48,7 +48,7 @@ def until(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float
 
 
 def unattended(run: LocalJob, condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
-    """Wait until the condition holds, without starting again what was lost."""
+    """Wait until the condition holds, without restarting lost processes."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"no sign of {what}\n{transcript(run)}"
@@ -57,13 +57,13 @@ def unattended(run: LocalJob, condition: Callable[[], Any], what: str, seconds: 
 
 
 def made_since(run: LocalJob, worker: str, steps: int) -> Callable[[], bool]:
-    """Whether a worker has reported so many steps more than it has by now."""
+    """Whether a worker has reported this number of steps since this call."""
     before = steps_of(run, worker)
     return lambda: steps_of(run, worker) >= before + steps
 
 
 def checkpoint_since(chief: LocalProcess, moment: float) -> Callable[[], bool]:
-    """Whether a chief has written one after that time."""
+    """Whether a chief has written a checkpoint after that time."""
     return lambda: any(line["time"] > moment for line in chief.events("checkpoint"))
 
 
@@ -112,7 +112,7 @@ def test_a_lost_server_is_restored_from_the_newest_readable_checkpoint(tmp_path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJob]:
-    """A job that keeps training, and whose small model is on the first of three servers."""
+    """Return a job that keeps training, and whose small model is on the first of three servers."""
     with job(tmp_path_factory.mktemp("small"), ps=3, more={"minShardBytes": 64 * 1024}) as run:
         yield run
 

@@ -1,4 +1,4 @@
-"""NaN and infinity are found in gradients, also where products of matrices are not read."""
+"""NaN and infinity in gradients are detected, also if only the factors of a product are read."""
 
 import math
 from typing import Any
@@ -8,11 +8,11 @@ import pytest
 
 pytestmark = pytest.mark.training
 SIDE = 300
-"""Its square is large enough for a product not to be read."""
+"""Side of a matrix that has enough elements for a product not to be read."""
 
 
 def found(first: Any, second: Any, *, view: bool = False) -> tuple[bool, list[str]]:
-    """What is said of their product, and of which kinds the operations are that look at it."""
+    """Return the verdict on the product of two matrices, and the kinds of the check's operations."""
     import tensorflow as tf
 
     from pstraining.runtime.model.optimizers.finite import are_finite
@@ -42,7 +42,7 @@ def factor(value: float = 1.0, place: tuple[int, int] = (0, 0)) -> Any:
         (-math.inf, 1.0, False),
         (1e30, 1e30, False),  # finite factors, an infinite product
         (1e30, 1e-30, True),
-        (1e37, 1.0, True),  # near enough to the largest number to be read
+        (1e37, 1.0, True),  # close enough to the largest number for the product to be read
         (1e-30, 1e-30, True),
         (0.0, math.inf, False),
     ],
@@ -68,7 +68,9 @@ def test_of_anything_else(value: float) -> None:
 
 
 def test_a_model_of_dense_layers_checks_the_factors() -> None:
-    """Switched off, nothing but speed is lost: this is the test that it is on."""
+    """A model of dense layers checks factors only. Without that the result is the same and only slower, so this test is
+    the one that requires it.
+    """
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What `compile` and `fit` are given besides model, optimizer and loss: the same weights and logs as in one process."""
+"""Arguments of `compile` and `fit` beside model, optimizer and loss: weights and logs equal one process."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import Rig, batches, small
 from tests.support.soak_marks import in_all, some
 
-# A process connects before it creates its first tensor, so every test here asks for the client.
+# A process connects before it creates its first tensor, so every test here uses the client.
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 WEIGHTS = {0: 0.5, 2: 3.0}
 
@@ -52,7 +52,7 @@ def binary() -> Any:
 
 
 def reports(rig: Rig) -> Window:
-    """What the chief knows of all workers' metrics."""
+    """Return the chief's values of all workers' metrics."""
     tally = CounterAggregate()
     tally.note([])
     window = Window(tally)
@@ -63,7 +63,7 @@ def reports(rig: Rig) -> Window:
 
 
 def alone(rig: Rig, build: Any, made: Sequence[Any], optimizer: Any, **options: Any) -> tuple[Any, dict[str, float]]:
-    """A plain model after `fit` on the same data, and the logs of its epoch."""
+    """Return a plain model after `fit` on the same data, and the logs of its epoch."""
     import tensorflow as tf
 
     model, weights = build(), options.pop("class_weight", None)
@@ -115,7 +115,9 @@ def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptu
     ),
 )
 def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) -> None:
-    """AUC and precision are no means of the workers' values: their states are added."""
+    """The metrics of all workers are those of all data. AUC and precision come from added states, because they are no
+    means of workers' values.
+    """
     import keras
 
     def metrics() -> list[Any]:
@@ -236,7 +238,7 @@ def test_an_oversized_state_is_omitted_and_named(client: Any) -> None:
 
 
 class Drained:
-    """A thread of epochs' ends, waited for after each."""
+    """A thread of epochs' ends for whose completion each end waits."""
 
     def __init__(self, callbacks: Sequence[Any], validation: Any = None, optimizer: Any = None) -> None:
         import keras
@@ -264,7 +266,9 @@ class Drained:
 
 
 def test_a_callback_sees_the_rate_of_its_step(client: Any) -> None:
-    """TensorBoard writes `model.optimizer.learning_rate`, which a schedule computes from the optimizer's iterations."""
+    """A callback sees the learning rate of its step. TensorBoard writes `model.optimizer.learning_rate`, which a
+    schedule computes from the optimizer's iterations.
+    """
     import keras
 
     seen: list[float] = []
@@ -303,7 +307,9 @@ def test_the_best_weights_are_restored_as_keras_does(client: Any) -> None:
 
 
 def test_at_the_end_of_training_callbacks_have_the_last_logs_and_the_averages(client: Any) -> None:
-    """As at the end of `fit`, which first replaces the weights by their averages."""
+    """At the end of training callbacks have the last logs and the averaged weights, by which `fit` first replaces the
+    weights.
+    """
     import keras
 
     from pstraining.runtime.checkpoint.state import State
@@ -370,7 +376,7 @@ def test_an_unknown_monitor_is_rejected(client: Any) -> None:
     stop, plateau = keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau(monitor="val_accuracy")
     best = keras.callbacks.ModelCheckpoint("best.keras", monitor="acc", save_best_only=True)
     each = keras.callbacks.ModelCheckpoint("best.keras", monitor="nothing")
-    check_all([best, each], None, None)  # which metrics training has is not known yet
+    check_all([best, each], None, None)  # the metrics of training are not known yet
     with pytest.raises(CallbackRefusedError, match=r"EarlyStopping has monitor='val_loss'.*give the Trainer a valid"):
         check_all([stop], None, None)
     known = LogNames({"loss", "accuracy"}, {"val_loss", "val_accuracy"})

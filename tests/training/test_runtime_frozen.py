@@ -1,4 +1,4 @@
-"""Frozen weights: on the servers and in checkpoints, and fetched once."""
+"""Frozen weights are on the servers and in checkpoints, and are pulled once."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ BASE = 64 * 256 * 4
 
 
 def adagrad() -> Any:
-    """Its slots do not begin with zero."""
+    """Return an optimizer whose slots do not begin with zero."""
     import keras
 
     return keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.3)
 
 
 def transfer(*, frozen: bool = True) -> Any:
-    """A base with statistics and a head; two variables share a path, as in subclassed models."""
+    """Return a base with statistics and a head; two variables share a path, as in subclassed models."""
     import keras
 
     base = keras.Sequential(
@@ -63,7 +63,7 @@ def rig_of(client: Any, ps: int, *, frozen: bool = True, **training: Any) -> Rig
 
 
 def in_keras(values: Any, made: Any, *, frozen: bool) -> dict[str, Any]:
-    """The values after Keras has trained on from these, with new slots."""
+    """Return the values after Keras has continued from these, with new slots."""
     import keras
 
     model = transfer(frozen=frozen)
@@ -76,7 +76,7 @@ def in_keras(values: Any, made: Any, *, frozen: bool) -> dict[str, Any]:
 
 
 def in_order(rig: Rig, values: Any) -> dict[str, Any]:
-    """By path, in the order of Keras's `variables`."""
+    """Return the values by path, in the order of Keras's `variables`."""
     paths = {id(variable): path for path, variable in rig.model.by_path()}
     return {paths[id(variable)]: values[paths[id(variable)]] for variable in rig.model.keras.variables}
 
@@ -90,7 +90,7 @@ def test_frozen_weights_are_pulled_once_and_train_once_unfrozen(client: Any) -> 
     assert {segment.ps for segment in rig.store.layout.segments if segment.group == "frozen"} == {0, 1}
     rig.start()
     fetched = [updates._store.model for updates in rig.workers]
-    for model in fetched:  # a worker's own initial values are others
+    for model in fetched:  # another worker has other initial values
         for variable, tensor in zip(model.frozen, model.frozen_tensors, strict=True):
             np.testing.assert_array_equal(variable.numpy(), rig.initial[tensor.path])
     made = batches(4)
@@ -100,7 +100,7 @@ def test_frozen_weights_are_pulled_once_and_train_once_unfrozen(client: Any) -> 
     for path, value in expected.items():
         np.testing.assert_allclose(state.variables[path], value, rtol=0, atol=1e-6, err_msg=path)
 
-    # Unfrozen, and on another number of servers: known slots continue, and new ones begin as in Keras.
+    # Unfrozen, on another number of servers: known slots continue, and new ones begin as in Keras.
     client.container += ".unfrozen"  # as on servers of another run
     workers = 2 if ALL else 1
     trained = rig_of(client, 3, frozen=False, workers=workers)
@@ -121,7 +121,7 @@ def test_frozen_weights_are_pulled_once_and_train_once_unfrozen(client: Any) -> 
     grown = trained.control.snapshot(fence=1)
     assert not np.array_equal(grown.variables[kernel], state.variables[kernel])
 
-    # Frozen again, from what was trained.
+    # Frozen again, with the trained weights.
     client.container += ".again"
     again = rig_of(client, 1)
     again.start(grown, generation=11)
@@ -150,6 +150,6 @@ def test_a_step_that_assigns_a_frozen_weight_is_rejected(client: Any) -> None:
 
     rig = Rig(client, adagrad, ps=1, build=build)
     rig.start()
-    # AutoGraph raises an error of its own, with this one's message; see `runtime.errors`.
+    # AutoGraph raises its own error with this message; see `runtime.errors`.
     with pytest.raises(Exception, match=r"ModelError: sequential/doubling/factor is frozen"):
         rig.step(batches(1)[0])

@@ -1,4 +1,4 @@
-"""The history of a job, with a chief that asks a served endpoint: its end, and its failure for good."""
+"""A job's history, which the chief requests from an endpoint, after its success and after its final failure."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ FAILED = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "mes
 
 @contextmanager
 def endpoint(folder: Path, **status: Any) -> Iterator[Endpoint]:
-    """An operator's endpoint that knows a job and its pods, served from a thread."""
+    """Serve an operator's endpoint, which knows a job and its pods, in a thread."""
     loop, served = asyncio.new_event_loop(), serving(folder)
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Jobs whose shards have hot standbys: parameter servers are killed, and not one step is lost."""
+"""Jobs whose shards have hot standbys lose no step when parameter servers are killed."""
 
 import os
 import random
@@ -20,10 +20,10 @@ from tests.training.test_runtime_faults import finished, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
 unhurriedly = pytest.mark.usefixtures("undisturbed", "unhurried")
-"""The undisturbed run comes first, at its own pace."""
+"""The undisturbed run comes first, at full speed."""
 EPOCHS = 24
 LONG = 500.0
-"""Seconds in which a job ends, on a machine that does much else."""
+"""Seconds within which a job ends on a busy machine."""
 
 
 def job(
@@ -42,7 +42,7 @@ def job(
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The last state of a run without standbys, in which nothing happens."""
+    """Return the last state of an undisturbed run without standbys."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with job(folder, standbys=0) as run:
         assert finished(run, LONG) == 0, transcript(run)
@@ -51,7 +51,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training takes more than half a minute on any machine."""
+    """Let training take more than half a minute on any machine."""
     monkeypatch.setenv("ORDERED_PAUSE", "0.2")
 
 
@@ -76,7 +76,7 @@ def views(run: LocalJob) -> list[list[list[str]]]:
 
 
 def transfers(run: LocalJob, phase: str) -> list[dict[str, Any]]:
-    """Return the chief's events of state transfers that have come to a phase."""
+    """Return the chief's events of state transfers in this phase."""
     return [event for event in run.processes["chief"].events("state_transfer") if event["phase"] == phase]
 
 
@@ -84,12 +84,12 @@ def step(run: LocalJob) -> int:
     return max((event["step"] for event in run.processes["worker-0"].events("worker")), default=0)
 
 
-@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # a primary is killed there, too
+@in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # a primary is killed there as well
 @unhurriedly
 def test_killed_servers_cost_no_step_and_rejoin(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each shard one after the other, whoever is its primary then; the parameters are those of a run without.
+    """The primary of each shard in turn is killed, and no step is lost: the parameters are those of an undisturbed run.
 
     Workers compute on a device that stands in for an accelerator.
     """
@@ -118,7 +118,7 @@ def test_killed_servers_cost_no_step_and_rejoin(
 
 
 def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each connection; the standby has every step, and the processes keep their numbers."""
+    """Processes are renewed after each connection. The standby has every step, and the processes keep their numbers."""
     monkeypatch.setenv("ORDERED_EACH", "1")
     monkeypatch.setenv("ORDERED_PAUSE", "0.2")
     with job(tmp_path, standbys=1, ps=1, workers=1, epochs=1000) as run:
@@ -140,7 +140,9 @@ def test_processes_are_renewed_in_place(tmp_path: Path, monkeypatch: pytest.Monk
 def test_processes_are_renewed_and_cost_no_step(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each connection: all at once, which is the worst; they stay the same processes, and lose nothing."""
+    """All processes are renewed at once after each connection, which is the worst case; no step is lost, and the
+    processes stay the same.
+    """
     monkeypatch.setenv("ORDERED_EACH", "1")
     with job(tmp_path, standbys=1, ps=1) as run:
         until(run, lambda: step(run) > 0, "training")
@@ -167,7 +169,9 @@ def test_processes_are_renewed_and_cost_no_step(
 def test_a_large_state_is_transferred_while_training_continues(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who learns is killed; its successor has learned, and then the one that it learned from is killed."""
+    """A large state is transferred while training continues. The learner is killed; its successor receives the state,
+    and then its source is killed.
+    """
     monkeypatch.setenv("ORDERED_PIECE", "500")
     with job(tmp_path, standbys=1) as run:
         chief = run.processes["chief"]
@@ -212,7 +216,9 @@ def test_a_lost_chief_costs_no_step_and_a_lost_shard_those_since_the_checkpoint(
 @in_soak
 @unhurriedly
 def test_a_majority_drops_an_unresponsive_primary_which_rejoins_later(tmp_path: Path, undisturbed: Any) -> None:
-    """One shard: its standby alone is no majority, with the workers it is."""
+    """A majority drops an unresponsive primary, which rejoins later. The shard's standby is a majority only together
+    with the workers.
+    """
     with job(tmp_path, standbys=1, ps=1) as run:
         until(run, lambda: step(run) > 0, "training")
         stopped = run.processes["ps-0"].popen
@@ -236,7 +242,9 @@ def test_a_majority_drops_an_unresponsive_primary_which_rejoins_later(tmp_path: 
 def test_an_acknowledged_asynchronous_update_is_never_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
-    """Every sample is trained once: by nobody twice, and none is lost with a server."""
+    """An acknowledged asynchronous update is never lost or repeated: every sample is trained once, also when a server
+    is killed.
+    """
     samples, seed = 2000 + 4000 * kills, random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -256,7 +264,7 @@ def test_an_acknowledged_asynchronous_update_is_never_lost(
             until(run, lambda: whole(run), "all members in sync")
             at = step(run)
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023 - it is waited for here
-            time.sleep(dice.random())  # that is the random moment
+            time.sleep(dice.random())  # a random moment
             before = len(views(run))
             run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
             until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023
@@ -273,9 +281,11 @@ def test_an_acknowledged_asynchronous_update_is_never_lost(
 def test_many_kills_cost_no_step_and_little_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PSTRAINING_HOT_KILLS of them, each at a random moment after all is ready for it; what it costs is printed."""
+    """PSTRAINING_HOT_KILLS kills, each at a random moment after all workers are prepared, cost no step; the standstills
+    are printed.
+    """
     kills, seed = int(os.environ.get("PSTRAINING_HOT_KILLS", "20")), random.randrange(10**6)
-    dice, epochs = random.Random(seed), 16 * kills  # more than there is time for between them
+    dice, epochs = random.Random(seed), 16 * kills  # more than fit between the kills
     with job(tmp_path / "undisturbed", standbys=0, epochs=epochs) as run:
         assert finished(run, 40.0 * kills) == 0, transcript(run)
     monkeypatch.setenv("ORDERED_PAUSE", "0.5")
@@ -284,10 +294,10 @@ def test_many_kills_cost_no_step_and_little_time(
         for number in range(kills):
             until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
             sizes.append(resident(run))
-            time.sleep(dice.random())  # that is the random moment
+            time.sleep(dice.random())  # a random moment
             run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
-            until(run, lambda: min(map(len, stood(run))) > number, "workers continue")  # noqa: B023
-            costs.append(max(seconds[number] for seconds in stood(run)))
+            until(run, lambda: min(map(len, standstills(run))) > number, "workers continue")  # noqa: B023
+            costs.append(max(seconds[number] for seconds in standstills(run)))
             until(run, lambda: whole(run), "all members in sync again")
         monkeypatch.setenv("ORDERED_PAUSE", "0")
         for name in ("worker-0", "worker-1"):  # their successors do not wait
@@ -306,8 +316,9 @@ def test_many_kills_cost_no_step_and_little_time(
 def test_many_failovers_leak_no_resources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PSTRAINING_HOT_TAKEOVERS of them: what everybody has when it is quiet again, against what it had after the first
-    one."""
+    """After PSTRAINING_HOT_TAKEOVERS failovers and a quiet period, each surviving process has the memory that it had
+    after the first one.
+    """
     kills = int(os.environ.get("PSTRAINING_HOT_TAKEOVERS", "20"))
     monkeypatch.setenv("ORDERED_PAUSE", "0.5")
     sizes = list[dict[str, float]]()
@@ -336,17 +347,17 @@ def test_many_failovers_leak_no_resources(
 
 
 def prepared(run: LocalJob) -> list[int]:
-    """How often each worker had everything ready for a loss."""
+    """Return for each worker how often it has reported `failover_ready`."""
     return [len(run.processes[name].events("failover_ready")) for name in ("worker-0", "worker-1")]
 
 
 def ready(run: LocalJob) -> int:
-    """How often both workers had everything ready for a loss."""
+    """Return how often both workers have reported `failover_ready`."""
     return min(prepared(run))
 
 
-def stood(run: LocalJob) -> list[list[float]]:
-    """Seconds that each worker made no step after each loss."""
+def standstills(run: LocalJob) -> list[list[float]]:
+    """Return for each worker the seconds without a step after each loss."""
     return [
         [event["seconds"] for event in run.processes[name].events("resumed") if event["after"] == "lost"]
         for name in ("worker-0", "worker-1")
@@ -354,5 +365,5 @@ def stood(run: LocalJob) -> list[list[float]]:
 
 
 def resident(run: LocalJob, *others: str) -> dict[str, float]:
-    """Megabytes in memory of those that live through it all."""
+    """Return the resident megabytes of the processes that are never killed."""
     return {name: usage(run.processes[name].popen.pid).rss for name in ("chief", "worker-0", "worker-1", *others)}

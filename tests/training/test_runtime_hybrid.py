@@ -1,4 +1,4 @@
-"""Hybrid updates on real parameter servers: equal to one process, and all workers hold the same bits."""
+"""Hybrid updates on real parameter servers equal one process, and all workers hold the same bits."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def rigs(client: Any) -> Iterator[Any]:
-    """Makes rigs, and closes their workers' connections."""
+    """Create rigs, and close their workers' connections."""
     with ExitStack() as stack:
 
         def make(*arguments: Any, **options: Any) -> HybridRig:
@@ -40,9 +40,9 @@ def rigs(client: Any) -> Iterator[Any]:
 
 
 def shares_of(workers: int, make: Any, steps: int) -> list[list[Any]]:
-    """Batches for each worker; a third one's are twice as large.
+    """Return batches for each worker; those of a third worker are twice as large.
 
-    All of a step's together are a power of two, by which Keras divides exactly: it does so in float32.
+    A step has a power of two of samples, by which Keras's division in float32 is exact.
     """
     import tensorflow as tf
 
@@ -209,7 +209,7 @@ def test_a_checkpoint_is_restored_equal_onto_another_number_of_servers(rigs: Any
     client.container += ".after"
     second = rigs(lambda: optimizer("Adam"), ps=2, **rules)
     second.start(checkpoints.newest())
-    for updates in second.workers:  # it is of another set than the one that the rig has begun with
+    for updates in second.workers:  # another generation than the rig's first one
         updates._dense.step = None
     Crew(second, more).join()
     state = second.snapshot()
@@ -262,7 +262,7 @@ def test_no_step_is_applied_during_a_save(rigs: Any, monkeypatch: pytest.MonkeyP
 
 
 def at_step_2(rigs: Any, monkeypatch: pytest.MonkeyPatch, *, claim_seconds: float, ps: int = 2) -> HybridRig:
-    """Two workers, and newer dense parameters at the workers than at the servers."""
+    """Return a rig of two workers whose dense parameters are newer than those of the servers."""
     from pstraining.runtime.updates.hybrid import server as hybrid_server
 
     monkeypatch.setattr(hybrid_server, "CLAIM_SECONDS", claim_seconds)
@@ -272,7 +272,7 @@ def at_step_2(rigs: Any, monkeypatch: pytest.MonkeyPatch, *, claim_seconds: floa
 
 
 def claims(rig: HybridRig, worker: int) -> int:
-    """Whether a worker may bring its dense parameters, of step 2."""
+    """Whether a worker may push its dense parameters of step 2."""
     import tensorflow as tf
 
     updates = rig.workers[worker]
@@ -281,7 +281,7 @@ def claims(rig: HybridRig, worker: int) -> int:
 
 
 def bring_to_the_first(updates: Any) -> None:
-    """Bring dense parameters of step 2 to the first server, and not to the others."""
+    """Push the dense parameters of step 2 to the first server only."""
     import tensorflow as tf
 
     def first(session: Any, step: Any, values: Any) -> Any:
@@ -304,7 +304,7 @@ def test_one_worker_pushes_the_parameters_and_another_one_replaces_it(
             rig.store.heartbeat(0, 1)
             found.extend([claims(rig, 0), claims(rig, 1), claims(rig, 0)])
             deadline = time.monotonic() + 20
-            while not claims(rig, 1):  # asking does not put it off
+            while not claims(rig, 1):  # a rejected claim does not extend the deadline
                 rig.store.heartbeat(0, 1)
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -319,12 +319,12 @@ def test_one_worker_pushes_the_parameters_and_another_one_replaces_it(
 
 @in_all(
     "tests/training/test_runtime_hybrid.py::test_a_worker_that_breaks_the_ring_during_its_push_delays_no_other"
-)  # who tells of its death
+)  # the ways in which its death is noticed
 @pytest.mark.parametrize("known_by", ["silence", "its next process"])
 def test_no_worker_waits_for_one_that_crashed_during_its_push(
     rigs: Any, monkeypatch: pytest.MonkeyPatch, known_by: str
 ) -> None:
-    """It has brought them to the first server only: the other worker brings them to both."""
+    """No worker waits for one that crashed during its push to the first server: the other worker pushes to both."""
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0 if known_by == "silence" else 600.0)
     rig = at_step_2(rigs, monkeypatch, claim_seconds=1000.0)
     claimed: list[int] = []
@@ -351,7 +351,9 @@ def test_no_worker_waits_for_one_that_crashed_during_its_push(
 def test_a_worker_that_breaks_the_ring_during_its_push_delays_no_other(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its neighbours know that it is gone before any server does."""
+    """A worker that breaks the ring during its push delays no other worker: its neighbours know of the crash before any
+    server does.
+    """
     rig = at_step_2(rigs, monkeypatch, claim_seconds=1000.0)
     survivor, victim = rig.workers
     gone, end = threading.Event(), threading.Event()
@@ -360,7 +362,7 @@ def test_a_worker_that_breaks_the_ring_during_its_push_delays_no_other(
     def die(view: Any) -> None:
         assert claims(rig, 1) == 1
         bring_to_the_first(victim)
-        victim._member.transport.close()  # sockets end as those of a killed process do
+        victim._member.transport.close()  # sockets end as those of a killed process
         gone.set()
         end.wait(60)
         raise SystemExit
@@ -374,7 +376,7 @@ def test_a_worker_that_breaks_the_ring_during_its_push_delays_no_other(
         assert time.monotonic() < deadline
         if not crews:
             crews.append(Crew(rig, [batches(1, seed=worker) for worker in range(2)]))
-        rig.store.heartbeat(1, 1)  # to the servers it lives
+        rig.store.heartbeat(1, 1)  # the servers consider it alive
         time.sleep(0.01)
 
     assert rig.control.flush_dense(wait) == 2

@@ -1,4 +1,4 @@
-"""Hybrid jobs of real processes that lose one of them."""
+"""Hybrid jobs of real processes that lose a process."""
 
 import signal
 import time
@@ -20,7 +20,7 @@ HYBRID = {"mode": "Hybrid"}
 
 
 def rings(run: LocalJob, worker: str, members: list[int], since: float) -> list[dict[str, Any]]:
-    """The rings of these workers that a worker has told of after that time."""
+    """Return the rings of these workers that a worker has reported after that time."""
     reported = run.processes[worker].events("ring")
     return [event for event in reported if event["members"] == members and event["time"] > since]
 

@@ -1,4 +1,4 @@
-"""Hybrid jobs whose shards have hot standbys: parameter servers are killed, and no step is lost of either part."""
+"""Hybrid jobs whose shards have hot standbys lose no step of tables or dense parameters when servers are killed."""
 
 import math
 import os
@@ -16,11 +16,11 @@ import pytest
 from pstraining.runtime.local import LocalJob
 from tests.support.soak_marks import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
-from tests.training.test_runtime_hot import LONG, assert_same, last, ready, step, stood, transfers, views, whole
+from tests.training.test_runtime_hot import LONG, assert_same, last, ready, standstills, step, transfers, views, whole
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
 STEPS, PAUSE = 300, 0.2
-"""Of a job that is disturbed; it hurries once it has been."""
+"""Steps of a disturbed job, and its pause per batch until the disturbance is over."""
 
 
 def job(folder: Path, *, standbys: int, steps: int) -> LocalJob:
@@ -37,7 +37,7 @@ def job(folder: Path, *, standbys: int, steps: int) -> LocalJob:
 
 @contextmanager
 def beside_undisturbed(folder: Path, *, steps: int, seconds: float) -> Iterator[LocalJob]:
-    """A job with standbys. At its end it is compared with one without, in which nothing happens."""
+    """Run a job with standbys, which is compared at its end with an undisturbed job without standbys."""
     hurry = folder / "hurry"
     with job(folder / "undisturbed", standbys=0, steps=steps) as run, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROWS_PAUSE", str(PAUSE))
@@ -52,7 +52,7 @@ def beside_undisturbed(folder: Path, *, steps: int, seconds: float) -> Iterator[
 
 
 def assert_all_the_same(found: Any, expected: Any) -> None:
-    """The parameters, dense ones and rows of tables, and whatever the optimizer keeps of them."""
+    """Demand equal parameters, dense ones and rows of tables, with their optimizer slots."""
     assert_same(found, expected)
     assert any(path.startswith("rows") for path in found.variables), "there is a table"
     for slot, values in expected.slots.items():
@@ -64,10 +64,12 @@ def assert_all_the_same(found: Any, expected: Any) -> None:
 def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers compute on a device that stands in for an accelerator."""
+    """Killed servers cost no step of tables or dense parameters. Workers compute on a device that stands in for an
+    accelerator.
+    """
     monkeypatch.setenv("PSTRAINING_TEST_DEVICES", "CPU:1")
     with beside_undisturbed(tmp_path, steps=STEPS, seconds=LONG) as run:
-        until(run, lambda: step(run) > 0, "training", LONG)  # two jobs come up
+        until(run, lambda: step(run) > 0, "training", LONG)  # two jobs start
         for shard in (0, 1) if THOROUGH else (0,):
             before = len(views(run))
             run.kill(views(run)[-1][shard][0])
@@ -82,7 +84,9 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
 
 
 def test_the_chief_keeps_the_view_while_it_waits_for_the_dense_parameters() -> None:
-    """It may be long: where nothing is ready for a loss. Without its word servers make no steps after ten seconds."""
+    """The chief keeps the view active while it waits for the dense parameters. The wait may be long, and servers whose
+    lease ends make no steps after ten seconds.
+    """
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.chief.errors import FencedError
     from pstraining.runtime.chief.recovery import ChiefAction
@@ -113,16 +117,18 @@ def test_the_chief_keeps_the_view_while_it_waits_for_the_dense_parameters() -> N
 @in_soak
 @pytest.mark.timeout(4 * 3600)
 def test_many_kills_cost_no_step_and_little_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """PSTRAINING_HOT_KILLS of them, each at a random moment after all is ready for it; what it costs is printed."""
+    """PSTRAINING_HOT_KILLS kills, each at a random moment after all workers are prepared, cost no step; the standstills
+    are printed.
+    """
     kills, seed = int(os.environ.get("PSTRAINING_HOT_KILLS", "20")), random.randrange(10**6)
     dice, costs = random.Random(seed), list[float]()
     with beside_undisturbed(tmp_path, steps=STEPS * kills, seconds=100.0 * kills) as run:
         for number in range(kills):
             until(run, lambda: ready(run) > number, "all is ready for the next loss")  # noqa: B023 - it is waited for
-            time.sleep(dice.random())  # that is the random moment
+            time.sleep(dice.random())  # a random moment
             run.kill(dice.choice(views(run)[-1][dice.randrange(2)]))
-            until(run, lambda: min(map(len, stood(run))) > number, "workers continue")  # noqa: B023
-            costs.append(max(seconds[number] for seconds in stood(run)))
+            until(run, lambda: min(map(len, standstills(run))) > number, "workers continue")  # noqa: B023
+            costs.append(max(seconds[number] for seconds in standstills(run)))
             until(run, lambda: whole(run), "all members in sync again", LONG)
     said = f"first step after {np.median(costs):.2f} s (median), {max(costs):.2f} s (longest)"
     with capsys.disabled():

@@ -1,4 +1,4 @@
-"""Every hybrid step on both members of a shard and on all workers: whatever is lost at whatever moment."""
+"""Every hybrid step on both members of a shard and on all workers, with a loss at any moment."""
 
 import os
 import random
@@ -16,11 +16,11 @@ from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "20" if ALL else "3"))
-"""Moments at which something is lost; `make soak` takes 1,000."""
+"""Moments of a loss that are tried; `make soak` tries 1,000."""
 LEFT = 9 if THOROUGH else 2 if ALL else 1
-"""Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
+"""How many of the nine combinations of surviving members are tried; functions are traced for each."""
 CROSSED = ((STANDBY,), (PRIMARY,))
-"""Left are the standby of the one and the primary of the other."""
+"""The standby of one shard and the primary of the other survive."""
 
 
 def adam() -> Any:
@@ -42,7 +42,8 @@ def adam() -> Any:
 def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[RingPairs]:
     cluster.container = f"test.hybrid.pairs.{request.param}"
     with pytest.MonkeyPatch.context() as patch, computing_on(cluster, request.param):
-        # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
+        # A busy machine's worker traces for long; the others wait for it, because they would otherwise make additional
+        # steps without it.
         patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
         patch.setattr(ring_transport, "SILENT_BEATS", 600)
         found = RingPairs(cluster, adam)
@@ -52,7 +53,9 @@ def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[RingPairs]:
 
 
 def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: RingPairs) -> None:
-    """Servers, and in every third history a worker, too; who lives and was not told tries the same batches again."""
+    """No step is lost, torn or applied twice after any loss: of servers, and in every third history also of a worker.
+    Surviving workers repeat unacknowledged batches.
+    """
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -78,7 +81,9 @@ def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: RingPairs) 
 
 
 def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: RingPairs) -> None:
-    """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
+    """If the primary applies a step before its standby has acknowledged it, a step is lost: only the arbiter knows of
+    it, and is lost.
+    """
     early = [m for m in rounds_messages(random.Random(0)) if m.what in ("push", "prepare")]
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
     with pytest.raises(AssertionError, match="cannot follow"):
@@ -87,11 +92,13 @@ def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: RingPa
 
 @in_all(
     "tests/training/test_runtime_hybrid_pairs.py::test_no_step_is_lost_torn_or_applied_twice_after_any_loss"
-)  # it shows what the attempt is for
+)  # shows the reason for the attempt
 def test_a_standby_without_the_attempt_costs_the_dense_parameters(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By it workers know that their sum is the step's: without, nobody has the parameters of a step that was made."""
+    """Without the recorded attempt, workers do not know that their sum belongs to an applied step, and its dense
+    parameters are lost.
+    """
     from pstraining.runtime.updates.hybrid import updates as hybrid
     from pstraining.runtime.updates.hybrid.server import HybridRoundOps
     from pstraining.runtime.updates.hybrid.two_phase_commit import HybridStandbyRoundOps
@@ -108,7 +115,7 @@ def test_a_standby_without_the_attempt_costs_the_dense_parameters(
 def test_without_recorded_attempts_batches_count_twice(pairs: RingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs.play(rounds_messages(random.Random(0)))
     pairs.fail_over(pairs.both)
-    anew = [[list(first), *rest] for first, *rest in pairs.updates]  # equal batches that are others to the worker
+    anew = [[list(first), *rest] for first, *rest in pairs.updates]  # equal batches that count as other ones
     monkeypatch.setattr(pairs, "updates", anew)
     with pytest.raises(AssertionError, match=f"step {STEPS + 1}"):
         pairs.finish(pairs.both)
@@ -117,7 +124,7 @@ def test_without_recorded_attempts_batches_count_twice(pairs: RingPairs, monkeyp
 def test_a_committed_round_is_applied_after_the_loss_of_all_holders_of_its_sum(
     pairs: RingPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its standby may have made the step: it cannot be given up, and its dense part is lost with the workers."""
+    """A standby may have applied a round, so the round is applied although its dense sum was lost with the workers."""
     from pstraining.runtime.updates.hybrid import updates as hybrid
 
     monkeypatch.setattr(hybrid, "LOST_SECONDS", 0.5)

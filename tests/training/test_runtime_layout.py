@@ -1,4 +1,4 @@
-"""The runtime under the launcher when the number of parameter servers changes: containers stay, and no step is lost."""
+"""The runtime under the launcher keeps its containers and every step when the number of parameter servers changes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SECONDS = 120.0
 
 
 class Job:
-    """The pods of a job, and the operator's part: the cluster map, and a new pod for each term of the chief."""
+    """The pods of a job, with the operator's part: the cluster map, and a new pod for each term of the chief."""
 
     def __init__(self, folder: Path, held: ExitStack) -> None:
         self.folder, self._held, self.chiefs = folder, held, dict[int, Pod]()
@@ -34,12 +34,12 @@ class Job:
         self.worker = self._pod("worker", 0).start(*PROGRAM)
 
     def lead(self, term: int) -> Pod:
-        """The chief's next attempt starts."""
+        """Start the chief's next attempt."""
         self.chiefs[term] = chief = self._pod("chief", 0, f"-{term}", PSTRAINING_TERM=str(term))
         return chief.start(*PROGRAM)
 
     def switch(self, servers: int, *, layout: int, term: int) -> None:
-        """The kubelet delivers the map of another layout."""
+        """Deliver the cluster map of another layout, as the kubelet does."""
         self._written(servers, layout=layout, term=term)
         for pod in (*self.servers, self.worker):
             self._deliver(pod)
@@ -65,13 +65,13 @@ class Job:
 
 
 def events(pod: Pod, name: str) -> list[dict[str, Any]]:
-    """The lines of that name in a program's log."""
+    """Return the events of that name in a program's log."""
     lines = (line for line in pod.log().splitlines() if line.startswith('{"event"') and line.endswith("}"))
     return [found for line in lines if (found := json.loads(line))["event"] == name]
 
 
 def wait_step(job: Job, step: int) -> int:
-    """Wait until the worker has trained more than that: its newest step."""
+    """Wait until the worker is beyond this step; return its newest step."""
     return eventually(
         lambda: max((e["step"] for e in events(job.worker, "worker") if e["step"] > step), default=0), SECONDS
     )

@@ -1,4 +1,4 @@
-"""Data that is handed out: nothing lost and nothing trained twice, whoever is killed."""
+"""Assigned data: no sample is lost or trained twice, whichever process is killed."""
 
 import copy
 import gc
@@ -29,13 +29,13 @@ from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("PSTRAINING_KILLS", "5"))
-"""Processes that are killed; `make soak` takes 30."""
+"""Processes that are killed; `make soak` kills 30."""
 SIMULATED_KILLS = int(os.environ.get("PSTRAINING_SIMULATED_KILLS", "100" if ALL else "12"))
-"""Threads that are killed; `make soak` takes 1,000."""
+"""Threads that are killed; `make soak` kills 1,000."""
 WORKERS = 3
-"""Of a job whose processes are killed."""
+"""Workers of a job whose processes are killed."""
 THREADS, SERVERS = (3, 2) if ALL else (2, 1)
-"""Workers and servers of a job whose threads are killed. Each process that takes over traces for each server again."""
+"""Workers and servers of a job whose threads are killed. Each new process traces again for each server."""
 
 
 def sgd() -> Any:
@@ -76,7 +76,9 @@ def test_the_data_position_advances_only_with_the_update(client: Any, mode: str)
 
 
 def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> None:
-    """It deregisters to wait for the others, and the servers take no report of it after that."""
+    """A worker that is out of data has reported every batch before it deregisters to wait for the others; later reports
+    would be rejected.
+    """
     from pstraining.runtime.worker.loop import Worker
     from pstraining.runtime.worker.router import StaticRouter
 
@@ -111,7 +113,9 @@ def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> N
     ),
 )
 def test_trained_or_reassigned_batches_are_rejected(client: Any, mode: str) -> None:
-    """As when a server stood still, and what it was sent before its worker came again takes effect after that."""
+    """Batches that were trained or reassigned are rejected, such as those that a paused server receives after the
+    worker has returned.
+    """
     rig = Rig(client, sgd, ps=2, build=small, mode=mode, with_ledger=True)
     rig.start()
     assert rig.store.assign_split(SESSION, (0, 1), 3) == (1, 0, 0)
@@ -132,7 +136,7 @@ def test_the_splits_of_a_crashed_worker_are_reassigned(client: Any, monkeypatch:
     rig = Rig(client, sgd, ps=1, build=small, workers=2, with_ledger=True)
     rig.start()
     for who in ((1, 1), (0, 1)):
-        rig.store.heartbeat(*who)  # traced now: what follows takes no time
+        rig.store.heartbeat(*who)  # traced now, so that the following calls take no time
     assert rig.store.assign_split(SESSION, (1, 1), 100_000) == (1, 0, 0)
     rig.store.heartbeat(1, 1)
     assert rig.store.assign_split(SESSION, (0, 1), 100_000) == (1, 1, 0)
@@ -170,12 +174,12 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_after_any_kill(
     ) as run:
         until(run, lambda: all(steps_of(run, f"worker-{k}") for k in range(WORKERS)), "all workers' steps")
         for number in range(KILLS):
-            # The first kill is a server's: what is trained then is what the newest checkpoint has not.
+            # The first kill is a server's, after which training repeats the samples since the newest checkpoint.
             names = [f"worker-{k}" for k in range(WORKERS)] + ["chief", "chief"]
             victim = "ps-1" if number == 1 else draw.choice(names)
             run.kill(victim)
             killed = time.time()
-            until(run, partial(_goes_on, run, killed + 1), f"steps after {victim} was killed")
+            until(run, partial(_has_continued, run, killed + 1), f"steps after {victim} was killed")
         assert finished(run, 300) == 0, transcript(run)
         state = Checkpoints(tmp_path, keep=2).newest()
     assert state is not None
@@ -187,8 +191,12 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_after_any_kill(
 def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers and chiefs as threads on real servers, killed between any two calls, some of them after a while only."""
-    # They import Keras, which must not be loaded before the client has connected.
+    """In Sync no sample is lost or trained twice when workers and chiefs, as threads on real servers, are killed at any
+    call.
+
+    Some of the replaced threads continue for a while beside their successors.
+    """
+    # These modules import Keras, which must not be loaded before the client has connected.
     from pstraining.runtime.checkpoint.state import SupersededError
     from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.chief.options import ChiefOptions
@@ -219,7 +227,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     duties = ChiefOptions(training, checkpoint, None, training.positions(source.count))
 
     def work(worker: int, number: int) -> None:
-        # A copy, for one that is given up continues beside its successor, and processes share nothing.
+        # A copy, because a replaced process may continue beside its successor, and processes share no memory.
         updates, identity = copy.copy(rig.workers[worker]), Identity(worker, 1 + number)
         updates._identity = identity.tensor()
         Worker(StaticRouter(updates._store, updates), identity, source, training=training).run()
@@ -227,7 +235,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     def lead(number: int) -> None:
         chief = Chief(client, rig.store, duties)
         chief._term = 1 + number
-        with suppress(SupersededError):  # one that was given up
+        with suppress(SupersededError):  # a replaced process
             chief.run()
 
     kills = Kills(SIMULATED_KILLS, seed)
@@ -240,7 +248,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
             raise errors[0]
         time.sleep(0.05)
     assert kills.left == 0, f"the job was over after {kills.made} kills: it needs more samples"
-    gc.collect()  # what the killed leave is thrown away here, and not in the middle of another test's call
+    gc.collect()  # collect the killed threads' objects here, and not during another test's call
     state = Checkpoints(tmp_path, keep=2).newest()
     assert state is not None
     (accumulated,) = state.slots["accumulator"].values()
@@ -248,6 +256,6 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples} (seed {seed})"
 
 
-def _goes_on(run: LocalJob, since: float) -> bool:
-    """Whether worker 0 has told of steps after that time, or the job is over."""
+def _has_continued(run: LocalJob, since: float) -> bool:
+    """Whether worker 0 has reported steps after that time, or the job is over."""
     return any(e["time"] > since for e in run.processes["worker-0"].events("worker")) or run.supervise() is not None

@@ -1,4 +1,4 @@
-"""Dynamic loss scaling on real parameter servers: equal to Keras's own in `fit`, decided alike by all servers."""
+"""Dynamic loss scaling on real parameter servers equals Keras's own in `fit`, and all servers decide alike."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 STEPS = 12
 GROWTH = 3
 LARGE = 2.0**24
-"""A first scale that overflows in the first steps, and again after it has grown."""
+"""An initial scale that overflows in the first steps, and again after it has grown."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def half_precision() -> Iterator[None]:
 
 
 def model() -> Any:
-    """With statistics, which a step that overflows changes as well."""
+    """Return a model with statistics, which a step that overflows changes as well."""
     import keras
 
     with half_precision():
@@ -54,7 +54,7 @@ def model() -> Any:
 
 
 def optimizer(scale: float = LARGE) -> Any:
-    """The steps at which the schedule and the moments are differ if a step that overflows is counted."""
+    """Return an optimizer whose schedule and moments would show a counted step that overflows."""
     import keras
 
     rate = keras.optimizers.schedules.ExponentialDecay(1e-2, 1, 0.8)
@@ -72,7 +72,9 @@ def batches(number: int = STEPS, *, seed: int = 0) -> list[Any]:
 
 
 def prepared(rig: Rig, build: Callable[[], Any], make: Callable[[], Any], loss: str = "mse") -> Any:
-    """A compiled model of plain Keras, with the rig's first values; its optimizer is what `compile` has made of it."""
+    """Return a compiled model of plain Keras with the rig's initial values; its optimizer is the one that `compile`
+    creates.
+    """
     found = build()
     found.compile(optimizer=make(), loss=loss, jit_compile=False)
     for variable, tensor in zip(found.trainable_variables, rig.model.tensors, strict=False):
@@ -81,14 +83,14 @@ def prepared(rig: Rig, build: Callable[[], Any], make: Callable[[], Any], loss: 
 
 
 def trained(found: Any, steps: Sequence[Any]) -> Any:
-    """The model after one step of Keras for each batch."""
+    """Return the model after one step of Keras for each batch."""
     for batch in steps:
         found.train_on_batch(*batch)
     return found
 
 
 def scale_of(rig: Rig) -> dict[str, Any]:
-    """The first worker's own scale."""
+    """Return the first worker's own scale."""
     return {name: value.numpy() for name, value in rig.workers[0]._store.model.loss_scale.saved().items()}
 
 
@@ -108,7 +110,7 @@ def assert_equal(rig: Rig, state: Any, expected: Any, scalars: dict[str, Any]) -
 
 @pytest.fixture
 def rigs(client: Any) -> Iterator[Any]:
-    """Makes rigs, and closes the connections of their workers."""
+    """Create rigs, and close the connections of their workers."""
     with ExitStack() as stack:
 
         def make(make_optimizer: Callable[[], Any], build: Callable[[], Any] = model, **options: Any) -> Rig:
@@ -130,7 +132,9 @@ def rigs(client: Any) -> Iterator[Any]:
     ),
 )
 def test_one_worker_equals_keras_in_one_process(rigs: Any, mode: str, ps: int) -> None:
-    """A step that overflows leaves weights, moments, iterations and schedules; it halves the scale."""
+    """One worker equals Keras in one process: a step that overflows changes no weights, moments, iterations or
+    schedules, and halves the scale.
+    """
     rig = rigs(optimizer, ps=ps, mode=mode)
     replies = [rig.step(batch) for batch in batches()]
     assert all(reply.finite and reply.applied for reply in replies), "an overflow is no gradient that is not finite"
@@ -143,7 +147,7 @@ def test_one_worker_equals_keras_in_one_process(rigs: Any, mode: str, ps: int) -
 
 @in_all(
     "tests/training/test_runtime_loss_scale.py::test_one_worker_equals_keras_in_one_process"
-)  # its own in Async, too
+)  # the local optimizer's in Async
 def test_a_workers_local_optimizer_has_its_own_scale(rigs: Any) -> None:
     rig = rigs(optimizer, ps=2, mode="Sync", local_steps=2)
     steps = batches()
@@ -170,7 +174,9 @@ def small_scale() -> Any:
 
 
 def means(rig: Rig, shares: Sequence[Sequence[Any]]) -> Any:
-    """Keras's `LossScaleOptimizer` on the mean of the gradients of all workers, as a mirrored strategy computes it."""
+    """Apply Keras's `LossScaleOptimizer` to the mean of the gradients of all workers, as a mirrored strategy computes
+    it.
+    """
     import tensorflow as tf
 
     found = prepared(rig, without_statistics, small_scale)
@@ -199,7 +205,7 @@ def means(rig: Rig, shares: Sequence[Sequence[Any]]) -> Any:
     ),
 )
 def test_a_step_with_a_non_finite_mean_is_skipped(rigs: Any, mode: str) -> None:
-    """One worker's overflow is everybody's: no worker's gradient is part of that step."""
+    """A step with a non-finite mean is skipped: if one worker's gradient overflows, no worker's gradient is applied."""
     rig = rigs(small_scale, without_statistics, ps=2, workers=2, mode=mode)
     shares = [batches(seed=worker) for worker in range(2)]
     x, y = shares[1][3]
@@ -213,7 +219,7 @@ def test_a_step_with_a_non_finite_mean_is_skipped(rigs: Any, mode: str) -> None:
 
 
 def tiny() -> Any:
-    """The gradient of its weight is zero in half precision, unless the loss is scaled."""
+    """Return a model whose weight has a gradient that is zero in half precision, unless the loss is scaled."""
     import keras
 
     with half_precision():
@@ -228,13 +234,15 @@ def tiny() -> Any:
         lambda scaled: scaled,
         in_all(
             "tests/training/test_runtime_loss_scale.py::test_gradients_that_underflow_in_half_precision_train"
-        ),  # what the scale is for
+        ),  # the reason for the scale
     ),
 )
 def test_gradients_that_underflow_in_half_precision_train(
     rigs: Any, scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keras's `compile` scales the loss of such a model by itself. Without that, nothing is learned, without a word."""
+    """Gradients that underflow in half precision train, because Keras's `compile` scales the loss of such a model by
+    itself. Without that, nothing is learned, and no error is raised.
+    """
     import keras
     import tensorflow as tf
 
@@ -268,7 +276,9 @@ def with_table() -> Any:
 def test_non_finite_table_rows_skip_the_step_and_a_checkpoint_has_the_scale(
     rigs: Any, client: Any, tmp_path: Path
 ) -> None:
-    """Rows count their steps as the dense parameters do: the schedule is at the same place."""
+    """Non-finite rows of tables skip the step, and a checkpoint has the scale. Rows count steps as dense parameters do,
+    for the same place in the schedule.
+    """
     import keras
     import tensorflow as tf
 
@@ -315,20 +325,20 @@ def test_non_finite_table_rows_skip_the_step_and_a_checkpoint_has_the_scale(
 
 
 class ScaledPairs(Pairs):
-    """Two shards with a standby each; the first step overflows."""
+    """Two shards with a standby each, whose first step overflows."""
 
     def _share(self, worker: int) -> list[Any]:
         return batches(STEPS_OF_PAIRS, seed=worker)
 
 
 WORKERS = 2 if ALL else 1
-"""Of pairs of servers that decide: tracing takes twice as long for two."""
+"""Workers of pairs of servers that decide: tracing takes twice as long for two."""
 DECIDED = [
     *(Message("push", shard, worker) for worker in range(WORKERS) for shard in range(2)),
     *(Message(what, shard) for what in ("prepare", "stage") for shard in range(2)),
     Message("apply standby", 0),
 ]
-"""The messages of a round until its decision."""
+"""The number of a round's messages until its decision."""
 
 
 def test_members_decide_alike_after_any_loss_during_a_round(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How a task classifies the members that do not answer its calls."""
+"""A task's classification of members that do not answer its calls."""
 
 import time
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ FINE = "a call is answered"
 
 
 class Client:
-    """Whose calls fail but to servers that are fine."""
+    """A client whose calls fail except to healthy servers."""
 
     def __init__(self, states: list[str | ProbeResult], present: set[int]) -> None:
         self.states, self.connected, self.calls = states, frozenset(present), [0] * len(states)
@@ -36,7 +36,7 @@ class Client:
 
 @pytest.fixture
 def asked() -> list[int]:
-    """Whom a socket was opened to."""
+    """Return the servers to which a socket was opened."""
     return []
 
 

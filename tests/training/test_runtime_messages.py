@@ -1,4 +1,6 @@
-"""What a step sends: every tensor between two machines is a call, and a chain of them is what a step takes."""
+"""The messages of a step: every tensor between two machines is a call, and a step takes as long as their longest
+chain.
+"""
 
 from collections import Counter
 from typing import Any
@@ -16,7 +18,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 
 def step(client: Any, *, mode: str = "Sync", **options: Any) -> list[Messages]:
-    """Of the functions of a step, the largest last."""
+    """Return the messages of a step's functions, those of the largest function last."""
     import keras
 
     rig = Rig(client, lambda: keras.optimizers.Adam(1e-2), ps=2, build=small, mode=mode, **options)
@@ -27,11 +29,11 @@ def step(client: Any, *, mode: str = "Sync", **options: Any) -> list[Messages]:
 def test_a_synchronous_step_pushes_one_gradient_to_each_server_and_pulls_its_parameters(client: Any) -> None:
     *_, whole = step(client)
     assert whole == {
-        ("worker-0", "ps-0"): 2,  # the gradient, and what goes with it
+        ("worker-0", "ps-0"): 2,  # the gradient and its header
         ("worker-0", "ps-1"): 2,
-        ("ps-0", "ps-1"): 2,  # the arbiter has it, and has made the step
-        ("ps-1", "ps-0"): 1,  # so has the other
-        ("ps-0", "worker-0"): 3,  # what it says to the gradient and to the step, and the parameters
+        ("ps-0", "ps-1"): 2,  # the arbiter has the gradient and has applied the step
+        ("ps-1", "ps-0"): 1,  # the other server as well
+        ("ps-0", "worker-0"): 3,  # the replies to the gradient and to the step, and the parameters
         ("ps-1", "worker-0"): 3,
     }
 
@@ -50,9 +52,9 @@ def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> No
     *_, apply = step(client, members=2)
     assert apply == {
         **{("worker-0", f"ps-{number}"): 1 for number in range(4)},
-        ("ps-0", "ps-2"): 2,  # what the step is made of: a vector, and all else together
+        ("ps-0", "ps-2"): 2,  # the step's inputs: a vector, and one tensor with all others
         ("ps-1", "ps-3"): 2,
-        ("ps-3", "ps-2"): 1,  # held; then the arbiter's standby decides
+        ("ps-3", "ps-2"): 1,  # staged; then the arbiter's standby decides
         **{("ps-2", f"ps-{number}"): 1 for number in (0, 1, 3)},
         ("ps-0", "worker-0"): 2,
         ("ps-1", "worker-0"): 2,
@@ -63,7 +65,7 @@ def test_the_decision_of_a_step_with_standbys_makes_no_detour(client: Any) -> No
 def test_without_ordering_the_critical_sections_of_all_servers_deadlock(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorFlow's automatic order switched on again."""
+    """Without ordering, the critical sections of all servers deadlock, as with TensorFlow's automatic order."""
     for module in (critical_section, variables):
         monkeypatch.setattr(module, "unordered", lambda emitted: emitted)
     *_, whole = step(client, mode="Async")
@@ -71,7 +73,9 @@ def test_without_ordering_the_critical_sections_of_all_servers_deadlock(
 
 
 def test_servers_state_is_read_and_written_by_as_few_operations_as_there_are(client: Any) -> None:
-    """Tracing costs a millisecond for each: an index of a record would take four, and a function has dozens of them."""
+    """Servers read and write their state with as few operations as it has variables. Tracing costs a millisecond per
+    operation: indexing a record would take four, and a function has dozens.
+    """
     import tensorflow as tf
 
     created: list[variables.PSVariable] = []

@@ -1,6 +1,7 @@
-"""Every kind of optimizer and of clipping on real parameter servers: equal to Keras in one process.
+"""Every kind of optimizer and of clipping on real parameter servers equals Keras in one process.
 
-One and three servers, one and four workers. In Async more than one worker has no equal in one process.
+The tests have one and three servers, and one and four workers. Several workers in Async have no equivalent in one
+process.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,9 +57,9 @@ ROWS: dict[str, Callable[[], Any]] = {
     **{name: partial(_clipped, name) for name in LIMITS},
 }
 WITHOUT_FLOAT64 = ("Muon", "MultiOptimizer")
-"""Keras's Muon multiplies the update by a float32."""
+"""Keras's Muon multiplies the update by a float32 value."""
 ROUNDED = ("clipnorm", "global_clipnorm")
-"""Norms that several servers add up are rounded; all other rows are equal bit for bit."""
+"""Rows whose norms are summed over servers differ by rounding; all other rows are equal bit for bit."""
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,9 @@ ROUNDED = ("clipnorm", "global_clipnorm")
     ),
 )
 def test_in_sync(client: Any, name: str, workers: int, ps: int) -> None:
-    """In float32: sums in the order of the workers are those of one process."""
+    """In Sync, optimizers equal Keras in float32, because the workers' gradients are added in the order of one
+    process.
+    """
     exact = name not in ROUNDED
     _compare(client, name, workers=workers, exact=exact, ps=ps, mode="Sync", ordered_sums=True)
 
@@ -84,7 +87,9 @@ def test_in_async(client: Any, name: str) -> None:
 @in_all("tests/training/test_runtime_hybrid.py::test_it_equals_one_process_on_all_batches_together")  # all optimizers
 @pytest.mark.parametrize("name", ROWS)
 def test_in_hybrid(client: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In float64, since a ring adds in an order of its own, or with two workers, where there is one order."""
+    """In Hybrid, optimizers equal Keras in float64, because a ring adds in another order. With two workers there is
+    only one order.
+    """
     monkeypatch.setattr(ring_transport, "SILENT_BEATS", 600)
     if name in WITHOUT_FLOAT64:
         _compare(client, name, workers=2, ps=3, mode="Hybrid")
@@ -124,7 +129,7 @@ def _compare(
 
 
 def _share_functions(rig: Rig) -> None:
-    """Trace the functions of a step once for all workers, which then have one model with the parameters of the step.
+    """Trace the functions of a step once for all workers, which then share a model with the step's parameters.
 
     No worker sees parameters of another step: a round ends when all workers have pushed.
     """

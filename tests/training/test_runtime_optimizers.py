@@ -1,4 +1,6 @@
-"""Programs with several optimizers, on real parameter servers: equal to Keras in one process, restored, and refused."""
+"""Programs with several optimizers on real parameter servers equal Keras in one process, are restored, or are
+rejected.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from tests.training import test_runtime_sync as sync
 pytestmark = [
     pytest.mark.training,
     pytest.mark.timeout(300),
-    pytest.mark.usefixtures("client"),  # a process connects before it makes any tensor
+    pytest.mark.usefixtures("client"),  # a process connects before it creates any tensor
 ]
 STEPS = 50 if ALL else 20
 WORKERS = 2 if ALL else 1
@@ -50,7 +52,7 @@ def _schedule_free() -> Any:
 
 
 def _mixed() -> Any:
-    """Muon for the kernels."""
+    """Return a composite optimizer with Muon for the kernels."""
     import keras
 
     rules = {".*/kernel": _muon(), ".*/bias": keras.optimizers.SGD(0.1, momentum=0.9)}
@@ -88,7 +90,7 @@ OPTIMIZERS = {
 
 
 def wide_and_deep() -> Any:
-    """FTRL for a table, SGD for the biases, and Adam for all else."""
+    """Return a composite optimizer: FTRL for a table, SGD for the biases, and Adam for the other variables."""
     import keras
 
     rules = {"items/embeddings": keras.optimizers.Ftrl(0.1), ".*/bias": keras.optimizers.SGD(0.1, momentum=0.9)}
@@ -97,7 +99,9 @@ def wide_and_deep() -> Any:
 
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: Any, tmp_path: Path) -> None:
-    """Also after a restore onto another number of servers."""
+    """Each variable and table has the optimizer that Keras gives it, also after a restore onto another number of
+    servers.
+    """
     import keras
 
     shares = [[touching_all(2 * step + worker) for step in range(STEPS)] for worker in range(WORKERS)]
@@ -116,7 +120,7 @@ def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: A
 
 
 def touching_all(seed: int) -> Any:
-    """A batch with every row of the tables, since a row that is not touched does not move here."""
+    """Return a batch with every row of the tables, because an untouched row does not change here."""
     import tensorflow as tf
 
     random = np.random.default_rng(seed)
@@ -127,7 +131,9 @@ def touching_all(seed: int) -> Any:
 
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: Any, tmp_path: Path) -> None:
-    """Also after a restore onto another number of servers."""
+    """Schedule-free training equals Keras and is evaluated with its average, also after a restore onto another number
+    of servers.
+    """
     from pstraining.runtime.chief.reports.evaluation import evaluation_weights
 
     shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
@@ -149,14 +155,16 @@ def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: An
     "name", ["Adagrad", "RMSprop", "Ftrl", "Adafactor", "Lamb", "Muon", "ScheduleFreeAdamW", "MultiOptimizer"]
 )
 def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
-    """In this process: the same gradients for Keras's optimizer, and for its clones on every server's segments."""
+    """In this process: clones of an optimizer on every server's segments equal Keras's optimizer, given the same
+    gradients.
+    """
     from keras.src.utils import naming
 
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.training.objective import Objective
 
     model = Model(small, OPTIMIZERS[name], Objective("sparse_categorical_crossentropy"))
-    naming.reset_uids()  # Muon goes by the layers' names
+    naming.reset_uids()  # Muon identifies layers by their names
     alone, own = small(), OPTIMIZERS[name]()
     for variable, initial in zip(alone.trainable_variables, model.trainable, strict=True):
         variable.assign(initial)
@@ -167,7 +175,9 @@ def test_on_the_segments_of_three_servers_it_equals_keras(name: str) -> None:
 
 @pytest.mark.usefixtures("plain_arithmetic")
 def test_an_optimizer_on_whole_tensors_is_restored_onto_another_number_of_servers(client: Any, tmp_path: Path) -> None:
-    """Adafactor: its slots have other shapes than the tensors."""
+    """Adafactor on whole tensors is restored onto another number of servers, although its slots have other shapes than
+    the tensors.
+    """
     shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _adafactor, shares, tmp_path)
     assert_equal(
@@ -209,7 +219,9 @@ def test_the_rows_of_a_table_are_not_a_whole_tensor() -> None:
 def train_and_restore(
     client: Any, make: Any, shares: Any, folder: Path, *, servers: int = SERVERS, **more: Any
 ) -> tuple[Any, Rig]:
-    """Train half of the steps on some servers and the rest on one fewer; the last state, and the first rig."""
+    """Train half of the steps on some servers and the other half on one server fewer; return the last state and the
+    first rig.
+    """
     from pstraining.runtime.checkpoint.storage import Checkpoints
 
     options: dict[str, Any] = {"build": small, "mode": "Sync", "ordered_sums": True, **more}

@@ -1,4 +1,4 @@
-"""Runs that can be repeated bit for bit: with data that is handed out, and from a checkpoint."""
+"""Runs with assigned data, and runs from a checkpoint, can be repeated bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def test_workers_get_their_splits_in_the_order_of_their_indices(client: Any) -> 
     assert rig.control.data_left() == (4, 1)
     for who in rig.identities[1:]:
         rig.store.deregister(who.worker, who.incarnation)
-    # The others have nothing to train, and are not waited for.
+    # The other workers have no data to train on, and are not waited for.
     Crew(rig, [[shares[0]]], progress=[[SplitPosition(3, 1, finished=True)]]).join()
     assert rig.control.data_left() == (4, 0)
 
@@ -82,7 +82,9 @@ def test_a_run_resumes_from_its_state_as_if_uninterrupted(client: Any, name: str
 
 @in_soak
 def test_a_job_restarted_from_a_checkpoint_ends_bit_equal(tmp_path: Path) -> None:
-    """Three jobs: one in a go, one of which every process is lost, and the one that resumes from its checkpoint."""
+    """A job that is restarted from a checkpoint after the loss of all processes ends bit-equal to an uninterrupted
+    job.
+    """
 
     def job(folder: Path) -> LocalJob:
         return LocalJob(

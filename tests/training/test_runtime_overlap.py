@@ -1,4 +1,6 @@
-"""Communication that overlaps with computation, in mode Async: what a gradient misses, and what is never lost."""
+"""Overlap of communication and computation in mode Async: the updates that a gradient misses, and those that are never
+lost.
+"""
 
 import json
 import threading
@@ -34,13 +36,13 @@ def started(client: Any, **settings: Any) -> Rig:
 
 @pytest.fixture
 def rig(shared: Any) -> Rig:
-    """Started, as the first one of this file."""
+    """Return a started rig, the first one of this file."""
     found: Rig = shared(momentum, ps=2, build=small, **OVERLAP)
     return found
 
 
 def train(rig: Rig, made: Any) -> list[Any]:
-    """One update for each batch; each step expects the batch of the next one."""
+    """Train one update per batch; each step is given the batch of the next one."""
     worker, results = rig.workers[0], []
     updates = [[batch] for batch in made]
     for batch, following in zip(updates, [*updates[1:], None], strict=True):
@@ -51,7 +53,9 @@ def train(rig: Rig, made: Any) -> list[Any]:
 
 
 def alone(rig: Rig, made: Any, *, delayed: bool) -> dict[str, Any]:
-    """Return Keras' parameters; `delayed`: each gradient but the first is computed without the update before it."""
+    """Return Keras's parameters; with `delayed`, each gradient but the first is computed without the update before
+    it.
+    """
     import keras
     import tensorflow as tf
 
@@ -88,14 +92,16 @@ def test_each_gradient_misses_the_workers_own_last_update_and_no_other(rig: Rig)
 
 
 def test_without_the_next_batches_a_step_is_that_of_keras(rig: Rig) -> None:
-    """As before a new split of the data, of which nobody knows yet whose it is."""
+    """Without the next batches, a step is that of Keras, as before a new split of the data that is not assigned yet."""
     for batch in batches(3):
         rig.workers[0].expect(None)
         assert rig.workers[0].step([batch]).staleness == 0
 
 
 def test_the_next_gradient_is_computed_while_an_update_travels(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply to the update waits for the computation: in one thread it would wait for ever."""
+    """The next gradient is computed while an update travels: the reply waits for the computation, so a single thread
+    would wait forever.
+    """
     worker = rig.workers[0]
     train(rig, batches(2))
     computed, compute, exchange = threading.Event(), worker._computer.compute, worker._exchange
@@ -112,7 +118,7 @@ def test_the_next_gradient_is_computed_while_an_update_travels(rig: Rig, monkeyp
 
     first, second, third = [[batch] for batch in batches(3, seed=1)]
     worker.expect(second)
-    assert worker.step(first).applied  # the gradient of the second is computed
+    assert worker.step(first).applied  # the second gradient has been computed
     monkeypatch.setattr(worker._computer, "compute", computing)
     monkeypatch.setattr(worker, "_exchange", exchanging)
     worker.expect(third)
@@ -149,7 +155,7 @@ def test_an_update_with_a_lost_reply_counts_once(
 
 
 def test_a_gradient_computed_on_other_parameters_is_discarded(rig: Rig) -> None:
-    """After a restore the servers have another set: what was computed ahead is computed again."""
+    """A gradient that was computed on other parameters is discarded, and computed again after a restore."""
     from pstraining.runtime.ps.record import Session
 
     worker, (first, second) = rig.workers[0], [[batch] for batch in batches(2)]
@@ -226,7 +232,7 @@ def test_prefetched_data_follows_the_number_of_workers() -> None:
 
 
 def test_every_sample_counts_once_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers, with data that is assigned in splits."""
+    """Every sample counts once in a job of two workers with data that is assigned in splits."""
     epochs = 2 if ALL else 1
     monkeypatch.setenv("FITTING_PLAN", json.dumps({"trainer": {"epochs": epochs}, "pieces": True, "validation": False}))
     monkeypatch.setenv("FITTING_FOLDER", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Every step on both members of a shard: whatever is lost at whatever moment, no step is lost, torn or made twice."""
+"""Every step on both members of a shard: no step is lost, torn or applied twice after a loss at any moment."""
 
 import os
 import random
@@ -14,9 +14,9 @@ from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 CUTS = int(os.environ.get("PSTRAINING_CUTS", "30" if ALL else "4"))
-"""Moments at which something is lost; `make soak` takes 1,000."""
+"""Moments of a loss that are tried; `make soak` tries 1,000."""
 LEFT = 9 if THOROUGH else 3 if ALL else 1
-"""Of nine ways in which of each shard somebody is left, how many are tried: functions are made for each."""
+"""How many of the nine combinations of surviving members are tried; functions are traced for each."""
 
 
 def adam() -> Any:
@@ -26,7 +26,7 @@ def adam() -> Any:
 
 
 def model() -> Any:
-    """With tensors on each of two servers."""
+    """Return a model with tensors on each of two servers."""
     import keras
 
     hidden = keras.layers.Dense(8, activation="tanh")
@@ -44,7 +44,8 @@ def model() -> Any:
 def pairs(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Pairs]:
     cluster.container = f"test.pairs.{request.param}"
     with pytest.MonkeyPatch.context() as patch, computing_on(cluster, request.param):
-        # A worker that makes its functions, on a busy machine, is waited for: steps made without it are steps more.
+        # A busy machine's worker traces for long; the others wait for it, because they would otherwise make additional
+        # steps without it.
         patch.setattr(worker_registry, "LAPSE_SECONDS", 600.0)
         found = Pairs(cluster, adam, model)
         assert_computes(found.rig.store, request.param)
@@ -73,7 +74,9 @@ def test_no_step_is_lost_torn_or_applied_twice_after_any_loss(pairs: Pairs) -> N
 
 
 def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: Pairs) -> None:
-    """The order of the decision is what holds it together: the arbiter alone knows of a step, and is lost."""
+    """If the primary applies a step before its standby has acknowledged it, a step is lost: only the arbiter knows of
+    it, and is lost.
+    """
     messages = rounds_messages(random.Random(0))
     early = [m for m in messages if m.what in ("push", "prepare")]
     assert pairs.expected

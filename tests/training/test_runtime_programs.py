@@ -1,4 +1,4 @@
-"""What a Keras program may contain: its own methods, schedules and layers, as `fit` takes them."""
+"""Custom methods, schedules and layers that a Keras program may contain, as `fit` takes them."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def sgd() -> Any:
 
 
 def line(kind: Any) -> Any:
-    """A straight line, as a functional model of this class."""
+    """A straight line, as a functional model of a subclass."""
     import keras
 
     x = keras.Input((2,))
@@ -62,7 +62,9 @@ def test_a_custom_training_method_is_rejected_unless_a_step_replaces_it(method: 
 
 
 def test_a_custom_training_method_can_be_moved_into_a_function(client: Any) -> None:
-    """`fit` calls the method, whose loss wants 3, and here the function does the same; the labels say 0."""
+    """A custom training method can be moved into a function. `fit` calls the method, whose loss is 0 at 3 although
+    labels are 0, and the function has the same effect here.
+    """
     program = PROGRAMS["own train_step"]
     step = {"train_step": program.train_step}
     rig = Rig(client, program.optimizer, ps=1, build=program.model, loss="mse", compiled=step, mode="Sync")
@@ -98,7 +100,9 @@ def test_a_custom_compile_is_called_or_rejected() -> None:
 
 @pytest.mark.parametrize("with_argument", [True, False])
 def test_custom_compute_loss_and_add_loss_count_as_in_fit(client: Any, with_argument: bool) -> None:
-    """With and without the argument `training`, which Keras has since 3.3."""
+    """A custom `compute_loss` and `add_loss` count as in `fit`, with and without the argument `training` that Keras has
+    since 3.3.
+    """
     import keras
 
     class Penalty(keras.layers.Layer):  # type: ignore[misc]
@@ -154,7 +158,7 @@ class Warmup:
 
 
 def without_config() -> tuple[Any, Any]:
-    """A model and a loss that neither have a `get_config`."""
+    """Return a model and a loss that have no `get_config`."""
     import keras
 
     class Scaled(keras.layers.Layer):  # type: ignore[misc]

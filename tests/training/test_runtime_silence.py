@@ -1,4 +1,4 @@
-"""Servers that fall silent without dying: nothing waits for them longer than 5 seconds."""
+"""Servers that stop answering without crashing: no call waits for them longer than 5 seconds."""
 
 import signal
 import threading
@@ -23,9 +23,9 @@ from tests.training.test_runtime_faults import finished, steps_of, transcript, u
 
 pytestmark = [pytest.mark.training, pytest.mark.silence, pytest.mark.timeout(480)]
 FAULT_SECONDS = 300.0
-"""The longest that a server is stopped: a call that returns before it is over was cut off, and not answered."""
+"""The longest time for which a server is stopped. A call that returns earlier was disconnected, and not answered."""
 SILENCE = 12.0
-"""Seconds that a server is silent at least."""
+"""The minimum number of seconds for which a server is unresponsive."""
 
 
 def sgd() -> Any:
@@ -36,7 +36,9 @@ def sgd() -> Any:
 
 @contextmanager
 def stopped(server: Any, seconds: float = FAULT_SECONDS) -> Iterator[None]:
-    """Inside, the process is stopped, for so long at most: its port still accepts, its kernel still acknowledges."""
+    """Stop the process during the block, for a bounded time: its port still accepts connections, and its kernel
+    acknowledges bytes.
+    """
     server.send_signal(signal.SIGSTOP)
     go_on = threading.Timer(seconds, server.send_signal, [signal.SIGCONT])
     go_on.start()
@@ -49,7 +51,7 @@ def stopped(server: Any, seconds: float = FAULT_SECONDS) -> Iterator[None]:
 
 
 def lost_by(call: Callable[[], Any]) -> Any:
-    """The error by which a call reports a lost server."""
+    """Return the error by which a call reports a lost server."""
     from pstraining.runtime.transport.client import ShardLostError
 
     with pytest.raises(ShardLostError) as lost:
@@ -87,7 +89,9 @@ def test_a_call_to_an_unresponsive_server_fails_and_recovers(
 def test_connecting_waits_for_an_unresponsive_server_and_reports_it(
     client: Any, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Again and again: it may continue with the end of its former context, and the next one's beginning, to be read."""
+    """Connecting waits for an unresponsive server and reports it, repeatedly: replies of its former context may still
+    be unread.
+    """
     from pstraining.runtime.transport import client as module
 
     rig = Rig(client, sgd, ps=2, build=small)
@@ -103,7 +107,7 @@ def test_connecting_waits_for_an_unresponsive_server_and_reports_it(
     monkeypatch.setattr(module, "event", heard)
     monkeypatch.setattr(watchdog, "event", heard)
     for _ in range(number):
-        with stopped(client.servers[1]), client._exclusive():  # it fell silent after it had answered
+        with stopped(client.servers[1]), client._exclusive():  # the server stopped answering after it had answered
             client._connect_all(first=False)
         assert reported.index("silent") < reported.index("waiting")
         reported.clear()
@@ -141,7 +145,8 @@ def test_a_slow_server_is_not_disconnected(
     assert '"event": "silent"' not in capsys.readouterr().out
 
 
-@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # stopped, and not cut off
+# stopped, and not disconnected
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")
 @pytest.mark.parametrize(("mode", "silent"), [pytest.param("Async", "stopped", marks=in_soak), ("Async", "cut off")])
 def test_a_job_reports_an_unresponsive_server_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, silent: str
@@ -172,7 +177,7 @@ def test_a_job_reports_an_unresponsive_server_and_continues(
         hangs = {process.task.label: told_since(process, "waiting", began)[0]["time"] - began for process in trainers}
         print(f"{mode}, {silent}: waited after {hangs}")
         remaining = SILENCE - (time.time() - began)
-        time.sleep(max(0.0, remaining))  # that is the fault
+        time.sleep(max(0.0, remaining))  # the fault
         fault.close()
         over = time.time()
         for process in trainers:

@@ -1,4 +1,4 @@
-"""Asynchronous workers that run apart: how far, how far at most, and updates whose replies are lost."""
+"""Asynchronous workers at different speeds: their distance, its bound, and updates whose replies are lost."""
 
 import itertools
 import threading
@@ -21,7 +21,7 @@ BOUND = 3
 
 
 class Runner:
-    """A worker that steps as fast as it may."""
+    """A worker that steps as fast as it can."""
 
     def __init__(self, updates: Any, batch: Any) -> None:
         self.replies: list[Any] = []
@@ -33,7 +33,7 @@ class Runner:
 
     @property
     def made(self) -> int:
-        """Updates so far."""
+        """The number of updates so far."""
         assert not self.errors, self.errors
         return len(self.replies)
 
@@ -60,7 +60,7 @@ def running(updates: Any) -> Iterator[Runner]:
 
 @contextmanager
 def beating(rig: Rig, worker: int) -> Iterator[None]:
-    """Inside, the worker gives signs of life, as its process does."""
+    """Send the worker's heartbeats during the block, as its process does."""
     ended = threading.Event()
 
     def beat() -> None:
@@ -87,7 +87,7 @@ def at_least(runner: Runner, number: int) -> bool:
 
 
 def furthest(rig: Rig, steps: int) -> int:
-    """How far ahead of the other one a worker gets, at every moment of so many steps of the slow one."""
+    """Return the largest lead of the fast worker, observed at every step of the slow one."""
     slow, (batch,) = rig.workers[1], batches(1)
     found = 0
     with beating(rig, 1), running(rig.workers[0]) as fast:
@@ -95,7 +95,7 @@ def furthest(rig: Rig, steps: int) -> int:
             wait_for(partial(at_least, fast, number + BOUND), "the fast one's steps", 30, 0.01)
             found = max(found, fast.made - number)
             settled = fast.made
-            time.sleep(0.1)  # time to go too far
+            time.sleep(0.1)  # time to exceed the bound
             found = max(found, fast.made - number)
             assert settled <= fast.made
             assert slow.step([batch]).session_valid
@@ -109,7 +109,7 @@ def test_no_worker_is_further_ahead_of_the_slowest_than_the_bound(client: Any) -
 
 @in_all(
     "tests/training/test_runtime_staleness.py::test_no_worker_is_further_ahead_of_the_slowest_than_the_bound"
-)  # it shows what the bound is for
+)  # shows the reason for the bound
 def test_without_a_bound_no_worker_waits(client: Any) -> None:
     assert furthest(started(client), 2) > BOUND
 
@@ -127,7 +127,7 @@ def test_no_worker_waits_for_a_crashed_one_which_need_not_catch_up(
         with beating(rig, 1):
             assert back.ahead == 0
             settled = wait_for(lambda: fast.made, "where the fast one is", 10)
-            for _ in range(5):  # it moves the other one on at once, however much was missed
+            for _ in range(5):  # the slow worker catches up at once, however many steps it has missed
                 assert rig.workers[1].step(batches(1)).session_valid
             wait_for(lambda: fast.made >= settled + 2, "steps of both", 10, 0.01)
 
@@ -154,7 +154,7 @@ def test_a_new_worker_starts_at_the_slowest_workers_step(client: Any) -> None:
         lambda others: others,
         in_all(
             "tests/training/test_runtime_staleness.py::test_updates_report_the_staleness_of_their_parameters"
-        ),  # nobody else
+        ),  # no other worker
     ),
 )
 def test_updates_report_the_staleness_of_their_parameters(
@@ -167,7 +167,7 @@ def test_updates_report_the_staleness_of_their_parameters(
 
 
 def between(updates: Any, what: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something between a worker's next pull and its push."""
+    """Call a function between a worker's next pull and its push."""
     over = updates._computer.compute
 
     def computed(found: Any) -> Any:

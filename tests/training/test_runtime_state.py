@@ -1,4 +1,4 @@
-"""Variables that change without a gradient, with several workers that do not wait for each other."""
+"""Variables that change without a gradient, with several asynchronous workers."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.support.soak_marks import in_all, some
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 WORKERS = 4
 MOMENTUM = 0.05
-"""With four workers, 4 (1 - 0.05) is past 2, where the sum of whole changes swings up; so is 20 (1 - 0.9)."""
+"""With four workers, 4 (1 - 0.05) is beyond 2, where the sum of whole changes oscillates; so is 20 (1 - 0.9)."""
 
 
 def sgd() -> Any:
@@ -21,7 +21,7 @@ def sgd() -> Any:
 
 
 def normalized(calls: int = 1) -> Any:
-    """Statistics of the inputs, which no other variable changes; of as many calls in a step."""
+    """Return a model with statistics of its inputs, which no other variable changes; a step calls it `calls` times."""
     import keras
 
     x = keras.Input((4,))
@@ -39,7 +39,7 @@ def batches(number: int) -> Any:
 
 
 def stale(rig: Rig, shares: Any) -> None:
-    """One update of every worker, each computed on what was there before the first of them."""
+    """Apply one update of every worker, each computed on the state before the first update."""
     from pstraining.runtime.updates.asynchronous.progress import SentUpdate
 
     for updates, share in zip(rig.workers, shares, strict=True):
@@ -54,7 +54,7 @@ def stale(rig: Rig, shares: Any) -> None:
 
 
 def of_one_process(shares: Any, calls: int = 1, *, count: int = 1) -> tuple[Any, Any]:
-    """Mean and variance after these updates one after the other, each of `count` batches."""
+    """Return mean and variance after these updates in sequence, each of `count` batches."""
     mean, variance = np.zeros(4), np.ones(4)
     for share in shares:
         kept = MOMENTUM ** (calls * count)
@@ -102,7 +102,7 @@ def test_statistics_of_stale_workers_are_those_of_one_process(
         assert (found(rig)[1] >= 0).all()
     mean, variance = found(rig)
     expected = of_one_process(shares, calls, count=count)
-    # With local steps, a target is a moving average over its batches, and not their mean.
+    # With local steps, a target is a moving average over a worker's batches, and not their mean.
     tolerance = 0.05 if "local_steps" in training else 1e-4
     np.testing.assert_allclose(mean, expected[0], rtol=tolerance)
     np.testing.assert_allclose(variance, expected[1], rtol=6 * tolerance)
@@ -110,7 +110,9 @@ def test_statistics_of_stale_workers_are_those_of_one_process(
 
 
 def test_state_of_another_kind_moves_towards_each_workers_own_value(client: Any) -> None:
-    """The largest input: the sum of all changes would be twice as large, and the newest value one worker's."""
+    """State of another kind, here the largest input, moves towards each worker's value. The sum of all changes would be
+    twice as large, and the newest value that of a single worker.
+    """
     import keras
 
     class Peak(keras.layers.Layer):  # type: ignore[misc]
@@ -141,7 +143,7 @@ def test_state_of_another_kind_moves_towards_each_workers_own_value(client: Any)
 
 
 def stateful() -> Any:
-    """Its cell adds up, so after n batches of k + 1 it shows n (k + 1)."""
+    """Return a model whose cell adds up its inputs, so that after n batches of k + 1 it outputs n (k + 1)."""
     import keras
 
     class Adds(keras.layers.Layer):  # type: ignore[misc]
@@ -202,13 +204,13 @@ def test_a_batch_computed_twice_advances_the_state_once() -> None:
 
     carried.begin(again=False)
     compute()
-    carried.begin(again=True)  # the servers had refused it
+    carried.begin(again=True)  # the servers rejected it
     compute()
     carried.applied()
     assert state.numpy().tolist() == [1.0]
     carried.begin(again=False)
     compute()
-    carried.begin(again=True)  # only its reply had been lost
+    carried.begin(again=True)  # only its reply was lost
     carried.applied()
     assert state.numpy().tolist() == [3.0]
 

@@ -1,4 +1,4 @@
-"""A member that returns receives the state while steps are made, and is then equal to its source bit for bit."""
+"""A returning member receives the state while training continues, and is then bit-equal to its source."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,9 @@ from tests.training.test_runtime_embedding import ours
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 BEFORE, AFTER, LAST = 2, 3, 2
-"""Steps before a loss, after the member is back, and after the other one is lost."""
+"""Steps before a loss, after the member's return, and after the loss of the other member."""
 MOST = 60
-"""Steps of a run."""
+"""The number of steps of a run."""
 PIECE = 300_000
 
 
@@ -44,7 +44,7 @@ def factored() -> Any:
 
 
 def deep() -> Any:
-    """With three tensors of more than 256 KB, two of them on the first server."""
+    """Return a model with three tensors of more than 256 KB, two of them on the first server."""
     import keras
 
     widths = [keras.layers.Dense(400, activation="tanh") for _ in range(4)]
@@ -76,7 +76,7 @@ def tasks_of(view: View) -> list[list[str]]:
 
 
 def watched_fetches(client: Any, found: ReplicatedJob, patch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each call from now on whether it fetches all parameters."""
+    """Record for each further call whether it fetches all parameters."""
     fetches: list[bool] = []
     call, pull = client.call, found._worker._ops.pull
 
@@ -89,7 +89,7 @@ def watched_fetches(client: Any, found: ReplicatedJob, patch: pytest.MonkeyPatch
 
 
 def learn_all(found: ReplicatedJob) -> int:
-    """A chunk for each learner and a step, in turn; how often."""
+    """Transfer a chunk to each learner and make a step, in turn; return the number of turns."""
     times = 0
     while found.state_transfer.run(0.0):
         found.train()
@@ -98,7 +98,7 @@ def learn_all(found: ReplicatedJob) -> int:
 
 
 def assert_as_if_undisturbed(found: ReplicatedJob) -> None:
-    """All in sync have what a run comes to in which nobody is lost. The run is over then."""
+    """Demand that all members in sync have the state of an undisturbed run, which this call makes in the same job."""
     ended, steps = found.states(), found.made
     while any(len(own) < 2 for own in found.view.shards):
         found.establish(readmit=True)
@@ -170,7 +170,7 @@ def test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal(
 @in_all(
     "tests/training/test_runtime_state_transfer.py"
     "::test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal"
-)  # it shows what the check is for
+)  # A chunk of another step is rejected and sent again. Without the check, the member in sync differs from its source.
 def test_with_a_chunk_of_another_step_the_learner_differs(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, it is given again; with the check switched off the member that is in sync differs."""
     found = school(client, monkeypatch)
@@ -271,7 +271,10 @@ def test_after_too_many_late_chunks_the_state_is_copied_between_two_steps(
 def test_a_standby_takes_over_and_a_little_state_is_copied(
     client: Any, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """The worker computes on a device that stands in for an accelerator, before and after both changes."""
+    """A standby becomes primary after a failover, and a small state is copied.
+
+    The worker computes on a device that stands in for an accelerator, before and after both changes.
+    """
     with computing_on(client, "CPU:1"):
         found = school(client, monkeypatch, incremental_bytes=10**9, build=small, mode=mode)
         found.train()
@@ -306,7 +309,9 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
 def test_a_worker_does_not_pull_current_parameters_again(
     client: Any, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
-    """Else all parameters would be fetched by all workers with every change of the view."""
+    """A worker does not pull current parameters again. Otherwise all workers would fetch all parameters with every view
+    change.
+    """
     found = school(client, monkeypatch)
     found.train()
     monkeypatch.setattr(found._worker, "_may_hold", holds)

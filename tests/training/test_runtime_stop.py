@@ -1,4 +1,4 @@
-"""A chief that is told to stop: no update that was acknowledged is lost, whether the servers stay or go."""
+"""A chief that is asked to stop loses no acknowledged update, whether or not the servers stop."""
 
 import json
 import signal
@@ -22,12 +22,12 @@ RARELY = {"keep": 3, "intervalSeconds": 3600}
 
 
 def rare(folder: Path, *, workers: int = 2, **more: Any) -> LocalJob:
-    """A job whose chief saves nothing unless it has to."""
+    """Return a job whose chief saves only if it has to."""
     return LocalJob(PACED, workers=workers, training=SPREAD, checkpoint={"path": str(folder), **RARELY}, **more)
 
 
 def stop(run: LocalJob, name: str) -> LocalProcess:
-    """SIGTERM to one process; it has ended when this returns."""
+    """Send SIGTERM to a process, and wait for its end."""
     process = run.processes[name]
     process.popen.send_signal(signal.SIGTERM)
     process.popen.wait(30)
@@ -61,7 +61,7 @@ def test_a_stopped_job_resumes_at_the_same_step(tmp_path: Path, chief: bool, lea
 
 
 def ask(run: LocalJob, **fields: Any) -> None:
-    """The job's cluster file gets other fields."""
+    """Change fields of the job's cluster file."""
     path = run._folder / contract.CLUSTER_FILE
     path.with_name("next").write_text(json.dumps({**run._file, **fields}))
     path.with_name("next").rename(path)
@@ -80,7 +80,7 @@ def test_a_chief_that_ends_for_another_layout_has_saved_all_that_hot_standbys_ho
         assert Checkpoints(tmp_path, keep=3).steps() == [stopped]
         refused = wait_for(lambda: worker.events("refused"), "the worker is shut out", 30)
         assert refused[0]["step"] == stopped, "no update was taken after those that were saved"
-        ask(run)  # the change is withdrawn
+        ask(run)  # the change is reverted
         run.start(chief.task)
         until(run, lambda: steps_of(run, "worker-0") > stopped, "training that continues")
         assert not chief.events("restored"), "the servers kept the state"
@@ -130,7 +130,9 @@ def test_without_a_checkpoint_folder_no_worker_is_locked_out() -> None:
 def test_a_stopped_chief_does_not_read_its_checkpoint_back(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would read every byte once more, in the seconds that Kubernetes gives it."""
+    """A stopped chief does not read its checkpoint back: that would take time from the seconds that Kubernetes gives
+    it.
+    """
     import keras
 
     from pstraining.runtime.chief.chief import Chief
@@ -158,7 +160,9 @@ def test_a_stopped_chief_does_not_read_its_checkpoint_back(
 
 
 def test_a_lost_connection_does_not_cost_the_last_save(client: Any, tmp_path: Path) -> None:
-    """The connections break after SIGTERM; the servers keep the state, and the chief saves it when it is back."""
+    """A lost connection does not prevent the last save: the connections break after SIGTERM, and the chief reconnects
+    and saves the servers' state.
+    """
     import keras
 
     from pstraining.runtime.chief.chief import Chief
@@ -169,7 +173,7 @@ def test_a_lost_connection_does_not_cost_the_last_save(client: Any, tmp_path: Pa
     from pstraining.runtime.transport.client import ShardLostError
 
     class CutOnce(HistoryRecorder):
-        """The connections break at the first attempt to save, and its call fails."""
+        """Breaks the connections at the first attempt to save, whose call fails."""
 
         cuts = 0
 

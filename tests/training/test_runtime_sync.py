@@ -1,4 +1,4 @@
-"""Synchronous updates on real parameter servers: equal to one process, whatever happens to a worker."""
+"""Synchronous updates on real parameter servers equal one process, whatever happens to a worker."""
 
 import os
 import threading
@@ -18,9 +18,9 @@ from tests.support.worker_threads import Crew
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 STEPS = int(os.environ.get("PSTRAINING_SYNC_STEPS", "50" if ALL else "20"))
-"""Updates after which parameters are compared; `make test-all` takes 50, and `make soak` 200."""
+"""Updates after which parameters are compared; `make test-all` makes 50, and `make soak` 200."""
 SERVERS = 2 if ALL else 1
-"""Of tests about workers: a second server costs as much tracing as the first."""
+"""Servers of tests about workers: a second server costs as much tracing as the first."""
 
 
 def convolutional() -> Any:
@@ -61,7 +61,9 @@ def alone(
     *,
     ordered: bool,
 ) -> Any:
-    """One process's model after the same updates: of the union of a step's batches, or their gradients in order."""
+    """Return one process's model after the same updates: of each step's united batches, or of their gradients in
+    order.
+    """
     import tensorflow as tf
 
     model = build()
@@ -69,7 +71,7 @@ def alone(
     model.compile(optimizer=own, loss="sparse_categorical_crossentropy", jit_compile=False)
     for variable, tensor in zip(model.trainable_variables, rig.model.tensors, strict=True):
         variable.assign(rig.initial[tensor.path])
-    own.build(model.trainable_variables)  # as `fit` does, outside functions, where slots may be copies of parameters
+    own.build(model.trainable_variables)  # as `fit` does; outside functions slots may be copies of parameters
 
     @tf.function(jit_compile=False)  # type: ignore[untyped-decorator]
     def gradients(batch: Any) -> Any:
@@ -147,7 +149,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
     "tests/training/test_runtime_hybrid.py::test_it_equals_one_process_on_all_batches_together"
 )  # of unequal batches, too
 def test_steps_average_unequal_batches_of_workers_with_different_counts(client: Any) -> None:
-    """As while a job is scaled: each divides its gradient by the number of workers that it knows of."""
+    """Steps average unequal batches of workers that divide by different counts, as they do while a job is scaled."""
     import tensorflow as tf
 
     build = in_float64(small)
@@ -155,7 +157,7 @@ def test_steps_average_unequal_batches_of_workers_with_different_counts(client: 
     rig.workers[1]._computer._parts = 4
     rig.start()
     shares = [batches(5, seed=worker) for worker in range(4)]
-    # All of a step together are a power of two, by which Keras divides exactly: it does so in float32.
+    # A step has a power of two of samples, by which Keras's division in float32 is exact.
     pairs = zip(shares[2], shares.pop(), strict=True)
     shares[2] = [tuple(tf.concat(parts, 0) for parts in zip(one, two, strict=True)) for one, two in pairs]
     Crew(rig, shares).join()
@@ -187,7 +189,7 @@ def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
     crew.join()
     assert rig.control.snapshot(fence=1).step == 1
     rig.control.client.call(_waited_until(rig, 0.0))
-    reply = rig.workers[0].step([first[1]])  # the other one is silent for as long as the server remembers it
+    reply = rig.workers[0].step([first[1]])  # the other worker is silent for as long as the server remembers it
     assert (reply.applied, reply.step) == (True, 2)
     late = rig.workers[1].step([second[1]])
     assert (late.session_valid, late.applied) == (True, False), "its gradient is of the step before"
@@ -196,7 +198,7 @@ def test_an_unresponsive_worker_is_not_waited_for_and_may_rejoin(
 
 
 def _waited_until(rig: Rig, moment: float) -> Any:
-    """Ends the time in which workers that have not come yet are waited for."""
+    """End the wait for workers whose gradients are missing."""
     import tensorflow as tf
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -213,7 +215,7 @@ def _waited_until(rig: Rig, moment: float) -> Any:
 def test_a_slow_workers_gradients_are_dropped_with_a_backup_worker(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)  # the last to end is not to wait for those that have
+    monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 3.0)  # the last worker to end must not wait for the others
     number = 3 if ALL else 2
     rig = Rig(client, lambda: optimizer("SGD"), ps=SERVERS, build=small, workers=number, mode="Sync", backup_workers=1)
     rig.start()
@@ -251,7 +253,10 @@ def test_gradients_with_nan_never_reach_the_parameters(shared: Any) -> None:
 
 
 def test_gradients_of_a_workers_former_process_do_not_count(shared: Any) -> None:
-    """The last one with this rig: its second worker has a successor then."""
+    """Gradients of a worker's former process do not count.
+
+    The last test with this rig, as its second worker is replaced.
+    """
     rig = shared(momentum, ps=SERVERS, build=small, workers=2, mode="Sync")
     old = Crew(rig, [[], batches(1, seed=5)])
     updates = rig.workers[1]

@@ -1,4 +1,4 @@
-"""Synchronous jobs of real processes that lose one of them."""
+"""Synchronous jobs of real processes that lose a process."""
 
 import time
 from pathlib import Path
@@ -48,7 +48,9 @@ def test_a_lost_server_is_restored_and_all_continue_from_one_step(tmp_path: Path
 
 
 def lose_a_server(folder: Path, settings: dict[str, Any]) -> None:
-    """A job in step resumes from a checkpoint, and no update is made twice or left out of the count."""
+    """Kill a server of a synchronous job, which resumes from a checkpoint; demand that no update is repeated or left
+    out.
+    """
     with job(folder, workers=2, ps=2, more=settings) as run:
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")

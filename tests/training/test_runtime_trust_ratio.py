@@ -1,4 +1,6 @@
-"""Lamb on tensors that are cut over parameter servers: its trust ratio is of whole tensors, as in one process."""
+"""Lamb on tensors that are sliced over parameter servers: its trust ratio is that of whole tensors, as in one
+process.
+"""
 
 import random
 from pathlib import Path
@@ -22,7 +24,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefix
 
 
 def lamb() -> Any:
-    """With what changes a step besides: a schedule, decay of the kernels, clipping by value, and averages."""
+    """Return Lamb with further features: a schedule, decay of the kernels, clipping by value, and averages."""
     import keras
 
     rate = keras.optimizers.schedules.CosineDecay(1e-2, 60)
@@ -44,7 +46,7 @@ def accumulating() -> Any:
 
 
 def wide(units: int = 300) -> Any:
-    """With a kernel of more than 256 KB, whose pieces are smaller than that."""
+    """Return a model with a kernel of more than 256 KB, whose slices are smaller than that."""
     import keras
 
     layers = [keras.layers.Dense(units, activation="tanh") for _ in range(2)]
@@ -58,7 +60,7 @@ def cut(layout: partition.Layout) -> set[str]:
 @pytest.mark.usefixtures("plain_arithmetic")
 @pytest.mark.parametrize("make", [lamb, accumulating])
 def test_segments_on_three_servers_equal_keras(make: Any) -> None:
-    """In this process: the same gradients for Keras's Lamb, and for its clones on every server's pieces."""
+    """In this process: clones of Lamb on the slices of three servers equal Keras's Lamb, given the same gradients."""
 
     from pstraining.runtime.model.keras_model import Model
     from pstraining.runtime.model.training.objective import Objective
@@ -83,7 +85,9 @@ def test_a_ratio_is_one_if_a_norm_is_zero() -> None:
 
 
 def test_gradients_that_are_clipped_by_norm_need_whole_tensors() -> None:
-    """The servers agree on norms before they know such a gradient."""
+    """Gradients that are clipped by norm need whole tensors, because servers agree on norms before they know clipped
+    gradients.
+    """
     import keras
 
     options: list[dict[str, Any]] = [{}, {"clipvalue": 1.0}, {"gradient_accumulation_steps": 2}]
@@ -103,7 +107,9 @@ def test_gradients_that_are_clipped_by_norm_need_whole_tensors() -> None:
     ),
 )
 def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path, make: Any, slot: str) -> None:
-    """Restored onto another number of servers, where it has other pieces, and in Async, where it has none."""
+    """Lamb on servers equals Keras, also after a restore onto a server number with other slices, and in Async, where
+    tensors are whole.
+    """
     shares = [batches(STEPS, seed=worker) for worker in range(2 if ALL else 1)]
     state, rig = train_and_restore(client, make, shares, tmp_path, servers=3, build=wide)
     assert cut(rig.store.layout) == {"sequential/dense_1/kernel"}
@@ -155,7 +161,7 @@ def test_tensors_stay_whole_without_synchronous_rounds(client: Any) -> None:
 
 MESSAGES = rounds_messages(random.Random(0), clips=True, workers=1)
 DECIDED = MESSAGES.index(Message("apply standby", 0)) + 1
-"""The number of messages up to the decision, which one member of each shard has not heard of."""
+"""The number of messages up to the decision, which one member of each shard has not received."""
 
 
 @pytest.mark.usefixtures("plain_arithmetic")
@@ -169,7 +175,9 @@ DECIDED = MESSAGES.index(Message("apply standby", 0)) + 1
     ids=["decided", "others"],
 )
 def test_members_scale_alike_after_any_loss(client: Any, cuts: list[int]) -> None:
-    """Standbys receive the totals with the mean; an undisturbed run equals Keras in one process."""
+    """Members scale alike after any loss: standbys receive the totals with the mean. An undisturbed run equals Keras in
+    one process.
+    """
     pairs = Pairs(client, plain, wide, workers=1)
     assert cut(pairs.rig.store.layout) == {"sequential/dense_1/kernel"}
     assert pairs.expected

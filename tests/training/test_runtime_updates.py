@@ -1,4 +1,4 @@
-"""Updates on real parameter servers: equal to Keras, fenced, and restorable onto another number of servers."""
+"""Updates on real parameter servers equal Keras, are fenced, and can be restored onto another number of servers."""
 
 import threading
 from collections.abc import Callable
@@ -155,7 +155,9 @@ def test_an_update_computed_on_a_replaced_set_is_rejected(client: Any) -> None:
 
 
 def test_a_late_restore_changes_nothing(client: Any) -> None:
-    """A call that was cut at the chief may still be carried out, after the chief has restored once more."""
+    """A late restore changes nothing: a call that the chief has cancelled may still be executed after the chief's next
+    restore.
+    """
     from pstraining.runtime.chief.errors import FencedError
 
     rig = Rig(client, optimizers()["Adam"], ps=1, build=small)
@@ -226,7 +228,7 @@ def test_a_checkpoint_restores_bit_equal_onto_another_number_of_servers(
     first.train(batches(3))
     second.train(batches(3))
     one, other = first.control.snapshot(fence=1), second.control.snapshot(fence=1)
-    for path, value in one.variables.items():  # a tensor cut otherwise may be updated by the other kernel
+    for path, value in one.variables.items():  # a tensor with other slices may be updated by another kernel
         np.testing.assert_allclose(other.variables[path], value, rtol=0, atol=1e-6, err_msg=path)
 
 
@@ -262,7 +264,7 @@ def test_an_error_of_the_program_is_not_mistaken_for_a_lost_server_for_ever(clie
         for _ in range(ATTEMPTS - 1):
             with pytest.raises(ShardLostError):
                 rig.step(wrong)
-            rig.store.read()  # as a worker does before it tries again
+            rig.store.read()  # as a worker does before it retries
         with pytest.raises(tf.errors.InvalidArgumentError):
             rig.step(wrong)
 

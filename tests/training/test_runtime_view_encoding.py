@@ -1,4 +1,4 @@
-"""Views encoded as acceptors' vectors and decoded again, and the other fields of a member's status."""
+"""Views encoded as acceptors' vectors and decoded, and the other fields of a member's status."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,9 @@ def test_a_draining_member_reports_it(client: Any, tmp_path: Path, name: str) ->
 
 
 def test_a_whole_state_that_is_written_late_changes_nothing(client: Any) -> None:
-    """It is written once under a ballot, and never where steps are applied."""
+    """A whole state that is written late changes nothing: it is written once per ballot, and never while steps are
+    applied.
+    """
     import keras
     import tensorflow as tf
 

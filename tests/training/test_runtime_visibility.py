@@ -1,4 +1,4 @@
-"""What a running job tells of itself: metrics, bytes, progress lines, summaries."""
+"""The reports of a running job: metrics, bytes, progress lines, summaries."""
 
 import os
 import re
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """A job that was looked at, and its folder."""
+    """Return a job whose metrics were scraped, and its folder."""
     if os.geteuid() != 0:
         pytest.skip("a network of its own needs root")
     folder = tmp_path_factory.mktemp("counted")
@@ -29,7 +29,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
 def test_the_traffic_counters_equal_the_networks_bytes(seen: tuple[dict[str, Any], Path]) -> None:
     reported, _ = seen
     assert reported["carried"] > 10e6
-    # Both ends of a scrape are not one moment, and what is on its way is not acknowledged yet.
+    # Both ends of a scrape differ in time, and bytes on their way are not acknowledged yet.
     assert reported["payload"] / reported["carried"] == pytest.approx(1, abs=0.05)
 
 

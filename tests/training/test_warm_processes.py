@@ -1,4 +1,4 @@
-"""A program that is forked from a warm parent is as one that was started: what the other tests here stand on."""
+"""A program that is forked from a warm parent behaves as a started one, on which the other tests here rely."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def ran(spawn: Any, command: list[str], **more: str) -> tuple[int, list[str]]:
-    """Exit code and lines of a program."""
+    """Return a program's exit code and its lines."""
     process = spawn(WORKER, (), command, environment(**more))
     lines = [line.rstrip("\n") for line in process.stdout]
     return process.wait(60), lines
@@ -82,7 +82,7 @@ def test_a_warm_process_ends_like_a_new_process(parents: warm.Parents, program: 
 
 
 def test_a_forked_operator_behaves_like_a_started_one(tmp_path: Path) -> None:
-    """It reads its settings, and ends because of one."""
+    """A forked operator reads its settings like a started one, and ends because of an invalid one."""
     wrong = {"PSTRAINING_WORKERS": "many", "PSTRAINING_LEASE_DURATION_SECONDS": "6"}
     reported = []
     for name in ("forked", "started"):
@@ -133,7 +133,9 @@ def test_a_warm_process_is_in_its_starting_threads_network(parents: warm.Parents
 
 
 def test_a_parameter_servers_program_is_forked_and_tensorflows_server_is_not(parents: warm.Parents) -> None:
-    """A program may import TensorFlow before it becomes the server; the server alone imports no Python of it."""
+    """A parameter server's program is forked and TensorFlow's server is not. The program may import TensorFlow before
+    it becomes the server, which imports none of its Python.
+    """
     look = ["-c", "import sys; print('tensorflow' in sys.modules)"]
     program = parents.spawn(Task("ps", 0), (), look, environment())
     server = parents.spawn(Task("ps", 0), (), [str(launcher_file()), "serve"], environment())
