@@ -1,11 +1,11 @@
-"""Fixtures of the end-to-end tests: a real cluster, the operator as the chart installs it, a namespace a test.
+"""Fixtures of the end-to-end tests: a real cluster, the operator as the chart installs it, and a namespace per test.
 
-The cluster is the one that PSTRAINING_CONTEXT names beside KUBECONFIG, else the local one of localcluster, which must
-be up: `python3 -m localcluster up`.
+The cluster is the one that PSTRAINING_CONTEXT and KUBECONFIG name, or else that of localcluster, which must be up:
+`python3 -m localcluster up`.
 
-Several tests run at a time (hack/layers.py): first those with an operator of their own, then those that share the one
-that the chart installs. Tests marked `trains` keep the cores busy with TensorFlow: two at a time are enough. Tests
-marked `alone` cut nodes, replace the operator or count what the whole cluster does: they come last, one by one.
+Several tests run at a time (hack/layers.py): first those with their own operator, then those that share the operator of
+the chart. Tests marked `trains` keep the cores busy with TensorFlow, so at most two run at a time. Tests marked `alone`
+cut nodes, replace the operator or measure the whole cluster; they come last, one by one.
 """
 
 import fcntl
@@ -32,14 +32,15 @@ from tests.support.operator_process import OperatorProcess
 ROOT = Path(__file__).parents[2]
 RELEASE, RELEASE_NAMESPACE = "pstraining", "pstraining-system"
 OPERATOR_IMAGE = ("--set", f"image.repository={image_repository('operator')}")
-"""The chart's option for the image that is on the nodes."""
+"""The chart's option for the operator image on the nodes."""
 ALONE = {"healed", "fake_nodes", "kueue"}
-"""Fixtures that change the whole cluster. Gangs have a scheduler and fake nodes of their own, which no other test of
-their part asks for."""
+"""Fixtures that change the whole cluster. Gangs have their own scheduler and fake nodes, which no other test of their
+part uses.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by what they need: see the parts of the layer in hack/layers.py."""
+    """Mark tests by the fixtures that they use: see the parts of the layer in hack/layers.py."""
     for item in items:
         needs = set(getattr(item, "fixturenames", ()))
         if "installed" in needs:
@@ -49,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def cluster_command(*arguments: str) -> str:
-    """What a command of localcluster prints."""
+    """Return the output of a command of localcluster."""
     command = [sys.executable, "-m", "localcluster", *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -69,7 +70,7 @@ def kube(target: Target) -> Kube:
 
 @pytest.fixture(scope="session", autouse=True)
 def began() -> datetime:
-    """When the tests began: of a layer with several parts the first."""
+    """Return the start of the tests; for a layer with several parts, the start of the first part."""
     reported = os.environ.get("PSTRAINING_LAYER_BEGAN")
     return datetime.fromisoformat(reported) if reported else datetime.now(UTC)
 
@@ -81,7 +82,7 @@ def helm() -> str:
 
 @contextmanager
 def counted(folder: Path) -> Iterator[Path]:
-    """A file that holds a number, while nobody else reads or writes it."""
+    """Open a file that holds a number, while no other process reads or writes it."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder / "installed"
@@ -89,16 +90,17 @@ def counted(folder: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder that all processes of this run share."""
+    """Return a folder that all processes of this run share."""
     base = tmp_path_factory.getbasetemp()
     return base if worker_id == "master" else base.parent
 
 
 @pytest.fixture(scope="module")
 def installed(kube: Kube, helm: str, run_folder: Path) -> Iterator[str]:
-    """The operator, installed by its chart; its namespace.
+    """Install the operator by its chart; return its namespace.
 
-    Processes share it: the first that needs it installs it, and the last removes it, as other tests run their own.
+    Processes share it: the first one that needs it installs it, and the last one removes it, because other tests run
+    their own operator.
     """
     with counted(run_folder) as users:
         before = int(users.read_text()) if users.exists() else 0
@@ -117,7 +119,7 @@ def installed(kube: Kube, helm: str, run_folder: Path) -> Iterator[str]:
 
 
 def install(kube: Kube, helm: str, *more: str) -> None:
-    # Other tests apply the CRD by hand, as a user of the plain manifest would; the chart takes it over.
+    # Other tests apply the CRD by hand, as a user of the plain manifest would, so the chart adopts it.
     options = ["--create-namespace", "--wait", "--timeout", "120s", "--take-ownership", *OPERATOR_IMAGE]
     run_helm(kube, [helm, "upgrade", "--install", RELEASE, str(ROOT / "charts" / "pstraining"), *options, *more])
 
@@ -134,7 +136,7 @@ def run_helm(kube: Kube, command: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def kueue() -> Iterator[None]:
-    """The real Kueue, which answers for all pods of the cluster."""
+    """Run the real Kueue, which handles all pods of the cluster."""
     cluster_command("kueue", "up")
     yield
     cluster_command("kueue", "down")
@@ -142,7 +144,7 @@ def kueue() -> Iterator[None]:
 
 @pytest.fixture
 def queue(kube: Kube, namespace: str, kueue: None, own_operator: OperatorProcess) -> Iterator[Queue]:
-    """A queue without quota, and an operator that asks Kueue."""
+    """Return a queue without quota, with an operator that uses Kueue."""
     own_operator.start(settings={"PSTRAINING_KUEUE": "true"})
     made = Queue(kube, namespace, pods=0)
     history = History(kube, namespace)
@@ -156,7 +158,7 @@ def queue(kube: Kube, namespace: str, kueue: None, own_operator: OperatorProcess
 
 @pytest.fixture(scope="module")
 def fake_nodes() -> Iterator[int]:
-    """How many fake nodes there are, in three zones; they run whatever tolerates and selects them."""
+    """Create fake nodes in three zones, for pods that tolerate and select them; return their number."""
     number = 6
     cluster_command("kwok", "up", "--nodes", str(number))
     yield number
@@ -171,17 +173,17 @@ def namespace(kube: Kube) -> Iterator[str]:
 
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that pods on every node may write to."""
+    """Return a folder to which pods on every node may write."""
     return shared_folder(tmp_path_factory)
 
 
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new one of those."""
+    """Create such a folder."""
     folder = tmp_path_factory.mktemp("shared")
     for part in (folder, *folder.parents):
         if part == Path(part.anchor) or not os.access(part, os.W_OK):
             break
-        # pytest makes its folders private; pods run as another process.
+        # pytest's folders are private, and pods run as another user.
         part.chmod(part.stat().st_mode | 0o711)
     folder.chmod(0o777)
     return folder
@@ -189,12 +191,12 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def crd(kube: Kube) -> None:
-    """The CRD, applied as a user would."""
+    """Apply the CRD as a user would."""
     apply_crd(kube)
 
 
 def apply_crd(kube: Kube) -> None:
-    """Apply the CRD, unless it is there already: for each write, the API server compiles all of its rules."""
+    """Apply the CRD unless it exists: for each write, the API server compiles all of its rules."""
     definition = crd_definition()
     name = definition["metadata"]["name"]
 
@@ -213,7 +215,7 @@ def apply_crd(kube: Kube) -> None:
 
 @cache
 def crd_definition() -> Object:
-    """The CRD, as a user would apply it."""
+    """Return the CRD as a user would apply it."""
     definition: Object = yaml.safe_load((ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml").read_text())
     return definition
 
@@ -226,7 +228,9 @@ def is_known(target: Target) -> bool:
 
 @pytest.fixture
 def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator for this test's namespace alone, run from this checkout on this machine; not started yet."""
+    """Return an operator for this test's namespace only, run from this checkout on this machine, and not started
+    yet.
+    """
     others = kube.list("Deployment", RELEASE_NAMESPACE)
     assert not others, "another operator is installed and would act on the same jobs: helm uninstall it"
     own = Target(kube.target.kubeconfig, f"{kube.target.context}-operator")
@@ -237,7 +241,7 @@ def own_operator(kube: Kube, namespace: str, crd: None, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def healed(kube: Kube) -> Iterator[None]:
-    """Whatever happens, all nodes are well afterwards."""
+    """Reconnect all nodes after the test."""
     yield
     for node in kube.list("Node"):
         name = node["metadata"]["name"]

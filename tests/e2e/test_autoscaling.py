@@ -1,4 +1,6 @@
-"""Memory grows before a real kubelet's container runs out of it: no OOM kill, no restart, never beyond the maximum."""
+"""Memory grows before the container of a real kubelet runs out of it: no OOM kill, no restart, never beyond the
+maximum.
+"""
 
 from pathlib import Path
 
@@ -11,9 +13,9 @@ from tests.support.soak_marks import in_all
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
 WHOLE = 1024
-"""Mi that the server needs, and may have; it starts with a quarter."""
+"""Mi that the server needs, and its maximum; it starts with a quarter."""
 USED = 850
-"""Mi that it fills in the end."""
+"""Mi that the server fills in the end."""
 GROWING = """
 import os, pathlib, threading, time
 first = (pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/memory"))
@@ -35,8 +37,9 @@ def grow():
 if os.environ["PSTRAINING_TASK_TYPE"] == "ps":
     threading.Thread(target=grow, daemon=True).start()
 """
-"""Fills memory, by 2.5 Mi a second where its first limit is near. Notes how many Mi it holds, the OOM kills of its
-container, and every limit that the kernel held it to."""
+"""Fills memory, by 2.5 Mi per second near its first limit. Records its Mi, the OOM kills of its container, and every
+limit that the kernel enforced.
+"""
 
 
 def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
@@ -56,11 +59,11 @@ def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
         autoscaling={"mode": "Grow", "rolePolicies": [policy]},
     )
     puppet.wait_phase("Running")
-    before = lives(puppet)
+    before = restarts_by_uid(puppet)
     wait_for(lambda: memory(puppet)[:1] == [USED], f"the server holds all of it; {puppet.job()}", 300)
     puppet.exit("chief-0", 0)
     puppet.wait_phase("Succeeded")
-    assert lives(puppet).items() <= before.items(), "no pod was replaced, and no container restarted"
+    assert restarts_by_uid(puppet).items() <= before.items(), "no pod was replaced, and no container restarted"
     _, killed, *limits = memory(puppet)
     assert killed == 0
     assert sorted(limits)[0] == WHOLE // 4 << 20
@@ -73,8 +76,8 @@ def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
         print(f"\nlimits in Mi: {[limit >> 20 for limit in sorted(limits)]}; {sizing['message']} {sizing}")
 
 
-def lives(puppet: Puppet) -> dict[str, int]:
-    """How often the container of each pod was started again, by the pod's uid."""
+def restarts_by_uid(puppet: Puppet) -> dict[str, int]:
+    """Return the restarts of each pod's container, by the pod's uid."""
     return {p["metadata"]["uid"]: restarts(p) for p in puppet.pods()}
 
 
@@ -83,7 +86,7 @@ def restarts(pod: Object) -> int:
 
 
 def memory(puppet: Puppet) -> list[int]:
-    """The Mi that the server holds, the OOM kills, and the limits in bytes; empty before its first note."""
+    """Return the server's Mi, the OOM kills, and the limits in bytes; empty before the first record."""
     noted = puppet.orders / "memory"
     return [int(word) for word in noted.read_text().split()] if noted.exists() else []
 

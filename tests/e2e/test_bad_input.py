@@ -1,4 +1,6 @@
-"""Whatever is wrong is said once, with the field's or the pod's name: at apply where the API server can know."""
+"""Every fault of the input is reported once, with the field's or the pod's name; at apply where the API server can
+detect it.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -15,14 +17,14 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def one_namespace(kube: Kube) -> Iterator[str]:
-    """For all jobs of which nothing is made: to make and remove a namespace costs more than such a test."""
+    """Return a namespace for all jobs that are rejected: its creation and deletion cost more than such a test."""
     with kube.namespace("e2e") as name:
         yield name
 
 
 @pytest.fixture
 def stored(kube: Kube, crd: None, one_namespace: str) -> Iterator[str]:
-    """A namespace in which a test may create the job `bad`, which no operator sees."""
+    """Return a namespace in which a test may create the job `bad`, unobserved by any operator."""
     yield one_namespace
     kube.delete("PSTrainingJob", one_namespace, "bad")
     wait_for(lambda: kube.get("PSTrainingJob", one_namespace, "bad") is None, "the job is gone")
@@ -77,7 +79,7 @@ def test_the_voters_of_hot_standbys_are_immutable(kube: Kube, stored: str) -> No
 
 
 def reported(kube: Kube, namespace: str, condition: str, words: str) -> Object:
-    """Wait until the condition and an event both say so; the condition."""
+    """Wait until the condition and an event both report it; return the condition."""
 
     def both() -> Object | None:
         found = job_condition(kube.get("PSTrainingJob", namespace, "bad"), condition)
@@ -94,7 +96,7 @@ def test_a_typo_in_the_template(kube: Kube, own_operator: OperatorProcess, names
     kube.create(job)
     reported(kube, namespace, "InvalidTemplate", "imagePullPolcy")
     assert not kube.list("Deployment", namespace), "nothing was created"
-    # The user mends it in place: a refused template is not yet immutable.
+    # The user corrects it in place, because a rejected template is not immutable yet.
     del container(job)["imagePullPolcy"]
     patch = [{"op": "replace", "path": "/spec/worker/template", "value": job["spec"]["worker"]["template"]}]
     kube.request("PATCH", kube.path("PSTrainingJob", namespace, "bad"), patch, "application/json-patch+json")

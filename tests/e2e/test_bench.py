@@ -1,4 +1,4 @@
-"""The benchmark of the control plane works, and its counts hold for a few jobs; times are `make bench`'s business."""
+"""The benchmark of the control plane works, and its counts hold for a few jobs; only `make bench` judges the times."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +31,7 @@ def measured(target: Target, folder: Path, options: str) -> Figures:
     return asyncio.run(run())
 
 
-@in_all("tests/e2e/test_idle.py::test_running_jobs_cost_no_writes")  # what it adds is the benchmark itself
+@in_all("tests/e2e/test_idle.py::test_running_jobs_cost_no_writes")  # adds only the benchmark itself
 def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     found = measured(target, tmp_path, SMALL)
     shape = found["shapes"]["5 x (1+2)"]
@@ -55,5 +55,7 @@ def test_poisoned_jobs_delay_no_other_job(target: Target, fake_nodes: int, tmp_p
 
 @in_all("tests/unit/controller/test_failed_creates.py::test_the_memory_for_messages_is_bounded")
 def test_a_flooded_namespace_costs_the_operator_no_memory(target: Target, fake_nodes: int, tmp_path: Path) -> None:
-    """40 MB of events and ConfigMaps that name jobs which do not exist."""
+    """A flooded namespace costs the operator no memory: 40 MB of events and of ConfigMaps that name nonexistent
+    jobs.
+    """
     assert measured(target, tmp_path, FLOODED)["flood"]["rss_ratio"] <= 1.2

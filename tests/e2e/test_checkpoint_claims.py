@@ -1,4 +1,4 @@
-"""The claim of a job's checkpoints on a real cluster: it outlives its job, or goes with it, as retainPolicy says.
+"""The claim of a job's checkpoints on a real cluster is kept or deleted with the job, as retainPolicy says.
 
 No pod of these jobs is ever scheduled: claims are created, owned and deleted by the control plane and the operator. The
 jobs end by their deadline.
@@ -38,7 +38,7 @@ def job(kube: Kube, namespace: str) -> Object | None:
 
 
 def claim(kube: Kube, namespace: str) -> Object | None:
-    """The claim's metadata; None also while it is being deleted."""
+    """Return the claim's metadata; None also while it is being deleted."""
     found = kube.get("PersistentVolumeClaim", namespace, CLAIM)
     return None if found is None or found["metadata"].get("deletionTimestamp") else found["metadata"]
 
@@ -53,19 +53,21 @@ def set_policy(kube: Kube, namespace: str, policy: str) -> None:
 
 
 def expire(kube: Kube, namespace: str) -> None:
-    """The job that has ended is to be deleted at once."""
+    """Let the finished job expire at once."""
     kube.merge("PSTrainingJob", namespace, "job", {"spec": {"runPolicy": {"ttlSecondsAfterFinished": 0}}})
 
 
 def identity(found: Object | None) -> Object:
-    """What of a claim is the operator's to write; the rest is the control plane's."""
+    """Return the parts of a claim that the operator writes; the control plane writes the others."""
     assert found is not None, "the claim is gone"
     owners = [o["uid"] for o in found.get("ownerReferences") or ()]
     return {"uid": found["uid"], "labels": found.get("labels"), "owners": owners}
 
 
 def with_probe(kube: Kube, made: Object) -> None:
-    """An object that the job owns like its children: once it is collected, so is all else that the job owned."""
+    """Create an object that the job owns like its children: its collection shows that all owned objects are
+    collected.
+    """
     metadata = made["metadata"]
     owner = {f: made[f] for f in ("apiVersion", "kind")} | {f: metadata[f] for f in ("name", "uid")}
     probe = {"name": "probe", "namespace": metadata["namespace"], "ownerReferences": [owner]}

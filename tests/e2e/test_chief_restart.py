@@ -1,4 +1,4 @@
-"""What a new attempt of the chief finds on the parameter servers, on real kubelets."""
+"""The state on the parameter servers for a new attempt of the chief, on real kubelets."""
 
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_plain_programs_variables_do_not_pile_up(
     assert not [r for r in (puppet.job() or {})["status"]["replicaRecords"] if r["role"] == "ps"]
 
 
-@in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step")  # a chief is lost there, too
+@in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step")  # also loses a chief
 @pytest.mark.trains
 def test_the_runtimes_state_stays_where_it_is(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path

@@ -1,6 +1,6 @@
 """The parameter servers' claims on a real cluster: their owners, and which claims are kept or deleted.
 
-No pod of these jobs is ever scheduled: claims are made and deleted by the control plane alone.
+No pod of these jobs is ever scheduled: only the control plane creates and deletes claims.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""kubectl itself does what the plugin's tests expect of it (tests/unit/cli/test_as_kubectl.py)."""
+"""The real kubectl gives the answers that the plugin's tests expect of it (tests/unit/cli/test_as_kubectl.py)."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.kubectl_table import ROWS
 from tests.support.soak_marks import in_all, some
 
 EVERY = 7
-"""Of so many rows `make test` takes one: kubectl does not change."""
+"""`make test` takes one of this number of rows, because kubectl does not change."""
 
 
 @pytest.fixture(scope="module")
@@ -38,5 +38,5 @@ def kubectl() -> str:
 def test_what_kubectl_does(row: Row, servers: Rig, kubectl: str, tmp_path: Path) -> None:
     found = of_kubectl(kubectl, row, servers, tmp_path)
     expected = json.loads(ANSWERS.read_text())[row.name]
-    # Its words change with its version.
+    # Its messages change with its version.
     assert found == expected or ("refused" in found and "refused" in expected)

@@ -1,4 +1,4 @@
-"""Every command of the plugin that asks a cluster, and everything that may be in its way: one line, and what to do."""
+"""Every command that uses a cluster, and every obstacle: the command prints one line that includes the remedy."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,9 @@ OF_A_JOB: tuple[tuple[str, ...], ...] = (
 )
 OF_MANIFESTS = (("submit", "-f", "-"), ("plan", "--live", "-f", "-"))
 SOME: Sequence[tuple[str, ...]] = (*OF_A_JOB, *OF_MANIFESTS) if ALL else (OF_A_JOB[0], OF_MANIFESTS[0])
-"""`make test` tries all commands where a right or the job is missing, and else one that asks and one that sends."""
+"""`make test` tries all commands for a missing right and a missing job, else one command that reads and one that
+writes.
+"""
 AT_A_TIME = 4
 
 
@@ -43,7 +45,7 @@ def ran_all(
     version: str = "",
     code: ExitCode = ExitCode.ERROR,
 ) -> dict[str, str]:
-    """The message of each command that fails."""
+    """Return the error message of each command, all of which fail."""
     text = yaml.safe_dump(simple(namespace)).replace(names.API_VERSION, version or names.API_VERSION)
 
     def one(command: Sequence[str]) -> Ran:
@@ -102,7 +104,10 @@ def test_no_such_job(target: Target, crd: None, namespace: str) -> None:
 
 
 def test_no_crd(target: Target, crd: None, namespace: str) -> None:
-    """To delete the CRD would delete everybody's jobs: it is another version that the cluster does not know."""
+    """Without the CRD, commands name it.
+
+    Deleting the CRD would delete all jobs, so the test uses an API version that the cluster does not serve.
+    """
     version = f"{names.GROUP}/v9"
     unknown = ran_all(target, namespace, commands=SOME, program=("-c", NO_SUCH_VERSION), version=version)
     for command, said in unknown.items():

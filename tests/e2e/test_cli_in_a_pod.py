@@ -1,4 +1,4 @@
-"""The plugin in a pod without a kubeconfig, as in a CI runner: it uses the service account, and its namespace."""
+"""The plugin in a pod without a kubeconfig, as in a CI runner, uses the service account and its namespace."""
 
 import shutil
 from importlib.metadata import distribution
@@ -25,7 +25,7 @@ SECURITY: Object = {
 
 
 @pytest.mark.parametrize("right", [True, False], ids=["may read jobs", "may read nothing"])
-@in_all("tests/unit/cli/test_as_kubectl.py::test_a_row")  # every row in a pod, without a kubelet
+@in_all("tests/unit/cli/test_as_kubectl.py::test_a_row")  # every row in a simulated pod
 def test_the_plugin_reads_the_jobs_of_the_pods_namespace(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, right: bool
 ) -> None:
@@ -86,7 +86,7 @@ def pod(namespace: str) -> Object:
 
 
 def copy_packages(requirement: str, folder: Path) -> None:
-    """Copy what this environment has of a package's dependencies, as `pip install --target` would install them."""
+    """Copy a package and its dependencies from this environment, as `pip install --target` would install them."""
     folder.mkdir(parents=True)
     wanted, known = [Requirement(requirement)], set[str]()
     while wanted:
@@ -97,7 +97,7 @@ def copy_packages(requirement: str, folder: Path) -> None:
             extras = [{"extra": extra} for extra in (*one.extras, "")]
             if further.name not in known and (further.marker is None or any(map(further.marker.evaluate, extras))):
                 wanted.append(further)
-        if one.name not in known and one.name != "pstraining":  # the image has that one
+        if one.name not in known and one.name != "pstraining":  # the image has that package
             _copy(found.name, folder)
         known.add(one.name)
 

@@ -1,6 +1,6 @@
 """The output of `status`, `logs` and `top` for a real job, and their messages without one.
 
-The job's programs are puppets that serve the runtime's own metrics of training that they only pretend to do.
+The job's scripted programs serve the runtime's metrics with made-up values.
 """
 
 import json
@@ -35,13 +35,13 @@ Say = Callable[..., str]
 
 
 def pointed_at(monkeypatch: pytest.MonkeyPatch, kubeconfig: str) -> None:
-    """This process' commands use this kubeconfig."""
+    """Let this process's commands use this kubeconfig."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
 
 
 @pytest.fixture
-def say(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
-    """A command's standard output; raises CommandError as the command does."""
+def printed(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Return a command's standard output; raises CommandError as the command does."""
     pointed_at(monkeypatch, kube.target.kubeconfig)
 
     def run(*arguments: str, context: str = kube.target.context) -> str:
@@ -54,7 +54,7 @@ def say(kube: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Say:
 
 
 def test_the_commands_follow_a_job_from_start_to_end(
-    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, say: Say
+    kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, tmp_path: Path, printed: Say
 ) -> None:
     own_operator.start()
     spec = {"replicas": 3, "template": template("digits", METRICS + PROGRAM)}
@@ -67,18 +67,19 @@ def test_the_commands_follow_a_job_from_start_to_end(
     try:
         puppet.wait_phase("Running")
         wait_for(lambda: all(puppet.runs(t) for t in TASKS), "every program runs")
-        assert say("wait", "digits", "--for", "running").splitlines()[-1] == "digits is running."
-        _status_shows_what_runs(say)
-        _logs_are_of_those_that_are_named(say)
-        _top_shows_who_is_slow_and_who_tells_nothing(say)
-        _what_is_not_there_is_named(say, namespace)
-        _a_restart_is_explained(puppet, say)
-        wait_for(lambda: '"Error"' in say("doctor", "digits", "-o", "json"), "doctor names the worker's failure")
-        _a_report_has_all_logs(say, tmp_path / "report.tar.gz")
+        assert printed("wait", "digits", "--for", "running").splitlines()[-1] == "digits is running."
+        _status_shows_what_runs(printed)
+        _logs_are_of_those_that_are_named(printed)
+        _top_shows_who_is_slow_and_who_tells_nothing(printed)
+        _what_is_not_there_is_named(printed, namespace)
+        _a_restart_is_explained(puppet, printed)
+        wait_for(lambda: '"Error"' in printed("doctor", "digits", "-o", "json"), "doctor names the worker's failure")
+        _a_report_has_all_logs(printed, tmp_path / "report.tar.gz")
         (old,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
         kube.delete("Pod", namespace, old["metadata"]["name"])
         wait_for(lambda: puppet.runs("worker-0") == 2, "worker 0 is replaced")
-        # With the job's end it goes; of a pod that lives for less than the second between two looks there is no log.
+        # The pod is deleted at the job's end, so a pod that lives for less than a second between two polls leaves no
+        # log.
         wait_for(lambda: (tmp_path / "out").read_text().count("worker-0 begins") == 2, "its log is followed")
         puppet.exit("chief-0", 0)
         puppet.wait_phase("Succeeded")
@@ -86,13 +87,13 @@ def test_the_commands_follow_a_job_from_start_to_end(
     finally:
         following.kill()
     _all_was_followed((tmp_path / "out").read_text().splitlines(), (tmp_path / "err").read_text())
-    assert "digits  Succeeded" in say("status", "digits")
-    assert say("wait", "digits") == "digits has succeeded.\n"
+    assert "digits  Succeeded" in printed("status", "digits")
+    assert printed("wait", "digits") == "digits has succeeded.\n"
 
 
-def _status_shows_what_runs(say: Say) -> None:
+def _status_shows_what_runs(printed: Say) -> None:
     def stands() -> dict[str, Any] | None:
-        found: dict[str, Any] = json.loads(say("status", "digits", "-o", "json"))
+        found: dict[str, Any] = json.loads(printed("status", "digits", "-o", "json"))
         ready = all(p["ready"] for r in found["roles"] for p in r["pods"])
         return found if ready and found["workers"] == "3/3" else None
 
@@ -100,31 +101,33 @@ def _status_shows_what_runs(say: Say) -> None:
     assert [p["task"] for r in found["roles"] for p in r["pods"]] == list(TASKS)
     assert all(p["node"] and not p["why"] for r in found["roles"] for p in r["pods"])
     assert found["events"]
-    assert yaml.safe_load(say("status", "-o", "yaml"))["items"][0]["workers"] == "3/3"
-    header, row = say("status").splitlines()
+    assert yaml.safe_load(printed("status", "-o", "yaml"))["items"][0]["workers"] == "3/3"
+    header, row = printed("status").splitlines()
     assert header.split()[:3] == ["NAME", "STATE", "PS"]
     assert row.split()[:5] == ["digits", "Running", "1/1", "3/3", "0"]
-    tree = say("status", "digits")
+    tree = printed("status", "digits")
     assert "digits  Running" in tree
     assert "Running True" in tree
     assert re.search(r"worker-2  Ready  digits-worker-2-\S+, on ", tree)
 
 
-def _logs_are_of_those_that_are_named(say: Say) -> None:
-    lines = say("logs", "digits").splitlines()
+def _logs_are_of_those_that_are_named(printed: Say) -> None:
+    lines = printed("logs", "digits").splitlines()
     assert all(re.match(r"(chief|ps|worker)-\d: ", line) for line in lines)
     assert {line.split(":")[0] for line in lines} == set(TASKS)
-    assert "worker-1: worker-1 begins in digits-worker-1-" in say("logs", "digits", "--role", "worker", "--index", "1")
-    assert len(say("logs", "digits", "--role", "worker", "--tail", "1", "--since", "1h").splitlines()) == 3
+    assert "worker-1: worker-1 begins in digits-worker-1-" in printed(
+        "logs", "digits", "--role", "worker", "--index", "1"
+    )
+    assert len(printed("logs", "digits", "--role", "worker", "--tail", "1", "--since", "1h").splitlines()) == 3
 
 
-def _top_shows_who_is_slow_and_who_tells_nothing(say: Say) -> None:
-    found = json.loads(say("top", "digits", "--interval", "2", "-o", "json"))
+def _top_shows_who_is_slow_and_who_tells_nothing(printed: Say) -> None:
+    found = json.loads(printed("top", "digits", "--interval", "2", "-o", "json"))
     tasks = {t["task"]: t for t in found["tasks"]}
     assert list(tasks) == ["chief-0", "worker-0", "worker-1", "worker-2"]
     assert found["job"]["step"] > 0
     first, slow, silent = tasks["worker-0"], tasks["worker-1"], tasks["worker-2"]
-    # A scrape may come in the middle of a step.
+    # A scrape may occur in the middle of a step.
     assert first["examplesPerSecond"] == pytest.approx(32 * first["stepsPerSecond"], rel=0.2)
     assert first["staleness"] == pytest.approx(1, rel=0.2)
     assert [t["straggler"] for t in (first, slow, silent)] == [False, True, False]
@@ -132,31 +135,31 @@ def _top_shows_who_is_slow_and_who_tells_nothing(say: Say) -> None:
     (server,) = found["servers"]
     assert server["server"] == "ps-0"
     assert server["sentBytesPerSecond"] == pytest.approx(2 * server["receivedBytesPerSecond"], rel=0.2)
-    assert "worker-2: port 2240 refuses connections" in say("top", "digits", "--interval", "0.1")
+    assert "worker-2: port 2240 refuses connections" in printed("top", "digits", "--interval", "0.1")
 
 
-def _what_is_not_there_is_named(say: Say, namespace: str) -> None:
+def _what_is_not_there_is_named(printed: Say, namespace: str) -> None:
     for command in ("status", "logs", "top"):
         with pytest.raises(CommandError) as caught:
-            say(command, "digit")
+            printed(command, "digit")
         assert str(caught.value) == f"There is no PSTrainingJob digit in namespace {namespace}. Did you mean digits?"
     with pytest.raises(CommandError, match=r"digits has no evaluator: spec\.evaluator\.enabled is false"):
-        say("logs", "digits", "--role", "evaluator")
+        printed("logs", "digits", "--role", "evaluator")
     with pytest.raises(CommandError, match="digits has no worker with index 7: its indices are 0 to 2"):
-        say("logs", "digits", "--role", "worker", "--index", "7")
+        printed("logs", "digits", "--role", "worker", "--index", "7")
 
 
-def _a_restart_is_explained(puppet: Puppet, say: Say) -> None:
+def _a_restart_is_explained(puppet: Puppet, printed: Say) -> None:
     puppet.exit("worker-1", 3)
     wait_for(lambda: puppet.runs("worker-1") == 2, "worker 1 is started again")
     words = "was restarted once; its last run ended with exit code 3: worker-1 was told to exit with 3"
-    wait_for(lambda: words in say("status", "digits"), "the restart is explained")
-    previous = say("logs", "digits", "--role", "worker", "--index", "1", "--previous")
+    wait_for(lambda: words in printed("status", "digits"), "the restart is explained")
+    previous = printed("logs", "digits", "--role", "worker", "--index", "1", "--previous")
     assert "worker-1: worker-1 was told to exit with 3" in previous.splitlines()
 
 
-def _a_report_has_all_logs(say: Say, archive: Path) -> None:
-    assert "0 things could not be read" in say("report", "digits", "--file", str(archive))
+def _a_report_has_all_logs(printed: Say, archive: Path) -> None:
+    assert "0 things could not be read" in printed("report", "digits", "--file", str(archive))
     with tarfile.open(archive) as found:
         paths = [name.partition("/")[2] for name in found.getnames()]
     logs = [path for path in paths if path.startswith("pods/") and path.endswith(".log")]
@@ -175,29 +178,29 @@ def _all_was_followed(lines: list[str], remarks: str) -> None:
 
 
 def test_missing_rights_and_missing_installations_are_reported(
-    kube: Kube, crd: None, namespace: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    kube: Kube, crd: None, namespace: str, tmp_path: Path, printed: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert say("status") == f"No PSTrainingJobs in namespace {namespace}.\n"
+    assert printed("status") == f"No PSTrainingJobs in namespace {namespace}.\n"
     kube.create(manifest(namespace, "digits"))
-    assert "Check that it is running and watches this namespace." in say("status", "digits")
+    assert "Check that it is running and watches this namespace." in printed("status", "digits")
     with pytest.raises(CommandError, match=r"digits currently has no pods, and its phase is Unknown\."):
-        say("logs", "digits")
+        printed("logs", "digits")
     with pytest.raises(CommandError, match=r"digits currently has no chief and no workers, and its phase is Unknown\."):
-        say("top", "digits")
+        printed("top", "digits")
 
     nobody = nobody_here(kube, namespace, tmp_path)
     pointed_at(monkeypatch, nobody.kubeconfig)
     who = f"You (system:serviceaccount:{namespace}:default) may not"
     with pytest.raises(CommandError, match=re.escape(f"{who} list pstrainingjobs.pstraining.dev in namespace")):
-        say("status", context=nobody.context)
+        printed("status", context=nobody.context)
     for command in ("status", "logs", "top"):
         with pytest.raises(CommandError, match=re.escape(f"{who} get pstrainingjobs.pstraining.dev in namespace")):
-            say(command, "digits", context=nobody.context)
+            printed(command, "digits", context=nobody.context)
     _allow(kube, namespace, names.GROUP, names.PLURAL)
 
     def only_pods_are_missing() -> bool:
         with pytest.raises(CommandError) as caught:
-            say("status", "digits", context=nobody.context)
+            printed("status", "digits", context=nobody.context)
         return str(caught.value).startswith(f"{who} list pods in namespace {namespace}")
 
     wait_for(only_pods_are_missing, "the role holds")

@@ -1,6 +1,6 @@
 """The commands that check and change jobs, on a real cluster: their effects, and their messages on failure.
 
-Validation offline is held to the API server's own words, job by job.
+For each job, offline validation must agree with the API server's message.
 """
 
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 
 def answer(kube: Kube, namespace: str, job: Object) -> Object | str:
-    """The job as the API server would store it, or why it would not."""
+    """Return the job as the API server would store it, or the reason of its rejection."""
     body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
     try:
         stored: Object = kube.request(
@@ -37,7 +37,7 @@ def answer(kube: Kube, namespace: str, job: Object) -> Object | str:
 
 
 def jobs() -> dict[str, Object]:
-    """Jobs of all kinds, right and wrong."""
+    """Return valid and invalid jobs of all kinds."""
     found = {case.name: case.manifest() for case in CASES}
     for name, (change, _) in REFUSED.items():
         found[name] = simple("")
@@ -56,8 +56,8 @@ def test_offline_validation_and_the_api_server_agree(kube: Kube, crd: None, name
     for name, job in jobs().items():
         said, found = answer(kube, namespace, job), validate(job)
         if isinstance(said, str):
-            # Every field that is named here is named there, in the same words where they are a rule's; but of a job
-            # with a field that it does not know, the API server says nothing else.
+            # Offline validation and the API server name the same fields, with equal messages for rules. For a job with
+            # an unknown field the API server reports nothing else.
             asked = [f for f in found if f.severity is Severity.WARNING or "unknown field" not in said]
             unsaid = [f for f in asked if f.field not in said or (str(f) == f.message and f.message not in said)]
             if not asked or unsaid:
@@ -88,7 +88,7 @@ def test_offline_validation_rejects_the_changes_that_the_api_server_rejects(
 
 
 def children(kube: Kube, namespace: str) -> set[tuple[str, str]]:
-    """What there is of jobs but pods."""
+    """Return the objects of jobs, except pods."""
     kinds = [kind for kind in CHILD_KINDS if kind != "Pod"]
     return {(k, c["metadata"]["name"]) for k in kinds for c in kube.list(k, namespace, names.LABEL_JOB)}
 

@@ -52,7 +52,7 @@ def train(steps: int, pace: float) -> None:
 
 
 def pause(steps: int, seconds: float) -> None:
-    """Each worker's data stops for so long after 100 batches."""
+    """Pause each worker's data for this time after 100 batches."""
     import itertools
     import time
 
@@ -99,7 +99,7 @@ def client(target: Target, namespace: str) -> Client:
 
 
 def reached_step(trainer: Client, job: Job, step: int) -> Progress | None:
-    """The progress, once the job has applied this number of steps."""
+    """Return the progress once the job has applied this number of steps."""
     found = trainer.progress(job)
     return found if found is not None and (found.step or 0) >= step else None
 
@@ -107,7 +107,7 @@ def reached_step(trainer: Client, job: Job, step: int) -> Progress | None:
 def test_a_function_trains_and_reports_the_progress_that_top_shows(kube: Kube, target: Target, namespace: str) -> None:
     trainer = client(target, namespace)
     options: dict[str, Any] = {"resources": {"cpu": 0.1, "memory": "512Mi"}, "training": {"minShardBytes": 0}}
-    size = 2 if ALL else 1  # a task costs the processor seconds before it trains
+    size = 2 if ALL else 1  # each task costs processor seconds before it trains
     job = trainer.train(train, arguments={"steps": 4000, "pace": 0.1}, ps=size, workers=size, image=IMAGE, **options)
     first = wait_for(lambda: reached_step(trainer, job, 1), "progress", 180)
     assert first.steps == 4000

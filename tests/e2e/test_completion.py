@@ -41,7 +41,7 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
 
 
 def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespace: str, shared: Path) -> None:
-    """Not a second earlier, and nothing is left."""
+    """A job fails at its deadline and not earlier, and its pods are deleted."""
     puppet = Puppet.make(kube, namespace, "late", shared, workers=1, runPolicy={"activeDeadlineSeconds": 8})
     found = puppet.wait_phase("Failed")["status"]
     assert job_condition(puppet.job(), "Failed")["reason"] == "DeadlineExceeded"
@@ -50,7 +50,7 @@ def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespa
     wait_for(lambda: not kube.list("Pod", namespace), "its pods are gone", 90)
 
 
-@in_all("tests/e2e/test_completion.py::test_all_workers_have_to_succeed")  # parameter servers
+@in_all("tests/e2e/test_completion.py::test_all_workers_have_to_succeed")  # with parameter servers
 def test_only_the_failed_one_of_three_parameter_servers_is_kept(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
@@ -66,7 +66,7 @@ def test_only_the_failed_one_of_three_parameter_servers_is_kept(
     wait_for(lambda: len(kube.list("Pod", namespace)) == 1, f"one pod is left: {names(kube, namespace)}", 60)
     (left,) = kube.list("Pod", namespace)
     assert left["metadata"]["uid"] == failing["metadata"]["uid"], "it, and no successor of it"
-    # Its container has been started again, and idles.
+    # The launcher idles in its restarted container.
     states = wait_for(lambda: idles(kube, namespace, "keeps-ps-1"), "it idles", 90)
     assert "was told to exit with 7" in kube.log(namespace, "keeps-ps-1", previous=True), states
     wait_for(lambda: not kube.list("Pod", namespace), "it goes when it has been kept long enough", 90)
@@ -143,7 +143,9 @@ def test_a_worker_is_given_up(kube: Kube, begun: OperatorProcess, namespace: str
 
 
 def beside(name: str) -> Object:
-    """The puppet's template with a container that comes first and never ends, as a proxy that admission injects."""
+    """Return the scripted program's template with a preceding container that never ends, as a proxy that admission
+    injects.
+    """
     found = template(name)
     shipper = {"name": "shipper", "image": IMAGE, "command": ["sleep", "infinity"]}
     found["spec"]["containers"] = [shipper, *found["spec"]["containers"]]
@@ -158,7 +160,9 @@ def has_stopped(kube: Kube, namespace: str, pod: Object) -> bool:
 def test_a_chief_completes_beside_a_container_that_never_ends(
     kube: Kube, begun: OperatorProcess, namespace: str, shared: Path
 ) -> None:
-    """The next attempt follows a failure, success ends the job, and the failed pod keeps its logs."""
+    """A chief completes beside a container that never ends. A failure leads to the next attempt, success ends the job,
+    and the failed pod keeps its logs.
+    """
     puppet = Puppet.make(kube, namespace, "beside", shared, workers=1, chief={"template": beside("beside")})
     puppet.wait_phase("Running")
     wait_for(partial(has_run, puppet, "chief-0"), "the chief's program runs")

@@ -1,4 +1,6 @@
-"""A majority of a shard's voters on a node without the API server: it continues alone, acknowledged steps stay."""
+"""A majority of a shard's voters on a node that cannot reach the API server continues by itself, and acknowledged steps
+are kept.
+"""
 
 import json
 import os
@@ -26,12 +28,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.trains, pytest.mark.alone]
 
 
 MAY_TRAIN = "tests.pstraining.dev/may-train"
-"""A label of nodes for the chief and workers: at first of one node, so that all of them begin there."""
+"""A label of the nodes for chief and workers; at first one node has it, so that all of them start there."""
 
 
 @pytest.fixture
 def one_node_trains(kube: Kube) -> Iterator[Callable[[str], None]]:
-    """Labels HOME; returns the function that labels another node."""
+    """Label the node HOME; return the function that labels another node."""
 
     def label(node: str, value: str | None = "yes") -> None:
         kube.merge("Node", "", node, {"metadata": {"labels": {MAY_TRAIN: value}}})
@@ -43,9 +45,10 @@ def one_node_trains(kube: Kube) -> Iterator[Callable[[str], None]]:
 
 
 def majority_at_home() -> Object:
-    """Chief, workers (the first is a witness) and the primary on one node; the other one has the standby alone.
+    """Place the chief, the workers (the first is a witness) and the primary on one node, and only the standby on the
+    other.
 
-    Their successors may run there, too.
+    Their successors may run there as well.
     """
     template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
     at_home = deepcopy(template)
@@ -54,7 +57,9 @@ def majority_at_home() -> Object:
 
 
 def island_log(namespace: str, pod: Object) -> list[dict[str, Any]]:
-    """The events that a pod on the cut node has logged, from the kubelet's file: no kubelet answers meanwhile."""
+    """Return the events that a pod on the cut node has logged, read from the kubelet's file because the kubelet is
+    unreachable.
+    """
     metadata = pod["metadata"]
     folder = f"{namespace}_{metadata['name']}_{metadata['uid']}"
     path = read_layout(os.environ).node(HOME) / "pod-logs" / folder / "tensorflow" / "0.log"
@@ -74,7 +79,9 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     capsys: pytest.CaptureFixture[str],
     number: int,
 ) -> None:
-    """Kubernetes evicts its pods meanwhile. A forced deletion would let a second chief start on the other side."""
+    """A partitioned majority is neither replaced nor forgotten while Kubernetes evicts its pods. A forced deletion
+    would let a second chief start on the other side.
+    """
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, majority_at_home(), paced=True), shards=1)
     example = watched.example
@@ -97,7 +104,7 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
     )
 
     def overdue() -> bool:
-        """Whether an operator that did not hold them would have replaced all of them."""
+        """Whether an operator without this rule would have replaced all of these pods."""
         now = [kube.get("Pod", namespace, name) for name in island]
         ends = [moment((pod or {})["metadata"]["deletionTimestamp"]) for pod in now if pod]
         return datetime.now(UTC) > max(ends) + timedelta(seconds=OVERDUE + 10)
@@ -126,6 +133,6 @@ def test_a_partitioned_majority_is_neither_replaced_nor_forgotten(
 
 
 def running_message(example: Example, words: str) -> str:
-    """The message of the condition Running, once it has these words."""
+    """Return the message of the condition Running, once it contains these words."""
     found = job_condition(example.job(), "Running")
     return str(found["message"]) if words in found["message"] else ""

@@ -1,7 +1,7 @@
-"""What the documentation's blocks show, on a real cluster: commands for kubectl, as they stand there, and jobs.
+"""The documentation's blocks on a real cluster: commands for kubectl exactly as printed, and jobs.
 
-A command that is in none of the tables below is run on a job `digits` that runs, and has to end with status 0. It only
-pretends to train, and serves the metrics of that.
+A command that is in none of the tables below runs on a running job `digits`, and must end with status 0. The job serves
+made-up metrics of training.
 """
 
 import json
@@ -59,17 +59,17 @@ ELSEWHERE: Final = {
     "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",
     "kubectl pstraining logs d<TAB>": "tests/unit/cli/test_completion.py",
 }
-"""What other tests do."""
+"""Commands that other tests run."""
 SAYS: Final = {
     "kubectl -n pstraining-system logs deployment/pstraining-operator --previous": (1, "previous terminated container"),
     "kubectl -n pstraining-system top pod": (1, "Metrics API not available"),
     "kubectl top pods -l pstraining.dev/job-name=digits": (1, "Metrics API not available"),
 }
-"""What ends with another status here, where no operator was lost and no metrics server runs, and what it says."""
+"""Commands with another exit status here, where no operator is lost and no metrics server runs, and their output."""
 FOLLOWS: Final = ("kubectl pstraining logs digits -f",)
-"""What ends with the job."""
+"""Commands that end with the job."""
 SERVES: Final = ("kubectl pstraining dashboard", "kubectl pstraining dashboard digits")
-"""What serves a page until it is interrupted."""
+"""Commands that serve a page until they are interrupted."""
 CHANGES: Final = (
     "kubectl apply -f job.yaml",
     "kubectl pstraining plan -f job.yaml",
@@ -82,16 +82,16 @@ CHANGES: Final = (
     "kubectl pstraining resume digits --wait",
     """kubectl patch pstj digits --type=merge -p '{"spec":{"runPolicy":{"suspend":true}}}'""",
 )
-"""What changes jobs, or plans to, one after the other."""
+"""Commands that change jobs, or plan changes, in sequence."""
 REMOVES: Final = (
     f"kubectl delete statefulset,deployment,job,service,configmap,networkpolicy --all-namespaces -l {JOB_NAME}"
 )
-"""What removes what jobs have left behind; here, in one namespace."""
+"""Commands that remove the leftovers of jobs; here, in one namespace."""
 ENDS: Final = ("kubectl pstraining wait digits",)
 
 
 def shown() -> dict[str, str]:
-    """The commands for kubectl, each with the place where it stands first; the reference has those of the help."""
+    """Return the commands for kubectl, each with its first place; the reference has those of the commands' help."""
     found: dict[str, str] = {}
     for path, page in pages().items():
         if path == REFERENCE:
@@ -148,7 +148,7 @@ class Scene:
         return subprocess.Popen(["bash", "-c", command], **self._how)
 
     def run(self, command: str, but: tuple[str, str] = ("", "")) -> None:
-        """Run one, with one of its words replaced if need be, and demand what the tables say."""
+        """Run a command, with one of its words replaced if needed, and demand what the tables say."""
         ran = subprocess.run(["bash", "-c", command.replace(*but)], check=False, timeout=240, **self._how)
         reported = f"{SHOWN[command]}: {command}\n{ran.stdout}\n{ran.stderr}"
         status, said = SAYS.get(command, (0, ""))
@@ -163,7 +163,7 @@ def scene(kube: Kube, installed: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def write_jobs(scene: Scene) -> None:
-    """A job with a warm standby, that takes as long as it is let, and another one that is suspended."""
+    """Write a job with a warm standby that runs until the test ends it, and a suspended job."""
     job = stand_in(86400)
     job["spec"]["ps"]["standby"] = {"mode": "Warm"}
     scene.write("job.yaml", job)
@@ -174,7 +174,7 @@ def write_jobs(scene: Scene) -> None:
 
 @pytest.fixture(scope="module")
 def stands(scene: Scene) -> None:
-    """The first of these, whose workers' first containers were lost."""
+    """Run the first of these jobs, whose workers have lost their first containers."""
     write_jobs(scene)
     (classic,) = (block.text for block in pages()[CLASSIC].blocks if block.language == "yaml")
     (scene.folder / "classic.yaml").write_text(classic)
@@ -197,16 +197,16 @@ def stands(scene: Scene) -> None:
 
 @pytest.fixture(scope="module")
 def ends(scene: Scene) -> None:
-    """A job that succeeds soon."""
+    """Run a job that succeeds soon."""
     delete(scene)
     job = stand_in(5)
     scene.kube.create({**job, "metadata": {"name": "digits", "namespace": scene.namespace}})
 
 
 def stand_in(seconds: float) -> Object:
-    """The example's job, whose program is none of TensorFlow's: the chief ends well after so many seconds.
+    """Return the example's job with a program without TensorFlow, whose chief succeeds after these seconds.
 
-    No StorageClass of the tests' cluster makes a volume for the example's claim.
+    No StorageClass of the tests' cluster can provision the example's claim.
     """
     job: Object = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
     del job["spec"]["checkpoint"]
@@ -220,13 +220,13 @@ def restarts(example: Example, index: int) -> bool:
 
 
 def delete(scene: Scene) -> None:
-    """Let there be no job of that name; fixtures of a module go at its end only."""
+    """Delete the job of that name; fixtures of a module would only do so at its end."""
     scene.kube.delete("PSTrainingJob", scene.namespace, "digits")
     wait_for(lambda: not scene.kube.list("Pod", scene.namespace), "the job's pods are gone", 120)
 
 
 def children(scene: Scene) -> list[str]:
-    """What jobs have, but for claims, which may hold what is to be kept."""
+    """Return the objects of jobs, except claims, which may have to be kept."""
     kinds = [kind for kind in CHILD_KINDS if kind != "PersistentVolumeClaim"]
     return [kind for kind in kinds if scene.kube.list(kind, scene.namespace, JOB_NAME)]
 
@@ -277,7 +277,7 @@ def test_serves(scene: Scene, command: str) -> None:
 @pytest.mark.usefixtures("stands")
 @pytest.mark.parametrize("command", CHANGES)
 def test_changes(scene: Scene, command: str) -> None:
-    write_jobs(scene)  # a command that reads has written what it converts into one of these files
+    write_jobs(scene)  # a reading command has written its conversion into one of these files
     scene.run(command)
 
 
@@ -288,7 +288,7 @@ def test_ends(scene: Scene, command: str) -> None:
 
 
 def test_removes(scene: Scene) -> None:
-    """What belonged to a job that went without it."""
+    """The documented commands remove objects whose job was deleted without them."""
     delete(scene)
     scene.kube.create({**stand_in(600), "metadata": {"name": "digits", "namespace": scene.namespace}})
     wait_for(lambda: len(scene.kube.list("Pod", scene.namespace)) == 4, "it has its pods")

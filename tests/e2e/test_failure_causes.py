@@ -1,4 +1,4 @@
-"""Rows of the failure table that only a real kubelet, kernel or scheduler brings about. All jobs run at once."""
+"""Rows of the failure table that need a real kubelet, kernel or scheduler. All jobs run at the same time."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Case:
     make: Callable[[str], Object]
     policy: str
     fails: bool
-    """The job, at once; otherwise the worker runs again."""
+    """Whether the job fails at once; otherwise the worker runs again."""
     failures: int = 0
     exit_code: int | None = None
     """The exit code that the test requests from the program."""
@@ -81,7 +81,7 @@ CASES = {
 }
 ONCE = ("oom-again", "init-never", "late-code", "wrong-again", "full-never")
 TRIED = {name: case for name, case in CASES.items() if ALL or name in ONCE}
-"""`make test` tries each cause under one policy: tests/unit/core/test_failures.py has all."""
+"""`make test` tries each cause under one policy; tests/unit/core/test_failures.py has all of them."""
 
 
 def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
@@ -89,7 +89,7 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
     puppets = {}
     for name, case in TRIED.items():
         worker = {"replicas": 1, "template": case.make(name), "restartPolicy": case.policy}
-        # The others' template has neither the worker's limit nor its init container.
+        # The other roles' template has neither the worker's limit nor its init container.
         others: Any = {"ps": {"replicas": 1, "template": template(name)}, "chief": {"template": template(name)}}
         puppets[name] = Puppet.make(kube, namespace, name, shared, **{**others, "worker": worker})
     for name, case in TRIED.items():
@@ -125,7 +125,7 @@ PRIORITY = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 @pytest.fixture
 def urgent(kube: Kube, namespace: str) -> Iterator[str]:
-    """A PriorityClass above all jobs."""
+    """Return a PriorityClass above all jobs."""
     name = f"urgent-{namespace}"
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
     kube.request("POST", PRIORITY, body)
@@ -137,7 +137,7 @@ def test_a_preempted_worker_costs_no_budget_and_is_replaced(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, urgent: str
 ) -> None:
     own_operator.start()
-    large = {"requests": {"memory": "14Gi"}}  # of the 24 GiB of one node: two do not fit
+    large = {"requests": {"memory": "14Gi"}}  # of the 24 GiB of one node, so two pods do not fit
     made = template("humble")
     made["spec"]["containers"][0]["resources"] = large
     made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-0"}

@@ -1,6 +1,6 @@
-"""Rows of the failure table (docs/reference/failures.md) on real kubelets: what ends a replica, and what follows.
+"""Rows of the failure table (docs/reference/failures.md) on real kubelets: the end of a replica, and the reaction.
 
-All jobs of the file run at once in one namespace; each loses one worker, in the way its name says.
+All jobs of the file run at the same time in one namespace; each loses one worker, in the way of its name.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ TRIED = [
     for code in CODES
     if ALL or policy == "ExitCode" or (policy, code) in (("Always", 139), ("OnFailure", 3), ("Never", 139))
 ]
-"""`make test` tries each policy, with ExitCode every code; tests/unit/core/test_failures.py has all cases."""
+"""`make test` tries each policy, and every code with ExitCode; tests/unit/core/test_failures.py has all cases."""
 
 
 def with_worker(puppet_name: str, policy: str, **worker: Any) -> Object:
@@ -112,7 +112,7 @@ def test_a_rule_restarts_the_whole_job_within_its_limit(
     assert (puppet.job() or {})["status"]["jobRestarts"] == 1
 
     def ended() -> bool:
-        puppet.exit("worker-0", 42)  # again: one that began beside the former parameter server is excused once
+        puppet.exit("worker-0", 42)  # once more: a worker that began with the former parameter server is excused once
         return puppet.phase() == "Failed"
 
     wait_for(ended, f"the job has failed: {puppet.job()}", 90)

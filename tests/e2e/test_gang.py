@@ -1,7 +1,7 @@
-"""Two jobs that each fit, and not together, on a real gang scheduler: scheduler-plugins beside the cluster's own.
+"""Two jobs that fit separately but not together, on a real gang scheduler: scheduler-plugins beside the cluster's own.
 
-The nodes are KWOK's: what is shown is who gets a place. In which order the scheduler meets the pods is chance, and most
-orders do no harm; scheduling gates have it meet them in the worst one, with a gang and without.
+KWOK simulates the nodes, so the test shows only which pods get resources. The scheduler's order of pods is random and
+mostly harmless. So scheduling gates force the worst order, with a gang and without.
 """
 
 import subprocess
@@ -21,10 +21,11 @@ pytestmark = pytest.mark.cluster
 GATE = "pstraining.dev/one-by-one"
 JOB_LABEL = "pstraining.dev/job-name"
 FAKE_NODES, PLACES = 2, 4
-"""Each node has 64 cores, so two places of 30."""
+"""Each node has 64 cores, which is enough for two pods of 30."""
 PUT_ASIDE = 300
-"""Seconds within which a job has its places. The scheduler looks every 30 s at pods that it has put aside for 20 s; the
-members of a gang meet there after some of these rounds."""
+"""Seconds within which a job gets its resources. Every 30 s the scheduler retries pods that it has set aside for 20 s.
+The members of a gang meet there after a few retries.
+"""
 GRACE = 45
 """Seconds within which a job reports the cause of its wait; its pods have 30."""
 
@@ -40,9 +41,9 @@ def gang_scheduler() -> Iterator[None]:
 
 
 def wide_job(namespace: str, name: str, gang: str) -> Object:
-    """Two parameter servers and two workers, each half a node, held back until the test lets them go.
+    """Create a job of two parameter servers and two workers, each half a node, held back until the test releases them.
 
-    It has no chief: KWOK completes a Job's pods at once.
+    It has no chief, because KWOK completes a Job's pods at once.
     """
     job = manifest(namespace, name, ps=2, chief={"enabled": False})
     job["spec"]["runPolicy"] = {"schedulingPolicy": {"gang": gang}}
@@ -51,42 +52,42 @@ def wide_job(namespace: str, name: str, gang: str) -> Object:
 
 
 class Line:
-    """The pods of the jobs `one` and `two`, and the gate that they stand at."""
+    """The pods of the jobs `one` and `two`, and their scheduling gate."""
 
     def __init__(self, kube: Kube, namespace: str) -> None:
         self.kube, self.namespace = kube, namespace
 
     def pods(self, job: str, role: str = "") -> list[Object]:
-        """Those of a job that are not on their way out."""
+        """Return a job's pods that are not terminating."""
         selector = f"{JOB_LABEL}={job}" + (f",pstraining.dev/role={role}" if role else "")
         found = self.kube.list("Pod", self.namespace, selector)
         return [p for p in found if not p["metadata"].get("deletionTimestamp")]
 
     def placed(self, job: str) -> int:
-        """How many pods of a job have a node."""
+        """Return the number of a job's pods with a node."""
         return sum(bool(p["spec"].get("nodeName")) for p in self.pods(job))
 
     def gang(self, job: str) -> int:
-        """The size of a job's gang; 0 without a group."""
+        """Return the size of a job's gang; 0 without a group."""
         found = self.kube.get("PodGroup", self.namespace, job)
         return int(found["spec"]["minMember"]) if found else 0
 
     def come(self, *jobs: str) -> None:
-        """Wait until all pods of the jobs stand at the gate."""
+        """Wait until all pods of the jobs exist with their gate."""
         wait_for(lambda: all(len(self.pods(j)) == PLACES for j in jobs), f"the pods of {jobs}", 60)
 
     def let_go(self, job: str, role: str = "") -> None:
-        """Open the gate for pods of a job."""
+        """Remove the gate from pods of a job."""
         for pod in self.pods(job, role):
             if pod["spec"].get("schedulingGates"):
                 self.kube.merge("Pod", self.namespace, pod["metadata"]["name"], {"spec": {"schedulingGates": []}})
 
     def refused(self, job: str, role: str = "") -> bool:
-        """Whether a scheduler has looked at every such pod that has no node, and has said no."""
+        """Whether a scheduler has rejected every released pod without a node."""
         return all(_scheduled(p).get("reason") == "Unschedulable" for p in self.pods(job, role) if not _node(p))
 
     def worst_order(self) -> None:
-        """Half of one job first, then the other half of the other, then the rest."""
+        """Release half of one job first, then the other half of the other job, then the rest."""
         self.let_go("one", "ps")
         wait_for(lambda: self.placed("one") == 2 or self.refused("one", "ps"), "the first pods were looked at")
         self.let_go("two", "worker")
@@ -95,13 +96,13 @@ class Line:
         self.let_go("two")
 
     def condition(self, job: str, kind: str) -> Object:
-        """A condition of a job."""
+        """Return a condition of a job."""
         stored = self.kube.get("PSTrainingJob", self.namespace, job) or {}
         reported = (stored.get("status") or {}).get("conditions") or ()
         return next((c for c in reported if c["type"] == kind), {})
 
-    def says(self, job: str, reason: str) -> Callable[[], bool]:
-        """Whether a job says that it does not run, and so why."""
+    def reports(self, job: str, reason: str) -> Callable[[], bool]:
+        """Return a condition: whether a job reports that it does not run, for this reason."""
         return lambda: self.condition(job, "Running").get("reason") == reason
 
     def runs(self, job: str) -> bool:
@@ -119,14 +120,16 @@ def _scheduled(pod: Object) -> Object:
 
 
 def _without_gangs(line: Line) -> None:
-    """Each job receives half of its resources, and keeps them."""
+    """Each job gets half of its resources, and keeps them."""
     kube, namespace = line.kube, line.namespace
     for name in ("one", "two"):
         kube.create(wide_job(namespace, name, "None"))
     line.come("one", "two")
     line.worst_order()
     wait_for(lambda: line.refused("one") and line.refused("two"), "all other pods find no room")
-    wait_for(lambda: line.says("one", "Unschedulable")() and line.says("two", "Unschedulable")(), "both say so", GRACE)
+    wait_for(
+        lambda: line.reports("one", "Unschedulable")() and line.reports("two", "Unschedulable")(), "both say so", GRACE
+    )
     assert (line.placed("one"), line.placed("two")) == (2, 2), "a deadlock"
     assert not line.runs("one")
     assert not line.runs("two")
@@ -143,7 +146,7 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     line = Line(kube, namespace)
     if ALL:
         _without_gangs(line)
-    # With a gang the same pods in the same order: one job gets all, the other nothing.
+    # With a gang and the same order of pods, one job gets all resources and the other none.
     for name in ("one", "two"):
         kube.create(wide_job(namespace, name, "SchedulerPlugins"))
     line.come("one", "two")
@@ -153,11 +156,11 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     wait_for(lambda: line.runs("one") or line.runs("two"), "one of them runs", 90)
     winner, loser = ("one", "two") if line.runs("one") else ("two", "one")
     assert (line.placed(winner), line.placed(loser)) == (PLACES, 0)
-    wait_for(line.says(loser, "WaitingForGang"), "the other says what it waits for", GRACE)
+    wait_for(line.reports(loser, "WaitingForGang"), "the other reports what it waits for", GRACE)
     assert line.placed(loser) == 0
     assert "The gang of 4 pods waits" in line.condition(loser, "Running")["message"]
 
-    # A lost member is replaced alone: those that run count for it.
+    # A lost member is replaced by itself, because the running members count for its gang.
     (lost, *_) = line.pods(winner, "ps")
     kube.delete("Pod", namespace, lost["metadata"]["name"], grace=0)
     wait_for(lambda: len(line.pods(winner)) == PLACES and line.placed(winner) == PLACES - 1, "its successor", 60)
@@ -166,13 +169,13 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     wait_for(lambda: line.placed(winner) == PLACES, "its successor has its place", 60)
     assert line.placed(loser) == 0
 
-    # Then it is the other's turn: mostly at once, else when the scheduler looks again at what it has put aside.
+    # Then the other job starts: mostly at once, else when the scheduler retries the pods that it has set aside.
     kube.delete("PSTrainingJob", namespace, winner)
     wait_for(lambda: line.runs(loser), "the other runs", PUT_ASIDE)
     assert line.placed(loser) == PLACES
     wait_for(lambda: line.gang(winner) == 0, "its group is gone with it", 60)
 
-    # The group is as large as the job, and leaves the line with it.
+    # The group has the size of the job, and is deleted with it.
     kube.merge("PSTrainingJob", namespace, loser, {"spec": {"worker": {"replicas": 1}}})
     wait_for(lambda: line.gang(loser) == PLACES - 1, "a smaller gang")
     kube.merge("PSTrainingJob", namespace, loser, {"spec": {"runPolicy": {"suspend": True}}})

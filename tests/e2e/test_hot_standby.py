@@ -1,6 +1,6 @@
-"""Hot standbys on real kubelets: whatever is lost of a shard, the other member continues, and not one step is lost.
+"""Hot standbys on real kubelets: whichever member of a shard is lost, the other one continues, and no step is lost.
 
-What is measured is printed: how long workers stood still, and until the shard had both members again.
+The tests print the workers' standstills, and the time until the shard has both members again.
 """
 
 import time
@@ -72,15 +72,15 @@ def drain(example: Example, pod: str) -> None:
 PLANNED = (delete, drain)
 Loss = tuple[Callable[[Example, str], None], str, set[str]]
 LOSSES: dict[int, list[Loss]] = {
-    # What is planned hands over as where servers are resized, which comes before.
+    # Planned switchovers are covered where servers are resized, which happens earlier.
     1: [(kill_server, "digits-ps-0", {"not ready"}), *([(drain, "digits-ps-0", {"pod deleted"})] if ALL else [])],
     2: [(kill_server, "digits-ps-0", {"not ready"}), (drain, "digits-ps-1", {"pod deleted"})],
 }
-"""By the number of shards: how, of whom, and what the operator tells of it; nothing of a standby."""
+"""The losses by number of shards: the kind, the member, and the operator's report, which is empty for a standby."""
 MORE: list[Loss] = [
     (delete, "digits-standby-1", set()),
     (kill_server, "digits-standby-0", set()),
-    (kill_container, "digits-ps-1", {"not ready", "container ended with code 137"}),  # whatever the kubelet says first
+    (kill_container, "digits-ps-1", {"not ready", "container ended with code 137"}),  # with any report of the kubelet
     (delete, "digits-ps-0", {"pod deleted"}),
 ]
 
@@ -89,7 +89,10 @@ MORE: list[Loss] = [
 def test_no_single_loss_costs_a_step(
     watched: HotStandbyJob, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The only shard's servers are resized; one member after the other is lost, one without an operator; the chief."""
+    """No single loss costs a step.
+
+    The servers of the only shard are resized; then each member is lost, one of them without an operator, and the chief.
+    """
 
     def say(what: str) -> None:
         with capsys.disabled():
@@ -109,7 +112,7 @@ def _a_member_is_lost(watched: HotStandbyJob, lose: Callable[[Example, str], Non
     example, shard, struck = watched.example, int(pod[-1]), time.time()
     before, taken = len(watched.views()), {s["index"]: s["takeovers"] for s in watched.shards()}
     lose(example, pod)
-    degraded = wait_for(watched.degraded, "it is told", 90, every=0.05)  # once: it is over within seconds
+    degraded = wait_for(watched.degraded, "it is told", 90, every=0.05)  # polled once, because it passes within seconds
     assert pod in degraded, degraded
     wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 60)
     back = time.time() - struck
@@ -142,7 +145,9 @@ def _a_member_is_lost_while_no_operator_runs(watched: HotStandbyJob, operator: O
 
 @in_soak
 def test_every_switchover_is_reported(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
-    """A server that goes may end before it has answered the chief that lets it go: one of ten did."""
+    """Every switchover is reported. A server that ends may do so before it has answered the chief that excludes it, as
+    one of ten did.
+    """
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, ONE_SHARD, paced=True), shards=1)
     for number in range(24):
@@ -170,7 +175,7 @@ def _the_chief_is_lost(watched: HotStandbyJob) -> None:
 
 
 def spec_of_two_nodes() -> Object:
-    """The chief and the workers on one node, and of each shard a member on both."""
+    """Return a spec with the chief and the workers on one node, and a member of each shard on both nodes."""
     template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
     pinned = deepcopy(template)
     pinned["spec"]["nodeSelector"] = {"kubernetes.io/hostname": SAFE}

@@ -1,7 +1,7 @@
-"""Hot standbys on real kubelets, lost at random moments: the parameters are those of an undisturbed run, bit for bit.
+"""Hot standbys on real kubelets, lost at random moments: the parameters are bit-equal to those of an undisturbed run.
 
-With one shard, whose primary decides for all, and in the soak with two. PSTRAINING_KUBELET_LOSSES says for one shard
-how many servers' processes are killed, how many containers, and how many pods deleted.
+The job has one shard, whose primary is the arbiter, and in the soak also two. PSTRAINING_KUBELET_LOSSES sets, for one
+shard, the numbers of killed processes, killed containers and deleted pods.
 """
 
 import os
@@ -28,11 +28,11 @@ LONGEST, MEDIAN = 5.0, 1.5
 """Limits in seconds until the first step without a lost member; docs/users/standby.md has measured times."""
 
 SEEDED = "import keras, runpy; keras.utils.set_random_seed(0); runpy.run_module('examples.digits', run_name='__main__')"
-"""The example as it is begins with other parameters every time."""
+"""Seeds the example, which otherwise has other initial parameters in every run."""
 
 
 def in_order(shards: int, **more: int) -> Object:
-    """What makes the parameters the same bit for bit, however gradients come in."""
+    """Return settings that make the parameters bit-equal in any order of gradients."""
     template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
     template["spec"]["containers"][0]["command"] = ["python", "-c", SEEDED]
     return {
@@ -73,7 +73,7 @@ def test_random_losses_do_not_change_the_result(
     stood: list[float] = []
     for number, lose in enumerate(losses):
         watched.wait_prepared(number + 1)
-        time.sleep(dice.random())  # that is the random moment
+        time.sleep(dice.random())  # a random moment
         struck, before = time.time(), len(watched.views())
         lose(watched.example, dice.choice(members))
         wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 120)  # noqa: B023
@@ -99,7 +99,7 @@ def test_random_losses_do_not_change_the_result(
 
 
 def undisturbed(kube: Kube, operator: OperatorProcess, shared: Path, shards: int, steps: int) -> Path:
-    """The same training with this number of steps, without standbys and losses."""
+    """Return the result of the same training with this number of steps, without standbys and losses."""
     operator.stop()
     with kube.namespace("e2e") as other:
         calm = OperatorProcess(operator.target, other, shared)

@@ -1,6 +1,6 @@
-"""Hot standbys where more than a process is lost: the API server, nodes in turn, the chief's side of a split.
+"""Hot standbys under larger losses: of the API server, of each node in turn, and of the chief's side of a partition.
 
-What is measured is printed.
+The tests print what they measure.
 """
 
 import json
@@ -34,13 +34,13 @@ API_AWAY = float(os.environ.get("PSTRAINING_API_AWAY", "300"))
 """Seconds without an API server."""
 NODE_LOSS_SECONDS = 2
 NEXT_CHIEF = NODE_LOSS_SECONDS + 5.0
-"""Seconds from the moment that Kubernetes gives a node up to the next chief's pod; TensorFlow's start comes on top."""
+"""Seconds from Kubernetes' eviction of a node's pods to the next chief's pod; TensorFlow's start is added."""
 STARTS = 25.0
-"""Seconds in which a chief's program is up on two busy cores."""
+"""Seconds in which a chief's program starts on two busy cores."""
 
 
 def lease_seconds() -> float:
-    """The servers' own; its module imports TensorFlow, which no other test of this folder needs."""
+    """Return the servers' lease time; its module imports TensorFlow, which no other test of this folder needs."""
     from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
 
     return LEASE_SECONDS
@@ -54,8 +54,8 @@ def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
     return found
 
 
-def all_is_well(watched: HotStandbyJob, what: str) -> None:
-    """Both members are in sync, and the status reports it."""
+def assert_in_sync(watched: HotStandbyJob, what: str) -> None:
+    """Demand that both members are in sync, and that the status reports it."""
     wait_for(watched.is_whole, f"{what}: both members are in sync", 180)
     wait_for(lambda: watched.summary() == "2/2", f"{what}: it is told: {watched.example.job()['status']}", 60)
     assert watched.condition("Degraded")["status"] != "True"
@@ -69,11 +69,11 @@ def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports
     with faults.without_api():
         struck = time.time()
         os.kill(server, signal.SIGKILL)
-        time.sleep(API_AWAY)  # that is the fault
+        time.sleep(API_AWAY)  # the fault
         over = time.time()
     lost = watched.standstill("lost", struck)
     assert watched.steps(0, over - 10), "training continued all the time"
-    all_is_well(watched, "the API server is back")
+    assert_in_sync(watched, "the API server is back")
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it was back before anybody could look"
     watched.nothing_is_restored()
     assert watched.condition("Running")["status"] == "True"
@@ -83,9 +83,11 @@ def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports
 
 
 def test_draining_every_node_in_turn(kube: Kube, watched: HotStandbyJob, capsys: pytest.CaptureFixture[str]) -> None:
-    """By kubectl: whatever runs there, the chief as well, and no disruption budget is broken for it."""
+    """kubectl drains every node in turn, with all of its pods, including the chief's, and no disruption budget is
+    violated.
+    """
     example, kubectl = watched.example, cluster_command("tool", "kubectl")
-    all_is_well(watched, "at first")
+    assert_in_sync(watched, "at first")
     for node in (SAFE, HOME):
         lives, began, term = watched.pod_uids(), time.time(), int(example.job()["status"]["term"])
         last = watched.steps()[-1]["step"]
@@ -97,7 +99,7 @@ def test_draining_every_node_in_turn(kube: Kube, watched: HotStandbyJob, capsys:
         assert reported.returncode == 0, reported.stdout + reported.stderr
         took = time.time() - began
         kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
-        all_is_well(watched, f"after {node}")
+        assert_in_sync(watched, f"after {node}")
         assert len(set(lives.values()) & set(watched.pod_uids().values())) == 2, "one member of each shard was moved"
         newest = int(example.job()["status"]["term"])
         chief = example.events("chief", term=newest)
@@ -111,7 +113,9 @@ def test_draining_every_node_in_turn(kube: Kube, watched: HotStandbyJob, capsys:
 
 
 def spec_of_sides(*, workers_apart: bool) -> Object:
-    """The chief at home, of each shard a member on both nodes; the workers not at home, or one on each."""
+    """Return a spec with the chief at home, a member of each shard on both nodes, and the workers elsewhere or one on
+    each node.
+    """
     template = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())["spec"]["worker"]["template"]
     home, away, apart = deepcopy(template), deepcopy(template), deepcopy(template)
     home["spec"]["affinity"] = PREFERS_HOME
@@ -143,7 +147,9 @@ def test_a_chief_on_the_minority_side_stops_and_its_successor_continues(
     healed: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Cut off are the chief and a member of each shard; the workers and the other members have the majority."""
+    """A chief on the minority side stops, and its successor continues. The chief and a member of each shard are cut
+    off; the workers and the other members are the majority.
+    """
     own_operator.start()
     watched = begun(kube, namespace, shared, spec_of_sides(workers_apart=False))
     example, struck = watched.example, time.time()
@@ -159,14 +165,14 @@ def test_a_chief_on_the_minority_side_stops_and_its_successor_continues(
     wait_for(lambda: watched.steps(0, went_on["time"]), "training continues", 60)
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
-    all_is_well(watched, "the node is back")
+    assert_in_sync(watched, "the node is back")
     reported = example.events("chief", term=2)
     assert not [e for e in reported if e["event"] in ("initialized", "restored")], "not one step is lost"
     assert example.job()["status"]["term"] == 2
 
 
 def on_disk(node: str, namespace: str, pod: str) -> list[Any]:
-    """The events in the log of a pod on an unreachable node, read from the kubelet's files."""
+    """Return the events in the log of a pod on an unreachable node, read from the kubelet's files."""
     folders = (read_layout(os.environ).node(node) / "pod-logs").glob(f"{namespace}_{pod}_*/*/*.log")
     lines = [line.split(" ", 3)[-1] for path in folders for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines if line.startswith('{"event"')]
@@ -175,7 +181,9 @@ def on_disk(node: str, namespace: str, pod: str) -> list[Any]:
 def test_two_halves_never_both_continue(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, healed: None
 ) -> None:
-    """A worker and a member of each shard on both sides: three of six votes, and no side has a majority."""
+    """Two halves never both continue: each side has a worker and a member of each shard, which are three of six votes
+    and no majority.
+    """
     own_operator.start()
     watched = begun(kube, namespace, shared, spec_of_sides(workers_apart=True))
     example, struck = watched.example, time.time()
@@ -192,7 +200,7 @@ def test_two_halves_never_both_continue(
     last = max(e["step"] for e in on_disk(HOME, namespace, pods[island]) if e["event"] == "worker")
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
-    all_is_well(watched, "the node is back")
+    assert_in_sync(watched, "the node is back")
     reported = example.events("chief", term=2)
     assert not [e for e in reported if e["event"] in ("initialized", "restored")], "not one step is lost"
     first = wait_for(lambda: watched.steps(mainland, late), "training continues", 60)[0]

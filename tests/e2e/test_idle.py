@@ -1,7 +1,7 @@
-"""Running jobs (in the soak a hundred) cost the API server nothing: no write by the operator, nor by a restarted one.
+"""Running jobs, a hundred in the soak, cause no writes by the operator, even after its restart.
 
-The pods are KWOK's, so that nothing but the operator has anything to do. PSTRAINING_IDLE_SECONDS sets how long is
-watched: 10 here, and in the soak longer than any probe would wait for a watch that brings nothing.
+KWOK simulates the pods, so only the operator has work. PSTRAINING_IDLE_SECONDS sets the time of the observation: 10
+here, and in the soak longer than any probe waits for a silent watch.
 """
 
 import json
@@ -25,14 +25,14 @@ IDLE_SECONDS = float(os.environ.get("PSTRAINING_IDLE_SECONDS", "420" if THOROUGH
 
 
 def fake_job(namespace: str, name: str) -> Object:
-    """A job on fake nodes. It has no chief: KWOK completes a Job's pods at once."""
+    """Create a job on fake nodes. It has no chief, because KWOK completes a Job's pods at once."""
     job = manifest(namespace, name, chief={"enabled": False})
     job["spec"]["worker"]["template"] = fake_template()
     return job
 
 
 class Audit:
-    """The operator's writes in one namespace, by the API server's audit log, from now on."""
+    """The operator's writes in one namespace from now on, read from the API server's audit log."""
 
     def __init__(self, user: str, namespace: str) -> None:
         self.files = AuditFiles(Path(cluster_command("audit")))
@@ -40,7 +40,7 @@ class Audit:
         self.start = self.files.mark()
 
     def writes(self) -> Counter[tuple[str, str, str]]:
-        """Verb, resource and subresource of every write so far."""
+        """Return verb, resource and subresource of every write so far."""
         found: Counter[tuple[str, str, str]] = Counter()
         for line in self.files.lines(self.start):
             entry = json.loads(line)

@@ -1,4 +1,4 @@
-"""The same files are the same image: built twice, with nothing kept from one time to the other."""
+"""Two builds of an image from the same files, with no cache from one to the other, are identical."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = in_soak
 
 @pytest.mark.parametrize("image", ["operator", "runtime"])
 def test_an_image_build_is_reproducible(image: str, tmp_path: Path) -> None:
-    cluster_command("build-images", image)  # its base, and the storage, are there then
+    cluster_command("build-images", image)  # its base image and the storage are cached by then
     layout = read_layout(os.environ, ROOT)
     buildah, settings, conf = Buildah(layout), pipconfig.read_settings(os.environ), tmp_path / "pip.conf"
     conf.write_text(pipconfig.render(settings), encoding="utf-8")

@@ -13,14 +13,14 @@ from tests.support.soak_marks import in_all
 
 ROOT = Path(__file__).parents[2]
 INSTANCE = "61"
-"""The cluster runs beside the one of the other tests."""
+"""The instance of the cluster, which runs beside that of the other tests."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 
 @pytest.fixture
 def ipv6_cluster() -> Iterator[Mapping[str, str]]:
-    """The environment for tests on such a cluster, which is taken down afterwards."""
+    """Return the environment for tests on such a cluster, which is deleted afterwards."""
     environment = {**os.environ, "PSTRAINING_INSTANCE": INSTANCE}
     layout = read_layout(environment)
 

@@ -1,4 +1,4 @@
-"""Jobs in a queue of Kueue, as docs/users/queues.md has it: the real Kueue, real kubelets, scripted programs.
+"""Jobs in a queue of Kueue, as docs/users/queues.md describes them: the real Kueue, real kubelets, scripted programs.
 
 The invariant over the audit log is checked after each scenario: at no moment did pods of admitted jobs request more
 than the quota.
@@ -38,7 +38,7 @@ pytestmark = [
 ROUNDS = 20 if THOROUGH else 3
 """How often a queue is drained and released."""
 AWAY_SECONDS = 300 if THOROUGH else 5
-"""How long Kueue is away."""
+"""Seconds without Kueue."""
 JOBS = 200 if THOROUGH else 12
 """The jobs of one queue that compete by priority."""
 PRIORITIES = 4
@@ -49,7 +49,7 @@ def condition(job: Puppet, kind: str) -> Object:
 
 
 def holding(job: Puppet) -> list[Object]:
-    """The pods of a job that hold resources."""
+    """Return the pods of a job that hold resources."""
     return [pod for pod in job.pods() if pod["status"]["phase"] not in ("Succeeded", "Failed")]
 
 
@@ -164,7 +164,7 @@ def test_training_resumes_at_the_step_at_which_it_was_evicted(queue: Queue, shar
 
 
 def steps(example: Example, pod: str) -> list[int]:
-    """The steps in a worker's log so far; none after the pod is deleted."""
+    """Return the steps in a worker's log so far; none after the pod is deleted."""
     try:
         lines = example.kube.log(example.namespace, pod).splitlines()
     except ApiError:
@@ -195,7 +195,9 @@ def test_a_job_that_ends_during_a_kueue_outage_returns_its_quota_later(queue: Qu
 
 
 def test_jobs_are_admitted_in_order_of_their_priority(queue: Queue, fake_nodes: int) -> None:
-    """Fake nodes, on which the pod of a chief ends at once, so that one job follows the other."""
+    """Jobs are admitted in the order of their priority. On fake nodes a chief's pod ends at once, so the jobs run in
+    sequence.
+    """
     queue.stop("Hold")
     queue.room_for(3)
     history = History(queue.kube, queue.namespace)

@@ -1,4 +1,4 @@
-"""The chart with kueue.enabled, beside the real Kueue: its rights are enough, and its policy is enforced."""
+"""The chart with kueue.enabled, beside the real Kueue: its rights suffice, and its policy is enforced."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.fixture
 def release(kube: Kube, helm: str, kueue: None) -> Iterator[None]:
-    """The operator as the chart installs it with queues."""
+    """Install the operator as the chart does, with queues."""
     install(kube, helm, "--set", "kueue.enabled=true")
     yield
     uninstall(kube, helm)
@@ -26,7 +26,7 @@ def release(kube: Kube, helm: str, kueue: None) -> Iterator[None]:
 
 @pytest.fixture
 def queue(kube: Kube, namespace: str, release: None) -> Iterator[Queue]:
-    """A queue with quota for one job, which is also the default queue."""
+    """Return a queue with quota for one job, which is also the default queue."""
     made = Queue(kube, namespace, pods=3)
     body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default"}}
     kube.request("POST", f"{GROUP}/namespaces/{namespace}/localqueues", {**body, "spec": {"clusterQueue": NAME}})

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture
 def all_jobs(kueue: None) -> Iterator[None]:
-    """Kueue with manageJobsWithoutQueueName."""
+    """Let Kueue manage jobs without a queue name (manageJobsWithoutQueueName)."""
     cluster_command("kueue", "up", "--all-jobs")
     yield
     cluster_command("kueue", "up")
@@ -40,7 +40,9 @@ def test_a_job_without_a_queue_waits_in_the_default_queue(queue: Queue, shared: 
 
 
 def check_that_kueue_leaves_them_alone(queue: Queue, *jobs: str) -> None:
-    """Kueue has made no Workload for what jobs own, has put its label on none of it, and has gated no pod."""
+    """Demand that Kueue has created no Workload for the objects of jobs, has not labelled them, and has gated no
+    pod.
+    """
     assert {job_of(w) for w in queue.all_workloads()} == set(jobs)
     for kind in ("StatefulSet", "Deployment", "Job", "Pod"):
         found = queue.kube.list(kind, queue.namespace)

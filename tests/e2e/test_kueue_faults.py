@@ -1,4 +1,4 @@
-"""Jobs in a queue of the real Kueue, one plan of the campaign of each kind; `make campaign` runs all of them.
+"""Jobs in a queue of the real Kueue under one plan of each kind of the campaign; `make campaign` runs all of them.
 
 The campaign replays every version of every pod and Workload: no pod exists without quota, and a deleted job leaves no
 quota behind.

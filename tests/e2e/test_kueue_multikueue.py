@@ -35,7 +35,7 @@ MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[int]:
-    """The instance of a second local cluster with Kueue."""
+    """Return the instance of a second local cluster with Kueue."""
     number = (read_layout(os.environ).instance + INSTANCES // 2) % INSTANCES
     environment = {**os.environ, "PSTRAINING_INSTANCE": str(number)}
     for variable in ("KUBECONFIG", "PSTRAINING_CONTEXT"):
@@ -52,7 +52,7 @@ def other() -> Iterator[int]:
 
 @pytest.fixture
 def manager(kube: Kube, kueue: None, crd: None, other: int) -> Iterator[Kube]:
-    """The manager cluster, which knows the cluster of all other tests as its worker."""
+    """Return the manager cluster, whose worker cluster is the one of all other tests."""
     layout = read_layout({**os.environ, "PSTRAINING_INSTANCE": str(other)})
     found = Kube(Target(str(layout.kubeconfig), layout.context))
     apply_crd(found)
@@ -91,7 +91,7 @@ def connect(manager: Kube, kubeconfig: str) -> None:
 
 @pytest.fixture
 def far(manager: Kube, queue: Queue, tmp_path: Path) -> Iterator[Queue]:
-    """The queue of the manager cluster, in the same namespace, and its operator."""
+    """Return the queue of the manager cluster, in the same namespace, with its operator."""
     manager.request("POST", "/api/v1/namespaces", {"metadata": {"name": queue.namespace}})
     made = Queue(manager, queue.namespace, pods=100)
     checks = {"admissionChecks": [{"name": NAME}]}

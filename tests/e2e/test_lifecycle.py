@@ -1,4 +1,4 @@
-"""A job's life on real kubelets, with puppet programs: replacement, budgets, success, suspension, writes."""
+"""A job's life on real kubelets, with scripted programs: replacement, budgets, success, suspension, writes."""
 
 import json
 from functools import partial
@@ -22,7 +22,7 @@ def running(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "job", shared)
     puppet.wait_phase("Running")
-    # The pods run; their launchers have yet to see the PS before they start the programs.
+    # The pods run; their launchers still wait for the PS before they start the programs.
     wait_for(lambda: all(puppet.runs(t) for t in TASKS), "every program runs")
     return puppet
 
@@ -159,7 +159,7 @@ def test_time_to_live_deletes_the_job(kube: Kube, own_operator: OperatorProcess,
 
 
 def _check_what_tasks_are_given(running: Puppet) -> None:
-    """Its TF_CONFIG; and neither a token nor service variables."""
+    """Demand a task's TF_CONFIG, and that the task has neither a token nor service variables."""
     cluster = {
         "chief": ["job-chief.job-hs:2222"],
         "worker": ["job-worker-0.job-hs:2222", "job-worker-1.job-hs:2222"],
@@ -197,7 +197,9 @@ def test_every_task_gets_its_environment_and_workers_scale_both_ways(running: Pu
 def test_the_writes_of_a_whole_life(
     kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One create a child, one write for each child scaled or deleted, status and events for transitions only."""
+    """The writes of a whole life: one per created child, one per child that is scaled or deleted, and status and events
+    only for transitions.
+    """
     with ThreadedProxy(kube, tmp_path) as proxy:
         operator = OperatorProcess(proxy.target, namespace, tmp_path)
         operator.start()
@@ -219,7 +221,7 @@ def test_the_writes_of_a_whole_life(
     assert len(children) == 17, children
     reported = [e for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
     assert len(events) == len(reported)
-    # Those of one pass have one time, so their order is nobody's promise.
+    # Writes of one pass have the same time, so their order is not defined.
     assert sorted(e["reason"] for e in reported) == ["CheckpointNotDurable", "Created", "Running", "Succeeded"]
-    # Created, PS ready, chief and two workers up in any order, Succeeded.
+    # Created, PS ready, chief and two workers running in any order, Succeeded.
     assert len(status) <= 7, status

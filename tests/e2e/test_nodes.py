@@ -1,6 +1,6 @@
 """Nodes without a network whose pods keep running: the job's behavior during the partition and afterwards.
 
-The operator runs on neither node. Its bounds begin with the moment at which Kubernetes itself gives a node up.
+The operator runs on neither node. Its bounds begin when Kubernetes itself gives a node up.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tests.support.soak_marks import in_all, in_soak
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 HOME = "node-1"
-"""Where pods go if they can."""
+"""The preferred node of pods."""
 PREFERS_HOME = {
     "nodeAffinity": {
         "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -39,13 +39,15 @@ PREFERS_HOME = {
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
 NODE_LOSS_SECONDS = 2
 POD_GRACE, OVERDUE = 2, 5
-"""What a puppet's pod gets to end, and when beyond that an operator without a view of nodes takes it for lost."""
+"""The grace period of a scripted program's pod, and the time after it at which an operator without access to nodes
+considers the pod lost.
+"""
 SLACK = 30
-"""Seconds for two busy cores; the operator itself takes a tenth of one, and the figures are printed."""
+"""Seconds for two busy cores; the operator itself takes a tenth of a second, and the test prints the times."""
 
 
 def at_home(name: str, *, volume: bool = False, **spec: Any) -> Object:
-    """A job all of whose pods prefer one node; with `volume` the parameter server's template has a claim of its own."""
+    """Return a job whose pods all prefer one node; with `volume` the parameter server's template has its own claim."""
     made = template(name)
     made["spec"]["affinity"] = PREFERS_HOME
     ps = {"replicas": 1} | ({"template": made} if volume else {})
@@ -55,7 +57,8 @@ def at_home(name: str, *, volume: bool = False, **spec: Any) -> Object:
 def begun(kube: Kube, namespace: str, name: str, folder: Path, **spec: Any) -> Puppet:
     puppet = Puppet.make(kube, namespace, name, folder, **spec)
     puppet.wait_phase("Running")
-    # A pod that runs may still be waiting for its parameter server's name, which nobody can tell it on an island.
+    # A running pod may still be waiting for its parameter server's name, which cannot be resolved on an unreachable
+    # node.
     wait_for(lambda: all(puppet.runs(f"{role}-0") for role in ("ps", "chief", "worker")), "all programs run", 60)
     assert all(p["spec"]["nodeName"] == HOME for p in puppet.pods())
     return puppet
@@ -69,7 +72,10 @@ def test_chief_and_parameter_server_are_lost_together(
     healed: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A second job, whose parameter server has a volume, waits until an administrator vouches for the node."""
+    """Chief and parameter server are lost together.
+
+    A second job, whose parameter server has a volume, waits until an administrator confirms the node's end.
+    """
     own_operator.start()
     puppet = begun(kube, namespace, "moves", shared, **at_home("moves"))
     held = begun(kube, namespace, "waits", shared, **at_home("waits", volume=True))
@@ -104,7 +110,7 @@ def test_chief_and_parameter_server_are_lost_together(
     kube.merge("Node", "", HOME, {"spec": {"taints": [*taints, OUT_OF_SERVICE]}})
     held.wait_phase("Running")
 
-    # The former chief runs on, on its island, and ends well there.
+    # The former chief continues on the unreachable node, and succeeds there.
     puppet.exit(old_chief, 0)
     wait_for((puppet.orders / f"{old_chief}.done").exists, "it has ended")
     faults.restore(HOME)
@@ -170,7 +176,9 @@ def test_without_a_standby_the_parameter_server_of_a_lost_node_is_recreated_else
     healed: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What the standby is measured against."""
+    """Without a standby, the parameter server of a lost node is recreated elsewhere: the baseline of the failover's
+    measurement.
+    """
     own_operator.start()
     example = start(kube, namespace, shared, "None")
     home = node_of(kube, example, "ps")
@@ -216,7 +224,9 @@ def test_two_halves_heal_with_one_term_and_one_primary(
     healed: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The half without the API server has a running chief and primary; the operator has no right to read nodes."""
+    """After a partition into halves, there is one term and one primary. The half without the API server has a running
+    chief and primary; the operator has no right to read nodes.
+    """
     own_operator.start(settings={"PSTRAINING_WATCH_NODES": "false"})
     warm = {"replicas": 2, "standby": {"mode": "Warm"}}
     puppet = Puppet.make(kube, namespace, "halves", shared, **{"ps": warm, "workers": 2})
@@ -267,12 +277,12 @@ def wait_whole(puppet: Puppet) -> None:
 
 
 def ask_to_take_over(kube: Kube, namespace: str, name: str) -> None:
-    """Shard 0, in its first epoch."""
+    """Request a switchover of shard 0 in its first epoch."""
     kube.merge("PSTrainingJob", namespace, name, {"metadata": {"annotations": {"pstraining.dev/takeover": "0@0"}}})
 
 
 def move_primary(kube: Kube, example: Example) -> None:
-    """A planned take-over, and the pair is whole again."""
+    """Switch over, and wait until both members are ready again."""
     ask_to_take_over(kube, example.namespace, example.name)
     wait_for(lambda: example.job()["status"]["takeovers"] == 1, "the planned take-over", 60)
     wait_for(lambda: example.job()["status"].get("standbySummary") == "1/1", f"a standby again: {example.job()}", 60)

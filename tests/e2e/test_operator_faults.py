@@ -1,6 +1,7 @@
-"""The operator dies, is stopped or is replaced: jobs continue, nothing is doubled, nothing of other owners is touched.
+"""The operator dies, is stopped or is replaced: jobs continue, no object is duplicated, no other owner's object is
+changed.
 
-Real pods run scripted programs (tests/support/scripted_program.py) under the real launcher; the operator is a process
+Real pods run scripted programs (tests/support/scripted_program.py) under the real launcher. The operator is a process
 of this machine, so that it can be killed between any two of its writes.
 """
 
@@ -20,7 +21,7 @@ from tests.support.soak_marks import ALL, in_all, some
 pytestmark = pytest.mark.cluster
 
 WRITES = range(1, 13, 1 if ALL else 3)
-"""Of a job's first twelve."""
+"""The writes, of a job's first twelve, after which the operator is killed."""
 CLAIM = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
 
 
@@ -33,7 +34,7 @@ def children(kube: Kube, puppet: Puppet) -> list[tuple[str, str]]:
 def test_killed_after_each_of_its_first_writes(
     kube: Kube, namespace: str, crd: None, tmp_path: Path, shared: Path
 ) -> None:
-    """One job for each of these writes: the operator is killed right after it and started again."""
+    """The operator is killed right after each of a job's first writes, and restarted; there is one job per write."""
     with ThreadedProxy(kube, tmp_path) as proxy:
         for number in WRITES:
             _killed_after_write(number, kube, proxy, Puppet.make(kube, namespace, f"job-{number}", shared), tmp_path)
@@ -85,7 +86,9 @@ def test_a_job_deleted_during_its_creation_leaves_nothing(
 
 
 USED: Final = ("Pod", "PersistentVolumeClaim")
-"""Pods take other names; a claim is used, whoever made it (tests/e2e/test_checkpoint_claims.py)."""
+"""Kinds whose names a foreign object may have: a pod of a job gets another name, and a claim is used whoever created it
+(tests/e2e/test_checkpoint_claims.py).
+"""
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_a_name_that_a_foreign_object_had_before_the_job(
     assert found is not None, "collected although it is not ours"
     assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
     assert not found["metadata"].get("ownerReferences")
-    # Kubernetes writes the status of some kinds; what they are to be has a generation of its own.
+    # Kubernetes writes the status of some kinds; only a change of their spec changes the generation.
     version = "generation" if "generation" in theirs["metadata"] else "resourceVersion"
     assert found["metadata"][version] == theirs["metadata"][version], "written to although it is not ours"
 
@@ -200,17 +203,19 @@ def test_a_disruption_budget_is_deleted_with_the_standbys(
 def test_another_version_of_the_operator_restarts_and_writes_nothing(
     kube: Kube, own_operator: OperatorProcess, namespace: str, tmp_path: Path, shared: Path
 ) -> None:
-    """The next version renders pods differently and carries another launcher; running jobs don't notice."""
+    """Another version of the operator restarts without a write and without a restart of pods, although it renders pods
+    differently and has another launcher.
+    """
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "steady", shared)
-    # The job is Running before its last worker is: what an unstarted pod tells is no measure.
+    # The job is Running before its last worker runs, so the report of an unstarted pod is not compared.
     wait_for(lambda: len(_restarts(puppet)) == 4, "all pods run")
     before = _restarts(puppet)
     own_operator.stop()
     with ThreadedProxy(kube, tmp_path) as proxy:
         successor = OperatorProcess(proxy.target, namespace, tmp_path)
         successor.start(root=_other_version(tmp_path / "next"))
-        # Something that makes it look at the job once more than its start does.
+        # A change after which the operator handles the job once more than at its start.
         kube.merge("PSTrainingJob", namespace, "steady", {"metadata": {"labels": {"poke": "1"}}})
         puppet.exit("worker-1", 0)
         wait_for(lambda: proxy.writes, "the end of a worker is written")
@@ -244,7 +249,7 @@ def test_operator_restart_writes_nothing(
 
 
 def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
-    """A foreign object with the name of a future child of the job `mine`."""
+    """Create a foreign object with the name of a future child of the job `mine`."""
     pods = template("theirs")
     pods["metadata"] = {"labels": {"app": "theirs"}}
     theirs = {"matchLabels": {"app": "theirs"}}
@@ -264,7 +269,7 @@ def _foreign(kind: str, namespace: str) -> tuple[str, dict[str, Any]]:
 
 
 def _with_all_kinds() -> dict[str, Any]:
-    """What makes a job have a child of every kind."""
+    """Return a spec with which a job has a child of every kind."""
     return {
         "ps": {"replicas": 1, "standby": {"mode": "Warm"}},
         "checkpoint": {"path": "/checkpoints", "volumeClaimTemplate": CLAIM},
@@ -272,7 +277,7 @@ def _with_all_kinds() -> dict[str, Any]:
 
 
 def _restarts(puppet: Puppet) -> dict[str, int]:
-    """How often the container of each pod that runs was restarted, by the pod's uid."""
+    """Return the restarts of each running pod's container, by the pod's uid."""
     return {
         pod["metadata"]["uid"]: status["restartCount"]
         for pod in puppet.pods()
@@ -296,7 +301,10 @@ def _other_version(root: Path) -> Path:
 def test_children_without_an_owner_are_adopted_and_those_of_an_earlier_job_are_replaced(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
-    """Backup tools remove owner references, and so does a deletion with --cascade=orphan."""
+    """Children without an owner are adopted, and those of an earlier job are replaced.
+
+    Backup tools remove owner references, and so does a deletion with --cascade=orphan.
+    """
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "mine", shared, workers=1)
     uid = puppet.wait_phase("Running")["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""Where the scheduler puts a job's pods: apart, in one zone, or away from GPUs; on fake nodes in three zones."""
+"""The scheduler's placement of a job's pods on fake nodes in three zones: spread, in one zone, or away from GPUs."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ GPU_NODE, ITS_ZONE = "kwok-1", "fake-1"
 
 @dataclass(frozen=True)
 class Placed:
-    """A pod's whereabouts."""
+    """The name, role, node and zone of a pod."""
 
     role: str
     index: str
@@ -28,7 +28,7 @@ class Placed:
 
 
 def pair_job(**network: str) -> Object:
-    """The spec of a job of two servers with a standby each, four workers and a chief."""
+    """Return the spec of a job of two servers with a standby each, four workers and a chief."""
     template = fake_template()
     return {
         "ps": {"replicas": 2, "standby": {"mode": "Warm"}, "template": template},
@@ -38,8 +38,8 @@ def pair_job(**network: str) -> Object:
 
 
 def placed(kube: Kube, namespace: str, name: str, spec: Object, pods: int) -> list[Placed]:
-    """Every pod of a job, once all have a node."""
-    # KWOK ends the chief at once, and the job with it: the others are to stay until they were seen.
+    """Return every pod of a job, once all have a node."""
+    # KWOK ends the chief at once, and with it the job; a hold keeps the other pods until they are read.
     spec = {**spec, "runPolicy": {"cleanPodPolicy": {"onSuccess": "None"}}}
     made = kube.create(
         {
@@ -76,14 +76,14 @@ def test_pods_are_spread_or_kept_together(
     assert len({pod.zone for pod in together}) == 1, together
     assert len({pod.node for pod in together if pod.role == names.WORKER}) == fake_nodes / 3
 
-    for pods in (apart, together):  # whoever keeps a pair together loses both with a node
+    for pods in (apart, together):  # a pair on one node would be lost with it
         for index in "01":
             assert len({pod.node for pod in pods if pod.role == names.PS and pod.index == index}) == 2
 
 
 @pytest.fixture
 def gpu_node(kube: Kube, fake_nodes: int) -> None:
-    """One of the two fake nodes of its zone has the label and the taint of nodes with GPUs."""
+    """Give one of the two fake nodes of its zone the label and the taint of nodes with GPUs."""
     assert fake_nodes == 6
     node = kube.get("Node", "", GPU_NODE)
     assert node is not None
@@ -92,7 +92,9 @@ def gpu_node(kube: Kube, fake_nodes: int) -> None:
 
 
 def gpu_job(**selector: str) -> Object:
-    """The spec of a job of a server, two workers with a GPU each, and a chief; all from the workers' template."""
+    """Return the spec of a job of a server, two workers with a GPU each, and a chief; all have the workers'
+    template.
+    """
     made = fake_template(nodeSelector={ZONE: ITS_ZONE, **selector})
     made["spec"]["tolerations"].append({"key": GPU_TAINT["key"], "operator": "Exists"})
     made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
@@ -109,7 +111,8 @@ def test_only_workers_enter_nodes_with_gpus(kube: Kube, own_operator: OperatorPr
         (names.CHIEF, ITS_ZONE),
     }
 
-    # Another label may mean anything: the copy keeps all selectors and tolerations, and the job says so.
+    # Another label may have any meaning: the copied template keeps all selectors and tolerations, and the job reports
+    # it.
     stays = placed(kube, namespace, "stays", gpu_job(pool="gpu"), 4)
     assert {pod.node for pod in stays} == {GPU_NODE}
 

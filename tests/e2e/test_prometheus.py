@@ -33,7 +33,7 @@ SHOWN_S = 120
 
 
 def rendered(helm: str, namespace: str) -> dict[str, list[Any]]:
-    """The chart's objects with all that is for monitoring, by kind."""
+    """Return the chart's objects with all monitoring options, by kind."""
     command = [helm, "template", RELEASE, str(CHART), "-n", namespace, "--kube-version", "1.34", "--values", "-"]
     command += OPERATOR_IMAGE
     text = json.dumps({"metrics": MONITORED})
@@ -51,7 +51,7 @@ def chart(helm: str, installed: str) -> dict[str, list[Any]]:
 
 @pytest.fixture
 def prometheus(kube: Kube, chart: dict[str, list[Any]], namespace: str, tmp_path: Path) -> Iterator[Prometheus]:
-    """It has the chart's alerts without the time that they wait for, and sees no jobs but those of one namespace."""
+    """Run Prometheus with the chart's alerts, without their delays, for the jobs of one namespace."""
     (rule,) = chart["PrometheusRule"]
     for group in rule["spec"]["groups"]:
         for alert in group["rules"]:
@@ -61,7 +61,7 @@ def prometheus(kube: Kube, chart: dict[str, list[Any]], namespace: str, tmp_path
     own = kube.configuration
     access = Access(kube.host, str(own.ssl_ca_cert), str(own.cert_file), str(own.key_file))
     for monitor in chart["PodMonitor"]:
-        # Jobs of an earlier test may still be on their way out.
+        # Pods of an earlier test's jobs may still be terminating.
         if monitor["spec"].get("namespaceSelector") == {"any": True}:
             monitor["spec"]["namespaceSelector"] = {"matchNames": [namespace]}
     settings = configuration(chart["PodMonitor"], access, rules)
@@ -71,7 +71,7 @@ def prometheus(kube: Kube, chart: dict[str, list[Any]], namespace: str, tmp_path
 
 
 def firing(prometheus: Prometheus, namespace: str) -> set[str]:
-    """Alerts on the jobs of a namespace, and on what belongs to no job."""
+    """Return the firing alerts on the jobs of a namespace, and those without a job."""
     ours = {namespace, RELEASE_NAMESPACE, None}
     return {
         rule["name"]
@@ -81,8 +81,8 @@ def firing(prometheus: Prometheus, namespace: str) -> set[str]:
     }
 
 
-def told_by_the_job(prometheus: Prometheus) -> dict[str, Any] | None:
-    """The alert on a failover that a chief reports, once it fires."""
+def failover_alert(prometheus: Prometheus) -> dict[str, Any] | None:
+    """Return the alert on a failover that a chief reports, once it fires."""
     (rule,) = (rule for rule in prometheus.rules() if rule["name"] == "PSTrainingTookOver")
     found = (a for a in rule["alerts"] if a["state"] == "firing" and "pstraining_dev_job_name" in a["labels"])
     return next(found, None)
@@ -92,7 +92,7 @@ def told_by_the_job(prometheus: Prometheus) -> dict[str, Any] | None:
 def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
     kube: Kube, prometheus: Prometheus, chart: dict[str, list[Any]], namespace: str, shared: Path
 ) -> None:
-    # Panels of what the operator does have data only if it is watched while it does something.
+    # Panels about the operator's actions have data only if it acts while it is scraped.
     wait_for(lambda: prometheus.now("pstraining_leader"), "the operator is scraped", every=0.5)
     example = Example.start(kube, namespace, "digits", shared, SPEC)
     variables = {"namespace": namespace, "job": example.name, "__rate_interval": RATE}
@@ -105,7 +105,7 @@ def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
     example.wait_event("checkpoint")
 
     def has_data(expression: str) -> bool:
-        """Within the range: a panel of durations is empty while nothing happens."""
+        """Whether a panel has data within the range; a panel of durations is empty while nothing happens."""
         lines = lately(prometheus.url, expression, SHOWN_S)
         return any(math.isfinite(value) for line in lines for _, value in line.values)
 
@@ -126,7 +126,7 @@ def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
         raise DeadlineError(f"{error}: {firing(prometheus, namespace)}") from None
 
     faults.kill_container(f"{namespace}/{example.pod('ps')}")
-    alert = wait_for(lambda: told_by_the_job(prometheus), "the alert on the take-over fires", 60, every=0.5)
+    alert = wait_for(lambda: failover_alert(prometheus), "the alert on the take-over fires", 60, every=0.5)
     assert alert["labels"]["severity"] == "info"
     assert alert["labels"]["namespace"] == namespace
     assert alert["annotations"]["summary"] == f"Failover of a parameter server to its standby: {example.name}"
@@ -137,7 +137,7 @@ def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
 
 
 def _alerts_can_be_asked(prometheus: Prometheus) -> None:
-    """Each alert is evaluated without an error, and its metrics exist."""
+    """Demand that each alert is evaluated without an error, and that its metrics exist."""
     for rule in prometheus.rules():
         assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), rule["name"]
         for metric in named_metrics(rule["query"]):

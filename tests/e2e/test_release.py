@@ -1,4 +1,4 @@
-"""A release with its images: the same bytes twice, and an operator that is installed by it alone."""
+"""A release with its images: two builds are identical, and the release alone installs an operator."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 REGISTRY = image_repository("operator").removesuffix("/pstraining/operator")
-"""The images on the nodes have names of it."""
+"""The registry in the names of the images on the nodes."""
 
 
 @in_all("tests/chart/test_release.py::test_one_commit_gives_one_release_byte_by_byte")  # gigabytes
@@ -44,7 +44,7 @@ def test_install_yaml_installs_the_operator(
     manifest = tmp_path / "made" / "install.yaml"
     place = ["--kubeconfig", kube.target.kubeconfig, "--context", kube.target.context]
     kubectl = [cluster_command("tool", "kubectl"), *place]
-    # Other tests have applied the CRD under another manager's name.
+    # Other tests have applied the CRD under another field manager.
     subprocess.run([*kubectl, "apply", "--server-side", "--force-conflicts", "-f", str(manifest)], check=True)
     try:
         rollout = ["rollout", "status", "deployment/pstraining-operator", "--timeout=120s"]

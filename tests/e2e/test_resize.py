@@ -1,4 +1,4 @@
-"""Running pods get other resources: in place, or one server with hot standbys at a time, and not one step is lost."""
+"""Running pods get other resources, in place, or one server with hot standbys at a time, and no step is lost."""
 
 import time
 from pathlib import Path
@@ -15,17 +15,17 @@ from tests.support.soak_marks import ALL
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 SERVERS = ("digits-standby-0", "digits-ps-0")
-"""In the order in which they are replaced."""
+"""The order in which servers are replaced."""
 
 
 def resize(watched: HotStandbyJob, **resources: Any) -> None:
-    """Resources that are not named are left to the template again."""
+    """Set resources of the servers; those that are not named come from the template again."""
     kube, example = watched.example.kube, watched.example
     kube.merge("PSTrainingJob", example.namespace, "digits", {"spec": {"ps": {"resources": resources}}})
 
 
 def memory(watched: HotStandbyJob, server: str) -> str:
-    """What a server asks for, once its pod is there."""
+    """Return a server's memory request, once its pod exists."""
     pod = watched.example.kube.get("Pod", watched.example.namespace, server) or {"spec": {"containers": [{}]}}
     return str((pod["spec"]["containers"][0].get("resources") or {}).get("requests", {}).get("memory"))
 
@@ -36,7 +36,7 @@ def updating(watched: HotStandbyJob, status: str, reason: str) -> Object | None:
 
 
 def others(watched: HotStandbyJob) -> dict[str, tuple[str, int]]:
-    """The pods of the chief and the workers, and how often they were started again."""
+    """Return the pods of the chief and the workers, with the number of their restarts."""
     example = watched.example
     pods = example.kube.list("Pod", example.namespace, "pstraining.dev/job-name=digits,pstraining.dev/role!=ps")
     return {
@@ -45,7 +45,7 @@ def others(watched: HotStandbyJob) -> dict[str, tuple[str, int]]:
 
 
 def _no_node_has_so_much(watched: HotStandbyJob) -> None:
-    """It ends with the standby."""
+    """Demand that a resize beyond any node's size ends with the standby."""
     resize(watched, requests={"memory": "100000Gi"}, limits=None)
     wait_for(lambda: memory(watched, SERVERS[0]) == "100000Gi", "the standby asks for it")
     wait_for(lambda: "Insufficient memory" in watched.condition("Degraded").get("message", ""), "it is told")
@@ -55,7 +55,7 @@ def _no_node_has_so_much(watched: HotStandbyJob) -> None:
 
 
 def resize_servers(watched: HotStandbyJob) -> str:
-    """Resize the servers of a job with one shard while it trains; the figures."""
+    """Resize the servers of a job with one shard while it trains; return the measured times."""
     kube, namespace = watched.example.kube, watched.example.namespace
     rest, before, struck = others(watched), watched.pod_uids(), time.time()
 
@@ -80,7 +80,8 @@ def resize_servers(watched: HotStandbyJob) -> str:
     wait_for(lambda: len(watched.switched_over(struck)) == 2, "each was in sync when it was told to go")
     watched.nothing_is_restored()
     pauses = [[float(e["seconds"]) for e in watched.resumed(index) if e["time"] >= struck] for index in (0, 1)]
-    # Training stops when a member goes, and when the next one joins: as long as busy cores take to prepare it.
+    # Training stops when a member leaves, and when the next one joins, for as long as busy cores take to trace
+    # functions.
     assert max(seconds for own in pauses for seconds in own[::2]) <= RESUME_SECONDS
     longest = max(max(own) for own in pauses)
     return f"resized in {took:.0f} s, a wrong size included; longest standstill {longest:.2f} s"
@@ -96,7 +97,7 @@ def watch():
         time.sleep(0.1)
 threading.Thread(target=watch, daemon=True).start()
 """
-"""Notes the memory limit that the kernel holds the container to."""
+"""Records the memory limit that the kernel enforces on the container."""
 TASKS = ("ps-0", "worker-0", "chief-0")
 
 
@@ -110,7 +111,7 @@ def limits(puppet: Puppet) -> set[str]:
 
 
 def lives(puppet: Puppet) -> set[tuple[str, int]]:
-    """Each pod, and how often its container was started again."""
+    """Return the restarts of each pod's container."""
     return {(p["metadata"]["uid"], p["status"]["containerStatuses"][0]["restartCount"]) for p in puppet.pods()}
 
 

@@ -1,4 +1,4 @@
-"""Stopping in order, and another number of replicas on a running job, on real kubelets."""
+"""Ordered stopping of jobs, and changes of the number of replicas of a running job, on real kubelets."""
 
 import json
 import time
@@ -19,8 +19,9 @@ from tests.support.soak_marks import ALL, in_all, some
 pytestmark = pytest.mark.cluster
 
 MAP_SECONDS = 40.0
-"""The deadline for a changed cluster map in every pod. It takes a second or two; a kubelet that the operator does not
-wake takes more than a minute."""
+"""The deadline for a changed cluster map in every pod. It takes a second or two, but more than a minute if the operator
+does not wake the kubelet.
+"""
 WATCHER = """
 import json, os, pathlib, signal, threading, time
 who, orders = os.environ["PSTRAINING_TASK_TYPE"] + "-" + os.environ["PSTRAINING_TASK_INDEX"], pathlib.Path("/orders")
@@ -65,14 +66,14 @@ def started(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
 
 
 def notes(puppet: Puppet, task: str, kind: str) -> list[tuple[float, str]]:
-    """What a task noted, and when."""
+    """Return the records of a task, with their times."""
     file = puppet.orders / f"{task}.{kind}"
     lines = file.read_text().splitlines() if file.exists() else []
     return [(float(moment), text) for moment, _, text in (line.partition(" ") for line in lines)]
 
 
 def uids(puppet: Puppet, *tasks: str) -> set[str]:
-    """The uids of these tasks' pods; of all pods by default."""
+    """Return the uids of these tasks' pods; of all pods by default."""
     found = puppet.pods()
     return {p["metadata"]["uid"] for p in found if not tasks or any(is_task(p, task) for task in tasks)}
 
@@ -88,7 +89,7 @@ def has_workers(puppet: Puppet, count: int) -> bool:
 
 
 def seconds_until_map(puppet: Puppet, task: str, text: str, since: float) -> float:
-    """How long it took until a task had that map."""
+    """Return the seconds until a task had that map."""
 
     def find() -> list[float]:
         return [moment for moment, found in notes(puppet, task, "map") if found == text and moment >= since]
@@ -97,27 +98,27 @@ def seconds_until_map(puppet: Puppet, task: str, text: str, since: float) -> flo
 
 
 def edit(puppet: Puppet, spec: Object, sub: str = "") -> float:
-    """Change the spec; when that was."""
+    """Change the spec; return the time of the change."""
     moment = time.time()
     puppet.kube.merge("PSTrainingJob", puppet.namespace, "job", {"spec": spec}, sub)
     return moment
 
 
 def reported(puppet: Puppet, *reasons: str) -> list[str]:
-    """Those events of the job, in order."""
+    """Return the job's events of these reasons, in order."""
     found = [e for e in puppet.kube.list("Event", puppet.namespace) if e["reason"] in reasons]
     return [e["reason"] for e in sorted(found, key=lambda e: str(e["eventTime"]))]
 
 
 def check_freed(kube: Kube, namespace: str) -> None:
-    """Nothing runs, and what has ended goes."""
+    """Demand that no pod runs, and that ended pods are deleted."""
     phases = {p["status"]["phase"] for p in kube.list("Pod", namespace)}
     assert phases <= {"Succeeded", "Failed"}
     wait_for(lambda: not kube.list("Pod", namespace), "no pod is left")
 
 
 def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
-    """The leader had ended before any other pod was stopped."""
+    """Demand that the leader had ended before any other pod was stopped."""
     wait_for(lambda: all(len(notes(puppet, t, "stops")) == 2 for t in (leader, *others)), "all have stopped")
     end = notes(puppet, leader, "stops")[1][0]
     for task in others:
@@ -148,7 +149,8 @@ def test_workers_are_scaled_both_ways_and_nobody_else_notices(started: Any, caps
     some(
         [True, False],
         lambda chief: chief,
-        in_all("tests/e2e/test_scaling.py::test_suspend_stops_the_leader_while_the_others_still_run"),  # no chief
+        # without a chief
+        in_all("tests/e2e/test_scaling.py::test_suspend_stops_the_leader_while_the_others_still_run"),
     ),
 )
 def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief: bool) -> None:
@@ -163,7 +165,7 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
 
 
 def hold_new_pods(kube: Kube, namespace: str) -> Callable[[], None]:
-    """Let the namespace have no more pods than now; return what ends this."""
+    """Limit the namespace's pods to the present number; return a function that removes the limit."""
     count = len(kube.list("Pod", namespace))
     quota: Object = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full", "namespace": namespace}}
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
@@ -173,19 +175,19 @@ def hold_new_pods(kube: Kube, namespace: str) -> Callable[[], None]:
 
 
 def rescaling(puppet: Puppet) -> str:
-    """The reason of the condition Rescaling; empty before there is one."""
+    """Return the reason of the condition Rescaling; empty before there is one."""
     found = (c for c in puppet.status().get("conditions", ()) if c["type"] == "Rescaling")
     return next((str(c["reason"]) for c in found), "")
 
 
 def containers(puppet: Puppet, *roles: str) -> dict[str, tuple[str, int]]:
-    """The uids of these roles' pods, and how often their containers were restarted, by the pod's name."""
+    """Return the uids of these roles' pods, and the restarts of their containers, by pod name."""
     found = [p for role in roles for p in puppet.pods(role)]
     return {p["metadata"]["name"]: (p["metadata"]["uid"], restarts(p)) for p in found}
 
 
 def restarts(pod: Object) -> int:
-    """How often the containers of a pod were restarted."""
+    """Return the restarts of a pod's containers."""
     return sum(c["restartCount"] for c in pod["status"].get("containerStatuses", ()))
 
 
@@ -224,7 +226,7 @@ def test_another_number_of_parameter_servers_keeps_the_pods(
     wait_for(
         lambda: reported(puppet, *REASONS) == expected, f"all reasons are reported: {reported(puppet, *REASONS)}", 30
     )
-    if not ALL:  # fewer again is the same way
+    if not ALL:  # reduces the number by the same path
         return
     edit(puppet, {"ps": {"replicas": 1}})
     wait_for(lambda: len(puppet.pods("ps")) == 1, "one is left", 120)
@@ -234,7 +236,7 @@ def test_another_number_of_parameter_servers_keeps_the_pods(
 
 
 def seconds_stopped(puppet: Puppet) -> float:
-    """Seconds from the signal to the chief until the last program had started for the next layout."""
+    """Return the seconds from the chief's signal until the last program has started for the next layout."""
     tasks = ("chief-0", "worker-0", "worker-1")
     wait_for(lambda: all(puppet.runs(t) == 2 for t in tasks), "all programs run again")
     return round(max(notes(puppet, t, "map")[-1][0] for t in tasks) - notes(puppet, "chief-0", "stops")[0][0], 1)
@@ -257,7 +259,7 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     wait_for(lambda: example.job()["status"]["phase"] == "Suspended", "Suspended", 60)
     check_freed(kube, namespace)
     change({"runPolicy": {"suspend": False}})
-    resumed = went_on_at(example, 2)
+    resumed = resumed_at(example, 2)
     step = example.wait_trained()
     stay = pods(example, "ps", "worker")
     release = hold_new_pods(kube, namespace)
@@ -266,7 +268,7 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
     wait_for(lambda: job_condition(example.job(), "Rescaling")["reason"] == "StartingServers", "a server starts")
     wait_for(lambda: example.wait_trained() > step, "steps while a server starts", 60)
     release()
-    rescaled = went_on_at(example, 3)
+    rescaled = resumed_at(example, 3)
     trained = wait_for(lambda: step if (step := example.wait_trained()) > rescaled else 0, "steps on two servers", 90)
     with capsys.disabled():
         print(f"\nresumed at step {resumed}, rescaled at step {rescaled}, trained until {trained}")
@@ -278,19 +280,19 @@ def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
 
 
 def pods(example: Example, *roles: str) -> dict[str, str]:
-    """The uids of these roles' pods, by name."""
+    """Return the uids of these roles' pods, by name."""
     selectors = (f"pstraining.dev/job-name={example.name},pstraining.dev/role={role}" for role in roles)
     found = (p["metadata"] for selector in selectors for p in example.kube.list("Pod", example.namespace, selector))
     return {m["name"]: m["uid"] for m in found}
 
 
-def went_on_at(example: Example, term: int) -> int:
-    """The step from which that term's chief continues."""
+def resumed_at(example: Example, term: int) -> int:
+    """Return the step from which that term's chief continues."""
     wait_for(lambda: example.job()["status"]["term"] == term, f"term {term}", 90)
     return int(example.wait_event("restored", term=term)["step"])
 
 
 def saved_by(example: Example, term: int) -> list[int]:
-    """The steps of the checkpoints that a term wrote."""
+    """Return the steps of the checkpoints that a term wrote."""
     found = [json.loads(f.read_text()) for f in example.checkpoints.glob("ckpt-*/metadata.json")]
     return sorted(int(m["step"]) for m in found if m["term"] == term)

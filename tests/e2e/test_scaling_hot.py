@@ -1,4 +1,6 @@
-"""Another number of shards with standbys on real kubelets: pods stay, and no step that hot standbys have is lost."""
+"""A change of the number of shards with standbys, on real kubelets, keeps the pods and every step that hot standbys
+have.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 
 def containers(example: Example) -> dict[str, tuple[str, int]]:
-    """The uids of the pods of servers and workers, and how often their containers were restarted, by name."""
+    """Return the uids of the servers' and workers' pods, and the restarts of their containers, by name."""
     pods = example.kube.list("Pod", example.namespace, f"pstraining.dev/job-name={example.name}")
     found = [p for p in pods if p["metadata"]["labels"]["pstraining.dev/role"] in ("ps", "worker")]
     return {
@@ -28,13 +30,13 @@ def containers(example: Example) -> dict[str, tuple[str, int]]:
 
 
 def resumed_at(example: Example, term: int) -> tuple[int, int]:
-    """The step at which the former chief stopped, and that from which the chief of this term continues."""
+    """Return the step at which the former chief stopped, and the step from which this term's chief continues."""
     restored = int(example.wait_event("restored", term=term, seconds=180)["step"])
     return max(checkpoints(example)), restored
 
 
 def checkpoints(example: Example) -> list[int]:
-    """The steps of the checkpoints."""
+    """Return the steps of the checkpoints."""
     return sorted(int(folder.name.split("-")[1]) for folder in example.checkpoints.glob("ckpt-*-term-*"))
 
 

@@ -1,4 +1,6 @@
-"""Primaries on a spot node, standbys on a reliable one: where they run, and what the reclaim of the spot node costs."""
+"""Primaries on a spot node and standbys on a reliable node: their placement, and the cost of the spot node's
+reclaim.
+"""
 
 import time
 from collections.abc import Callable
@@ -31,7 +33,7 @@ def on(node: str) -> Object:
 
 
 def placed(found: Object, node: str) -> Object:
-    """Return a pod template with that node."""
+    """Return a pod template that selects this node."""
     pod = deepcopy(found)
     pod["spec"] |= on(node)
     return pod
@@ -90,7 +92,7 @@ def on_spot_nodes() -> Object:
 
 
 def reclaim(watched: HotStandbyJob) -> None:
-    """Take the spot node's pods away with a notice, and give the node back once the standby is the primary."""
+    """Evict the spot node's pods with a notice, and return the node once the standby is the primary."""
     struck = time.time()
     with cordoned(watched.example.kube, SPOT):
         evict(watched.example, PRIMARY)
@@ -103,7 +105,7 @@ def reclaim(watched: HotStandbyJob) -> None:
 
 
 def pace(watched: HotStandbyJob, happens: Callable[[], None]) -> float:
-    """Return the steps a second of a worker while something happens."""
+    """Return a worker's steps per second while the block runs."""
     first = watched.steps()[-1]
     happens()
     last = wait_for(lambda: [s for s in watched.steps() if s["step"] > first["step"]], "a step", 60)[-1]

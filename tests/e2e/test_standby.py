@@ -1,7 +1,7 @@
 """Failover from a lost parameter server to a warm standby, on real kubelets with an unchanged TensorFlow program.
 
-What is measured is printed: seconds from what the watch shows of the pod to what it shows of the Service, and the
-seconds between the chief's last step before the fault and its first one after it.
+The tests print the time between the watch's events of the pod and of the Service. They also print the time between the
+chief's last step before the fault and its first one after it.
 """
 
 import os
@@ -25,9 +25,9 @@ from tests.support.watching import Watch
 pytestmark = [pytest.mark.cluster, pytest.mark.trains]
 
 ARGUMENTS = ("--steps", "10000000", "--checkpoint-seconds", "2")
-"""Training lasts as long as the test."""
+"""Arguments with which training lasts as long as the test."""
 FLIPPED = 20.0
-"""Seconds from the kubelet's status to the pointer, on a machine that does much else; the figures are printed."""
+"""Seconds from the kubelet's status to the changed Service on a busy machine; the test prints the times."""
 SERVER = r"launch\.py serve|examples\.plain_tensorflow"
 POINTER = "statefulset.kubernetes.io/pod-name"
 
@@ -45,7 +45,7 @@ def is_lost(kind: str, pod: Object) -> bool:
 
 
 def progress(example: Example) -> list[tuple[datetime, int]]:
-    """The times at which the chief reported steps."""
+    """Return the times at which the chief reported steps."""
     path = example.kube.path("Pod", example.namespace, example.pod("chief"), "log") + "?timestamps=true"
     text = example.kube._pool.request("GET", example.kube.host + path).data.decode(errors="replace")
     found = []
@@ -57,7 +57,8 @@ def progress(example: Example) -> list[tuple[datetime, int]]:
 
 
 def start(kube: Kube, namespace: str, shared: Path, mode: str) -> Example:
-    # A built-in server does not import TensorFlow's Python modules; test_training.py loses one that is a program.
+    # A built-in server imports no Python modules of TensorFlow; test_training.py covers the loss of a server that is a
+    # program.
     server = {} if ALL else {"server": "Builtin"}
     spec = {"ps": {"standby": {"mode": mode}, **server}, "worker": {"replicas": 1}}
     example = Example.start(kube, namespace, "plain_tensorflow", shared, spec, ARGUMENTS, paced=True)
@@ -103,7 +104,7 @@ CAUSES = {
 }
 
 
-PLANNED = in_all("tests/e2e/test_docs.py::test_changes")  # a planned take-over is one of the commands there
+PLANNED = in_all("tests/e2e/test_docs.py::test_changes")  # a planned switchover is one of the commands there
 KEPT: dict[str, Any] = {"process": (), "planned": PLANNED}
 
 
@@ -151,7 +152,7 @@ def test_without_a_standby_the_program_waits_for_its_parameter_server(
     what: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What the others are measured against."""
+    """Without a standby the program waits for its parameter server: the baseline of the other measurements."""
     own_operator.start()
     example = start(kube, namespace, shared, "None")
     before = progress(example)
@@ -162,7 +163,7 @@ def test_without_a_standby_the_program_waits_for_its_parameter_server(
 
 
 def resumed(example: Example, before: list[tuple[datetime, int]]) -> str:
-    """How long the chief's steps stood still, once it has taken one after a step back or a long pause."""
+    """Return how long the chief made no steps, once it has made one after a step back or a long pause."""
     if not any(e.get("event") == "restored" for e in example.events("chief")):
         return ""
     steps = progress(example)

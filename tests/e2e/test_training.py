@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 
 
 IN_STEP = {"mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
-"""In step and compressed, by the manifest alone."""
+"""Synchronous and compressed, by the manifest alone."""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,8 @@ IN_STEP = {"mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
         pytest.param(
             *(IN_STEP, 1000, 0.9),
             id="Sync-Int8",
-            marks=in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),  # in step, not compressed
+            # synchronous, without compression
+            marks=in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),
         ),
     ],
 )
@@ -74,7 +75,9 @@ def test_digits(
 
 
 def _reported_its_end(example: Example, result: Object) -> None:
-    """`kubectl get` shows the progress that the chief has reported, over TLS and with a token of its pod."""
+    """Demand that `kubectl get` shows the progress that the chief has reported, over TLS and with a token of its
+    pod.
+    """
     status = wait_for(
         lambda: (found := example.job()["status"].get("training")) and found.get("progressPercentage") == 100 and found,
         "the end of training is in the status",
@@ -86,7 +89,9 @@ def _reported_its_end(example: Example, result: Object) -> None:
 
 
 def _kept_its_history(target: Target, example: Example, result: Object, folder: Path) -> None:
-    """The chief has asked the operator for the job and for the logs of its pods; copied and read as the page shows."""
+    """Demand that the chief has requested the job and its pods' logs from the operator; the history is copied and read
+    as the page shows.
+    """
     page = pages()[ROOT / "docs" / "users" / "history.md"]
     _start_shown_pod(example, next(block.text for block in page.blocks if block.language == "yaml"))
     kubectl = [f"{cluster_command('bin')}/kubectl", "--kubeconfig", target.kubeconfig, "--context", target.context]
@@ -125,9 +130,10 @@ def _start_shown_pod(example: Example, text: str) -> None:
     wait_for(is_ready, f"pod {name} runs", 120)
 
 
-@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # a process, not a pod
+# a killed process, not a pod
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")
 def test_digits_trains_synchronously_through_the_loss_of_a_worker(kube: Kube, namespace: str, shared: Path) -> None:
-    """The other one waits for a lost worker for a moment only."""
+    """digits trains synchronously through the loss of a worker, for which the other worker waits only briefly."""
     example = Example.start(kube, namespace, "digits", shared, {"training": IN_STEP}, paced=True)
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)
@@ -140,7 +146,9 @@ def test_digits_trains_synchronously_through_the_loss_of_a_worker(kube: Kube, na
 
 @in_all("tests/training/test_runtime_hybrid.py::test_a_crashed_worker_is_excluded")  # on kubelets
 def test_digits_trains_in_hybrid_mode_through_the_loss_of_a_worker(kube: Kube, namespace: str, shared: Path) -> None:
-    """Hybrid: pods of two workers reach each other by their ring ports, and continue without one of them."""
+    """digits trains in Hybrid mode: pods of two workers connect by their ring ports, and training continues after the
+    loss of one.
+    """
     example = Example.start(kube, namespace, "digits", shared, {"training": {"mode": "Hybrid"}}, paced=True)
     example.wait_event("worker", "worker", 0)
     example.wait_event("worker", "worker", 1)
@@ -152,20 +160,20 @@ def test_digits_trains_in_hybrid_mode_through_the_loss_of_a_worker(kube: Kube, n
 
     wait_for(lambda: told(1) and told(0), "worker 1 is back", 90)
     _steps_without_the_other(example, struck, told(1)[0])
-    _assert_tasks_tell(example)
+    _assert_tasks_export_metrics(example)
 
 
 def _steps_without_the_other(example: Example, struck: float, back: dict[str, Any]) -> None:
-    """Worker 0 made steps between the loss of worker 1 and that one's first report."""
+    """Demand that worker 0 made steps between the loss of worker 1 and the first report of its successor."""
     own = [e for e in example.events("worker", 0) if e.get("event") == "worker"]
-    # What it reports within a second may have been made before.
+    # Steps that are reported within a second may have been made before.
     away = [e["step"] for e in own if struck + 1 < e["time"] < back["time"]]
     assert away, f"no report between {struck} and {back['time']}: {own}"
     assert max(away) > max(e["step"] for e in own if e["time"] <= struck + 1)
 
 
-def _assert_tasks_tell(example: Example) -> None:
-    """Prometheus finds every task's metrics on the port that its pod names."""
+def _assert_tasks_export_metrics(example: Example) -> None:
+    """Demand that Prometheus finds every task's metrics on the port that its pod names."""
     for role, name in (("chief", "pstraining_global_step"), ("worker", "pstraining_worker_steps_total")):
         pod = example.pod(role)
         found = example.kube.get("Pod", example.namespace, pod)
@@ -182,11 +190,11 @@ def _assert_tasks_tell(example: Example) -> None:
     some(
         ["plain_tensorflow", "between_graph"],
         lambda name: name == "between_graph",
-        in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps"),  # to its end, too
+        in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps"),  # also runs to its end
     ),
 )
 def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, name: str) -> None:
-    # The workers of a session look for the chief's variables every half minute.
+    # The workers of a session poll the chief's variables every half minute.
     spec = {} if ALL else {"worker": {"replicas": 1}}
     example = Example.start(kube, namespace, name, shared, spec, () if ALL else ("--steps", "400"))
     example.wait_succeeded()
@@ -195,7 +203,7 @@ def test_examples_without_our_runtime(kube: Kube, namespace: str, shared: Path, 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
-    """What the plain script of the example `convnet` ends with, by its precision."""
+    """Return the result of the plain script of the example `convnet`, by its precision."""
     data = tmp_path_factory.mktemp("digits")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)])}
 
@@ -221,7 +229,9 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
 def test_a_whole_script_ends_where_fit_ends(
     kube: Kube, namespace: str, shared: Path, fitted: Callable[[str], float], mode: str, policy: str
 ) -> None:
-    """Batch normalization, a schedule, TFRecords, callbacks, class weights, half precision: within half a point."""
+    """A whole script as a job ends within half a percentage point of `fit`: batch normalization, a schedule, TFRecords,
+    callbacks, class weights, half precision.
+    """
     example = Example.start(kube, namespace, "convnet", shared, {"training": {"mode": mode}}, arguments=(policy,))
     example.wait_succeeded()
     assert example.wait_event("best_restored")
@@ -278,14 +288,14 @@ def _lose_the_ps_container(example: Example) -> None:
 
 def _lose_the_chief(example: Example) -> None:
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
-    # The state is still on the parameter servers: the next chief takes over where the last one was.
+    # The state is still on the parameter servers, so the next chief resumes from it.
     wait_for(lambda: example.job()["status"]["term"] == 2, "the next term")
 
 
 @pytest.mark.parametrize("what", ["process", pytest.param("container", marks=in_soak)])
 def test_plain_tensorflow_survives_a_lost_ps(kube: Kube, namespace: str, shared: Path, what: str) -> None:
     """TensorFlow raises, the launcher runs the program again, and it resumes from its own checkpoint."""
-    # At its pace it trains for 20 seconds: its first checkpoint comes long before its end.
+    # At this pace it trains for 20 seconds, so that its first checkpoint precedes its end.
     arguments = ("--steps", "200", "--checkpoint-seconds", "1")
     spec = {"worker": {"replicas": 1}}
     example = Example.start(kube, namespace, "plain_tensorflow", shared, spec, arguments, paced=True)

@@ -1,6 +1,6 @@
 """The cost of a fault for the remaining workers, on real kubelets: their standstill, and repeated batches.
 
-The parameter server and the chief are on one node, a worker is on each of two. What is measured is printed.
+The parameter server and the chief are on one node, a worker is on each of two. The tests print what they measure.
 """
 
 import time
@@ -26,14 +26,15 @@ SAFE = "node-0"
 PROGRAM = r"examples\.digits"
 SERVER = r"launch\.py serve|examples\.digits"
 SILENCE = 8.0
-"""Seconds that a parameter server is silent."""
+"""Seconds for which a parameter server is unresponsive."""
 WITHOUT_A_WORKER = {"Async": 2.0, "Sync": 5.0}
-"""How long the other one may stand still: in step it waits 3 s for one that gives no sign of life. On busy cores it may
-take longer, and so does the start of the lost one's next process: half of that is enough time."""
+"""The longest standstill of the other worker. In Sync it waits 3 s for a worker without heartbeats. Busy cores, and the
+start of the lost worker's next process, may add half of that.
+"""
 AFTER_A_SERVER = 60.0
-"""Seconds until training resumes from a checkpoint with a server that was killed, on busy cores."""
+"""Seconds until training resumes from a checkpoint after a server was killed, on busy cores."""
 NOTICED = 15.0
-"""Seconds after which everybody has said that a server is silent, on busy cores. The figures are printed."""
+"""Seconds after which every task has reported an unresponsive server, on busy cores. The test prints the times."""
 
 
 ONE_ON_EACH_NODE = [
@@ -45,11 +46,11 @@ ONE_ON_EACH_NODE = [
         "labelSelector": {"matchLabels": {"pstraining.dev/role": "worker", "pstraining.dev/job-name": "digits"}},
     }
 ]
-"""For the workers' template; with its node lost, a worker may join the other one."""
+"""Placement for the workers' template; if its node is lost, a worker may join the other one."""
 
 
 def spec(mode: str) -> Object:
-    """Two nodes, a worker on each; with its node lost, a worker may join the other one."""
+    """Return a spec for two nodes with a worker on each; if its node is lost, a worker may join the other one."""
     example = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
     template = example["spec"]["worker"]["template"]
     pinned, spread = deepcopy(template), deepcopy(template)
@@ -64,11 +65,11 @@ def spec(mode: str) -> Object:
 
 
 Line = dict[str, Any]
-"""A line of a task's report."""
+"""An event of a task."""
 
 
 class Watched:
-    """A job in training, and its tasks' reports."""
+    """A job in training, with its tasks' events."""
 
     def __init__(self, example: Example) -> None:
         self.example = example
@@ -83,12 +84,14 @@ class Watched:
         return [e for e in self.example.events(role, index) if e.get("event") == name and e["time"] >= since]
 
     def wait(self, name: str, since: float, role: str = "worker", index: int = 0, *, seconds: float = 60) -> Line:
-        """The first such line since then."""
+        """Wait for the first such event since this time."""
         what = f"{role} {index} tells {name!r}"
         return wait_for(lambda: self.reported(name, since, role, index), what, seconds)[0]
 
     def gap(self, index: int, since: float, over: float = 0.0) -> float:
-        """A worker's longest time without a step since then, once it has reported steps after it and `over`."""
+        """Return a worker's longest time without a step since this time, once it has reported steps after it and
+        `over`.
+        """
         last = max(since, over)
         wait_for(lambda: len(self.reported("worker", last, "worker", index)) >= 3, f"steps of worker {index}", 60)
         return max(float(e["gap_seconds"]) for e in self.reported("worker", since, "worker", index))
@@ -147,7 +150,7 @@ def _the_server_is_silent(watched: Watched, say: Callable[[str], None]) -> None:
     with faults.stopped(f"{example.namespace}/{example.pod('ps')}", SERVER):
         began = time.time()
         noticed = [watched.wait("silent", began, *task, seconds=2 * NOTICED)["time"] - began for task in tasks]
-        time.sleep(max(0.0, SILENCE - (time.time() - began)))  # that is the fault
+        time.sleep(max(0.0, SILENCE - (time.time() - began)))  # the fault
     over = time.time()
     again = max(watched.wait("reconnected", over - 1, *task)["time"] for task in tasks) - over
     watched.gap(watched.survivor, over)
@@ -163,7 +166,7 @@ def _the_server_is_killed(watched: Watched, say: Callable[[str], None]) -> None:
     example, before, struck = watched.example, watched.step(), time.time()
     faults.kill_process(f"{example.namespace}/{example.pod('ps')}", SERVER)
     restored = watched.wait("restored", struck, "chief")
-    gap = watched.gap(watched.survivor, struck, restored["time"])  # its first step may come before the chief's word
+    gap = watched.gap(watched.survivor, struck, restored["time"])  # its first step may precede the chief's event
     lost = before - int(restored["step"])
     say(f"the server is killed: all stood still for {gap:.1f} s; {lost} steps are lost, checkpoints are 2 s apart")
     assert gap <= AFTER_A_SERVER

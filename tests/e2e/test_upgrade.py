@@ -1,7 +1,7 @@
 """Running jobs during an upgrade, a rollback and an uninstallation of the chart, and the rights to install it.
 
-The older chart is this one with another version, so another Deployment, and a CRD that lacks a field: what is shown is
-that jobs live through it, not that any real older version can be upgraded.
+The older chart is this one with another version, and so another Deployment, and a CRD that lacks a field. The test
+shows that jobs survive, not that any real older version can be upgraded.
 """
 
 import os
@@ -25,7 +25,7 @@ CHART = ROOT / "charts" / "pstraining"
 CRD = "pstrainingjobs.pstraining.dev"
 OLDER = "0.0.9"
 NEWER_FIELD = "failurePolicy"
-"""A field of the spec that the older chart's CRD does not have."""
+"""A field of the spec that the older chart's CRD lacks."""
 OWNER = "owner-of-one-namespace"
 
 Helm = Callable[..., str]
@@ -33,7 +33,7 @@ Helm = Callable[..., str]
 
 @pytest.fixture
 def helm_in(kube: Kube, helm: str, namespace: str) -> Iterator[Helm]:
-    """Runs helm in the test's namespace; what it has installed there goes at the end."""
+    """Return a function that runs helm in the test's namespace; its releases are uninstalled at the end."""
     environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
 
     def run(*arguments: str, check: bool = True) -> str:
@@ -48,7 +48,7 @@ def helm_in(kube: Kube, helm: str, namespace: str) -> Iterator[Helm]:
 
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
-    """The chart of an older version."""
+    """Return the chart of an older version."""
     copy = shutil.copytree(CHART, tmp_path / "pstraining")
     chart = yaml.safe_load((copy / "Chart.yaml").read_text())
     (copy / "Chart.yaml").write_text(yaml.safe_dump(chart | {"version": OLDER, "appVersion": OLDER}))
@@ -59,7 +59,7 @@ def older(tmp_path: Path) -> Path:
 
 
 def _spec(crd: Object) -> dict[str, Any]:
-    """The fields of a job's spec in the CRD."""
+    """Return the fields of a job's spec in the CRD."""
     found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     return found
 
@@ -71,14 +71,14 @@ def has_field(kube: Kube) -> bool:
 
 
 def operator_version(kube: Kube, namespace: str) -> str:
-    """Of the one operator's pod that is not going."""
+    """Return the version of the only operator pod that is not terminating."""
     pods = kube.list("Pod", namespace, "app.kubernetes.io/component=operator")
     (pod,) = (p for p in pods if not p["metadata"].get("deletionTimestamp"))
     return str(pod["metadata"]["labels"]["app.kubernetes.io/version"])
 
 
 def lives(puppet: Puppet) -> dict[str, int]:
-    """The job's pods, by uid, and how often their containers were started again."""
+    """Return the job's pods by uid, with the restarts of their containers."""
     return {
         p["metadata"]["uid"]: sum(s["restartCount"] for s in p["status"].get("containerStatuses", ()))
         for p in puppet.pods()
@@ -86,20 +86,20 @@ def lives(puppet: Puppet) -> dict[str, int]:
 
 
 def ready(puppet: Puppet) -> dict[str, int]:
-    """How many pods of each role are ready, as the status reports."""
+    """Return the number of ready pods of each role, according to the status."""
     status = puppet.status()
     return {role: status[role]["ready"] for role in ("ps", "chief", "worker")}
 
 
 def acts(puppet: Puppet, times: int) -> None:
-    """The operator replaces a worker that is deleted."""
+    """Demand that the operator replaces a deleted worker."""
     (pod,) = (p for p in puppet.pods("worker") if "-worker-0-" in p["metadata"]["name"])
     puppet.kube.delete("Pod", puppet.namespace, pod["metadata"]["name"], grace=0)
     wait_for(lambda: puppet.runs("worker-0") == times, f"worker 0 runs for the {times}. time")
     wait_for(lambda: puppet.status()["worker"]["ready"] == 2, "both workers are ready")
 
 
-@pytest.mark.alone  # it replaces the CRD
+@pytest.mark.alone  # replaces the CRD
 def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     kube: Kube, helm_in: Helm, older: Path, namespace: str, shared: Path
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     helm_in("install", RELEASE, str(CHART), *own, "--set", "crds.keep=false")
     assert lives(puppet) == before
     acts(puppet, 4)
-    # Not left to the CRD's end: the garbage collector, which may not watch jobs yet, would never learn of it.
+    # Not left to the CRD's deletion: a garbage collector that does not watch jobs yet would never notice it.
     kubectl(kube, "delete", "pstj", "--all", "-n", namespace)
     kubectl(kube, "wait", "--for=delete", "pod", "-l", "pstraining.dev/job-name", "-n", namespace, "--timeout=2m")
     assert not puppet.pods()
@@ -172,7 +172,7 @@ def test_an_owner_of_one_namespace_installs_it_there(
 
 @pytest.fixture
 def monitoring(kube: Kube) -> Iterator[None]:
-    """The Prometheus operator's CRDs that the chart has objects of, for as long as a test takes."""
+    """Install the Prometheus operator's CRDs that the chart's objects need, until the test's end."""
     folder = Path(cluster_command("tool", "prometheus-operator")) / "prometheus-operator-crd"
     kinds = ("podmonitors", "prometheusrules")
     made = [f"customresourcedefinition.apiextensions.k8s.io/{kind}.monitoring.coreos.com" for kind in kinds]
@@ -184,7 +184,7 @@ def monitoring(kube: Kube) -> Iterator[None]:
 
 
 def kubectl(kube: Kube, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """What a command of kubectl said; it did not fail, or was given text that may be refused."""
+    """Return the output of a kubectl command, which must succeed unless its input may be rejected."""
     place = ["--kubeconfig", kube.target.kubeconfig, "--context", kube.target.context]
     command = [cluster_command("tool", "kubectl"), *place, *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -195,7 +195,9 @@ def kubectl(kube: Kube, *arguments: str, text: str = "") -> subprocess.Completed
 def test_the_api_server_knows_every_object_of_the_chart(
     kube: Kube, helm_in: Helm, namespace: str, monitoring: None
 ) -> None:
-    """Strictly, field by field, with all that can be switched on; the Prometheus operator's by its own CRDs."""
+    """The API server accepts every object of the chart with all options, by strict validation; those of the Prometheus
+    operator by its CRDs.
+    """
     parts = ("networkPolicy", "podDisruptionBudget", "metrics.dashboard", "metrics.rules")
     on = [f"{part}.enabled=true" for part in (*parts, "metrics.podMonitor", "metrics.jobsPodMonitor")]
     text = helm_in("template", RELEASE, str(CHART), "--kube-version", "1.34", *OPERATOR_IMAGE, "--set", ",".join(on))

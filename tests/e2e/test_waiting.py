@@ -1,4 +1,4 @@
-"""Jobs that cannot run: each reports the cause in the cluster's own words. All of them wait at the same time."""
+"""Jobs that cannot run report the cause in the cluster's own words. All of them wait at the same time."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from tests.support.soak_marks import ALL
 pytestmark = pytest.mark.cluster
 
 LATE = 60 + 60
-"""Seconds until a job that nobody can explain says so; half of it for busy cores."""
+"""Seconds until a job reports that it waits for an unknown reason; half of it for busy cores."""
 
 
 def test_the_reason_why_a_job_waits_is_reported(
@@ -43,7 +43,7 @@ def test_an_exceeded_quota_is_reported_and_the_job_runs_once_it_is_raised(
     events = [e for e in kube.list("Event", namespace) if e["reason"] == "QuotaExceeded"]
     assert len(events) <= 1
     kube.request("PATCH", f"{path}/few", {"spec": {"hard": {"pods": "9"}}}, "application/merge-patch+json")
-    # Kubernetes tries again at growing intervals; a pod of ours that is gone makes it try at once.
+    # Kubernetes retries at growing intervals; the deletion of one of our pods triggers a retry at once.
     tight.wait_phase("Running", 180)
     assert job_condition(tight.job(), "Running")["reason"] == "Training"
 
@@ -56,12 +56,12 @@ def reported(puppet: Puppet, reason: str, words: str) -> Object | None:
 def with_init(made: Object) -> Object:
     failing = {"name": "fetch", "image": made["spec"]["containers"][0]["image"], "command": ["sh", "-c", "exit 4"]}
     made["spec"]["initContainers"] = [failing]
-    # The chief's attempts follow each other within seconds: the job is not to fail before it is looked at.
+    # The chief's attempts follow each other within seconds; the job must not fail before the test reads it.
     return {"worker": {"replicas": 1, "template": made}, "runPolicy": {"backoffLimit": 1000}}
 
 
 def refused(made: Object) -> Object:
-    """Nothing of the job's own is wrong: its namespace enforces `restricted`."""
+    """Return a job with a hostPath volume, which its namespace rejects, because it enforces `restricted`."""
     made["spec"]["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
     return {"worker": {"replicas": 1, "template": made}}
 
@@ -78,13 +78,15 @@ def endless(made: Object) -> Object:
 
 
 def nameless(made: Object) -> Object:
-    """Names inside the cluster do not resolve: the container runs, and its program never starts."""
+    """Return a job without DNS: names inside the cluster do not resolve, so the container runs and its program never
+    starts.
+    """
     made["spec"] |= {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
     return {"worker": {"replicas": 1, "template": made}}
 
 
 def unmountable(made: Object) -> Object:
-    """A Secret that a volume needs does not exist: only an event of the pod reports it."""
+    """Return a job whose volume needs a missing Secret, which only an event of the pod reports."""
     made["spec"]["volumes"].append({"name": "keys", "secret": {"secretName": "absent"}})
     made["spec"]["containers"][0].setdefault("volumeMounts", []).append({"name": "keys", "mountPath": "/keys"})
     return {"worker": {"replicas": 1, "template": made}}
@@ -99,4 +101,4 @@ CASES: dict[str, tuple[Callable[[Object], Object], str, str]] = {
     "nameless": (nameless, "StillWaiting", "has not come up for a minute (its launcher waits"),
 }
 TRIED = {name: case for name, case in CASES.items() if ALL or case[1] != "StillWaiting"}
-"""`make test` does not wait for a minute: see tests/unit/core/test_diagnosis.py."""
+"""`make test` skips the case that waits a minute: see tests/unit/core/test_diagnosis.py."""

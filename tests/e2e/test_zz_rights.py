@@ -1,7 +1,7 @@
-"""What the operator asked the API server for in all these tests is what the chart grants it; by its name it comes last.
+"""The operator's requests in all these tests are those that the chart grants; its name orders this test last.
 
-Writes are those of every operator, whoever it was logged in as; reads those of the one that the chart installs, and of
-those that tests run on this machine.
+Writes are counted for every operator, whichever its user; reads for the operator of the chart and for those on this
+machine.
 """
 
 import json
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 WHOLE = (["tests/e2e"], [str(ROOT / "tests" / "e2e")])
 NOT_CALLED = {("pstraining.dev", "pstrainingjobs/finalizers")}
-"""What the API server checks when a child with blockOwnerDeletion is made."""
+"""A right that the API server checks when a child with blockOwnerDeletion is created."""
 NOT_SEEN = {("scheduling.volcano.sh", "podgroups"): {"create", "delete", "get", "patch"}}
-"""Volcano is not to be had."""
+"""Rights for Volcano, which is not available here."""
 
 
 def entries(since: datetime) -> Iterator[dict[str, Any]]:
-    """The audit log's from then on."""
+    """Return the audit log's entries from this time on."""
     for line in AuditFiles(Path(cluster_command("audit"))).lines():
         entry = json.loads(line)
         if datetime.fromisoformat(entry["requestReceivedTimestamp"]) >= since:
@@ -46,7 +46,7 @@ def test_the_chart_grants_exactly_the_used_rights(request: pytest.FixtureRequest
             used[target.get("apiGroup", ""), resource].add(entry["verb"])
     extra = {of: verbs - granted.get(of, set()) for of, verbs in used.items()}
     assert not {of: verbs for of, verbs in extra.items() if verbs}, "these are used and not granted"
-    # What `make test` leaves out uses rights, too.
+    # The tests that `make test` skips use rights as well.
     is_whole = ALL and not request.config.option.keyword and request.config.args in WHOLE
     unused = {of: verbs - used.get(of, set()) - NOT_SEEN.get(of, set()) for of, verbs in granted.items()}
     if is_whole:
