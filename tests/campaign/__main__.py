@@ -31,7 +31,7 @@ CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 
 
 def main() -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="only this one; may be repeated")
     parser.add_argument("--fault", action="append", default=[], help="only plans whose class contains this text")
@@ -61,7 +61,7 @@ def main() -> int:
 
 @contextmanager
 def _kueue(asked: argparse.Namespace, session: ClusterSession) -> Iterator[None]:
-    """Start Kueue for workloads with a queue; a cluster that the environment names has it."""
+    """Start Kueue for workloads with a queue, unless the environment names a cluster, which then has Kueue."""
     if session.context is not None or not QUEUED & {*(asked.workload or WORKLOADS)}:
         yield
         return

@@ -1,4 +1,4 @@
-"""The campaign's own way to the API server, past every proxy: raw requests, and one view of all namespaces."""
+"""The campaign's own access to the API server, without a proxy: raw requests, and one view of all namespaces."""
 
 import asyncio
 import json
@@ -26,31 +26,31 @@ BASES = {
     "networkpolicies": "/apis/networking.k8s.io/v1",
     names.PLURAL: JOBS,
 }
-"""Where each kind lives that a job may have."""
+"""The API path of each kind that a job may own."""
 QUEUE_API = "/apis/kueue.x-k8s.io/v1beta2"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
     def json(self) -> Object:
-        """The body."""
+        """Return the decoded JSON body."""
         found: Object = json.loads(self.body or b"{}")
         return found
 
 
 class Api:
-    """Requests to the API server."""
+    """Sends requests to the API server."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.bases = dict(BASES)
-        """Where each kind lives that a job may have in this cluster."""
+        """The API path of each kind that a job may own in this cluster."""
         self._client = ApiClient(configuration)
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._client.rest_client.ssl_context, limit=0), read_bufsize=2**21
@@ -62,20 +62,20 @@ class Api:
         await self._client.close()  # type: ignore[no-untyped-call]
 
     def stream(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None) -> Any:
-        """A request whose response the caller reads, as a context manager."""
+        """Send a request whose response the caller reads inside the block."""
         timeout = aiohttp.ClientTimeout(total=None)
         return self.session.request(
             method, self.configuration.host + path, headers=headers or {}, data=body or None, timeout=timeout
         )
 
     async def send(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Answer:
-        """A request as it is."""
+        """Send a request unchanged."""
         async with self.stream(method, path, headers, body) as answer:
             kept = {k: v for k, v in answer.headers.items() if k in ("Content-Type", "Retry-After")}
             return Answer(answer.status, kept, await answer.read())
 
     async def ask(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Object:
-        """A request that must succeed; the answer as JSON. What is absent is deleted already."""
+        """Send a request that must succeed; return the decoded JSON. An object to delete may be absent."""
         sent = None if body is None else json.dumps(body).encode()
         answer = await self.send(method, path, {"Content-Type": content, "Accept": "application/json"}, sent)
         if answer.status >= 400 and not (method == "DELETE" and answer.status == 404):
@@ -83,53 +83,53 @@ class Api:
         return answer.json()
 
     async def merge(self, path: str, body: Object) -> Object:
-        """A merge patch."""
+        """Apply a merge patch."""
         return await self.ask("PATCH", path, body, "application/merge-patch+json")
 
 
 @dataclass
 class Watched:
-    """Jobs and pods of all namespaces, as they are now."""
+    """The current jobs and pods of all namespaces."""
 
     api: Api
     objects: dict[tuple[str, str], dict[str, Object]] = field(default_factory=dict)
     """By plural and namespace, then by uid."""
     born: dict[str, dict[str, Object]] = field(default_factory=dict)
-    """Every pod ever seen, by namespace and uid."""
+    """Every pod since the beginning, by namespace and uid."""
     history: dict[str, list[tuple[str, Object]]] = field(default_factory=dict)
-    """Every version of the pods and of the Workloads of Kueue, by namespace: how it changed, and what it was then."""
+    """Every version of the pods and of Kueue's Workloads, by namespace: the type of the event, and the object."""
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     async def open(self) -> None:
-        """Begin to watch."""
+        """Start the watches."""
         followed = [plural for plural in ("pods", names.PLURAL, "workloads") if plural in self.api.bases]
         self._tasks = [asyncio.create_task(self._follow(plural)) for plural in followed]
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the watches."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def pods(self, namespace: str) -> list[Object]:
-        """The pods of a namespace."""
+        """Return the pods of a namespace."""
         return list(self.objects.get(("pods", namespace), {}).values())
 
     def workloads(self, namespace: str) -> list[Object]:
-        """The Workloads of Kueue in a namespace."""
+        """Return Kueue's Workloads in a namespace."""
         return list(self.objects.get(("workloads", namespace), {}).values())
 
     def job(self, namespace: str) -> Object | None:
-        """The one job of a namespace."""
+        """Return the only job of a namespace."""
         return next(iter(self.objects.get((names.PLURAL, namespace), {}).values()), None)
 
     async def until(self, check: Callable[[], bool], what: str, limit: float) -> None:
-        """Wait until it is true of what is seen.
+        """Wait until the condition holds for the watched objects.
 
         Raises:
-            TimeoutError: it does not become true.
-            AssertionError: nothing is seen any more.
+            TimeoutError: the condition does not become true.
+            AssertionError: a watch has ended.
         """
         for task in self._tasks:
             assert not task.done(), f"the campaign's own watch ended: {task.exception()}"

@@ -26,25 +26,25 @@ from tests.campaign.stage import JOB, Stage
 from tests.campaign.workloads import WORKLOADS
 
 UNDISTURBED = 3
-"""Undisturbed runs of each workload."""
+"""Number of undisturbed runs of each workload."""
 QUIET_SECONDS = 1.0
 LONG_QUIET_SECONDS = 4.0
-"""Where something may still be waiting: a time-out, the end of a 429."""
+"""Seconds without a write after faults that delay requests: a timeout, or the end of a 429."""
 PATIENCE = 60.0
 """Seconds until the expected end state."""
 READY_SECONDS = 120.0
-"""The times to wait are for a busy machine: only what diverges waits so long."""
+"""Seconds until an operator is ready. All limits suit a busy machine, as only a diverging run reaches them."""
 MOST_OPERATORS = 5
 MOST_TRIES = 4
-"""Runs of a plan until there is the status write at which it strikes."""
+"""Maximum number of runs of a plan whose status write has not occurred."""
 DOWN_SECONDS = 1.0
-"""What Python takes to import an operator that is not forked; meanwhile the cluster continues."""
+"""Seconds that Python needs to import an operator that is not forked; meanwhile the cluster continues."""
 SLOW = (OnWrite.HANGS, OnWrite.LATE, OnWrite.TOO_MANY)
 
 
 @dataclass
 class Campaign:
-    """What all plans share."""
+    """The state that all plans share."""
 
     api: Api
     watched: Watched
@@ -56,7 +56,7 @@ class Campaign:
     _name: str = field(default_factory=lambda: f"campaign-{uuid.uuid4().hex[:6]}")
 
     async def reference(self, workload: str) -> tuple[list[Point], list[Point]]:
-        """Run a workload undisturbed; the writes that bring the job up, and its own.
+        """Run a workload undisturbed; return the writes that bring the job up, and the writes that follow.
 
         Raises:
             AssertionError: undisturbed runs differ.
@@ -69,18 +69,19 @@ class Campaign:
             if run.log is not None:
                 run.log.unlink(missing_ok=True)
         self.references[workload] = runs
-        # Points that not every run reaches are no points: nothing could be demanded there.
+        # A write that is missing in some runs cannot be a point of a plan, because no run could be required to reach
+        # it.
         sure = set.intersection(*({a.point for a in run.attempts} for run in runs))
         points = [(n, a.point) for n, a in enumerate(runs[0].attempts) if a.point in sure]
         first = runs[0].own_from
         return [p for n, p in points if n < first], [p for n, p in points if n >= first]
 
     async def judge(self, plan: Plan) -> tuple[Run, list[str]]:
-        """Run a plan and compare it; a status write that two runs do not share is tried for a few times."""
+        """Run a plan and compare it; repeat it a few times while its status write does not occur."""
         for _ in range(MOST_TRIES):
             run = await self.run(plan)
             if run.fired or plan.at is None or plan.at.verb != "status":
-                break  # two status writes may have been one, and the last one never came: once more
+                break  # two status writes may have been merged, so the last one did not occur: repeat the plan
         problems = oracle.compare(run, self.references[plan.workload])
         if problems and run.log is not None:
             problems.append(f"log: {run.log}")
@@ -184,7 +185,7 @@ class _Attempt:
         self.operator.kill()
 
     async def _keep_running(self) -> None:
-        """Plays the kubelet: starts the operator whenever it ends, and kills it when it is not alive."""
+        """Start the operator whenever it ends, and kill it when its liveness probe fails, as the kubelet does."""
         config = self.campaign.folder / f"{self.name}.kubeconfig"
         config.write_text(json.dumps(_kubeconfig(self.proxy.url)))
         environment = {
@@ -233,7 +234,7 @@ class _Attempt:
             return False
 
     async def _settle(self) -> None:
-        """Wait until the end state is right, or time is up, and the operator is quiet."""
+        """Wait until the end state is right and the operator is quiet, or until the deadline."""
         reference = self.campaign.references.get(self.plan.workload)
         end = time.monotonic() + PATIENCE
         await self._quiet(end)
@@ -259,7 +260,7 @@ class _Attempt:
         """Wait for a time without a write.
 
         Raises:
-            TimeoutError: it does not become quiet.
+            TimeoutError: the operator does not become quiet.
         """
         slow = self.plan.on_write in SLOW or self.plan.on_watch is OnWatch.SILENT
         wanted = LONG_QUIET_SECONDS if slow else QUIET_SECONDS
@@ -272,7 +273,7 @@ class _Attempt:
                     raise TimeoutError(f"still writes: {self.proxy.attempts[-1].point}")
 
     async def _delete(self) -> None:
-        """Delete the job; everything of it must go, so that the next plan finds the namespace empty."""
+        """Delete the job with all of its objects, so that the next plan finds the namespace empty."""
         api = self.campaign.api
         await api.ask("DELETE", self.stage.path(names.PLURAL, JOB), {"propagationPolicy": "Background"})
         left: dict[str, object] = {}
@@ -305,7 +306,7 @@ def _kubeconfig(url: str) -> dict[str, object]:
 async def opened(
     folder: Path, environment: dict[str, str], crd: Object, *, with_queues: bool = False
 ) -> AsyncIterator[Campaign]:
-    """A campaign on the cluster that the environment names, with this CRD; with queues if Kueue is there."""
+    """Run a campaign on the cluster that the environment names, with this CRD, and with queues if Kueue is there."""
     api = Api(await load_configuration(environment))
     watched = Watched(api)
     forks = await Forks.open()
@@ -327,7 +328,7 @@ async def opened(
 async def run_all(
     campaign: Campaign, found: Sequence[Plan], at_once: int, tell: Callable[[Run, list[str]], None]
 ) -> None:
-    """Run plans, so many at a time."""
+    """Run a number of plans at a time."""
     waiting = iter(found)
 
     async def work() -> None:
@@ -340,10 +341,10 @@ async def run_all(
 
 
 async def poll(check: Callable[[], Awaitable[bool]], limit: float, *, every: float = 0.05) -> None:
-    """Ask until the answer is yes.
+    """Poll until the condition holds.
 
     Raises:
-        TimeoutError: it never is.
+        TimeoutError: it does not become true.
     """
     async with asyncio.timeout(limit):
         while not await check():  # noqa: ASYNC110 - what is asked is another process
@@ -351,5 +352,5 @@ async def poll(check: Callable[[], Awaitable[bool]], limit: float, *, every: flo
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a line of progress."""
     print(text, file=sys.stderr, flush=True)

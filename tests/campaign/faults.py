@@ -1,4 +1,4 @@
-"""What may go wrong between the operator and the API server, and all the plans that follow from an undisturbed run."""
+"""The faults between the operator and the API server, and all plans that follow from an undisturbed run."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from pstraining.api import names
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """One write of the operator: the n-th of its verb on that object."""
+    """One write of the operator: the n-th write with this verb to this object."""
 
     verb: str
     kind: str
@@ -27,37 +27,37 @@ class OnWrite(StrEnum):
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after"
     CRASH_TWICE = "crash before, and after the next"
-    """The next operator dies as well, after its first write."""
+    """The next operator is killed as well, after its first write."""
     LOST = "answer lost"
-    """Written, then the connection breaks."""
+    """The write is executed, then the connection breaks."""
     CONFLICT = "409"
     TOO_MANY = "429"
     BROKEN = "500"
     AWAY = "503"
     HANGS = "hangs"
-    """No answer at all, and nothing written."""
+    """The request gets no response, and is not executed."""
     LATE = "arrives late"
-    """No answer; the request reaches the API server when the workload is over."""
+    """The request gets no response; it reaches the API server when the workload is over."""
     STALE = "crash after, old lists"
-    """The next operator is first shown the lists of the past, and events only after a while."""
+    """The next operator first gets outdated lists, and events only after a while."""
 
 
 class OnWatch(StrEnum):
-    """A fault of watches, all through a workload."""
+    """A fault of watches, throughout a workload."""
 
     CLOSED = "closed"
     """The stream ends after every event."""
     GONE = "410"
-    """Every second event is followed by 410: everything is listed again."""
+    """Every second event is followed by status 410, after which the operator lists everything again."""
     DROPPED = "dropped"
-    """No event comes through at all; 410 after a while makes the operator list again."""
+    """No event is delivered; status 410 after a while lets the operator list again."""
     DOUBLED = "doubled"
-    """Every event is delivered again, and then the object's previous event, even if the object is deleted."""
+    """Every event is delivered twice, followed by the object's previous event, even if the object is deleted."""
     DELAYED = "delayed"
     REORDERED = "re-ordered"
-    """Every event takes its own time; the order within a kind is kept, that between kinds is not."""
+    """Every event has its own delay; events of one kind keep their order, and events of different kinds do not."""
     SILENT = "silent"
-    """The stream stays open and brings nothing, not even bookmarks; the liveness probe must notice."""
+    """The stream stays open without events and bookmarks; the liveness probe must detect this."""
 
 
 WORKLOADS_KINDS = ("statefulsets", "deployments", "jobs")
@@ -69,16 +69,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "queue": ("workloads",),
     "all": (names.PLURAL, "pods", *WORKLOADS_KINDS, "services", "configmaps", "workloads"),
 }
-"""Kinds that a watch fault strikes together."""
+"""Kinds that a watch fault affects together."""
 
 QUEUED = frozenset({"queue", "evict", "slice"})
-"""The workloads whose job has a queue of Kueue."""
+"""Workloads whose job has a queue of Kueue."""
 CRASHES = (OnWrite.CRASH_BEFORE, OnWrite.CRASH_AFTER, OnWrite.CRASH_TWICE, OnWrite.STALE)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One disturbed run: what goes wrong, and where. Neither: the undisturbed run."""
+    """One run with a fault at one place, or without a fault."""
 
     workload: str
     on_write: OnWrite | None = None
@@ -87,11 +87,11 @@ class Plan:
     group: str = ""
     seed: int = 0
     without: str = ""
-    """A guard of the operator that is switched off."""
+    """The operator's guard that is switched off."""
 
     @property
     def fault(self) -> str:
-        """The class of the fault."""
+        """Return the class of the fault."""
         if self.on_write is not None:
             return str(self.on_write)
         return f"watch {self.on_watch}" if self.on_watch is not None else "none"
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds whose watches or lists are disturbed."""
+        """Return the kinds whose watches or lists are disturbed."""
         return GROUPS.get(self.group, ())
 
     def __str__(self) -> str:
@@ -113,13 +113,14 @@ class Plan:
 
 
 def plans(workload: str, before: Sequence[Point], own: Sequence[Point], seed: int) -> Iterator[Plan]:
-    """Every plan for a workload.
+    """Return every plan for a workload.
 
     Args:
         workload: its name.
-        before: the writes that bring the job up; they are the create workload's own, so they are only crashed at here.
+        before: the writes that bring the job up. Only crashes strike at these, because the workload `create` has all
+            other faults at them.
         own: the writes that follow.
-        seed: of what is random.
+        seed: of the random numbers.
     """
     dice = random.Random(f"{seed} {workload}")
     for point in (*before, *own):
@@ -137,7 +138,7 @@ def plans(workload: str, before: Sequence[Point], own: Sequence[Point], seed: in
 
 
 def thinned(found: Sequence[Plan], share: int, seed: int) -> list[Plan]:
-    """Every crash before and after a write, and one in `share` of all other plans."""
+    """Return every crash before and after a write, and one of `share` of the other plans."""
     dice = random.Random(seed)
     always = (OnWrite.CRASH_BEFORE, OnWrite.CRASH_AFTER)
     return [p for p in found if dice.randrange(share) == 0 or p.on_write in always]

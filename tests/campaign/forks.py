@@ -1,7 +1,7 @@
-"""Operators as processes of their own, started within milliseconds: a parent that has imported everything forks them.
+"""Operators as separate processes, forked within milliseconds from a parent that has imported all modules.
 
-A killed operator is really dead and its successor remembers nothing; only the second that Python takes to import the
-operator is saved. The parent is a process with one thread and no event loop, so that forking it is safe.
+A killed operator is really dead, and its successor has no memory; a fork only saves the second that the import takes.
+The parent is a process with one thread and no event loop, so that forking it is safe.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Forked:
-    """One operator."""
+    """One operator's process."""
 
     pid: int
     ended: "asyncio.Future[int]"
-    """Its exit status, negative for a signal."""
+    """The exit status; negative for a signal."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if not self.ended.done():
             os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass
 class Forks:
-    """The parent of all operators, as the campaign sees it."""
+    """The campaign's handle on the parent of all operators."""
 
     process: asyncio.subprocess.Process
     _asked: "asyncio.Queue[asyncio.Future[Forked]]" = field(default_factory=asyncio.Queue)
@@ -64,7 +64,7 @@ class Forks:
         return await answer
 
     async def close(self) -> None:
-        """End the parent and all that live."""
+        """End the parent and all running operators."""
         for forked in list(self._living.values()):
             forked.kill()
         assert self.process.stdin is not None
@@ -86,7 +86,7 @@ class Forks:
 
 
 def serve() -> None:
-    """The parent: orders come by lines on standard input, answers go by lines to standard output."""
+    """Serve as the parent: requests are lines on standard input, and answers are lines on standard output."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable)
@@ -154,7 +154,7 @@ def _operate(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Everything is imported before the first fork: what an operator runs is what there was when the campaign began.
+    # Everything is imported before the first fork, so that all operators run the code of the campaign's beginning.
     for needed in ("pstraining.controller.main", "tests.campaign.guards"):
         importlib.import_module(needed)
     serve()

@@ -1,6 +1,7 @@
-"""What keeps the operator safe, and how to switch each of it off: a campaign that finds nothing must be able to.
+"""The operator's guards against faults, each of which can be switched off, so that the campaign can show that it
+detects the fault.
 
-All of this happens in the process of an operator under test, and nowhere else.
+Guards are only ever switched off inside the process of an operator under test.
 """
 
 import asyncio
@@ -31,14 +32,14 @@ SILENT_SECONDS = 3.0
 
 
 def hurry() -> None:
-    """Make an operator wait less than in production, for the campaign's sake."""
+    """Shorten an operator's delays for the campaign."""
     mock.patch.object(main, "KubeClient", functools.partial(KubeClient, timeout=TIMEOUT)).start()
     mock.patch.object(main, "SILENT_SECONDS", SILENT_SECONDS).start()
 
 
 @dataclass(frozen=True)
 class Guard:
-    """One thing that can be switched off."""
+    """A guard that can be switched off."""
 
     what: str
     switch_off: Callable[[], None]
@@ -57,7 +58,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _unrecorded(observed: attempts.Attempts, snapshot: Snapshot, *, failures_recorded: bool) -> attempts.Step:
-    """Treats every failure as recorded."""
+    """Treat every failure as recorded."""
     return _next_step(observed, snapshot, failures_recorded=True)
 
 
@@ -71,7 +72,7 @@ async def _delete_by_name(
 async def _unrepaired(
     watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
 ) -> AsyncIterator[Any]:
-    """Draws no conclusion from what a list does not hold."""
+    """Ignore that an object is missing from a list."""
 
     def take(event: dict[str, Any]) -> None:
         concluded = event["type"] == "DELETED" and "resourceVersion" not in event["object"]["metadata"]
@@ -85,7 +86,7 @@ async def _unrepaired(
 async def _news_only(
     watches: Watches, stream: Any, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
 ) -> AsyncIterator[Any]:
-    """Takes jobs from events alone, as an operator that waits for edges does."""
+    """Learn of jobs from events alone, as an edge-triggered operator does."""
 
     def take(event: dict[str, Any]) -> None:
         if not (event["type"] is None and stream[0] == names.PLURAL):
@@ -96,14 +97,14 @@ async def _news_only(
 
 
 async def _once(**kwargs: Any) -> AsyncIterator[Any]:
-    """A watch that is not taken up again when it ends."""
+    """Do not resume a watch that has ended."""
     async for event in _watch_objs(**kwargs):
         yield event
     await asyncio.sleep(1e6)
 
 
 async def _never_again(**kwargs: Any) -> AsyncIterator[Any]:
-    """A watch that is not started again where it cannot continue."""
+    """Do not restart a watch that cannot continue."""
     async for event in _continuous_watch(**kwargs):
         yield event
     await asyncio.sleep(1e6)

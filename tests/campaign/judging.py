@@ -21,17 +21,17 @@ SEED = 7
 SKIPPED = {str(OnWrite.BROKEN), str(OnWrite.HANGS)} | {
     f"watch {fault}" for fault in (OnWatch.CLOSED, OnWatch.SILENT, OnWatch.DELAYED, OnWatch.REORDERED)
 }
-"""Fault classes that are slow, or have a close relative among the others."""
+"""Fault classes that are slow, or similar to another one."""
 
 
 class Judge:
-    """Runs plans, several at once, and knows how each went."""
+    """Runs plans, several at a time, and keeps their verdicts."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, campaign: Campaign) -> None:
         self._loop, self.campaign = loop, campaign
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the campaign's loop."""
+        """Run a coroutine in the campaign's event loop."""
         return self._loop.run_until_complete(work)
 
     def judge(self, plans: Sequence[Plan]) -> list[tuple[Run, list[str]]]:
@@ -41,7 +41,7 @@ class Judge:
         return found
 
     def one_of_each_kind(self, workload: str) -> dict[str, list[str]]:
-        """Run one plan of each kind; those that diverge, with how they do."""
+        """Run one plan of each kind; return the diverging ones with their divergences."""
         before, own = self.do(self.campaign.reference(workload))
         by_class: dict[str, list[Plan]] = {}
         for plan in plans(workload, before, own, SEED):
@@ -54,7 +54,7 @@ class Judge:
 
 @contextmanager
 def judging(cluster: dict[str, str], folder: Path, *, with_queues: bool = False) -> Iterator[Judge]:
-    """A campaign on a cluster with the CRD of this tree; with queues if Kueue is there."""
+    """Run a campaign on a cluster with the CRD of this tree, and with queues if Kueue is there."""
     loop = asyncio.new_event_loop()
     opening = opened(folder, cluster, yaml.safe_load(CRD.read_text()), with_queues=with_queues)
     campaign = loop.run_until_complete(opening.__aenter__())
@@ -67,6 +67,6 @@ def judging(cluster: dict[str, str], folder: Path, *, with_queues: bool = False)
 
 @pytest.fixture(scope="session")
 def judge(cluster: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    """A campaign without queues."""
+    """Return a campaign without queues."""
     with judging(cluster, tmp_path_factory.mktemp("campaign")) as found:
         yield found

@@ -1,22 +1,25 @@
 """Compares a disturbed run with undisturbed ones: end state, writes, pods, silence at the end.
 
-What may differ, and why; everything else is a divergence:
+A run may differ in these ways, and any other difference is a divergence:
 
-- Status writes: a fault may let the operator see in two steps what it saw in one, or in one what it saw in two. So up
-  to STATUS_SLACK more than in any undisturbed run, and any number fewer: the end state is compared in any case.
-- Times, and how long the job was active: a fault takes its time.
-- A plan for a status write that did not come, as two were one this time, is played again, and must strike at last.
-- Events: posted once and never again, as the status says the same; a crash or a refused post may lose those of a pass.
-  None may be told twice.
-- An applied change whose answer is lost is applied again, and changes nothing.
-- Old lists of pods: an operator that is told that there are none says so, and that they are back.
-- Pods that go in the workload: one that has gone meanwhile is not told of the new cluster map.
-- With a queue, Kueue's webhook refuses a pod whose Job it has not seen yet: one event reports it, and the pod comes.
-- Tries: what was refused or lost is tried again, so up to TRIES_SLACK more requests than writes for each object.
-- A request that arrives late, after the workload: the write that it stands for may happen a second time, once, and
-  must be harmless or undone, by one more write: the end state is compared after it.
-- A creation that arrives when its object has been deleted again: no API server can refuse it, so the object may come
-  back, once, with one pod, and must be deleted once more.
+- Status writes: a fault may split or merge the operator's observations. There may be up to STATUS_SLACK more of them
+  than in any undisturbed run, and any number fewer. The end state is compared in any case.
+- Times, and the job's active time: a fault takes time.
+- A plan for a status write that did not occur, because two were merged, is repeated until it strikes.
+- Events: each is posted once, because the status has the same content. A crash or a rejected post may lose those of a
+  pass. No event may be posted twice.
+- An applied change whose response is lost is applied again, and changes nothing.
+- Outdated lists of pods: an operator that gets an empty list reports that the pods are missing, and later that they are
+  back.
+- Pods that are deleted in the workload: a pod that is deleted meanwhile is not annotated with the new cluster map.
+- With a queue, Kueue's webhook rejects a pod whose Job it has not seen yet. One event reports it, and the pod is
+  created later.
+- Attempts: a rejected or lost write is repeated, so there may be up to TRIES_SLACK more requests than writes per
+  object.
+- A request that arrives late, after the workload: its write may happen a second time. It must be harmless or be undone
+  by one more write, and the end state is compared afterwards.
+- A creation that arrives after the deletion of its object: no API server can reject it. The object may reappear once,
+  with one pod, and must be deleted once more.
 """
 
 import re
@@ -49,7 +52,7 @@ Task = tuple[str, str, str, str]
 
 @dataclass
 class Run:
-    """What a run has left behind."""
+    """The recorded results of a run."""
 
     plan: Plan
     state: dict[str, Any] = field(default_factory=dict)
@@ -58,23 +61,23 @@ class Run:
     own_from: int = 0
     """The first write of the workload's own part."""
     born: Counter[Task] = field(default_factory=Counter)
-    """Pods that ever were, by task."""
+    """The number of pods since the beginning, by task."""
     problems: list[str] = field(default_factory=list)
-    """What went wrong whatever the comparison says."""
+    """Failures that count regardless of the comparison."""
     log: Path | None = None
-    """What its operators said."""
+    """The log of the run's operators."""
     leaked: int = 0
-    """Objects that were still there when the job was gone."""
+    """Objects that remained after the job's deletion."""
     fired: bool = True
     operators: int = 1
     seconds: float = 0.0
 
     def done(self) -> Counter[Key]:
-        """How often each object was written."""
+        """Return how often each object was written."""
         return Counter(_key(a) for a in self.attempts if a.done)
 
     def tried(self) -> Counter[Key]:
-        """How often each write was tried."""
+        """Return how often each write was attempted."""
         return Counter(_key(a) for a in self.attempts)
 
 
@@ -83,7 +86,7 @@ def _key(attempt: Attempt) -> Key:
 
 
 async def end_state(api: Api, namespace: str) -> dict[str, Any]:
-    """Everything in a namespace that a job may have, canonical."""
+    """Return the canonical form of everything in a namespace that a job may own."""
     found: dict[str, Any] = {}
     for plural, base in api.bases.items():
         listed = await api.ask("GET", f"{base}/namespaces/{namespace}/{plural}")
@@ -108,7 +111,7 @@ def _object(plural: str, raw: Object, namespace: str) -> Any:
 
 
 def canonical(value: Any, namespace: str) -> Any:
-    """A value without what differs from run to run: uids, times, generated names."""
+    """Return a value without parts that differ from run to run: uids, times, generated names."""
     if isinstance(value, dict):
         return {k: "<hash>" if k in HASHES else canonical(v, namespace) for k, v in value.items() if k not in VARYING}
     if isinstance(value, list):
@@ -120,19 +123,19 @@ def canonical(value: Any, namespace: str) -> Any:
 
 
 def tasks_of(pods: Sequence[Object]) -> Counter[Task]:
-    """How many pods each task has had."""
+    """Return the number of pods that each task has had."""
     return Counter(identity(p) for p in pods)
 
 
 def compare(run: Run, undisturbed: Sequence[Run]) -> list[str]:
-    """The divergences of a run; none is good."""
+    """Return the divergences of a run; an empty list is a pass."""
     found = list(run.problems)
     if not run.fired:
         found.append("the write at which it should go wrong never came")
     found += differences(undisturbed[0].state, run.state)
     found += _writes(run, undisturbed)
     found += _tries(run, undisturbed)
-    if not _is_born(run, undisturbed[0]):
+    if not _has_expected_pods(run, undisturbed[0]):
         found.append(f"pods: {dict(run.born)} instead of {dict(undisturbed[0].born)}")
     crashes = int(run.plan.on_write in CRASHES or run.plan.on_watch is OnWatch.SILENT)
     # The operator after a crash may have nothing to write.
@@ -161,8 +164,8 @@ def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
         again = run.plan.on_write is OnWrite.LATE or (run.plan.on_write is OnWrite.LOST and verb == "apply")
         if again and run.plan.at is not None and (kind, name) == (run.plan.at.kind, run.plan.at.name):
             is_outdated = run.plan.on_write is OnWrite.LATE and verb == "apply" and run.plan.at.number < high
-            high += 1 + is_outdated  # what a newer write had changed is changed back, and that is undone
-        high += back is not None and _is_told(key, back)
+            high += 1 + is_outdated  # a late write reverts a newer one, and is then undone
+        high += back is not None and _announces(key, back)
         if not low <= done[key] <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
             found.append(f"{verb} {kind}/{name}: {done[key]} times instead of {wanted}")
@@ -170,20 +173,20 @@ def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
 
 
 def _brought_back(run: Run, undisturbed: Run) -> Point | None:
-    """The creation that came when its object had been deleted again."""
+    """Return the creation that arrived after its object's deletion."""
     at = run.plan.at if run.plan.on_write is OnWrite.LATE else None
     is_back = at is not None and at.verb == "create" and f"{at.kind}/{at.name}" not in undisturbed.state
     return at if is_back else None
 
 
-def _is_told(key: Key, back: Point) -> bool:
+def _announces(key: Key, back: Point) -> bool:
     """Whether a write announces the cluster map to a pod of that object."""
     verb, kind, name = key
     return (verb, kind) == ("apply", "pods") and f"{name}-".startswith(f"{back.name}-")
 
 
-def _is_born(run: Run, undisturbed: Run) -> bool:
-    """Whether each task has had as many pods as it should; one more if its object was brought back."""
+def _has_expected_pods(run: Run, undisturbed: Run) -> bool:
+    """Whether each task has had the expected number of pods; one more if its object reappeared."""
     back = _brought_back(run, undisturbed)
     more = run.born - undisturbed.born
     may_be = all(n == 1 and back is not None and back.name == _owner(task) for task, n in more.items())
@@ -191,7 +194,7 @@ def _is_born(run: Run, undisturbed: Run) -> bool:
 
 
 def _owner(task: Task) -> str:
-    """The name of the object that makes a task's pods."""
+    """Return the name of the object that creates a task's pods."""
     role, index, term, member = task
     if role == names.PS:
         return names.standby_stateful_set(JOB, int(member)) if int(member) else names.ps_stateful_set(JOB)
@@ -210,7 +213,7 @@ def _tries(run: Run, undisturbed: Sequence[Run]) -> list[str]:
 
 
 def _left_alone(run: Run) -> list[str]:
-    """After a 429 nothing is asked for until its time has come."""
+    """Demand that no request follows a 429 before its time has passed."""
     if run.plan.on_write is not OnWrite.TOO_MANY:
         return []
     struck = next((a for a in run.attempts if a.disturbed and a.point.kind != "events"), None)
@@ -222,13 +225,15 @@ def _left_alone(run: Run) -> list[str]:
 
 
 def _was_on_its_way(attempt: Attempt, struck: Attempt) -> bool:
-    """Creations are sent together: others may arrive after the answer to one, late where the machine is busy."""
+    """Whether a creation was sent together with others; on a busy machine it may arrive after the response to another
+    one.
+    """
     both = attempt.point.verb == struck.point.verb == "create"
     return both and _key(attempt) != _key(struck)
 
 
 def differences(wanted: Any, found: Any, path: str = "") -> list[str]:
-    """Where two canonical values differ."""
+    """Yield the differences between two canonical values."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         return [
             line

@@ -1,6 +1,6 @@
-"""The proxy between one operator and the API server: notes every write, and disturbs what its plan says.
+"""The proxy between one operator and the API server, which records every write and causes the faults of a plan.
 
-Each operator has one of its own. Leases are passed on untouched: who may act is another question.
+Each operator has its own proxy. Requests for Leases pass unchanged, because leader election is not tested here.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from tests.campaign.faults import OnWatch, OnWrite, Plan, Point
 from tests.campaign.streams import delayed, disturb, with_bookmarks
 
 RETRY_AFTER = 1
-"""Seconds that a 429 asks for."""
+"""Seconds of Retry-After in a response 429."""
 STALE_SECONDS = 1.0
-"""How far behind the watches of an operator are that was shown old lists."""
+"""Seconds by which the watches lag for an operator that got outdated lists."""
 GENERATED = re.compile(r"(-[a-z0-9]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$")
-"""What Kubernetes puts behind the names of pods."""
+"""The suffix that Kubernetes generates for the names of pods."""
 HASHED = re.compile(r"-[0-9a-f]{5}$")
-"""What the name of a Workload ends with: a hash of the job's uid."""
+"""The suffix of a Workload's name: a hash of the job's uid."""
 PATH = re.compile(r"^/(?:api|apis/[^/]+)/[^/]+/namespaces/[^/]+/(?P<kind>[^/]+)(?:/(?P<name>[^/]+))?(?P<sub>/status)?$")
 ANSWERS = {
     OnWrite.CONFLICT: (
@@ -44,24 +44,24 @@ ANSWERS = {
 
 @dataclass
 class Attempt:
-    """One write that the operator tried."""
+    """One write that the operator attempted."""
 
     point: Point
     at: float
-    """When it came, by the event loop's clock."""
+    """The time of its arrival, by the event loop's clock."""
     status: int = 0
-    """What the API server said; 0 if it was never asked."""
+    """The API server's status; 0 if the request did not reach it."""
     disturbed: bool = False
 
     @property
     def done(self) -> bool:
-        """It changed something."""
+        """Whether the write changed an object."""
         return 200 <= self.status < 300
 
 
 @dataclass
 class FaultProxy:
-    """One proxy."""
+    """The proxy of one operator."""
 
     api: Api
     plan: Plan
@@ -70,26 +70,26 @@ class FaultProxy:
     url: str = ""
     attempts: list[Attempt] = field(default_factory=list)
     fired: bool = False
-    """What the plan says has happened."""
+    """Whether the plan's fault has happened."""
     late: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
-    """Requests that are still under way."""
+    """Requests that have not arrived yet."""
     first_lists: dict[str, bytes] = field(default_factory=dict)
     generation: int = 0
-    """Counts the operators that were started behind this proxy."""
+    """The number of operators that were started behind this proxy."""
     seen: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     disturbed_events: int = 0
     _again: bool = False
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def deliver_late(self) -> None:
-        """Let what was under way arrive."""
+        """Deliver the late requests."""
         for method, path, headers, body in self.late:
             answer = await self.api.send(method, path, headers, body)
             next(a for a in self.attempts if a.disturbed).status = answer.status
         self.late.clear()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Any request."""
+        """Handle a request."""
         headers = {k: v for k, v in request.headers.items() if k in ("Accept", "Content-Type", "User-Agent")}
         body = await request.read()
         if request.query.get("watch") == "true":
@@ -131,7 +131,7 @@ class FaultProxy:
         return _broken(request)
 
     def _strikes(self, attempt: Attempt) -> OnWrite | None:
-        """The fault for this write; None for no fault."""
+        """Return the fault for this write, or None."""
         if not self.fired and self.plan.at == attempt.point:
             self.fired = True
             return self.plan.on_write
@@ -181,7 +181,7 @@ class FaultProxy:
         elif struck and fault is not None:
             await disturb(fault, events(), response.write, random.Random(f"{self.plan.seed} {kind}"))
         elif struck and self.generation > 1:
-            # The job comes first: an operator that knows it and not yet its children is what this is about.
+            # The job comes first, because the test is about an operator that knows the job and not yet its children.
             late = STALE_SECONDS / 3 if kind == names.PLURAL else STALE_SECONDS
             await delayed(events(), response.write, lambda: late)
         else:
@@ -189,7 +189,7 @@ class FaultProxy:
                 await response.write(line)
 
     def _stale(self, path: str) -> bytes | None:
-        """The list of long ago, for an operator that comes after a crash and asks for the first time."""
+        """Return an outdated list for the first list request of an operator after a crash."""
         kind = _kind_of_list(path)
         if self.plan.on_write is not OnWrite.STALE or self.generation < 2 or kind not in self.plan.kinds:
             return None
@@ -213,7 +213,7 @@ class FaultProxy:
 
 
 def stable_name(plural: str, name: str) -> str:
-    """A name without what differs from run to run."""
+    """Return a name without parts that differ from run to run."""
     pattern = {"pods": GENERATED, "workloads": HASHED}.get(plural)
     return name if pattern is None else pattern.sub("", name)
 

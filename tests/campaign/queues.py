@@ -16,14 +16,14 @@ PODS = 20
 
 
 async def install(api: Api) -> None:
-    """Have the campaign look at Workloads, and make the flavor of all queues."""
+    """Let the campaign watch Workloads, and create the flavor of all queues."""
     api.bases["workloads"] = QUEUE_API
     await api.ask("DELETE", f"{QUEUE_API}/resourceflavors/{FLAVOR}")
     await _make(api, "ResourceFlavor", "resourceflavors", FLAVOR, {})
 
 
 async def add(api: Api, namespace: str) -> None:
-    """Make the queue of a namespace."""
+    """Create the queue of a namespace."""
     resources = [{"name": "pods", "nominalQuota": PODS}]
     group = {"coveredResources": ["pods"], "flavors": [{"name": FLAVOR, "resources": resources}]}
     spec = {"namespaceSelector": {}, "resourceGroups": [group]}
@@ -40,7 +40,7 @@ async def remove(api: Api, namespaces: Sequence[str]) -> None:
 
 
 async def used(api: Api, namespace: str) -> str:
-    """The pods that have quota by Kueue's account."""
+    """Return the number of pods that have quota according to Kueue."""
     found = await api.ask("GET", f"{QUEUE_API}/clusterqueues/{namespace}")
     reserved = (found.get("status") or {}).get("flavorsReservation") or ()
     totals = [item.get("total", "0") for flavor in reserved for item in flavor.get("resources") or ()]
@@ -53,9 +53,9 @@ async def _make(api: Api, kind: str, where: str, name: str, spec: Object) -> Non
 
 
 def quota(workloads: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """The number of pods of each pod set that have quota.
+    """Return the number of pods of each pod set that have quota.
 
-    A Workload that was replaced holds its quota until its successor has it: Kueue writes both, one after the other.
+    A replaced Workload holds its quota until its successor has it, because Kueue writes both in sequence.
     """
     found = list(workloads)
     reserved = {w["metadata"]["name"] for w in found if _is_true(w, "QuotaReserved")}
@@ -89,7 +89,7 @@ def _is_true(workload: Mapping[str, Any], kind: str) -> bool:
 
 
 def without_quota(history: Iterable[tuple[str, Object]]) -> list[str]:
-    """Replay a namespace: the moments at which pods existed without quota.
+    """Replay a namespace, and return the moments at which pods existed without quota.
 
     Args:
         history: every version of its pods and Workloads.
@@ -110,7 +110,7 @@ def without_quota(history: Iterable[tuple[str, Object]]) -> list[str]:
 
 
 def pod_set(pod: Mapping[str, Any]) -> str:
-    """The pod set of a pod."""
+    """Return the pod set of a pod."""
     labels = pod["metadata"].get("labels") or {}
     role = str(labels.get(names.LABEL_ROLE, ""))
     return kueue.STANDBY if role == names.PS and labels.get(names.LABEL_MEMBER, "0") != "0" else role

@@ -1,7 +1,7 @@
-"""The place of a workload: one namespace, one job, and pods whose life the test decides.
+"""The environment of a workload: one namespace, one job, and pods whose life cycle the test controls.
 
-No scheduler and no kubelet touches the pods, as they ask for a scheduler that does not exist: their status is what the
-test writes, and the API server removes them as soon as somebody deletes them. All other controllers are real.
+The pods request a scheduler that does not exist, so no scheduler or kubelet touches them. The test writes their status,
+and the API server removes them as soon as they are deleted. All other controllers are real.
 """
 
 from collections import Counter
@@ -17,12 +17,12 @@ from tests.campaign.queues import QUEUE, quota
 
 JOB = "job"
 STEP_SECONDS = 120.0
-"""What a step of a workload may take, with whatever goes wrong in it."""
+"""Seconds that a step of a workload may take, including its faults."""
 
 
 @dataclass
 class Stage:
-    """One namespace."""
+    """A namespace with one job."""
 
     api: Api
     watched: Watched
@@ -31,11 +31,13 @@ class Stage:
     """Called when the job is up and the workload's own part begins."""
 
     def path(self, plural: str, name: str = "", sub: str = "") -> str:
-        """A path in this namespace."""
+        """Return a path in this namespace."""
         return "/".join(p for p in (f"{self.api.bases[plural]}/namespaces/{self.namespace}/{plural}", name, sub) if p)
 
     async def submit(self, *, workers: int = 1, queue: bool = False, **spec: Any) -> None:
-        """Create the job, and wait until all of it exists; a job with a queue may have to wait for its admission."""
+        """Create the job, and wait until all of its children exist; a job with a queue may have to wait for its
+        admission.
+        """
         labels = {kueue.LABEL_QUEUE: QUEUE} if queue else {}
         container = {"name": "tensorflow", "image": "none", "command": ["python"]}
         template = {"spec": {"schedulerName": "nobody", "containers": [container]}}
@@ -51,15 +53,15 @@ class Stage:
             await self.until(lambda: self.condition("Created") == "True", "Created")
 
     async def change(self, spec: Object) -> None:
-        """The user changes the job."""
+        """Change the job as a user does."""
         await self.api.merge(self.path(names.PLURAL, JOB), {"spec": spec})
 
     async def scale(self, replicas: int) -> None:
-        """The user scales the workers."""
+        """Scale the workers as a user does."""
         await self.api.merge(self.path(names.PLURAL, JOB, "scale"), {"spec": {"replicas": replicas}})
 
     async def bring_up(self, workers: int = 1, standbys: int = 0) -> None:
-        """All programs start, one after the other, each told in the status before the next one."""
+        """Start all programs in sequence; the status reports each of them before the next one starts."""
         await self.run(names.PS)
         await self.until(lambda: self.role(names.PS).get("ready") == 1, "the PS is ready")
         if standbys:
@@ -72,17 +74,17 @@ class Stage:
         await self.until(lambda: self.phase == "Running", "the job runs")
 
     async def run(self, role: str, index: int = 0, *, term: int = 0, member: int = 0, restarts: int = 0) -> None:
-        """A pod's container starts."""
+        """Start a pod's container."""
         pod = await self.pod(role, index, term, member)
         await self.write_status(pod, "Running", {"running": {"startedAt": _now()}}, restarts=restarts)
 
     async def crash(self, role: str, index: int = 0, code: int = 137) -> None:
-        """A pod's container ends, and the kubelet is about to start it again."""
+        """End a pod's container, which the kubelet is about to restart."""
         terminated = {"exitCode": code, "reason": "Error", "finishedAt": _now(), "startedAt": _now(), "message": "told"}
         await self.write_status(await self.pod(role, index), "Running", {"terminated": terminated}, ready=False)
 
     async def end(self, role: str, index: int = 0, code: int = 0) -> None:
-        """A pod's container ends for good."""
+        """End a pod's container for good."""
         pod = await self.pod(role, index)
         reason = "Error" if code else "Completed"
         terminated = {"exitCode": code, "reason": reason, "finishedAt": _now(), "startedAt": _now(), "message": "told"}
@@ -91,7 +93,7 @@ class Stage:
     async def write_status(
         self, pod: Object, phase: str, state: Object, *, ready: bool | None = None, restarts: int = 0
     ) -> None:
-        """What a kubelet would say of a pod."""
+        """Write a pod's status as the kubelet does."""
         ready = phase == "Running" if ready is None else ready
         on = "True" if ready else "False"
         kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
@@ -113,51 +115,51 @@ class Stage:
         await self.api.merge(self.path("pods", pod["metadata"]["name"], "status"), {"status": status})
 
     async def pod(self, role: str, index: int = 0, term: int = 0, member: int = 0) -> Object:
-        """The newest pod of a task, once there is one that has not ended."""
+        """Return the newest pod of a task, once there is one that has not ended."""
         await self.until(lambda: self._pod(role, index, term, member) is not None, f"a pod of {role} {index} exists")
         found = self._pod(role, index, term, member)
         assert found is not None
         return found
 
     async def until(self, check: Callable[[], bool], what: str) -> None:
-        """Wait for something to be seen."""
+        """Wait until the condition holds for the watched objects."""
         await self.watched.until(check, what, STEP_SECONDS)
 
     async def stop_queue(self, policy: str) -> None:
-        """The administrator stops the namespace's ClusterQueue, or lets it continue."""
+        """Stop or resume the namespace's ClusterQueue, as an administrator does."""
         path = f"{QUEUE_API}/clusterqueues/{self.namespace}"
         await self.api.merge(path, {"spec": {"stopPolicy": policy}})
 
     @property
     def quota(self) -> Counter[str]:
-        """The number of pods of each pod set that have quota."""
+        """Return the number of pods of each pod set that have quota."""
         return quota(self.watched.workloads(self.namespace))
 
     @property
     def status(self) -> Object:
-        """The job's status."""
+        """Return the job's status."""
         return (self.watched.job(self.namespace) or {}).get("status") or {}
 
     @property
     def phase(self) -> str:
-        """The job's phase."""
+        """Return the job's phase."""
         return str(self.status.get("phase", ""))
 
     @property
     def shard(self) -> Object:
-        """The status of the first shard."""
+        """Return the status of the first shard."""
         return next(iter(self.status.get("shards") or ()), {})
 
     def role(self, role: str) -> Object:
-        """A role's status."""
+        """Return a role's status."""
         return self.status.get(role) or {}
 
     def condition(self, kind: str) -> str:
-        """The status of a condition."""
+        """Return the status of a condition."""
         return next((c["status"] for c in self.status.get("conditions") or () if c["type"] == kind), "")
 
     def pods(self, role: str = "") -> list[Object]:
-        """The pods of a role."""
+        """Return the pods of a role."""
         return [p for p in self.watched.pods(self.namespace) if role in ("", p["metadata"]["labels"][names.LABEL_ROLE])]
 
     def _pod(self, role: str, index: int, term: int, member: int) -> Object | None:
@@ -174,7 +176,7 @@ class Stage:
 
 
 def identity(pod: Object) -> tuple[str, str, str, str]:
-    """Role, index, term and member of a pod."""
+    """Return role, index, term and member of a pod."""
     labels = pod["metadata"].get("labels") or {}
     index = labels.get(names.LABEL_INDEX) or labels.get(names.LABEL_POD_INDEX) or "0"
     return (

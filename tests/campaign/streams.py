@@ -13,18 +13,18 @@ GONE = (
     + "\n"
 ).encode()
 RELIST_SECONDS = 0.5
-"""After so long a stream that drops everything says 410."""
+"""Seconds after which a stream that drops every event sends status 410."""
 DELAY_SECONDS = 0.6
 SPREAD_SECONDS = 0.4
-"""A re-ordered event takes up to so long."""
+"""Maximum delay of a reordered event, in seconds."""
 BOOKMARK_SECONDS = 0.5
-"""Bookmarks come so often where a silent stream is to be noticed; a real API server sends one a minute."""
+"""Seconds between bookmarks where a silent stream must be detected; a real API server sends one per minute."""
 
 Send = Callable[[bytes], Awaitable[None]]
 
 
 async def disturb(fault: OnWatch, events: AsyncIterator[bytes], send: Send, dice: random.Random) -> None:
-    """Pass events on, disturbed; returning ends the stream."""
+    """Pass events on with faults; returning ends the stream."""
     match fault:
         case OnWatch.CLOSED:
             async for event in events:
@@ -60,7 +60,7 @@ async def disturb(fault: OnWatch, events: AsyncIterator[bytes], send: Send, dice
 
 
 async def delayed(events: AsyncIterator[bytes], send: Send, delay: Callable[[], float]) -> None:
-    """Pass events on in their order, each after a delay of its own."""
+    """Pass events on in their order, each with its own delay."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
 
@@ -80,7 +80,7 @@ async def delayed(events: AsyncIterator[bytes], send: Send, delay: Callable[[], 
 
 
 async def with_bookmarks(events: AsyncIterator[bytes], send: Send, kind: str, version: str) -> None:
-    """Pass events on, with a bookmark every now and then."""
+    """Pass events on, with regular bookmarks."""
     last = [version]
 
     async def mark() -> None:

@@ -1,4 +1,4 @@
-"""The campaign's results as a page: fault classes down, workloads across; parts of a campaign add up."""
+"""The campaign's results as a page with a row per fault class and a column per workload; parts of a campaign add up."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ undisturbed run.
 
 @dataclass
 class Results:
-    """How the plans went."""
+    """The verdicts of plans."""
 
     plans: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By fault class and workload."""
@@ -27,13 +27,13 @@ class Results:
     seconds: float = 0.0
     seed: int = 0
     thin: int = 1
-    """One of this number of plans, apart from mere crashes, was run."""
+    """One of this number of plans was run, not counting plain crashes."""
     points: dict[str, int] = field(default_factory=dict)
-    """Writes of each workload; every one is crashed at."""
+    """The number of writes of each workload; a crash is tried at every one of them."""
     struck: dict[str, set[str]] = field(default_factory=dict)
-    """Those of them at which something went wrong."""
+    """The writes of each workload at which a fault happened."""
     leaked: Counter[str] = field(default_factory=Counter)
-    """By workload: objects that were left behind when their job was deleted."""
+    """By workload: objects that remained when their job was deleted."""
 
     def add(self, run: Run, problems: Sequence[str]) -> None:
         """Count a plan."""
@@ -45,7 +45,7 @@ class Results:
             self.struck.setdefault(run.plan.workload, set()).add(str(run.plan.at))
 
     def save(self, path: Path) -> None:
-        """Keep the results of a part for the next one."""
+        """Save the results of a part for the next part."""
         cells = [[*key, count, self.diverged[key]] for key, count in sorted(self.plans.items())]
         struck = {name: sorted(points) for name, points in self.struck.items()}
         reported = {
@@ -58,7 +58,7 @@ class Results:
         path.write_text(json.dumps({"seed": self.seed, **reported}, indent=1))
 
     def take(self, path: Path) -> None:
-        """Add what an earlier part has kept, if there was one; a workload that is played again counts anew."""
+        """Add the saved results of an earlier part, if there is one; a repeated workload's counts restart."""
         if not path.exists():
             return
         reported = json.loads(path.read_text())
@@ -72,7 +72,7 @@ class Results:
         self.seconds += reported["seconds"]
 
     def page(self) -> str:
-        """The page."""
+        """Return the page."""
         workloads = list(self.points)
         struck = [len(self.struck.get(w, ())) for w in workloads]
         classes = [*map(str, OnWrite), *(f"watch {w}" for w in OnWatch)]

@@ -1,4 +1,6 @@
-"""Every class of fault can be found: with one of the operator's guards switched off, the campaign reports it."""
+"""Each class of fault is detected: with one of the operator's guards switched off, the campaign reports a
+divergence.
+"""
 
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ CREATE_SERVICE = Point("create", "services", "job-hs", 1)
 DELETE_WORKER = Point("delete", "deployments", "job-worker-0", 1)
 FIRST_STATUS = Point("status", "pstrainingjobs", "job", 1)
 LAST_STATUS = Point("status", "pstrainingjobs", "job", 4)
-"""Nothing happens afterwards that would make the operator look again."""
+"""The last status write, after which no event would trigger another pass."""
 
 FOUND = {
     "evidence": (Plan("fail", OnWrite.CRASH_TWICE, Point("status", "pstrainingjobs", "job", 5)),),
@@ -37,7 +39,7 @@ FOUND = {
 
 @pytest.fixture(scope="session")
 def verdicts(judge: Judge) -> dict[Plan, list[str]]:
-    """Every plan of the table, with its guard and without it."""
+    """Return the verdict on every plan of the table, with its guard and without it."""
     for workload in sorted({p.workload for found in FOUND.values() for p in found}):
         judge.do(judge.campaign.reference(workload))
     plans = [p for found in FOUND.values() for p in found]

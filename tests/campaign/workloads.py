@@ -1,4 +1,4 @@
-"""The workloads, each a script that waits for what the job says before it continues: the same writes every time."""
+"""The workloads: scripts that wait for the job's status before they continue, so that every run has the same writes."""
 
 from collections.abc import Awaitable, Callable
 
@@ -9,14 +9,14 @@ Workload = Callable[[Stage], Awaitable[None]]
 
 
 async def create(stage: Stage) -> None:
-    """A job is created and comes up."""
+    """A job is created and starts."""
     stage.begun()
     await stage.submit()
     await stage.bring_up()
 
 
 async def succeed(stage: Stage) -> None:
-    """The chief ends with 0: the job has succeeded and frees what it has."""
+    """The chief ends with exit code 0: the job succeeds and frees its resources."""
     await stage.submit()
     await stage.bring_up()
     stage.begun()
@@ -26,7 +26,7 @@ async def succeed(stage: Stage) -> None:
 
 
 async def fail(stage: Stage) -> None:
-    """The chief fails, is replaced, and fails again: its budget is spent."""
+    """The chief fails, is replaced and fails again, which exhausts its budget."""
     await stage.submit(runPolicy={"backoffLimit": 1})
     await stage.bring_up()
     stage.begun()
@@ -38,7 +38,7 @@ async def fail(stage: Stage) -> None:
 
 
 async def suspend(stage: Stage) -> None:
-    """A running job is suspended, and resumed once nothing of it runs."""
+    """A running job is suspended, and resumed after its last pod has ended."""
     await stage.submit()
     await stage.bring_up()
     stage.begun()
@@ -51,7 +51,7 @@ async def suspend(stage: Stage) -> None:
 
 
 async def scale(stage: Stage) -> None:
-    """One worker becomes two, then one again."""
+    """One worker becomes two, and then one again."""
     await stage.submit()
     await stage.bring_up()
     stage.begun()
@@ -64,7 +64,9 @@ async def scale(stage: Stage) -> None:
 
 
 async def take_over(stage: Stage) -> None:
-    """A parameter server's container dies: its warm standby becomes primary, and it comes back as the standby."""
+    """The container of a parameter server dies: its warm standby becomes primary, and the former primary returns as the
+    standby.
+    """
     await stage.submit(ps={"replicas": 1, "standby": {"mode": "Warm"}})
     await stage.bring_up(standbys=1)
     stage.begun()
@@ -77,7 +79,7 @@ async def take_over(stage: Stage) -> None:
 
 
 async def queue(stage: Stage) -> None:
-    """A job waits in a queue, is admitted, comes up, and succeeds: its quota is back."""
+    """A job waits in a queue, is admitted, starts and succeeds; its quota is returned."""
     await stage.stop_queue("Hold")
     stage.begun()
     await stage.submit(queue=True)
@@ -90,7 +92,7 @@ async def queue(stage: Stage) -> None:
 
 
 async def evict(stage: Stage) -> None:
-    """A running job is evicted, and admitted again once its quota is back."""
+    """A running job is evicted, and admitted again once its quota is returned."""
     await stage.submit(queue=True)
     await stage.bring_up()
     stage.begun()
@@ -103,7 +105,7 @@ async def evict(stage: Stage) -> None:
 
 
 async def slice_(stage: Stage) -> None:
-    """One worker becomes two by a slice, and then one again, whose quota is back."""
+    """One worker becomes two by a workload slice, and then one again, whose quota is returned."""
     await stage.submit(queue=True)
     await stage.bring_up()
     stage.begun()
