@@ -1,6 +1,6 @@
-"""A real API server for tests: the one named by KUBECONFIG and PSTRAINING_CONTEXT, or the local cluster if it is up.
+"""A real API server for tests: the one that KUBECONFIG and PSTRAINING_CONTEXT name, or the local cluster if it is up.
 
-Every test has a namespace of its own; operators run as processes of their own, behind a proxy that sees what they send.
+Every test has its own namespace. Operators run as separate processes, behind a proxy that records their requests.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> dict[str, str]:
-    """The environment that names the cluster and the context; no other is ever used."""
+    """Return the environment that names the cluster and the context; no other cluster is ever used."""
     path, context = os.environ.get(KUBECONFIG), os.environ.get(CONTEXT)
     if path:
         if not context:
@@ -62,7 +62,7 @@ def cluster() -> dict[str, str]:
 
 @asynccontextmanager
 async def _namespace(cluster: dict[str, str]) -> AsyncIterator[tuple[KubeClient, str]]:
-    """A client, with the CRD in place, and a fresh namespace."""
+    """Create a client and a new namespace, with the CRD installed."""
     client = KubeClient(await load_configuration(cluster))
     try:
         await _apply_crd(client)
@@ -78,33 +78,33 @@ async def _namespace(cluster: dict[str, str]) -> AsyncIterator[tuple[KubeClient,
 
 @pytest_asyncio.fixture
 async def place(cluster: dict[str, str]) -> AsyncIterator[tuple[KubeClient, str]]:
-    """A client and a fresh namespace."""
+    """Return a client and a new namespace."""
     async with _namespace(cluster) as found:
         yield found
 
 
 @pytest.fixture
 def client(place: tuple[KubeClient, str]) -> KubeClient:
-    """Our client."""
+    """Return the product's client."""
     return place[0]
 
 
 @pytest.fixture
 def namespace(place: tuple[KubeClient, str]) -> str:
-    """A fresh namespace."""
+    """Return a new namespace."""
     return place[1]
 
 
 @pytest_asyncio.fixture
 async def proxy(client: KubeClient) -> AsyncIterator[ApiProxy]:
-    """A proxy for operators."""
+    """Return a proxy for operators."""
     async with serving(client.configuration) as made:
         yield made
 
 
 @dataclass
 class OperatorProcess:
-    """One operator."""
+    """One operator's process."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -112,15 +112,15 @@ class OperatorProcess:
     metrics: int
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log so far."""
+        """Return the lines of its log so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def messages(self) -> list[str]:
-        """The messages of its log so far."""
+        """Return the messages of its log so far."""
         return [str(line["message"]) for line in self.lines()]
 
     async def ready(self, limit: float = 20.0) -> None:
-        """Wait until it is ready."""
+        """Wait until the operator is ready."""
         await eventually(lambda: self.answers("readyz"), limit, self)
 
     async def answers(self, path: str) -> bool:
@@ -129,22 +129,22 @@ class OperatorProcess:
         return status == 200
 
     async def metric(self, name: str) -> float:
-        """The sum of a metric's samples."""
+        """Return the sum of a metric's samples."""
         _, text = await self._get(self.metrics, "metrics")
         values = [line.split()[-1] for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
         return sum(float(value) for value in values)
 
     async def passes(self) -> float:
-        """How many passes it has made."""
+        """Return the number of its passes so far."""
         return await self.metric("pstraining_reconcile_seconds_count")
 
     async def stop(self, limit: float = 10.0) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return await self.ended(limit)
 
     async def ended(self, limit: float = 10.0) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for its end, and return the exit status."""
         return await asyncio.to_thread(self.process.wait, limit)
 
     async def _get(self, port: int, path: str) -> tuple[int, str]:
@@ -167,7 +167,7 @@ class Operators:
     started: list[OperatorProcess] = field(default_factory=list)
 
     def start(self, name: str = "operator-0", module: str = STAND_IN, **settings: str) -> OperatorProcess:
-        """Start one for the test's namespace, behind the proxy."""
+        """Start an operator for the test's namespace, behind the proxy."""
         health, metrics = free_port(), free_port()
         env = {
             "PATH": os.environ.get("PATH", ""),
@@ -192,7 +192,7 @@ class Operators:
 
 @pytest.fixture(scope="session")
 def alone(cluster: dict[str, str]) -> None:
-    """No other operator looks after every namespace: two would undo each other's work."""
+    """Demand that no other operator handles all namespaces, because two operators would revert each other's writes."""
 
     async def look() -> None:
         async with _namespace(cluster) as (client, name):
@@ -206,7 +206,7 @@ def alone(cluster: dict[str, str]) -> None:
 
 @pytest.fixture
 def operators(alone: None, namespace: str, proxy: ApiProxy, tmp_path: Path) -> Iterator[Operators]:
-    """Starts operators, and ends those that are left."""
+    """Start operators, and end those that are left."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(proxy.kubeconfig()))
     made = Operators(namespace, tmp_path, kubeconfig)
@@ -218,7 +218,7 @@ def operators(alone: None, namespace: str, proxy: ApiProxy, tmp_path: Path) -> I
 
 
 async def eventually(condition: Any, limit: float = 10.0, operator: OperatorProcess | None = None) -> None:
-    """Wait until an async condition holds."""
+    """Wait until an asynchronous condition holds."""
     end = asyncio.get_running_loop().time() + limit
     while not await condition():
         if asyncio.get_running_loop().time() > end:

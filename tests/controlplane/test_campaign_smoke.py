@@ -1,4 +1,4 @@
-"""A dozen plans of the campaign, one of each kind; `make campaign` runs all of them."""
+"""A dozen plans of the campaign, one of each kind; `make campaign` runs all plans."""
 
 from tests.campaign.judging import Judge
 

@@ -1,4 +1,4 @@
-"""Gangs against a real API server: what the operator writes, and what it does where PodGroups are not known yet."""
+"""Gangs against a real API server: the operator's writes, also while PodGroups are not an installed kind yet."""
 
 import subprocess
 import sys
@@ -34,14 +34,14 @@ VOLCANO: dict[str, Any] = {
         "versions": [{"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": ANYTHING}}],
     },
 }
-"""Volcano's own is not to be had here: its names, and a schema that takes anything."""
+"""Volcano itself is not available here: a CRD with its names, and a schema that accepts everything."""
 GANGS = {"SchedulerPlugins": Kind.POD_GROUP, "Volcano": Kind.VOLCANO_POD_GROUP}
 AGAIN = 25
-"""Seconds within which the operator tries again what was not known; it waits 10."""
+"""Seconds within which the operator retries an unknown kind; it waits 10."""
 
 
 def scheduler_plugins() -> dict[str, Any]:
-    """The CRD as scheduler-plugins has it."""
+    """Return the CRD of scheduler-plugins."""
     command = [sys.executable, "-m", "localcluster", "tool", "scheduler-plugins"]
     folder = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     file = Path(folder) / "bases" / "scheduling.x-k8s.io_podgroups.yaml"
@@ -66,7 +66,7 @@ async def remove(client: KubeClient, name: str) -> None:
 
 @pytest_asyncio.fixture(params=GANGS)
 async def gang(request: pytest.FixtureRequest, client: KubeClient) -> AsyncIterator[str]:
-    """A scheduler whose CRD is not installed, and is gone again afterwards."""
+    """Return a scheduler whose CRD is not installed, and is deleted after the test."""
     name = definition(request.param)["metadata"]["name"]
     await remove(client, name)
     yield request.param
@@ -107,7 +107,7 @@ async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
         return {s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST"}
 
     async def reported() -> bool:
-        return "events" in asked()  # it follows the condition
+        return "events" in asked()  # follows the condition
 
     await eventually(reported, 20, operator)
     assert asked() == {"podgroups", "events"}, "nothing of it is made that could not run"

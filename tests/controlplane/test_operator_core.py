@@ -1,4 +1,4 @@
-"""The operator as it is shipped, against a real API server: core's decisions meet real validation and defaults."""
+"""The shipped operator against a real API server, whose validation and defaults its decisions must satisfy."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ API = {"configmaps": "api/v1", "services": "api/v1", "jobs": "apis/batch/v1"}
 
 
 def idle_job(**container: Any) -> dict[str, Any]:
-    """A job whose pods can never be scheduled, so that no kubelet has a say."""
+    """Create a job whose pods can never be scheduled, so that no kubelet changes them."""
     made = job("digits")
     template = made["spec"]["worker"]["template"] = {
         "spec": {
@@ -55,7 +55,7 @@ async def test_a_restart_writes_nothing(
     first = operators.start(module=REAL)
     await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job())
     await eventually(lambda: created(client, namespace), 20, first)
-    # An unschedulable pod is told after a moment.
+    # The operator reports an unschedulable pod after a moment.
     await asyncio.sleep(6)
     await quiet(first)
     assert set(await children(client, namespace)) >= {"statefulsets/digits-ps", "deployments/digits-worker-0"}

@@ -1,6 +1,6 @@
-"""The operator's process against a real API server: what it sends, when it acts, how it starts, ends and fails.
+"""The operator's process against a real API server: its requests, its passes, its start, its end and its failures.
 
-The decisions are a stand-in's (tests/support/fakekube_decisions.py): one ConfigMap and one Deployment a job.
+Simple decisions replace the real ones (tests/support/fakekube_decisions.py): one ConfigMap and one Deployment per job.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def running(client: KubeClient, namespace: str, operator: OperatorProcess,
 
 
 async def quiet(operator: OperatorProcess, seconds: float = 1.0) -> float:
-    """Wait until no pass was made for a while; the number of passes so far."""
+    """Wait for a time without a pass; return the number of passes so far."""
     while True:
         before = await operator.passes()
         await asyncio.sleep(seconds)
@@ -71,7 +71,7 @@ async def test_a_job_gets_its_children_a_status_and_events(
         ("POST", "configmaps"),
         ("PATCH", f"{names.PLURAL}/one/status"),
     ]
-    # A second status when the children are seen, an event for each phase, and nothing else: kopf writes nothing.
+    # A second status once the children are seen, an event for each phase, and no other write, also by kopf.
     assert sorted(wrote[3:]) == [("PATCH", f"{names.PLURAL}/one/status"), ("POST", "events"), ("POST", "events")]
     stored = await client.get(Kind.PS_TRAINING_JOB, namespace, "one")
     assert "finalizers" not in stored["metadata"]
@@ -96,7 +96,7 @@ async def test_a_restart_makes_one_pass_per_job_and_no_write(
     assert await first.stop() == 0
     before = await versions(client, namespace, *jobs)
     proxy.seen.clear()
-    # The last kind is listed long after the first: nobody may act on what is known until then.
+    # The last kind is listed long after the first; no pass may use an incomplete cache.
     proxy.delay = lambda path, query: 2.0 if path.endswith("/deployments") and "watch" not in query else 0.0
     second = operators.start()
     await eventually(lambda: _made(second, len(jobs)), 20, second)
@@ -152,7 +152,7 @@ async def test_an_existing_foreign_object_is_kept_and_its_name_retried(
     await quiet(operator)
     assert (await client.get(Kind.CONFIG_MAP, namespace, "one"))["data"] == {"theirs": "1"}
     assert await phase(client, namespace, "one") == "Pending"
-    # Its status and three tries in the first second would be a loop; one or two passes see the conflict.
+    # A status and three attempts in the first second would be a loop; one or two passes see the conflict.
     assert len([s for s in proxy.writes() if s.path.endswith("/configmaps")]) <= 3
 
 
@@ -175,7 +175,7 @@ async def test_a_deletion_during_an_outage_is_noticed(
     held.set()
     await eventually(lambda: _there(client, namespace, Kind.CONFIG_MAP, "kept"), 20, operator)
     await quiet(operator)
-    # A child's watch may be back before the job's: then a child is created in vain, and collected. Never twice.
+    # A child's watch may resume before the job's; then a child is created in vain and collected, but never twice.
     assert len([s for s in proxy.writes() if s.path.endswith("/deployments")]) <= 1
     assert await operator.metric("pstraining_jobs") == 1
     await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), 20, operator)

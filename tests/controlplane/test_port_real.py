@@ -1,4 +1,4 @@
-"""The port's contract against a real API server."""
+"""The port's contract on a real API server."""
 
 import pytest
 

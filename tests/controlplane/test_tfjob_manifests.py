@@ -1,4 +1,4 @@
-"""Every manifest of the table of TFJob's features on a real API server: taken with its children, or refused."""
+"""Every manifest of the table of TFJob's features on a real API server is accepted with its children, or rejected."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,19 +19,19 @@ from tests.tfjob.table import Case
 
 @pytest.fixture
 def kube(cluster: dict[str, str], client: KubeClient) -> Kube:
-    """A client beside the one that has put the CRD in place."""
+    """Return a synchronous client, after the other client has installed the CRD."""
     return Kube(Target(*cluster.values()))
 
 
 def posted(kube: Kube, namespace: str, body: dict[str, Any]) -> None:
-    """Create an object, strictly, but only as if."""
+    """Create an object by a dry run with strict validation."""
     path = kube.path(body["kind"], namespace)
     metadata = {**body["metadata"], "namespace": namespace}
     kube.request("POST", path + "?dryRun=All&fieldValidation=Strict", {**body, "metadata": metadata})
 
 
 def children(case: Case) -> Iterator[dict[str, Any]]:
-    """All that the operator would create."""
+    """Return all children that the operator would create."""
     job = typed(case)
     yield from desired_state.children(job, LauncherMap("launcher"), builders.LAUNCHER)
     for role, wanted in (("chief", job.spec.chief.enabled), ("evaluator", job.spec.evaluator.enabled)):
