@@ -1,4 +1,4 @@
-"""Pods and parameter servers that end with their test."""
+"""Pods and parameter servers, stopped at the end of each test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ def cleanup() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def ps(cleanup: ExitStack) -> FakePs:
-    """A PS that is down."""
+    """Return a PS that does not run yet."""
     fake = FakePs()
     cleanup.enter_context(closing(fake))
     return fake
@@ -26,7 +26,7 @@ def ps(cleanup: ExitStack) -> FakePs:
 
 @pytest.fixture
 def pod(tmp_path: Path, cleanup: ExitStack) -> Callable[..., Pod]:
-    """Make a pod: pod("chief", {"ps": [...]}, CONSTANT_OF_THE_LAUNCHER=value, VARIABLE_OF_ITS_ENVIRONMENT="value")."""
+    """Create pods: pod("chief", {"ps": [...]}, CONSTANT_OF_THE_LAUNCHER=value, VARIABLE_OF_ITS_ENVIRONMENT="value")."""
 
     def make(kind: str, cluster: dict[str, list[str]], index: int = 0, **settings: Any) -> Pod:
         constants = {name: value for name, value in settings.items() if is_constant(name)}

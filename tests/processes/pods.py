@@ -1,4 +1,4 @@
-"""Pods without a cluster: the launcher as a process on this machine, and parameter servers that obey the test."""
+"""Pods without a cluster: the launcher as a process of this machine, and parameter servers that the test controls."""
 
 import contextlib
 import http.client
@@ -22,7 +22,7 @@ from tests.support.ports import free_neighbours
 
 T = TypeVar("T")
 LAUNCH_FILE = Path(pstraining.launcher.__file__).with_name("launch.py")
-# Sets the constants that a pod never changes, then does what `python3 launch.py` does.
+# Sets constants of the launcher that a pod never changes, and then acts as `python3 launch.py`.
 DRIVER = """
 import json, os, sys
 import launch
@@ -30,7 +30,7 @@ for name, value in json.loads(os.environ["TEST_CONSTANTS"]).items():
     setattr(next(m for m in (launch, launch.contract, launch.probe) if hasattr(m, name)), name, value)
 sys.exit(launch.main(sys.argv[1:], os.environ))
 """
-# A program that waits to be told how to end: it notes each start, then obeys the file "order" in its folder.
+# A program that records each start, and then obeys the order to end in the file "order" of its folder.
 PUPPET = """
 import os, signal, sys, time
 folder = sys.argv[1]
@@ -58,7 +58,7 @@ def is_constant(name: str) -> bool:
 
 
 def eventually(condition: Callable[[], T], seconds: float = 60) -> T:
-    """Wait until the condition holds: its value."""
+    """Wait until the condition holds; return its value."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -67,13 +67,13 @@ def eventually(condition: Callable[[], T], seconds: float = 60) -> T:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that a reader sees either not at all or whole."""
+    """Write a file atomically, so that a reader sees all of it or none."""
     path.with_name(path.name + ".new").write_text(text)
     path.with_name(path.name + ".new").replace(path)
 
 
 class Pod:
-    """One launcher process in a folder of its own."""
+    """One launcher process in its own folder."""
 
     def __init__(self, folder: Path, kind: str, cluster: Mapping[str, list[str]], index: int = 0, **env: str) -> None:
         self.folder, self.run_dir = folder, folder / "run"
@@ -100,7 +100,7 @@ class Pod:
         write_whole(self.folder / "cluster.json", json.dumps({"job": "digits", "cluster": cluster, **further}))
 
     def start(self, *command: str) -> "Pod":
-        """Start the container (again)."""
+        """Start the container, or restart it."""
         env = {**self.env, "TEST_CONSTANTS": json.dumps(self.constants)}
         with (self.folder / "log").open("ab") as log:
             launcher = [*self.prefix, self.python, str(self.folder / "driver.py"), "--", *command]
@@ -109,7 +109,7 @@ class Pod:
 
     @property
     def pid(self) -> int:
-        """The launcher's process id."""
+        """Return the launcher's process id."""
         assert self.process is not None
         return self.process.pid
 
@@ -118,34 +118,34 @@ class Pod:
         os.kill(self.pid, number)
 
     def wait(self, seconds: float = 60) -> int:
-        """The container's exit code."""
+        """Wait for the end of the container; return its exit code."""
         assert self.process is not None
         return self.process.wait(seconds)
 
     def runs(self) -> bool:
-        """Whether the launcher still runs."""
+        """Whether the launcher runs."""
         assert self.process is not None
         return self.process.poll() is None
 
     def log(self) -> str:
-        """What the launcher and the program have written."""
+        """Return the output of the launcher and the program."""
         return (self.folder / "log").read_text(errors="replace")
 
     def starts(self) -> list[list[str]]:
-        """The puppet's starts: process id, time, TF_CONFIG."""
+        """Return the program's starts: process id, time, TF_CONFIG."""
         path = self.folder / "starts"
         return [line.split(" ", 2) for line in path.read_text().splitlines()] if path.exists() else []
 
     def started(self, times: int = 1) -> int:
-        """Wait until the puppet has started so often: its process id."""
+        """Wait until the program has started this many times; return its process id."""
         return int(eventually(lambda: self.starts()[times - 1 : times])[0][0])
 
     def order(self, code: int) -> None:
-        """Tell the puppet to end: with a code, or (negative) by a signal."""
+        """Order the program to end, with an exit code or, if it is negative, by a signal."""
         write_whole(self.folder / "order", str(code))
 
     def close(self) -> None:
-        """Stop remaining processes and their children: a killed launcher ends none of them."""
+        """Stop the remaining processes and their children; a killed launcher ends none of them."""
         if self.process is not None and self.runs():
             below = list(descendants(self.pid))
             self.process.kill()
@@ -160,7 +160,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 
 
 class FakePs:
-    """A PS that is what the test says: TensorFlow's port open or not, a launcher that answers or not."""
+    """A PS in the state that the test sets: TensorFlow's port open or closed, its launcher answering or silent."""
 
     def __init__(self) -> None:
         self.port = free_neighbours()
@@ -170,12 +170,12 @@ class FakePs:
         self.layout: int | None = None
         self.in_sync = False
         self.answers = threading.Event()
-        """Its launcher is silent until this is set."""
+        """Set while its launcher answers."""
         self.answers.set()
         self._servers: dict[int, socketserver.BaseServer] = {}
 
     def up(self, boot_id: str = "boot-1", *, launcher: bool = True, tensorflow: bool = True) -> "FakePs":
-        """Start answering."""
+        """Open the ports."""
         self.boot_id = boot_id
         if launcher:
             self._serve(self.port + 1, ThreadingHTTPServer, self._status_handler())
@@ -219,7 +219,7 @@ class FakePs:
 
 
 def get(port: int, path: str, *, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, dict[str, Any]]:
-    """One request to a launcher's status port: the code and the body; 0 when it does not answer."""
+    """Send a request to a launcher's status port; return the code and the body, and 0 without a response."""
     connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
         connection.request(method, path)
@@ -233,12 +233,12 @@ def get(port: int, path: str, *, method: str = "GET", host: str = "127.0.0.1") -
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, or adopted."""
+    """Return the processes that a process has started or adopted."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """All processes below one."""
+    """Return all descendants of a process."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for child in children(pid):
             yield from descendants(child)
@@ -246,7 +246,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -255,7 +255,7 @@ def is_alive(pid: int) -> bool:
 
 @contextlib.contextmanager
 def closing(*things: Pod | FakePs) -> Iterator[None]:
-    """Stop pods and PSs at the end."""
+    """Stop pods and PSs at the end of the block."""
     try:
         yield
     finally:

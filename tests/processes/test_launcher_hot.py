@@ -1,4 +1,4 @@
-"""The launcher with hot standbys: a member is a task, is kept running, and is ready while it is in sync."""
+"""The launcher with hot standbys: each member is a task, is kept running, and is ready while it is in sync."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MakePod = Callable[..., Pod]
 
 
 class Member:
-    """The standby of shard 1 of 2, as a pod; its primary obeys the test."""
+    """The standby of shard 1 of 2, as a pod; the test controls its primary."""
 
     def __init__(self, make: MakePod) -> None:
         self.port, self.primary = free_neighbours(), FakePs()
@@ -111,7 +111,9 @@ def test_a_program_starts_with_one_member_of_each_shard(pod: MakePod) -> None:
 
 
 def test_a_program_does_not_wait_for_optional_members(pod: MakePod) -> None:
-    """It runs while one of them has not answered yet; who answers a little later is there as well."""
+    """A program does not wait for optional members: it starts before one of them answers, and a member that answers
+    later is used as well.
+    """
     mute, *others = servers = [FakePs() for _ in range(4)]
     with closing(*servers):
         worker = pod("worker", {"worker": ["w:2222"], "ps": [ps.address for ps in servers]})

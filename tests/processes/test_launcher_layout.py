@@ -1,6 +1,7 @@
-"""The launcher when the number of parameter servers changes, as real processes: containers stay, processes start again.
+"""The launcher, as real processes, when the number of parameter servers changes: containers stay, and processes
+restart.
 
-Each of these tests is red without its mechanism: the wait of a new server, the end of a server or program for another
+Each of these tests fails without its mechanism: the wait of a new server, the end of a server or program for another
 layout, SIGKILL after SIGTERM, and the comparison of layouts before a program starts.
 """
 
@@ -37,12 +38,12 @@ class Server:
         self.pod = make("ps", {"ps": [OTHER]}, 1)
 
     def write(self, servers: int, layout: int, **further: Any) -> None:
-        """The kubelet delivers a map with so many servers."""
+        """Deliver a map with this number of servers, as the kubelet does."""
         addresses = [OTHER, self.address, OTHER][:servers]
         self.pod.write_cluster({"ps": addresses}, term=1, layout=layout, **further)
 
     def status(self, layout: int) -> dict[str, Any]:
-        """Wait until it serves for that layout."""
+        """Wait until the server serves for that layout; return its status."""
 
         def found() -> dict[str, Any]:
             reported = get(self.port + 1, "/v1/status")[1]
@@ -86,7 +87,7 @@ def test_a_server_starts_again_empty_for_another_layout_whoever_owns_its_state(s
     assert server.status(2)["bootId"] != boot
     assert "server of 3" in server.pod.log()
     assert not owned.exists()
-    server.write(2, 3, onChiefRestart=policy)  # the number of servers is the former one, and the layout is not
+    server.write(2, 3, onChiefRestart=policy)  # the number of servers is the former one, but the layout is not
     server.status(3)
 
 
@@ -100,10 +101,10 @@ def test_a_server_that_the_job_no_longer_has_serves_no_more(server: Server) -> N
 
 
 class Member:
-    """A server of the second member of its shards, in a job with hot standbys.
+    """The second member of a shard, as a pod, in a job with hot standbys.
 
     Args:
-        make: makes the pod.
+        make: creates the pod.
         shard: its number.
     """
 
@@ -113,7 +114,7 @@ class Member:
         self.pod = make("ps", {"ps": [OTHER]}, shard, PSTRAINING_MEMBER="1")
 
     def write(self, shards: int, layout: int) -> int:
-        """The kubelet delivers a map with so many shards; return the task that the server has."""
+        """Deliver a map with this number of shards, as the kubelet does; return the server's task."""
         addresses, task = [OTHER] * 2 * shards, self.shard + shards
         if self.shard < shards:
             addresses[task] = self.address
@@ -121,7 +122,7 @@ class Member:
         return task
 
     def task(self) -> int:
-        """The task that the newest server was started as."""
+        """Return the task as which the newest server was started."""
         return int(json.loads(self.pod.starts()[-1][2])["task"]["index"])
 
 
@@ -162,7 +163,7 @@ def worker_of(*fakes: FakePs) -> dict[str, list[str]]:
 
 
 def sizes(pod: Pod) -> list[int]:
-    """The numbers of servers with which the program was started."""
+    """Return the numbers of servers with which the program was started."""
     return [len(json.loads(config)["cluster"]["ps"]) for _, _, config in pod.starts()]
 
 
@@ -225,7 +226,9 @@ os._exit(3)
 
 
 def test_a_program_that_fails_when_the_layout_has_changed_is_started_again(pod: MakePod, ps: FakePs) -> None:
-    """It may fail on servers that are empty by now, before the launcher has looked at the map."""
+    """A program that fails after the layout has changed is restarted: the servers may be empty before the launcher
+    reads the new map.
+    """
     worker = pod("worker", worker_of(ps.up()))
     worker.write_cluster(worker_of(ps), term=1)
     worker.start(sys.executable, "-c", CHANGES_AND_FAILS)

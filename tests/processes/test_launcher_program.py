@@ -1,4 +1,4 @@
-"""The launcher around a training program, as real processes: start, signals, lost PSs, the end."""
+"""The launcher and a training program, as real processes: start, signals, lost PSs, the end."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 from tests.processes.pods import FakePs, Pod, children, eventually, is_alive, write_whole
 
 MakePod = Callable[..., Pod]
-NEVER = 600.0  # a grace that no test waits for
+NEVER = 600.0  # a grace period that no test waits for
 PYTHON = sys.executable
 
 
@@ -269,7 +269,7 @@ def test_a_ps_that_returns_with_another_id_is_a_lost_ps(pod: MakePod, ps: FakePs
     chief.started(2)
     assert f"the program ended with 1 because PS {ps.address} was lost" in chief.log()
     assert len(json.loads(chief.starts()[1][2])["cluster"]["worker"]) == 2  # the map is read again
-    chief.order(1)  # and it is judged by what was noted before the second run
+    chief.order(1)  # and the verdict uses the record from before the second run
     assert chief.wait() == 1
     other.down()
 
@@ -297,14 +297,14 @@ def test_a_ps_that_stays_away_is_a_lost_ps(pod: MakePod, ps: FakePs) -> None:
 
 
 def failed_without_its_ps(pod: MakePod, ps: FakePs) -> Pod:
-    """A chief whose program has failed while its PS was away, and that asks why for as long as it takes."""
+    """Return a chief whose program has failed while its PS was down, and which polls the PS for as long as needed."""
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     chief.start(*chief.puppet)
     chief.started()
     ps.down()
     chief.order(1)
     program = Path(f"/proc/{chief.starts()[0][0]}")
-    eventually(lambda: not program.exists())  # reaped: a signal that arrives before is one at the program's end
+    eventually(lambda: not program.exists())  # reaped: an earlier signal would count as one at the program's end
     return chief
 
 
@@ -328,7 +328,9 @@ def test_a_signal_ends_the_polling(pod: MakePod, ps: FakePs) -> None:
 
 
 def test_a_port_without_a_launcher_is_no_ps(pod: MakePod, ps: FakePs) -> None:
-    """Behind a service mesh every connection succeeds, also one to a server that is not there."""
+    """A port without a launcher is not a PS: behind a service mesh every connection succeeds, also one to a missing
+    server.
+    """
     chief = pod("chief", chief_of(ps.up(launcher=False)), PS_LOSS_GRACE_SECONDS=NEVER)
     chief.start(*chief.puppet)
     eventually(lambda: "its launcher does not answer on port 2223" in chief.log())
@@ -338,7 +340,7 @@ def test_a_port_without_a_launcher_is_no_ps(pod: MakePod, ps: FakePs) -> None:
 
 
 def test_a_program_that_fails_at_once_is_restarted_with_backoff(pod: MakePod, ps: FakePs) -> None:
-    chief = pod("chief", chief_of(ps.up("boot-*")), PS_LOSS_GRACE_SECONDS=NEVER)  # another server at every look
+    chief = pod("chief", chief_of(ps.up("boot-*")), PS_LOSS_GRACE_SECONDS=NEVER)  # another server at every poll
     chief.start("sh", "-c", f"date +%s.%N >> {chief.folder}/times; exit 1")
     eventually((chief.folder / "times").exists)
     times = eventually(lambda: found if len(found := (chief.folder / "times").read_text().split()) >= 5 else [])

@@ -1,4 +1,4 @@
-"""Whether a pod is ready: the launcher reports if the program runs, by its status port."""
+"""A pod's readiness: the launcher's status port reports whether the program runs."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from tests.support.ports import free_port
 
 
 def readiness(port: int) -> tuple[int, str]:
-    """The answer of the launcher's status port: the code of /readyz, and the state."""
+    """Return the response of the launcher's status port: the code of /readyz, and the state."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
             return answer.status, json.load(answer)["state"]

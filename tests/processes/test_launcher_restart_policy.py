@@ -1,4 +1,6 @@
-"""The launcher obeys its role's restartPolicy: what is final does not run again in this pod, which then idles."""
+"""The launcher obeys its role's restartPolicy: after a final end, the program does not run again in this pod, which
+idles.
+"""
 
 import json
 import os
@@ -16,7 +18,7 @@ def chief_of(ps: FakePs) -> dict[str, list[str]]:
 
 
 def idles(pod: Pod) -> bool:
-    """The container, started again, runs nothing, and when it is removed its end is not taken for success."""
+    """Demand that the restarted container runs nothing, and that its removal does not count as success."""
     before = len(pod.starts())
     pod.start(*pod.puppet)
     eventually(lambda: "which idles until it is removed" in pod.log())

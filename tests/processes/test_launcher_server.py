@@ -1,4 +1,4 @@
-"""The launcher on a PS, as real processes: the server is kept running, and the status port reports its state."""
+"""The launcher on a PS, as real processes: the server is restarted, and the status port reports its state."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ from tests.processes.pods import FakePs, Pod, eventually, get, is_alive
 from tests.support.ports import free_neighbours
 
 MakePod = Callable[..., Pod]
-# A server that listens once the file "listen" exists, and ends slowly on request.
+# A server that listens once the file "listen" exists, and ends slowly when it is asked to.
 SERVER = """
 import json, os, signal, socket, sys, time
 def stop(*_):
@@ -35,11 +35,11 @@ COMMAND = [sys.executable, "-c", SERVER]
 
 
 UNREAD = {"term": 0, "layout": None}
-"""What a launcher reports whose map has no term."""
+"""The report of a launcher whose map has no term."""
 
 
 class Server:
-    """A PS's pod and its ports."""
+    """A PS's pod with its ports."""
 
     def __init__(self, make: MakePod, **settings: Any) -> None:
         self.port = free_neighbours()
@@ -53,11 +53,11 @@ class Server:
         return get(self.port + 1, path)
 
     def state(self, wanted: str) -> dict[str, Any]:
-        """Wait for a state: the status."""
+        """Wait for a state; return the status."""
         return eventually(lambda: status if (status := self.get()[1]).get("state") == wanted else {})
 
     def process(self, times: int = 1) -> int:
-        """The server's process id at its start of this number."""
+        """Return the process id of the server's start with this number."""
         ids = eventually(
             lambda: [line for line in self.pod.log().splitlines() if line.startswith("server ")][times - 1 :]
         )
@@ -91,7 +91,7 @@ def test_a_killed_server_restarts_in_place_at_once(server: Server) -> None:
     server.listen().pod.start(*COMMAND)
     before, times = server.state("Serving"), []
     (server.pod.run_dir / "in-sync").write_text("1.1")
-    for restarts in (1, 2, 3, 4):  # more often than a crashing server may
+    for restarts in (1, 2, 3, 4):  # more often than a server in a crash loop may
         started = time.monotonic()
         os.kill(server.process(restarts), signal.SIGKILL)
         after = eventually(lambda: now if (now := server.get()[1])["bootId"] != before["bootId"] else {})  # noqa: B023
@@ -100,7 +100,7 @@ def test_a_killed_server_restarts_in_place_at_once(server: Server) -> None:
         assert after["restarts"] == restarts
         assert after["inSync"] is False
         before = after
-    assert min(times) < 1, times  # the best of them: other work on this machine is not the launcher's
+    assert min(times) < 1, times  # the fastest one, because other work on this machine may delay the launcher
     assert "the server ended with 137" in server.pod.log()
 
 
@@ -169,7 +169,7 @@ def test_slow_clients_do_not_delay_others(server: Server) -> None:
     assert time.monotonic() - started < 5
     threads = Path(f"/proc/{server.pod.pid}/task")
     assert len(list(threads.iterdir())) > 50
-    eventually(lambda: len(list(threads.iterdir())) <= 3)  # and all are sent away after a while
+    eventually(lambda: len(list(threads.iterdir())) <= 3)  # and all of them are disconnected after a while
     for client in slow:
         client.close()
     assert "Traceback" not in server.pod.log()

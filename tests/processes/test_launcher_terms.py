@@ -1,4 +1,6 @@
-"""The launcher when a new attempt of the chief starts, as real processes: the servers forget, and the chief waits."""
+"""The launcher when a new attempt of the chief starts, as real processes: the servers restart empty, and the chief
+waits.
+"""
 
 import json
 import sys
@@ -29,15 +31,15 @@ class Server:
     def __init__(self, make: MakePod, policy: str | None, **settings: Any) -> None:
         self.port, self.policy = free_neighbours(), policy
         self.pod = make("ps", {"ps": [f"127.0.0.1:{self.port}"]}, **settings)
-        self.tell(1)
+        self.deliver(1)
         self.pod.start(sys.executable, "-c", SERVER)
 
-    def tell(self, term: int) -> None:
-        """The kubelet brings the map with that term."""
+    def deliver(self, term: int) -> None:
+        """Deliver the map with that term, as the kubelet does."""
         write_map(self.pod, {"ps": [f"127.0.0.1:{self.port}"]}, term, self.policy)
 
     def status(self, term: int) -> dict[str, Any]:
-        """Wait until it serves and has heard of that term."""
+        """Wait until the server serves and has read that term; return its status."""
 
         def found() -> dict[str, Any]:
             reported = get(self.port + 1, "/v1/status")[1]
@@ -47,7 +49,7 @@ class Server:
 
     @property
     def owned(self) -> Path:
-        """What the runtime's chief writes."""
+        """Write the marker of the runtime's chief."""
         return self.pod.run_dir / "runtime-owned"
 
 
@@ -60,10 +62,10 @@ def write_map(pod: Pod, cluster: dict[str, list[str]], term: int, policy: str | 
 def test_a_server_restarts_with_every_attempt(pod: MakePod, policy: str | None, owned: bool) -> None:
     server = Server(pod, policy)
     boots = [server.status(1)["bootId"]]
-    for term in (2, 3, 4):  # more often than a server may crash
+    for term in (2, 3, 4):  # more often than a server in a crash loop may
         if owned:
             server.owned.touch()
-        server.tell(term)
+        server.deliver(term)
         boots.append(server.status(term)["bootId"])
     assert len(set(boots)) == 4
     assert not server.owned.exists(), "it holds nothing"
@@ -77,7 +79,7 @@ def test_a_server_with_runtime_owned_state_keeps_running(pod: MakePod, policy: s
     if owned:
         server.owned.touch()
     for term in (2, 3):
-        server.tell(term)
+        server.deliver(term)
         assert server.status(term)["bootId"] == boot
     assert server.owned.exists() is owned
 
@@ -87,12 +89,12 @@ def test_a_server_that_starts_late_is_not_restarted(pod: MakePod) -> None:
     server.status(1)
     server.pod.kill(9)
     server.pod.wait()
-    server.owned.touch()  # of the container before
-    server.tell(5)
+    server.owned.touch()  # of the previous container
+    server.deliver(5)
     server.pod.start(sys.executable, "-c", SERVER)
     boot = server.status(5)["bootId"]
     assert not server.owned.exists()
-    server.tell(6)
+    server.deliver(6)
     assert server.status(6)["bootId"] != boot
 
 
