@@ -1,6 +1,6 @@
 """Jobs with a queue under random events: no pod exists without quota, no quota is kept without need, and all settles.
 
-Between two writes of the operator anything may happen: Kueue admits or evicts, a user scales, suspends or changes the
+Between two writes of the operator any event may happen: Kueue admits or evicts, a user scales, suspends or changes the
 job, a program ends, the operator crashes.
 """
 
@@ -56,7 +56,7 @@ def end_worker(world: QueuedWorld, draw: random.Random) -> None:
 
 def delete_workload(world: QueuedWorld, draw: random.Random) -> None:
     for workload in world.workloads[: draw.randint(0, 1)]:
-        # It frees the quota of pods that exist or are about to, whatever the operator does.
+        # The user frees the quota of pods that exist or are about to, whatever the operator does.
         if not world.existing() and not any(kind in ("StatefulSet", "Deployment", "Job") for kind, _ in world.children):
             del world.children["Workload", workload["metadata"]["name"]]
 
@@ -88,7 +88,7 @@ def check(world: QueuedWorld, seed: int) -> None:
 
 
 def play(seed: int, *, elastic: bool, events: int = 25) -> QueuedWorld:
-    """Play random events, each followed by a part of what the operator and Kubernetes do."""
+    """Play random events, each followed by a part of the reactions of the operator and Kubernetes."""
     draw = random.Random(seed)
     worker = {"replicas": 4} if elastic else {"replicas": 4, "minReplicas": 2}
     world = queued(worker=worker, successPolicy="AllWorkers")
@@ -108,7 +108,9 @@ def phase_of(world: QueuedWorld) -> str:
 
 
 def settle(world: QueuedWorld, seed: int) -> None:
-    """With quota for all and no suspension the job runs or has ended, and only running pods have quota."""
+    """Demand that with quota and without suspension the job runs or has ended, and that only running pods have
+    quota.
+    """
     world.quota, world.checks = 100, False
     world.pass_checks()
     world.edit({"runPolicy": {"suspend": False}})

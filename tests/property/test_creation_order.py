@@ -1,4 +1,4 @@
-"""Creations of one stage are sent together: the operator may die with any part of them done."""
+"""Creations of one stage are sent together, so the operator may crash after any subset of them."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ SPECS = st.fixed_dictionaries(
 
 
 def interrupted(world: World, random: Any) -> Plan:
-    """One pass that dies somewhere: whole stages are done, and any part of the next one."""
+    """Run one pass that crashes at a random place: earlier stages are complete, and one is done in part."""
     made = world.plan()
     order = list(stages(made.actions))
     whole = random.randint(0, len(order))

@@ -1,4 +1,4 @@
-"""What holds for the gang of every job, in every history."""
+"""Invariants of the gang of every job, in every history."""
 
 from decimal import Decimal
 from typing import Any
@@ -21,7 +21,7 @@ AMOUNTS = st.dictionaries(
 
 @st.composite
 def gangs(draw: st.DrawFn) -> dict[str, Any]:
-    """A job with a gang, as the API server takes it."""
+    """Draw a job with a gang, as the API server accepts it."""
     workers = draw(st.integers(1, 6))
     fewest = draw(st.none() | st.integers(1, workers))
     ps, chief = draw(st.integers(1, 4)), draw(st.booleans())
@@ -49,7 +49,7 @@ def gangs(draw: st.DrawFn) -> dict[str, Any]:
 @THOROUGH
 @given(gangs())
 def test_a_group_can_be_filled_by_what_is_created_for_it(found: dict[str, Any]) -> None:
-    """The pods of the first pass are the group's members, exactly: no more are asked for, and none in their stead."""
+    """The group's members are exactly the pods of the first pass, and it requests exactly their resources."""
     world = World(found)
     world.reconcile()
     group = next(body for (kind, _), body in world.children.items() if kind in map(str, Kind.pod_groups()))
@@ -85,8 +85,10 @@ def test_fewer_members_request_no_more_resources(found: dict[str, Any], workers:
 @THOROUGH
 @given(gangs(), HISTORIES)
 def test_a_running_gang_never_asks_for_more_pods_than_there_are(found: dict[str, Any], history: list[Any]) -> None:
-    """Else a scheduler that counts pods would never place the one that replaces a lost one."""
-    found["spec"]["worker"].pop("minReplicas", None)  # a history scales as it likes
+    """A running gang never requires more pods than exist; a scheduler that counts pods would otherwise never place a
+    lost pod's successor.
+    """
+    found["spec"]["worker"].pop("minReplicas", None)  # a history scales without a limit
     found["spec"]["runPolicy"]["schedulingPolicy"].pop("minAvailable", None)
     world = World(found)
     for step in history:

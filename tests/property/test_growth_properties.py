@@ -1,4 +1,4 @@
-"""Memory that grows, over random courses of a program: never beyond its maximum, never back, and rarely."""
+"""Memory growth over random courses of a program: never beyond its maximum, never downwards, and rarely."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -11,11 +11,11 @@ from tests.support.growing_world import MAXIMUM, MIB, growing, grown, kill, late
 from tests.support.soak_marks import examples
 
 GROW_SHARE, REST, SETTLE = Decimal("0.85"), timedelta(minutes=10), timedelta(seconds=30)
-"""As the page for users has them, and not as the code has."""
+"""The numbers of the users' page, independent of the code."""
 STEP = st.tuples(
-    st.integers(1, 700),  # seconds since the step before
+    st.integers(1, 700),  # seconds since the previous step
     st.integers(0, 5000),  # Mi that the largest pod uses
-    st.sampled_from((0, 1, 50)),  # Mi of growth a second
+    st.sampled_from((0, 1, 50)),  # Mi of growth per second
     st.booleans(),  # whether a process is killed for memory
 )
 

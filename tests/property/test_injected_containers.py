@@ -1,4 +1,4 @@
-"""Admission puts containers of its own into pods, at any place: what is observed of the program stays the same."""
+"""Admission adds containers to pods at any place, and the operator observes the program's container all the same."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ PROXIES = st.lists(
 
 
 def made_by(name: str, role: str, *, annotated: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A job whose templates have one container of that name, and a pod of it."""
+    """Return a job whose templates have one container of that name, and a pod of the job."""
     template = {"spec": {"containers": [{"name": name, "image": "img:1", "command": ["python"]}]}}
     manifest = job(spec={"worker": {"template": template}, "evaluator": {"enabled": True}})
     found = pod(role, term=1 if role in (names.CHIEF, names.EVALUATOR) else 0, state=terminated(3))
@@ -66,7 +66,7 @@ def _around(own: list[dict[str, Any]], others: list[dict[str, Any]], at: int) ->
 
 
 def test_an_injected_container_may_have_the_default_name() -> None:
-    """The annotation names our container, not the container's name."""
+    """An injected container may have the default name, because the annotation names our container."""
     manifest, found = made_by("trainer", names.CHIEF, annotated=True)
     found["spec"]["containers"].insert(0, {"name": names.MAIN_CONTAINER})
     found["status"]["containerStatuses"].insert(0, {"name": names.MAIN_CONTAINER, "state": {"running": {}}})

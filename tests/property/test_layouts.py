@@ -1,7 +1,8 @@
-"""Another number of parameter servers under every event, explored breadth first: what each state must hold.
+"""Changes of the number of parameter servers under every event, explored breadth first, with the invariants of each
+state.
 
-Never are two layouts trained at once, no number of a layout is used twice, and every state leads back to training with
-the servers of the spec. Two mechanisms are switched off in turn, and the exploration finds a history that breaks a job.
+Two layouts are never trained at once, and no number of a layout is used twice. Every state leads back to training with
+the servers of the spec. With either of two mechanisms switched off, the exploration finds a history that breaks a job.
 """
 
 import json
@@ -23,26 +24,26 @@ from tests.support.soak_marks import ALL, THOROUGH
 STATES = 20_000 if THOROUGH else 2_000 if ALL else 200
 """Different states of a job without standbys or a gang that are visited."""
 SETTLED_EVERY = 5
-"""Of so many states, one is followed until nothing changes."""
+"""One of this number of states is followed until nothing changes."""
 Layout = tuple[int, int]
 """The number of a layout, and its number of servers."""
 
 
 @dataclass
 class History:
-    """A job, and what it has trained."""
+    """A job with the record of its training."""
 
     world: World
     events: tuple[str, ...] = ()
     leaders: dict[str, Layout] = field(default_factory=dict)
-    """The layout that each leader's pod was started with, by the pod's name."""
+    """The layout with which each leader's pod was started, by the pod's name."""
     layouts: dict[int, int] = field(default_factory=dict)
     """The number of servers of each layout."""
     served: str = ""
-    """The leader of hot standbys that has last run, and may have trained on since a save."""
+    """The last running leader of hot standbys, which may have continued training since a save."""
 
     def after(self, name: str, event: Callable[[World], object]) -> "History":
-        """The history with another event; this one stays as it is."""
+        """Return the history with another event, without changing this one."""
         world = replace(
             self.world,
             job=copied(self.world.job),
@@ -58,7 +59,7 @@ class History:
         return found
 
     def check(self) -> None:
-        """What must hold after every single event."""
+        """Check the invariants after every event."""
         now, after = layout(self.world), f"after {self.events}"
         leaders = [n for n, p in self.world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
         assert len(leaders) <= 1, f"two leaders {after}"
@@ -76,7 +77,9 @@ class History:
         )
 
     def _note_leaders(self, leaders: list[str]) -> None:
-        """Whoever runs may train on; it leaves nothing that is not saved only if it ends with the evidence of it."""
+        """Record the running leader. It may continue training, so its state counts as saved only if it ends with the
+        exit code of a save.
+        """
         for name in leaders:
             self.served = name
         container = self.world.pods.get(self.served, {}).get("status", {}).get("containerStatuses", [{}])[0]
@@ -84,7 +87,7 @@ class History:
             self.served = ""
 
     def key(self) -> str:
-        """What tells this state from another one; terms and layouts count from the newest."""
+        """Return the key that identifies this state; terms and layouts count from the newest one."""
         world = self.world
         assert world.job is not None
         term, number = world.job["status"]["term"], layout(world)[0]
@@ -100,7 +103,7 @@ class History:
         return json.dumps([spec, ahead, layout(world)[1], jobs, conditions, pods, world.names_of("Service")])
 
     def settle(self) -> None:
-        """Every pod gets a node, and nothing is lost any more: the job trains with the servers of its spec."""
+        """Demand that the job trains with the servers of its spec once every pod has a node and no more are lost."""
         world = self.after("settle", lambda _: None).world
         world.lingering = set()
         for _ in range(30):
@@ -119,7 +122,7 @@ def is_hot(world: World) -> bool:
 
 
 def save(world: World) -> None:
-    """The chief of hot standbys, if it is asked to, saves the whole state and ends."""
+    """Let the chief of hot standbys, if it is asked to, save the whole state and end."""
     found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
     chiefs = [p for n, p in world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
     if "nextLayout" in found and chiefs and "deletionTimestamp" not in chiefs[0]["metadata"]:
@@ -128,30 +131,30 @@ def save(world: World) -> None:
 
 
 def layout(world: World) -> Layout:
-    """The layout of the cluster map."""
+    """Return the layout of the cluster map."""
     found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
     return found.get("layout", 1), len(found["cluster"]["ps"])
 
 
 def task(found: dict[str, Any], term: int) -> tuple[str, str, int]:
-    """The role and index of a pod; of a chief, how many terms ago it was started."""
+    """Return the role and index of a pod; for a chief, the number of terms since its start."""
     labels = found["metadata"]["labels"]
     age = term - int(labels.get(names.LABEL_TERM, term))
     return labels[names.LABEL_ROLE], labels.get(names.LABEL_POD_INDEX) or labels.get(names.LABEL_INDEX, ""), age
 
 
 def newest_server(world: World) -> dict[str, Any]:
-    """The pod of the server with the highest index."""
+    """Return the pod of the server with the highest index."""
     return max((p for n, p in world.pods.items() if "-ps-" in n), key=lambda p: str(p["metadata"]["name"]))
 
 
 def unschedule(world: World) -> None:
-    """The newest server is lost, and the pod that replaces it finds no node."""
+    """Lose the newest server; the pod that replaces it finds no node."""
     newest_server(world)["status"] |= {"phase": "Pending", "containerStatuses": [], "conditions": []}
 
 
 def schedule(world: World) -> None:
-    """Every server gets its node."""
+    """Give every server its node."""
     ready = [{"type": "Ready", "status": "True"}]
     state = {"name": "tensorflow", "image": "img:1", "restartCount": 0, "ready": True, "state": {"running": {}}}
     for found in world.pods.values():
@@ -160,7 +163,7 @@ def schedule(world: World) -> None:
 
 
 def edit(servers: int) -> Callable[[World], None]:
-    """The user wants so many servers."""
+    """Request this number of servers, as a user does."""
 
     def apply(world: World) -> None:
         if world.job is not None and world.job["spec"]["ps"]["replicas"] != servers:
@@ -170,7 +173,7 @@ def edit(servers: int) -> Callable[[World], None]:
 
 
 def die(writes: int) -> Callable[[World], object]:
-    """The operator dies after so many writes of a pass, before it writes the status."""
+    """Crash the operator after this number of writes of a pass, before it writes the status."""
     return lambda world: world.reconcile(stop_after=writes)
 
 
@@ -196,7 +199,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def explore(states: int, spec: dict[str, Any] = JOBS["no standbys"]) -> Iterator[History]:
-    """Yield so many different states of a job, breadth first."""
+    """Yield this number of different states of a job, breadth first."""
     claim = {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}
     common = {"ps": {"replicas": 2}, "checkpoint": claim, "runPolicy": {"backoffLimit": 1000}}
     world = World(job(spec=deep_merge(common, spec)))
@@ -245,7 +248,9 @@ def test_a_number_that_is_used_for_two_layouts_is_found(monkeypatch: pytest.Monk
 
 
 def test_the_step_of_every_small_job() -> None:
-    """Training stops only for servers that run, and the layout is switched only without a leader."""
+    """Every step of a small job stops training only for servers that run, and switches the layout only without a
+    leader.
+    """
     for current, wanted, leader in ((c, w, b) for c in range(1, 6) for w in range(1, 6) for b in (False, True)):
         for running in range(max(0, wanted - current) + 1):
             step = resharding.next_step(current, wanted, running, leader_may_run=leader)

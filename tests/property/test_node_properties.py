@@ -1,4 +1,4 @@
-"""Invariants under any loss and return of nodes, in any order with other events."""
+"""Invariants under every loss and return of nodes, in any order with other events."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,21 +23,21 @@ SPECS = st.fixed_dictionaries(
         "ps": st.sampled_from([{}, {"standby": {"mode": "Warm"}}, {"volumeClaimTemplates": [CLAIM]}]),
         "runPolicy": st.fixed_dictionaries({"backoffLimit": st.just(1000), "forceDeleteVolumes": st.booleans()}),
         "chief": st.fixed_dictionaries({"enabled": st.booleans()}),
-        # A chief with a volume stays on its lost node beside the next one.
+        # A chief with a volume stays on its lost node, beside its successor.
         "checkpoint": st.sampled_from([{"volumeClaimTemplate": CLAIM["spec"]}, {"volume": {"emptyDir": {}}}]),
     }
 )
 
 
 class Watcher:
-    """Looks at every plan and every state."""
+    """Checks every plan and every state."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.primaries: dict[tuple[str, str], str] = {}
 
     def look(self) -> None:
-        """What must hold now."""
+        """Check the invariants of the present state."""
         world = self.world
         if world.job is None:
             return
@@ -88,7 +88,7 @@ def step(world: World, what: tuple[str, str, int, int]) -> None:
 
 
 def tell_late(world: World, code: int) -> None:
-    """Partitioned nodes report the end of replaced pods: it does not change the job's result."""
+    """Let partitioned nodes report the end of replaced pods, which must not change the job's result."""
     assert world.nodes is not None
     assert world.job is not None
     before = (world.job.get("status") or {}).get("phase")
@@ -105,7 +105,7 @@ def tell_late(world: World, code: int) -> None:
 
 
 def is_replaced(world: World, found: dict[str, Any]) -> bool:
-    """Whether a pod that is on its way out is an older attempt, or a worker beside which another one runs."""
+    """Whether a terminating pod is an older attempt, or a worker beside a running successor."""
     labels = found["metadata"]["labels"]
     mine = labels[names.LABEL_ROLE], labels.get(names.LABEL_INDEX)
     others = [p["metadata"]["labels"] for p in world.pods.values() if p is not found]

@@ -1,4 +1,4 @@
-"""What holds for every history of a job: random faults and edits, an operator that dies anywhere, stale retries."""
+"""Invariants of every history of a job: random faults and edits, an operator that crashes anywhere, stale retries."""
 
 import os
 from typing import Any
@@ -38,7 +38,7 @@ STEPS = st.one_of(
 )  # fmt: skip
 HISTORIES = st.lists(STEPS, max_size=12)
 EXAMPLES = int(os.environ.get("PSTRAINING_EXAMPLES", "50" if ALL else "25"))
-"""Histories tried in each test; a soak tries thousands."""
+"""Histories that each test tries; a soak tries thousands."""
 THOROUGH = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
@@ -65,7 +65,7 @@ def play(world: World, step: tuple[str, str, int, int]) -> None:
 
 
 def check(world: World) -> None:
-    """What must hold after every single step."""
+    """Check the invariants after every step."""
     alive = [
         p
         for p in world.pods.values()
@@ -140,7 +140,7 @@ def test_an_end_is_final(spec: dict[str, Any], history: list[Any]) -> None:
 @THOROUGH
 @given(failures=st.integers(0, 5), limit=st.integers(0, 4), watched=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_the_budget_counts_every_failure_exactly_once(failures: int, limit: int, watched: list[bool]) -> None:
-    """A container's restarts are counted also when the operator missed some of them."""
+    """The budget counts every failure exactly once, also restarts of a container that the operator did not observe."""
     world = World(job(spec={"runPolicy": {"backoffLimit": limit}}))
     world.settle()
     for number in range(failures):

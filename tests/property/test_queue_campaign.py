@@ -1,7 +1,7 @@
-"""The operator of a job with a queue dies before and after every write, and the job ends as if it had not.
+"""The operator of a job with a queue crashes before or after every write, and the job ends as without the crash.
 
-`make campaign` does the same on a real API server with Kueue (tests/campaign); here every write of every scenario is
-struck; `make test-all` strikes the next one, too. At no moment do pods exist without quota.
+`make campaign` does the same on a real API server with Kueue (tests/campaign). Here a crash is tried at every write of
+every scenario; `make test-all` also tries a second crash at the next write. At no moment do pods exist without quota.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,24 +19,24 @@ TIMES = ("lastTransitionTime", "resourceVersion", "startTime", "completionTime",
 
 
 class CrashError(Exception):
-    """The operator dies."""
+    """The operator's crash."""
 
 
 @dataclass
 class CrashingWorld(QueuedWorld):
-    """A world whose operator dies at some of its writes."""
+    """A world whose operator crashes at some of its writes."""
 
     strikes: frozenset[int] = frozenset()
-    """The writes, counted from 1, at which it dies."""
+    """The writes, counted from 1, at which the operator crashes."""
     after: bool = False
-    """Whether the write at which it dies has happened."""
+    """Whether it crashes after the write, instead of before it."""
     count: int = 0
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
         try:
             return super().reconcile(stop_after=stop_after)
         except CrashError:
-            self.versions += 1  # the next operator looks again, although nothing has changed
+            self.versions += 1  # the next operator runs a pass, although nothing has changed
             return Plan()
 
     def _write(self, action: Action) -> Outcome:
@@ -183,7 +183,7 @@ def play(scenario: Scenario, strikes: frozenset[int] = frozenset(), *, after: bo
 
 
 def state(world: CrashingWorld) -> dict[str, Any]:
-    """What is left at the end, without what differs from run to run."""
+    """Return the final state, without parts that differ from run to run."""
     assert world.job is not None
     return {
         "status": _plain(world.job["status"]),

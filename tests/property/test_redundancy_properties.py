@@ -20,12 +20,12 @@ INDEX, MEMBER = st.integers(0, SHARDS - 1), st.integers(0, STANDBYS)
 
 
 class Redundancy(RuleBasedStateMachine):
-    """A job with standbys in a world where anything goes wrong at any time."""
+    """A job with standbys in a world with random faults at random times."""
 
     def __init__(self) -> None:
         super().__init__()
         self.primaries: dict[tuple[int, int], str] = {}
-        """Shard and epoch, and who was primary in it."""
+        """The primary of each shard and epoch."""
         self.epochs: dict[int, int] = {}
 
     @initialize(standbys=st.integers(1, STANDBYS))
@@ -40,7 +40,9 @@ class Redundancy(RuleBasedStateMachine):
 
     @rule(index=INDEX, member=MEMBER, ready=st.booleans(), ended=st.booleans())
     def turn(self, index: int, member: int, ready: bool, ended: bool) -> None:
-        """A member stops being ready, because its container ended or for no known reason, or is ready again."""
+        """Let a member lose its readiness, because its container ended or for an unknown reason, or become ready
+        again.
+        """
         found = self.pod(index, member)
         if found is None:
             return
@@ -70,7 +72,7 @@ class Redundancy(RuleBasedStateMachine):
 
     @rule(index=INDEX)
     def disturb(self, index: int) -> None:
-        """Somebody edits a field of the Service that is not the pointer."""
+        """Edit a field of the Service other than the selector of the primary."""
         service = self.world.children.get(("Service", f"digits-ps-{index}"))
         if service is not None:
             service["spec"]["ports"] = []
@@ -78,13 +80,13 @@ class Redundancy(RuleBasedStateMachine):
 
     @rule(after=st.integers(0, 6))
     def die(self, after: int) -> None:
-        """The operator dies between two writes."""
+        """Crash the operator between two writes."""
         self.check(self.world.snapshot(), self.world.plan().actions[:after])
         self.world.reconcile(stop_after=after)
 
     @rule(index=INDEX, spoil=st.booleans(), flips=st.integers(0, 2))
     def act_late(self, index: int, spoil: bool, flips: int) -> None:
-        """A slow operator acts on what it saw, after another one has acted on what happened since."""
+        """Let a slow operator act on an outdated observation, after another one has acted on a newer one."""
         if spoil:
             self.turn(index, self.primary_of(index), ready=False, ended=True)
         else:
@@ -124,7 +126,7 @@ class Redundancy(RuleBasedStateMachine):
         assert not self.world.plan().actions
 
     def check(self, snapshot: Snapshot, actions: Any) -> None:
-        """A take-over comes first, and only for a pod that was ready."""
+        """Demand that a failover is the first action, and that its target was ready."""
         other = False
         for action in actions:
             if not _takes_over(action):

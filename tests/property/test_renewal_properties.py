@@ -1,4 +1,4 @@
-"""Parameter servers with hot standbys are only ended while all are in sync, and all are created again in the end."""
+"""Parameter servers with hot standbys are only ended while all are in sync, and all are recreated in the end."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SIZE, PICK = st.sampled_from(["1Gi", "2Gi", "4Gi"]), st.integers(0, SHARDS * (ST
 
 
 class Renewal(RuleBasedStateMachine):
-    """Servers whose spec changes again and again, and that lose and get the state meanwhile."""
+    """Servers whose spec changes repeatedly, and that lose and receive the state meanwhile."""
 
     @initialize(standbys=st.integers(1, STANDBYS))
     def start(self, standbys: int) -> None:
@@ -39,7 +39,7 @@ class Renewal(RuleBasedStateMachine):
 
     @rule(pick=PICK, ready=st.booleans(), runs=st.booleans())
     def turn(self, pick: int, ready: bool, runs: bool) -> None:
-        """A server is in sync, or has lost the state, or does not even run."""
+        """Let a server be in sync, lose the state, or stop running."""
         found = self.servers()[pick % len(self.servers())]["status"] if self.servers() else {}
         if found:
             state = {"running": {}} if runs or ready else {"waiting": {"reason": "ContainerCreating"}}
@@ -53,7 +53,7 @@ class Renewal(RuleBasedStateMachine):
 
     @rule(after=st.integers(0, 3))
     def die(self, after: int) -> None:
-        """The operator dies between two writes."""
+        """Crash the operator between two writes."""
         self.check(self.world.plan())
         self.world.reconcile(stop_after=after)
 
@@ -68,7 +68,7 @@ class Renewal(RuleBasedStateMachine):
 
     @rule()
     def calm_down(self) -> None:
-        """Every member gets the state again after each loss: in the end all match the spec."""
+        """Let every member receive the state after each loss, until all match the spec."""
         for _ in range(SHARDS * (STANDBYS + 1) + 1):
             self.world.controllers()
             for number in range(len(self.servers())):
@@ -82,7 +82,7 @@ class Renewal(RuleBasedStateMachine):
         assert not self.world.plan().actions
 
     def check(self, made: Plan) -> None:
-        """Whoever runs is only ended while all are in sync, and alone."""
+        """Demand that a running server is only ended while all are in sync, and by itself."""
         ended = [a for a in made.actions if isinstance(a, Delete) and a.kind is Kind.POD]
         there = {p["metadata"]["name"]: p for p in self.servers()}
         states = {n: p["status"]["containerStatuses"][0]["state"] for n, p in there.items()}

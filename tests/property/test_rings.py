@@ -1,9 +1,9 @@
 """Hybrid rounds under random histories: all workers and all servers make every step of the same gradients.
 
-The servers are a model of what `updates.hybrid.server` and `updates.hybrid.two_phase_commit` emit, one compare-and-set
-each, and a ring is a model of what `ring` does: the sum is there for a member once all have put theirs in, unless one
-has left before it took it. Workers interleave at every message, die anywhere, and come back with nothing; what they
-hold is whose gradients it is made of. The arbiter has a standby, and either of them is lost anywhere.
+The servers model the operations of `updates.hybrid.server` and `updates.hybrid.two_phase_commit`, one compare-and-set
+each. The ring models `ring`: a member gets the sum once all have contributed, unless one of them left before. Workers
+interleave at every message, crash anywhere, and return without state; their parameters are represented by the gradients
+that they contain. The arbiter has a standby, and either of them is lost anywhere.
 """
 
 import random
@@ -20,7 +20,7 @@ from tests.support.soak_marks import examples
 
 WORKERS, SERVERS, STEPS = 4, 2, 5
 Gradient = tuple[int, int]
-"""A worker, and a number that no other gradient has."""
+"""A worker, and a unique number."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Circle:
 
 @dataclass
 class Worker:
-    """What a process holds; the history stands for its dense parameters."""
+    """A process's state; the history stands for its dense parameters."""
 
     index: int
     history: list[frozenset[Gradient]] | None = None
@@ -70,7 +70,7 @@ class Worker:
 class Cluster:
     servers: list[Server] = field(default_factory=lambda: [Server() for _ in range(SERVERS)])
     standby: Server = field(default_factory=Server)
-    """The arbiter's; its attempt is that of its last step."""
+    """The state of the arbiter's standby; its attempt is that of its last step."""
     prepared: bool = False
     roster: int = 0
     members: int = 0
@@ -116,7 +116,7 @@ class Cluster:
         return True
 
     def seal(self, step: int, attempt: int) -> frozenset[Gradient] | None:
-        """What the standby is sent."""
+        """Send the standby the step's inputs."""
         arbiter = self.servers[0]
         if (arbiter.step, arbiter.attempt) != (step, attempt) or not self.closed:
             return None
@@ -124,7 +124,7 @@ class Cluster:
         return frozenset(arbiter.pushed.values())
 
     def decide(self, step: int, attempt: int, made: frozenset[Gradient]) -> bool:
-        """The standby makes the step of what it was sent."""
+        """Let the standby apply the step whose inputs it has."""
         if self.standby.step == step:
             self.standby.history.append(made)
             self.standby.step, self.standby.attempt = step + 1, attempt
@@ -139,7 +139,9 @@ class Cluster:
         return server.step == step + 1
 
     def lose(self, *, arbiter: bool) -> None:
-        """The arbiter or its standby: a chief lets the others make what is decided, and everything else is void."""
+        """Lose the arbiter or its standby: the chief lets the other servers apply the decided step, and everything else
+        is void.
+        """
         first, following = self.servers[0], self.servers[0].attempt + 1
         if arbiter:
             self.made_in = self.standby.attempt
@@ -160,7 +162,7 @@ class Cluster:
             me.left, me.ring = me.ring, None
 
     def restore(self) -> None:
-        """The chief puts what is saved on all servers: here the beginning."""
+        """Restore the saved state on all servers, which here is the initial one."""
         self.restores += 1
         number = self.servers[0].attempt + 1
         self.servers = [Server(attempt=number) for _ in range(SERVERS)]
@@ -173,7 +175,7 @@ class Cluster:
 
 
 class Rules:
-    """What workers do; a test switches one off."""
+    """The rules of workers; a test switches one off."""
 
     delivers_early = False
     trusts_any_attempt = False
@@ -182,7 +184,7 @@ class Rules:
 
 
 def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
-    """A worker's program; every yield is a place where others act, or where it dies."""
+    """Run a worker's program; at every yield other processes act, or it crashes."""
     gradient: Gradient | None = None
     while True:
         if me.roster != cluster.roster:
@@ -191,7 +193,7 @@ def process(cluster: Cluster, me: Worker):  # type: ignore[no-untyped-def]
         observation, session = cluster.look(), cluster.session
         yield
         if session != cluster.session:
-            continue  # it is rejected
+            continue  # the worker is rejected
         if me.ring is not None and cluster.circles[me.ring].broken:
             cluster.leave(me)
         action = protocol.next_action(observation, me.standing)
@@ -267,7 +269,7 @@ def _join(cluster: Cluster, me: Worker, observation: HybridObservation):  # type
     steps = [circle.met[w] for w in order]
     if observation.arbiter.step == 0 and all(step != 0 for step in steps):
         if me.history is None:
-            me.history = []  # the servers have the beginning
+            me.history = []  # the servers have the initial state
     elif (way := protocol.broadcast_plan(steps, observation.arbiter.step)) is not None and me.history is None:
         source = cluster.workers.get(order[way.source])
         if circle.broken or source is None or source.history is None or len(source.history) != observation.arbiter.step:
@@ -291,7 +293,7 @@ def _sum(cluster: Cluster, me: Worker, gradient: Gradient):  # type: ignore[no-u
             cluster.leave(me)
             return
     yield
-    if circle.broken or me.ring is None:  # the last bytes have not come
+    if circle.broken or me.ring is None:  # the last bytes are missing
         cluster.leave(me)
         return
     me.held, me.sum = number, frozenset(circle.put.values())
@@ -301,10 +303,10 @@ def _sum(cluster: Cluster, me: Worker, gradient: Gradient):  # type: ignore[no-u
 
 
 def run(seed: int, deaths: float, losses: float = 0.0) -> Cluster:
-    """Interleave workers at random until the steps are made.
+    """Interleave workers at random until the steps are applied.
 
     Raises:
-        AssertionError: two hold different parameters of one step, or it does not end.
+        AssertionError: two processes hold different parameters of one step, or the run does not end.
     """
     draw = random.Random(seed)
     cluster = Cluster()
@@ -354,7 +356,7 @@ def run(seed: int, deaths: float, losses: float = 0.0) -> Cluster:
 
 
 def _suspect(cluster: Cluster, index: int) -> None:
-    """Its neighbours leave the rings that it is part of, and others are formed without it."""
+    """Let a worker's neighbours leave its rings; other rings are formed without it."""
     cluster.ready &= ~(1 << index)
     for circle in cluster.circles.values():
         circle.broken |= bool(circle.members >> index & 1)
@@ -365,7 +367,7 @@ def _can_settle(cluster: Cluster, worker: Worker) -> bool:
 
 
 def _compare(cluster: Cluster) -> None:
-    """All parameters of one step, wherever they are, are made of the same gradients."""
+    """Demand that all parameters of one step, on any process, contain the same gradients."""
     histories = [server.history for server in cluster.servers]
     histories += [worker.history for worker in cluster.workers.values() if worker.history is not None]
     for history in histories:

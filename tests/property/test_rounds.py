@@ -1,7 +1,7 @@
 """Rounds under random histories: a gradient is part of a step on all servers or on none, and every round ends.
 
-The servers are a model of what `updates.synchronous.server` emits, one compare-and-set each; workers interleave at
-every message, die between two servers, fall silent, and come back.
+The servers model the operations of `updates.synchronous.server`, one compare-and-set each. Workers interleave at every
+message, crash between two servers, become silent, and return.
 """
 
 import random
@@ -33,7 +33,7 @@ class Server:
     admitted: int = 0
     closed: bool = False
     history: list[int] = field(default_factory=list)
-    """Whose gradients each step was made of."""
+    """The workers whose gradients each step contains."""
 
     def clear(self) -> None:
         self.pushed = self.admitted = 0
@@ -47,7 +47,7 @@ class Server:
 
 @dataclass
 class Cluster:
-    """The servers, and the workers that they know."""
+    """The servers, and the workers that are registered with them."""
 
     backups: int
     servers: list[Server] = field(default_factory=lambda: [Server() for _ in range(SERVERS)])
@@ -92,7 +92,7 @@ class Cluster:
 
 
 def worker(cluster: Cluster, index: int, until: int):  # type: ignore[no-untyped-def]
-    """A worker's program; every yield is a place where others act, or where it dies."""
+    """Run a worker's program; at every yield other processes act, or it crashes."""
     while True:
         seen = cluster.look()
         yield
@@ -131,7 +131,7 @@ def _apply(cluster: Cluster, step: int, attempt: int):  # type: ignore[no-untype
 
 
 def run(seed: int, backups: int, deaths: float, *, until: int = 5) -> Cluster:
-    """Interleave workers at random until all that are left have ended."""
+    """Interleave workers at random until all remaining ones have ended."""
     draw = random.Random(seed)
     cluster = Cluster(backups)
     running = {index: worker(cluster, index, until) for index in range(WORKERS)}
@@ -147,7 +147,7 @@ def run(seed: int, backups: int, deaths: float, *, until: int = 5) -> Cluster:
         if draw.random() < deaths:
             del running[index]
             if draw.random() < 0.5:
-                cluster.alive &= ~(1 << index)  # noticed; else it is merely paused, and its next process comes
+                cluster.alive &= ~(1 << index)  # its crash is noticed; otherwise its next process starts after a pause
             else:
                 running[index] = worker(cluster, index, until)
             continue
@@ -177,7 +177,9 @@ def test_all_servers_apply_every_step_from_the_same_gradients(seed: int, backups
 
 
 def test_without_the_arbiters_decision_servers_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same histories, with a server that makes its step as soon as it holds enough: it can be told apart."""
+    """Without the arbiter's decision, servers diverge: in the same histories, each server applies its step as soon as
+    it holds enough gradients.
+    """
 
     def hasty(self: Cluster, number: int, worker_index: int, step: int, attempt: int) -> bool:
         server = self.servers[number]

@@ -1,4 +1,4 @@
-"""Whatever a TFJob holds: each leaf of it is in the PSTrainingJob or named in a note, and what is made can be used."""
+"""For any TFJob, each leaf is in the PSTrainingJob or named in a note, and the converted job is usable."""
 
 import copy
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ NUMBERS = st.sampled_from([1, 2, 0])
 
 @st.composite
 def tfjobs(draw: st.DrawFn) -> dict[str, Any]:
-    """TFJobs of which some templates are equal, and some but for their resources."""
+    """Draw TFJobs of which some templates are equal, and some differ only in their resources."""
     templates: list[Any] = [draw(TEMPLATE)]
     twin = copy.deepcopy(templates[0])
     twin["spec"]["containers"][-1]["resources"] = draw(RESOURCES)
@@ -139,7 +139,7 @@ JUNK: Any = st.sampled_from(
 
 
 def holders(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every mapping and list, with every key or place in it."""
+    """Return every mapping and list, with every key or index in it."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from holders(value[key])
@@ -185,12 +185,12 @@ def test_a_role_with_the_workers_template_gets_the_same_pods_as_with_its_own(job
 
 
 def rendered(manifest: dict[str, Any], role: str) -> dict[str, Any]:
-    """The pod template of a role, without what says nothing and without the variable that hides devices."""
+    """Return the pod template of a role, without empty fields and without the variable that hides devices."""
     stored = {**manifest, "metadata": builders.job(manifest["metadata"]["name"])["metadata"]}
     template = pods.build(PSTrainingJob.model_validate(stored), pods.PodTask(role, 0), LauncherMap("launcher"))
     for container in (*template["spec"]["containers"], *template["spec"].get("initContainers", ())):
         container["env"] = [v for v in container.get("env", ()) if v["name"] != "CUDA_VISIBLE_DEVICES"]
         container["resources"] = {k: v for k, v in container.get("resources", {}).items() if v}
-    # The tasks of the cluster are the same whatever their templates.
+    # The cluster has the same tasks, whatever their templates.
     del template["metadata"]["annotations"][names.ANNOTATION_CLUSTER_HASH]
     return template

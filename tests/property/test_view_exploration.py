@@ -1,7 +1,7 @@
 """View changes of hot standbys, explored: every interleaving of polls, messages, steps and faults up to a bound.
 
-One shard of two members and a worker; chiefs poll all tasks at once. Where members learn, the state is one chunk or
-two, read and received in two events, and the chief may transfer all of it instead. The random histories of
+One shard of two members and a worker; chiefs poll all tasks at once. The state of learners has one chunk or two, which
+are read and received in two events; the chief may transfer the whole state instead. The random histories of
 `test_views` are longer and wider, and are a sample.
 """
 
@@ -18,7 +18,7 @@ from tests.support.view_state import Faults, ForkedError, World
 from tests.support.view_world import Rules, Scope
 
 LIMIT = 5_000_000
-"""States; a bound that has more is not explored whole, and the test fails."""
+"""Maximum number of states; a world with more is not explored completely, and the test fails."""
 SIDES = {"p": 0, "s": 1, "w": 0}
 
 BOUNDS = [
@@ -27,7 +27,7 @@ BOUNDS = [
     (Faults(kills=1, chiefs=2, steps=1), 2),
     (Faults(drains=1, kills=1, steps=1), 3),
 ]
-"""What may go wrong, and how many epochs each chief may use."""
+"""The faults that may occur, and the number of epochs that each chief may use."""
 WIDER = [
     (Faults(kills=1, chiefs=2, steps=1), 3),
     (Faults(kills=1, cuts=1, chiefs=2, steps=1), 2),
@@ -41,7 +41,7 @@ LEARNING = [
     *([(Faults(drains=1, kills=1, steps=1), 3, 1)] if ALL else []),
     *([(Faults(kills=1, chiefs=2, steps=1), 2, 1)] if ALL else []),
 ]
-"""The same, and the number of chunks of the state that a learner receives."""
+"""The same with the number of chunks of a learner's state."""
 LEARNING_WIDER = [
     (Faults(kills=2, steps=2), 4, 1),
     (Faults(kills=1, chiefs=2, steps=1), 3, 1),
@@ -91,19 +91,21 @@ def test_without_a_rule_an_interleaving_loses_an_acknowledged_step(
 
 @in_soak
 def test_with_chunks_of_any_step_an_interleaving_loses_an_acknowledged_step() -> None:
-    """The shortest way: a chunk is read, a step is made on the learner, it takes the chunk, and the source is lost."""
+    """With chunks of any step, an acknowledged step is lost. The shortest history: a chunk is read, a step is applied
+    on the learner, it receives the chunk, and the source is lost.
+    """
     rules, faults = Rules(on_chunk=careless), Faults(kills=2, steps=2)
     with pytest.raises(ForkedError, match="nobody has told") as forked:
         explore(scope(rules, chunk_count=1), scope().start(faults), epochs=3, limit=LIMIT)
     print(forked.value)
 
 
-# A transfer is read on one member and written on another: the write may come late.
+# A transfer is read on one member and written on another, so the write may arrive late.
 
 LATE_TRANSFER = (
     *("kill s", "restart s", "chief 1: sees: Prepare", "prepare -> p", "prepare -> s", "prepare -> w"),
     *("chief 1: sees: TransferState", "transfer -> s is read, and written later"),
-    *("chief 1: sees: TransferState", "transfer -> s"),  # the call was cut, and the chief transfers once more
+    *("chief 1: sees: TransferState", "transfer -> s"),  # the call was cancelled, and the chief transfers once more
     *("chief 1: sees: Accept", "accept -> p", "accept -> s", "accept -> w"),
     *("chief 1: sees: Activate", "activate -> p", "activate -> s", "chief 1: sees: AdmitVoter", "admit -> s"),
     *("worker: begins", "worker: step on s", "worker: acknowledged", "late: write -> s", "kill p"),
@@ -125,7 +127,7 @@ def test_without_the_guard_a_late_transfer_loses_an_acknowledged_step() -> None:
     print(forked.value)
 
 
-# A cluster is cut in two, and the operator, on side 1, sees its part alone: what it may replace there.
+# A partition of the cluster: the operator, on side 1, sees only its part, and replaces only what it may there.
 
 CUT = Faults(chiefs=2, steps=2, replaces=2)
 MOST, FEW, ALL_MEMBERS = ({"p": 0, "s": 1, "w": 0}, {"p": 0, "s": 1, "w": 1}, {"p": 0, "s": 0, "v": 1, "w": 1})

@@ -1,8 +1,9 @@
 """View changes explored under faults that `test_view_exploration` does not have.
 
-Even numbers of voters, chiefs whose process is replaced within their term, calls that arrive twice, mode Async, and
-leases under clocks that are set. Where the way to a loss is long, the exploration begins in the middle of a history.
-Each test of a fault has one beside it with a rule switched off, in which the exploration finds a loss.
+These are even numbers of voters, chiefs whose process is replaced within their term, and calls that arrive twice.
+Further ones are mode Async, and leases under clocks that are changed. If the path to a loss is long, the exploration
+begins in the middle of a history. Beside each test of a fault is one with a rule switched off, in which the exploration
+finds a loss.
 """
 
 from dataclasses import replace
@@ -19,7 +20,7 @@ from tests.support.view_state import Faults, ForkedError, World
 from tests.support.view_world import Rules, Scope
 
 LARGE = 1_200_000
-"""States of a soak: a bound that has more is explored so far, the shortest histories first."""
+"""Maximum number of states of a soak; a larger world is explored up to it, the shortest histories first."""
 SHARD = (("p", "s"),)
 SIDES = {"p": 0, "s": 1, "w": 0, "v": 1}
 ALL_PROMISE = ("Prepare", "prepare -> p", "prepare -> s", "prepare -> w")
@@ -40,7 +41,7 @@ def finds(scope: Scope, world: World, match: str = "acknowledged", epochs: int =
     print(forked.value)
 
 
-# Two and four voters: the network may be cut into halves.
+# Two and four voters: a partition may cut the network into halves.
 
 HALVES = [
     (Faults(cuts=1, chiefs=2, steps=2), 2),
@@ -65,13 +66,13 @@ def test_with_half_as_a_quorum_a_step_is_lost(number: int) -> None:
     finds(found, found.start(Faults(cuts=1, chiefs=2, steps=2)), "is still there")
 
 
-# Two chiefs at once; and a chief whose process is replaced within its term while one of its calls is on its way.
+# Two chiefs at once, and a chief whose process is replaced within its term while one of its calls is on its way.
 
 RESTARTED = (
     *("next chief", *(f"chief 2: {line}" for line in ("sees: " + ALL_PROMISE[0], *ALL_PROMISE[1:], "sees: Accept"))),
     *("chief 1: sees: Superseded", "chief 2: restarts, accept later", "late: accept -> p"),
 )
-"""The first view of chief 2 names p and s, and is accepted by p alone."""
+"""The first view of chief 2 has members p and s, and is accepted only by p."""
 MOST_WITH_CHIEF_2 = {"p": 0, "s": 1, "w": 1}
 
 
@@ -102,13 +103,17 @@ def test_a_restarted_chief_sends_no_second_view_under_a_ballot() -> None:
 
 
 def test_with_two_views_under_a_ballot_a_step_is_lost() -> None:
-    """Members p and w have different views under one number, and the later chief takes the older one."""
+    """With two views under one ballot, a step is lost. Members p and w have different views of one number, and the
+    later chief uses the older one.
+    """
     found = three(Rules(next_action=two_views_of_a_ballot), MOST_WITH_CHIEF_2)
     finds(found, restarted(found, Faults(kills=1, steps=2)), "nobody has told that it is lost", 3)
 
 
 def test_a_chief_sends_no_second_view_while_the_first_ones_fate_is_unknown() -> None:
-    """The first view reaches p alone; the calls to s and w fail, and the network is cut."""
+    """A chief sends no second view while it is unknown whether the first one was accepted. The first view reaches only
+    p; the calls to s and w fail, and the network is cut.
+    """
     found = three(sides=MOST_WITH_CHIEF_2)
     world = play(found, found.start(Faults(kills=1, steps=2, chiefs=2, late=2)), RESTARTED[:-3])
     lines = ("chief 1: sees: Superseded", "accept -> p", "accept -> s later", "accept -> w later")
@@ -146,7 +151,7 @@ def test_without_a_fence_on_the_second_write_a_step_is_lost() -> None:
     finds(found, world, "nobody has told that it is lost", 3)
 
 
-# Mode Async: no rounds, each update reaches the members of its view one after the other.
+# Mode Async: no rounds; each update reaches the members of its view in sequence.
 
 UPDATES = [
     (Faults(kills=1, steps=2), 2),
@@ -166,7 +171,9 @@ def test_no_acknowledged_update_is_lost_in_async(faults: Faults, epochs: int) ->
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_no_update_is_applied_while_state_is_transferred_in_async(is_on: bool) -> None:
-    """Member p applies an update after s has received p's state, and both are in sync then."""
+    """In Async, no update is applied while state is transferred. Otherwise p applies an update after s has received p's
+    state, and both count as in sync.
+    """
     found = asynchronous() if is_on else asynchronous(on_prepare=lenient)
     world = play(found, found.start(Faults(kills=1)), ("kill s", "sees: Prepare", "prepare -> p", "prepare -> w"))
     world = play(found, world, ("sees: Accept", "accept -> p", "accept -> w", "sees: Activate", "activate -> p"))
@@ -178,7 +185,7 @@ def test_no_update_is_applied_while_state_is_transferred_in_async(is_on: bool) -
         finds(found, world, epochs=3)
 
 
-# Leases: member p alone is in sync, and is cut off with its chief. The operator replaces it after a while.
+# Leases: only member p is in sync, and is cut off with its chief. The operator replaces it after a while.
 
 CUT_OFF = (
     *("kill s", "restart s", "sees: Prepare", "prepare -> p", "prepare -> s", "prepare -> w"),
@@ -201,19 +208,24 @@ def leased(faults: Faults, jumps: tuple[int, ...] = (), **rule: object) -> tuple
             (LEASE,),
             marks=in_all(
                 "tests/property/test_view_faults.py::test_a_member_that_is_cut_off_stops_before_it_is_replaced"
-            ),  # its clock is set
+            ),  # its clock is changed
         ),
         *([(Faults(jumps=1), (1 - LEASE,)), (Faults(jumps=2, kills=1, cuts=1), (LEASE, -1))] if THOROUGH else []),
     ],
 )
 def test_a_member_that_is_cut_off_stops_before_it_is_replaced(faults: Faults, jumps: tuple[int, ...]) -> None:
-    """Its clock may be set forward, or back by less than there is between a lease and Kubernetes' patience."""
+    """A member that is cut off stops before it is replaced.
+
+    Its clock may be changed forward, or back by less than the difference between a lease and Kubernetes' timeout.
+    """
     explored(*leased(faults, jumps))
 
 
 @in_soak
 def test_a_member_whose_clock_is_set_back_too_far_does_not_stop_in_time() -> None:
-    """See what is not guaranteed in decision 0013."""
+    """A member whose clock is changed too far back does not stop in time; decision 0013 lists this as not
+    guaranteed.
+    """
     finds(*leased(Faults(jumps=1), (-GRACE,)), "is acknowledged under")
 
 

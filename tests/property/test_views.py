@@ -1,6 +1,6 @@
 """View changes of hot standbys: no acknowledged step is lost, whichever process crashes, is cut off, or acts too late.
 
-Histories are drawn at random; a failure names its seed, and is found again by it.
+Histories are random; a failure names its seed, with which it can be repeated.
 """
 
 import random
@@ -19,11 +19,13 @@ from tests.support.view_world import Rules, Scope
 
 WALKS = 300 if ALL else 150
 ENOUGH = 500
-"""Walks in which a rule that is switched off has to be missed."""
+"""Number of walks within which a switched-off rule must lead to a loss."""
 
 
 def scope(drawn: random.Random, kind: type[Voters] = Voters) -> Scope:
-    """One shard or two of two members, one to three workers, anybody on either side of the network; members learn."""
+    """Draw one or two shards of two members, one to three workers, and the side of each on the network; members can be
+    learners.
+    """
     shards = (("p", "s"),) if drawn.random() < 0.7 else (("p", "s"), ("q", "t"))
     voters = kind(shards, tuple(f"w{index}" for index in range(drawn.choice([1, 2, 3]))))
     return Scope(voters, {task: drawn.choice([0, 1]) for task in voters.tasks}, chunk_count=drawn.choice([0, 1, 3]))
@@ -41,7 +43,7 @@ def test_no_acknowledged_step_is_lost_and_training_resumes_in_the_end() -> None:
     for seed in range(WALKS):
         found, world = history(seed)
         acknowledged += len(world.acknowledged)
-        assert _goes_on(found, world), f"seed {seed}"
+        assert _makes_progress(found, world), f"seed {seed}"
     assert acknowledged > WALKS, "steps were made meanwhile"
 
 
@@ -54,8 +56,8 @@ def test_without_majorities_an_acknowledged_step_is_lost() -> None:
         all_of_them()
 
 
-def _goes_on(found: Scope, world: World) -> bool:
-    """Whether the newest chief brings a step about, once nothing more goes wrong."""
+def _makes_progress(found: Scope, world: World) -> bool:
+    """Whether the newest chief completes a step once no more faults occur."""
     calm = replace(world, is_cut=False, late=(), steps=(), faults=Faults(chiefs=len(world.chiefs), steps=1000))
     drawn, actors = random.Random(0), {"restart": 1.0, "worker": 0.2, f"chief {len(world.chiefs)}": 1.0}
     for _ in range(1500):
@@ -68,7 +70,7 @@ def _goes_on(found: Scope, world: World) -> bool:
 
 
 def played(found: Scope, world: World, *script: str) -> World:
-    """What comes of events one after the other, each the first whose actor and words contain those of a line."""
+    """Play events in sequence, each the first whose actor and words contain those of a line; return the world."""
     for line in script:
         events = list(found.events(world))
         hits = [
@@ -79,8 +81,8 @@ def played(found: Scope, world: World, *script: str) -> World:
     return world
 
 
-def looking(chief: str, *acts: str) -> list[str]:
-    """A chief that looks, decides for each of these, and carries it out."""
+def polling(chief: str, *acts: str) -> list[str]:
+    """Return the lines of a chief that polls before each of these actions."""
     lines = []
     for act in acts:
         kind, *targets = act.split()
@@ -89,7 +91,7 @@ def looking(chief: str, *acts: str) -> list[str]:
 
 
 def small(rules: Rules, chunk_count: int = 0) -> tuple[Scope, World]:
-    """One shard, one worker; chiefs see everything at once."""
+    """Return a scope of one shard and one worker, in which chiefs poll all tasks at once."""
     found = Scope(
         Voters((("p", "s"),), ("w",)), {"p": 1, "s": 0, "w": 0}, rules, polls_at_once=True, chunk_count=chunk_count
     )
@@ -101,15 +103,15 @@ STEP = ["worker: begins", "worker: acknowledged"]
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_a_promise_is_not_withdrawn(is_on: bool) -> None:
-    """A chief that stood still while the next one took over."""
+    """A promise is not withdrawn by a chief that was paused while the next one took its place."""
     found, world = small(Rules() if is_on else Rules(on_prepare=forgetful))
     world = played(found, world, "kill: p", "chief 1 ... sees: Prepare", "next chief")
-    world = played(found, world, *looking("chief 2", "Prepare s w", "Accept s w", "Activate s"), *STEP)
+    world = played(found, world, *polling("chief 2", "Prepare s w", "Accept s w", "Activate s"), *STEP)
     world = played(found, world, "chief 1 ... prepare -> s", "chief 1 ... prepare -> w")
     if is_on:
         played(found, world, "chief 1 ... sees: Superseded")
         return
-    world = played(found, world, *looking("chief 1", "Accept s w", "Activate s"))
+    world = played(found, world, *polling("chief 1", "Accept s w", "Activate s"))
     with pytest.raises(ForkedError, match="is still there"):
         played(found, world, *STEP)
 
@@ -117,14 +119,14 @@ def test_a_promise_is_not_withdrawn(is_on: bool) -> None:
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_no_step_is_applied_during_a_whole_state_transfer(is_on: bool) -> None:
     found, world = small(Rules() if is_on else Rules(on_prepare=lenient))
-    world = played(found, world, "kill: s", *looking("chief 1", "Prepare p w", "Accept p w", "Activate p"), *STEP)
+    world = played(found, world, "kill: s", *polling("chief 1", "Prepare p w", "Accept p w", "Activate p"), *STEP)
     world = played(
-        found, world, "restart: s", *looking("chief 1", "Activate", "AdmitVoter s", "Prepare p s w", "TransferState s")
+        found, world, "restart: s", *polling("chief 1", "Activate", "AdmitVoter s", "Prepare p s w", "TransferState s")
     )
     with pytest.raises(AssertionError, match="cannot happen now") if is_on else nullcontext():
         world = played(found, world, *STEP)
-    world = played(found, world, *looking("chief 1", "Accept p s w", "Activate p s"), "kill: p")
-    world = played(found, world, *looking("chief 1", "Prepare s w", "Accept s w", "Activate s"))
+    world = played(found, world, *polling("chief 1", "Accept p s w", "Activate p s"), "kill: p")
+    world = played(found, world, *polling("chief 1", "Prepare s w", "Accept s w", "Activate s"))
     with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
         played(found, world, *STEP)
 
@@ -132,7 +134,7 @@ def test_no_step_is_applied_during_a_whole_state_transfer(is_on: bool) -> None:
 LEARNS = [
     "kill: p",
     "restart: p",
-    *looking("chief 1", "Prepare p s w"),
+    *polling("chief 1", "Prepare p s w"),
     *("sees: Accept ... learners=(Process", "accept -> p", "accept -> s", "accept -> w"),
     *(
         "sees: Activate",
@@ -144,7 +146,7 @@ LEARNS = [
         "reads a chunk for p",
     ),
 ]
-"""It comes back, and a chunk for it is on its way."""
+"""Member s returns, and a chunk for it is on its way."""
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
@@ -152,31 +154,35 @@ def test_a_chunk_is_accepted_only_at_its_own_step(is_on: bool) -> None:
     found, world = small(Rules() if is_on else Rules(on_chunk=careless), chunk_count=1)
     world = played(found, world, *LEARNS, "worker: begins", "step on p", "acknowledged", "chunk -> p")
     world = played(
-        found, world, *looking("chief 1", "Prepare p s w", "TransferState p", "Accept p s w", "Activate p s"), "kill: s"
+        found, world, *polling("chief 1", "Prepare p s w", "TransferState p", "Accept p s w", "Activate p s"), "kill: s"
     )
-    world = played(found, world, *looking("chief 1", "Prepare p w", "Accept p w", "Activate p"))
+    world = played(found, world, *polling("chief 1", "Prepare p w", "Accept p w", "Activate p"))
     with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
         played(found, world, *STEP)
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_chunks_count_only_under_the_previous_view(is_on: bool) -> None:
-    """A learner applied a step that no other member applied, and the others applied another one without it."""
+    """Chunks count only under the previous view. Otherwise a learner has applied a step that no other member has, and
+    the others have applied another one without it.
+    """
     found, world = small(Rules() if is_on else Rules(on_transfer_finish=credulous), chunk_count=1)
     world = played(found, world, *LEARNS, "chunk -> p", "worker: begins", "step on p", "worker: dies", "cut")
-    world = played(found, world, *looking("chief 1", "Prepare s w", "Accept s w", "Activate s"))
+    world = played(found, world, *polling("chief 1", "Prepare s w", "Accept s w", "Activate s"))
     world = played(found, world, "begins under Ballot(term=1, epoch=3) on side 0", STEP[1], "heal")
     world = played(
-        found, world, *looking("chief 1", "Prepare p s w", "TransferState p", "Accept p s w", "Activate p s"), "kill: s"
+        found, world, *polling("chief 1", "Prepare p s w", "TransferState p", "Accept p s w", "Activate p s"), "kill: s"
     )
-    world = played(found, world, *looking("chief 1", "Prepare p w", "Accept p w", "Activate p"))
+    world = played(found, world, *polling("chief 1", "Prepare p w", "Accept p w", "Activate p"))
     with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
         played(found, world, *STEP)
 
 
 @pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
 def test_a_vote_is_given_only_after_a_second_poll(is_on: bool) -> None:
-    """A chief looked at a majority before the next one took over, and at a process that has forgotten that after it."""
+    """A vote is given only after a second poll. A chief polls a majority before its successor does, and afterwards a
+    process that has lost its memory of the successor.
+    """
 
     def hasty(
         own: Ballot, voters: Voters, observation: Observation, *, voteless_before: Any, **reported: Any
@@ -198,13 +204,13 @@ def test_a_vote_is_given_only_after_a_second_poll(is_on: bool) -> None:
 
     world = played(found, world, *looks(1), "next chief", "cut")
     for act in ("Prepare s w1 w2", "Accept s w1 w2", "Activate s"):
-        world = played(found, world, *looks(2), *looking("chief 2", act))
+        world = played(found, world, *looks(2), *polling("chief 2", act))
     world = played(found, world, "begins under Ballot(term=2 ... on side 1", STEP[1], "kill: w2", "restart: w2", "heal")
     if is_on:
         played(found, world, "chief 1 ... sees: Activate", *looks(1), "chief 1 ... sees: Superseded")
         return
-    world = played(found, world, *looking("chief 1", "AdmitVoter w2"), "next chief")
+    world = played(found, world, *polling("chief 1", "AdmitVoter w2"), "next chief")
     for act in ("Prepare p w0 w2", "Accept p w0 w2", "Activate p"):
-        world = played(found, world, "cut", *looks(3), "heal", *looking("chief 3", act))
+        world = played(found, world, "cut", *looks(3), "heal", *polling("chief 3", act))
     with pytest.raises(ForkedError, match="is still there"):
         played(found, world, "begins under Ballot(term=3", STEP[1])

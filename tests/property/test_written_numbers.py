@@ -1,4 +1,4 @@
-"""Anybody may write labels and annotations: a pass never raises for what one of them holds."""
+"""Users may write any labels and annotations: a pass never raises because of their values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ SPECS: tuple[dict[str, Any], ...] = (
 
 
 def written(world: World) -> dict[str, list[dict[str, Any]]]:
-    """Every label and annotation of ours that a pass may read, with the mappings that hold it."""
+    """Yield every label and annotation of this project that a pass may read, with the mappings that hold it."""
     assert world.job is not None
     world.job["metadata"]["annotations"] = {names.ANNOTATION_TAKEOVER: "0@0"}
     objects = (world.job, *world.children.values(), *world.pods.values())
