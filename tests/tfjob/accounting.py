@@ -1,4 +1,4 @@
-"""Where each leaf of a TFJob went: into the PSTrainingJob, or into a note."""
+"""The destination of each leaf of a TFJob: the PSTrainingJob, or a note."""
 
 import re
 from collections import Counter
@@ -9,15 +9,15 @@ from pstraining.cli.tfjob.job import Conversion
 from pstraining.cli.tfjob.source import cleaned, join
 
 REFUSED = "refuses the job"
-"""What the API server says; such a note is found when all is done, and names no field that was dropped."""
+"""Notes with messages of the API server. They are found at the end, and name no dropped field."""
 KEPT = re.compile(f"{REFUSED}|Kubernetes refuses it|is kept|selects no pod|excludes no pod")
-"""What notes say of values that are there all the same."""
+"""Words of notes about values that are kept."""
 
 Leaf = tuple[str, Any]
 
 
 def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
-    """Scalars and empty containers with their paths, as notes write them."""
+    """Return scalars and empty containers with their paths, as notes write them."""
     if isinstance(value, dict) and value:
         for name, below in value.items():
             yield from leaves(below, join(path, name))
@@ -29,7 +29,7 @@ def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
 
 
 def wild(path: str) -> str:
-    """A path without places in lists: what stands before an item may be gone."""
+    """Return a path without indices in lists, because preceding items may be missing."""
     return re.sub(r"\[\d+\]", "[]", path)
 
 
@@ -37,7 +37,7 @@ ROLES = {"ps": "ps", "worker": "worker", "chief": "chief", "master": "chief", "e
 
 
 def counterparts(path: str, value: Any, spec: dict[str, Any]) -> list[list[Leaf]]:
-    """Where a leaf of a TFJob may be: any of these, all leaves of each."""
+    """Return the possible destinations of a leaf of a TFJob: any of these, with all leaves of each."""
     if path == "apiVersion" or path == "kind" or (path, value) == ("spec.successPolicy", ""):
         return [[]]
     if path.endswith("unPolicy.cleanPodPolicy"):
@@ -62,9 +62,9 @@ def counterparts(path: str, value: Any, spec: dict[str, Any]) -> list[list[Leaf]
 
 
 def unaccounted(job: dict[str, Any], made: Conversion) -> list[Leaf]:
-    """The leaves that are neither in what was made nor in a note."""
+    """Return the leaves that are neither in the converted job nor in a note."""
     spec = (made.manifest or {})["spec"]
-    # What is told of a role or a template as a whole, or found when all is done, names none of its leaves.
+    # Notes about a whole role or template, and those of the final check, name none of its leaves.
     whole = re.compile(r"spec\.tfReplicaSpecs\.\w+(\.template)?")
     gone = [n.path for n in made.notes if "replicas: 0" in n.message]
     named = [n.path for n in made.notes if not (whole.fullmatch(n.path) or KEPT.search(n.message))] + gone
@@ -82,7 +82,7 @@ def unaccounted(job: dict[str, Any], made: Conversion) -> list[Leaf]:
 
 
 def device_of(job: dict[str, Any], path: str) -> str:
-    """The name of the environment variable that the path lies in; those that hide devices are set by the operator."""
+    """Return the name of the environment variable at the path; the operator sets those that hide devices."""
     found = re.fullmatch(r"spec\.tfReplicaSpecs\.(\w+)\.template\.spec\.containers\[(\d+)\]\.env\[(\d+)\]\..*", path)
     if not found or found[1].lower() == "worker":
         return ""

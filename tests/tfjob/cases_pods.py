@@ -1,4 +1,4 @@
-"""What a pod template may hold."""
+"""Cases about the contents of pod templates."""
 
 from tests.tfjob.table import API, GUIDE, TYPES, Case, Sees
 

@@ -1,4 +1,4 @@
-"""Manifests that the API server refuses, in words that name the field."""
+"""Cases of manifests that the API server rejects with the field's name."""
 
 from tests.tfjob.table import API, GUIDE, TYPES, Case
 

@@ -1,4 +1,4 @@
-"""What follows a failure."""
+"""Cases about the reaction to a failure."""
 
 from tests.tfjob.table import API, TYPES, Case, DeletePod, Exit, Sees, tasks
 

@@ -1,4 +1,4 @@
-"""Roles, TF_CONFIG and whose success is the job's."""
+"""Cases about roles, TF_CONFIG, and the task whose success is the job's."""
 
 from tests.tfjob.table import GUIDE, TYPES, Case, DeletePod, Exit, Sees, tasks
 

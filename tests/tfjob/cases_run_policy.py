@@ -1,4 +1,4 @@
-"""How a job as a whole is run and ended."""
+"""Cases about the run policy and the end of a job as a whole."""
 
 from tests.tfjob.table import API, GUIDE, Case, DeletePod, Exit, Later, Scale, Sees, Suspend, tasks
 

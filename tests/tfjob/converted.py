@@ -1,7 +1,7 @@
-"""TFJobs as users have them, each with the PSTrainingJob that `kubectl pstraining convert` makes of it beside it.
+"""TFJobs as users have them, each beside its conversion by `kubectl pstraining convert`.
 
-`make generate` writes what is expected anew; whoever runs it reads the difference. What is made of them is held to the
-API server's rules, played in the simulated world, and, where it says `real`, on real kubelets.
+`make generate` rewrites the expected files; review their difference. The converted jobs must satisfy the API server's
+rules. They are played in the simulated world, and on real kubelets where an example is marked `real`.
 """
 
 from dataclasses import dataclass
@@ -22,42 +22,42 @@ EXPECTED = FOLDER / "expected"
 
 @dataclass(frozen=True)
 class Example:
-    """One TFJob."""
+    """A TFJob with its expected conversion."""
 
     name: str
-    """Of the file, and of the job unless the example is about that."""
+    """The name of the file, and of the job unless the example is about the name."""
     play: tuple[Step, ...] = ()
-    """What TFJob documents for it; empty where there is no job that could run."""
+    """TFJob's documented behavior; empty if no job could run."""
     complete: bool = True
-    """Everything of it has a counterpart."""
+    """Whether every part has a counterpart."""
     refused: str = ""
-    """The API server refuses what is made of it in these words, until somebody has done what a note says."""
+    """The message with which the API server rejects the converted job, until a note's advice is followed."""
     real: bool = False
-    """Played on real kubelets, too."""
+    """Whether it is also played on real kubelets."""
     quick: bool = False
-    """So also without THOROUGH."""
+    """Whether it is also played on real kubelets without THOROUGH."""
 
     @property
     def path(self) -> Path:
-        """The TFJob's file."""
+        """Return the path of the TFJob's file."""
         return FOLDER / "tfjobs" / f"{self.name}.yaml"
 
     @property
     def expected(self) -> Path:
-        """The file of what is made of it."""
+        """Return the path of the expected conversion."""
         return EXPECTED / f"{self.name}.yaml"
 
     def document(self) -> Document:
-        """The TFJob."""
+        """Return the parsed document of the TFJob."""
         (found,) = documents([str(self.path)])
         return found
 
     def tfjob(self) -> dict[str, Any]:
-        """The TFJob."""
+        """Return the TFJob."""
         return self.document().body
 
     def conversion(self) -> Conversion:
-        """What becomes of it, made once: several tests look at it."""
+        """Return the conversion, which is computed once for several tests."""
         return self._conversion
 
     @cached_property
@@ -65,7 +65,7 @@ class Example:
         return converted(self.tfjob())
 
     def case(self) -> Case:
-        """What is expected, as a case to be played."""
+        """Return the expected behavior as a case that can be played."""
         job = yaml.safe_load(self.expected.read_text(encoding="utf-8"))["metadata"]["name"]
         assert job == self.name
         return Case(job, "", "", "", "", play=self.play, folder=EXPECTED)
@@ -89,7 +89,7 @@ EXAMPLES = (
         "summaries",
         (
             Sees("Running", ready={"chief": 1, "ps": 1, "worker": 2}),
-            Exit("worker-0", 1),  # a parameter server's program is begun again in its container, and not counted
+            Exit("worker-0", 1),  # a parameter server's program is restarted in its container, without being counted
             Sees("Running", restarts={"worker": 1}, ready={"worker": 2}),
             Exit("chief-0", 0),
             Sees("Succeeded", "ChiefSucceeded", pods=tasks("chief-0")),
@@ -240,10 +240,10 @@ EXAMPLES = (
 
 
 def expected_text(example: Example) -> str:
-    """What the file of expectations of an example must hold."""
+    """Return the content of an example's expected file."""
     return as_yaml([convert_document(example.document())])
 
 
 def expected_files() -> dict[Path, str]:
-    """What each file of expectations must hold."""
+    """Return the content of each expected file."""
     return {example.expected: expected_text(example) for example in EXAMPLES}

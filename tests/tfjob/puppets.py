@@ -1,4 +1,4 @@
-"""Plays a case on a real cluster: the case's own manifest, with a puppet as every role's program."""
+"""Plays a case on a real cluster: the case's own manifest, with a scripted program for every role."""
 
 import json
 import time
@@ -12,12 +12,12 @@ from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, S
 
 STARTED_S, SEEN_S = 300, 150
 HOLDS_S = 3
-"""What stays at a job's end is looked at for so long: at first everything is still there."""
+"""Seconds for which the objects that remain at a job's end are observed, because at first all of them exist."""
 CLAIM = "checkpoints"
 
 
 class Played:
-    """One case, one job."""
+    """The job of one case."""
 
     def __init__(self, kube: Kube, namespace: str, folder: Path, case: Case) -> None:
         self.kube, self.namespace, self.case = kube, namespace, case
@@ -27,7 +27,7 @@ class Played:
         self.puppet = Puppet(kube, namespace, case.name, orders)
 
     def play(self) -> None:
-        """Play the case, and fail where it does not go as it says."""
+        """Play the case, and fail at the first difference from its expectations."""
         suspended = self.case.manifest()["spec"].get("runPolicy", {}).get("suspend", False)
         if not suspended and not isinstance(self.case.play[0], Later):
             wait_for(lambda: all(map(self.puppet.runs, all_tasks(self.case))), "every program runs", STARTED_S)
@@ -62,7 +62,7 @@ class Played:
                 if ps is not None:
                     self._edit({"ps": {"replicas": ps}})
             case Later():
-                """What is to be seen then is waited for."""
+                """Wait until the expected state is observed."""
 
     def _edit(self, spec: dict[str, Any]) -> None:
         self.kube.merge("PSTrainingJob", self.namespace, self.case.name, {"spec": spec})
@@ -84,7 +84,7 @@ class Played:
             time.sleep(0.2)
 
     def _as_it_is(self) -> str:
-        """The job's status and its pods', for whoever reads that a case went wrong."""
+        """Return the status of the job and of its pods, for the message of a failure."""
         pods = {
             pod["metadata"]["name"]: (
                 pod["metadata"].get("deletionTimestamp", ""),
@@ -118,5 +118,5 @@ def _folder(path: Path) -> Path:
 
 
 def claim(kube: Kube, namespace: str, folder: Path) -> None:
-    """The claim that manifests with checkpoints name."""
+    """Return the claim in manifests with checkpoints."""
     share(kube, namespace, CLAIM, _folder(folder / f"{namespace}-{CLAIM}"))

@@ -16,7 +16,7 @@ from tests.tfjob.table import Case, DeletePod, Exit, Later, Scale, Sees, Step, S
 
 
 def stored(case: Case, name: str = "digits") -> dict[str, Any]:
-    """The case's job as the API server would hold it; the world knows pods of one name alone."""
+    """Return the case's job as the API server would store it; the simulated world only has pods of one job name."""
     manifest = case.manifest()
     held = builders.job(name)
     held["metadata"] = {**manifest["metadata"], **held["metadata"]}
@@ -24,7 +24,7 @@ def stored(case: Case, name: str = "digits") -> dict[str, Any]:
 
 
 def play(case: Case) -> None:
-    """Play the case, and fail where it does not go as it says."""
+    """Play the case, and fail at the first difference from its expectations."""
     world = World(stored(case))
     world.settle()
     for number, step in enumerate(case.play):
@@ -33,7 +33,7 @@ def play(case: Case) -> None:
 
 
 def tasks_with_pods(world: World) -> set[str]:
-    """The tasks that have a pod."""
+    """Return the tasks that have a pod."""
     found = set()
     for pod in world.pods.values():
         labels = pod["metadata"]["labels"]
@@ -62,12 +62,12 @@ def _take(world: World, step: Step) -> list[str]:
 
 
 def typed(case: Case) -> PSTrainingJob:
-    """The job under its own name."""
+    """Return the job under its own name."""
     return builders.typed(stored(case, case.name))
 
 
 def templates(case: Case) -> dict[str, dict[str, Any]]:
-    """One pod template of each role that the job has, as it is rendered."""
+    """Return one rendered pod template of each role that the job has."""
     job = typed(case)
     found = {
         "ps": workloads.build_parameter_servers(job, LauncherMap("launcher"))["spec"]["template"],
@@ -80,12 +80,12 @@ def templates(case: Case) -> dict[str, dict[str, Any]]:
 
 
 def training_container(template: Mapping[str, Any]) -> dict[str, Any]:
-    """The wrapped container."""
+    """Return the training container."""
     return pods.main_container(dict(template["spec"]))
 
 
 def tf_config(case: Case, task: str) -> dict[str, Any]:
-    """What a task's program finds in TF_CONFIG, by the launcher's own reading of the cluster map."""
+    """Return a task's TF_CONFIG, as the launcher computes it from the cluster map."""
     role, index = split(task)
     text = cluster_map.document(typed(case))
     found = program_env({}, read_cluster(text, "the map", role, index), role, index)["TF_CONFIG"]
@@ -94,7 +94,7 @@ def tf_config(case: Case, task: str) -> dict[str, Any]:
 
 
 def all_tasks(case: Case) -> list[str]:
-    """Every task of the job."""
+    """Return every task of the job."""
     spec = typed(case).spec
     found = [f"ps-{i}" for i in range(spec.ps.replicas)] + [f"worker-{i}" for i in range(spec.worker.replicas)]
     return found + ["chief-0"] * spec.chief.enabled + ["evaluator-0"] * spec.evaluator.enabled

@@ -1,7 +1,8 @@
-"""What a TFJob user expects: one case a feature, with a manifest, what the programs do, and what follows.
+"""The expectations of a TFJob user: one case per feature, with a manifest, the programs' behavior, and the result.
 
-The same case is held up to the planner in a simulated world, to a real API server (its manifest is taken, or refused
-in words), and, where it says `real`, played by puppet programs on real kubelets. docs/reference/tfjob.md is made of it.
+A case is checked against the planner in a simulated world and against a real API server, which accepts or rejects its
+manifest. If it is marked `real`, scripted programs play it on real kubelets. docs/reference/tfjob.md is generated from
+the cases.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ GUIDE = "TFJob guide"
 
 @dataclass(frozen=True)
 class Exit:
-    """A task's program ends, and says so in its last line."""
+    """A task's program ends, with a message in its last line."""
 
     task: str
     code: int
@@ -29,7 +30,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Somebody deletes a task's pod."""
+    """A user deletes a task's pod."""
 
     task: str
 
@@ -43,7 +44,7 @@ class Suspend:
 
 @dataclass(frozen=True)
 class Scale:
-    """The user asks for other numbers of replicas."""
+    """The user requests other numbers of replicas."""
 
     workers: int | None = None
     ps: int | None = None
@@ -51,35 +52,35 @@ class Scale:
 
 @dataclass(frozen=True)
 class Later:
-    """Time goes by."""
+    """Time passes."""
 
     seconds: int
 
 
 @dataclass(frozen=True)
 class Sees:
-    """What shows then; what is not named is not looked at."""
+    """The expected state; parts that are not given are not checked."""
 
     phase: str = ""
     reason: str = ""
-    """Of the condition that has the phase's name."""
+    """The reason of the condition that has the phase's name."""
     says: tuple[str, ...] = ()
     """Parts of that condition's message."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     failed: str = ""
-    """The replica that failed the job."""
+    """The replica whose failure failed the job."""
     restarts: Mapping[str, int] = field(default_factory=dict)
     succeeded: Mapping[str, int] = field(default_factory=dict)
     ready: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
-    """How often a task's program was started; only puppets tell."""
+    """The number of starts of each task's program; only real pods report it."""
     term: int | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Of a replica, as role/index: what counts against its budget."""
+    """The failures of a replica, as role/index, that count against its budget."""
     pods: frozenset[str] | None = None
     """The tasks that have a pod."""
     gone: bool = False
-    """The job is deleted."""
+    """Whether the job is deleted."""
 
 
 Step = Exit | DeletePod | Suspend | Scale | Later | Sees
@@ -90,58 +91,58 @@ class Case:
     """One feature of TFJob."""
 
     name: str
-    """Of the job, and of its manifest's file."""
+    """The name of the job, and of its manifest's file."""
     feature: str
     tfjob: str
-    """What TFJob documents."""
+    """The documented behavior of TFJob."""
     source: str
-    """Where; #n is an issue or pull request of kubeflow/trainer."""
+    """The source of that; #n is an issue or pull request of kubeflow/trainer."""
     ours: str
-    """What happens here."""
+    """The behavior of PSTrainingJob."""
     asked: str = ""
-    """Where it is better than TFJob: who asked for it."""
+    """If it is better than TFJob's: the request for it."""
     play: tuple[Step, ...] = ()
     refused: str = ""
-    """The API server refuses the manifest in these words."""
+    """The message with which the API server rejects the manifest."""
     cluster: Mapping[str, tuple[str, ...]] | None = None
-    """TF_CONFIG's cluster, in full."""
+    """The complete cluster of TF_CONFIG."""
     renders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By role, what a pod template holds beside other things; of lists the named items, a tuple is a list in full."""
+    """By role, parts of the pod template. A list has the named items among others; a tuple is a complete list."""
     lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By role, words that are nowhere in the training container."""
+    """By role, words that occur nowhere in the training container."""
     absent: tuple[str, ...] = ()
-    """Roles of which there are no pods."""
+    """Roles without pods."""
     real: bool = False
-    """Played on real kubelets, too."""
+    """Whether it is also played on real kubelets."""
     folder: Path = MANIFESTS
 
     @property
     def path(self) -> Path:
-        """The manifest's file."""
+        """Return the path of the manifest's file."""
         return self.folder / f"{self.name}.yaml"
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest."""
+        """Return the manifest."""
         found: dict[str, Any] = yaml.safe_load(self.path.read_text(encoding="utf-8"))
         return found
 
 
 def split(task: str) -> tuple[str, int]:
-    """A task's role and index."""
+    """Return a task's role and index."""
     role, _, index = task.rpartition("-")
     return role, int(index)
 
 
 def tasks(*names: str) -> frozenset[str]:
-    """A set of tasks."""
+    """Return a set of tasks."""
     return frozenset(names)
 
 
 def differences(sees: Sees, job: dict[str, Any] | None, pods: set[str]) -> list[str]:
-    """What is not as it should be, in words.
+    """Return descriptions of the differences from the expected state.
 
     Args:
-        sees: what should show.
+        sees: the expected state.
         job: the job as stored; None if it is gone.
         pods: the tasks that have a pod.
     """

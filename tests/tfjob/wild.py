@@ -1,7 +1,6 @@
 """TFJob files as people have them: templates of tools, old versions, misspellings, and YAML's corners.
 
-Each is a text, mostly a base with a fragment in one place. What is expected: a word for the result, and words that the
-notes must have.
+Each is a text, mostly a base with a fragment in one place, with the expected result and words that the notes must have.
 """
 
 import json
@@ -14,14 +13,14 @@ UNREADABLE = "unreadable"
 
 @dataclass(frozen=True)
 class Wild:
-    """One file."""
+    """A file with its expected result."""
 
     name: str
     text: str
     result: str = NOTES
-    """Of its TFJob."""
+    """The result of the file's TFJob."""
     says: tuple[str, ...] = ()
-    """Parts of the notes, in any order; without any, there is no note but those of every job."""
+    """Parts of the notes, in any order; if empty, there are only the notes of every job."""
 
 
 COMMAND = "command: [python, -m, train]"
@@ -39,7 +38,7 @@ def job(
     container: str = COMMAND,
     roles: str = "",
 ) -> str:
-    """A TFJob with a PS and workers, with these fragments of YAML in it."""
+    """Return a TFJob with a PS and workers that contains these fragments of YAML."""
     return f"""\
 apiVersion: {version}
 kind: TFJob

@@ -1,10 +1,10 @@
-"""TFJob files as people have them: what their pods select, who places them, and fields that are no fields."""
+"""TFJob files as people have them: node selection, schedulers, and fields that do not exist."""
 
 from tests.tfjob.wild import COMMAND, INCOMPLETE, NOTES, REFUSED, Wild, job
 
 
 def affinity(kind: str, term: str) -> str:
-    """A pod with an affinity of one term, required or preferred."""
+    """Return a pod with an affinity of one term, required or preferred."""
     inner = f"{{topologyKey: kubernetes.io/hostname, labelSelector: {term}}}"
     rule = f"[{inner}]" if kind.startswith("required") else f"[{{weight: 9, podAffinityTerm: {inner}}}]"
     where = "podAntiAffinity" if kind.endswith("Anti") else "podAffinity"
