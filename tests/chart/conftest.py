@@ -1,6 +1,6 @@
-"""Rendering the chart with helm: `render(values)` gives the objects, `helm(*args)` the raw command.
+"""Renders the chart with helm: `render(values)` returns the objects, and `helm(*args)` runs the command.
 
-`render` adds the one value that has no default, image.repository.
+`render` adds the only value without a default, image.repository.
 
 The helm binary is $HELM, else the one that localcluster builds from its pinned module.
 """
@@ -25,14 +25,14 @@ CHART = ROOT / "charts" / "pstraining"
 NAMESPACE = "pstraining-system"
 REPOSITORY = "registry.example.org/pstraining/operator"
 KUBERNETES = "1.34"
-"""What helm is to take the cluster for; a helm that is built from source believes in something very old."""
+"""The Kubernetes version that helm assumes; a helm that is built from source assumes a very old one."""
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Helm:
-    """The helm command."""
+    """Runs the helm command."""
 
     binary: str
 
@@ -44,7 +44,7 @@ class Helm:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A release's objects."""
+    """The objects of a release."""
 
     objects: tuple[Manifest, ...]
 

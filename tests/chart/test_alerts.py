@@ -1,4 +1,4 @@
-"""Each alert under promtool: series that make it fire, and series near them that do not."""
+"""Each alert under promtool: series that trigger it, and similar series that do not."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ Series = dict[str, str]
 
 @dataclass(frozen=True)
 class Case:
-    """Series of one value a minute, the minute to evaluate, and the expected alert."""
+    """Series with one value per minute, the minute of the evaluation, and the expected alert."""
 
     fires: Series
     calm: Series
@@ -33,7 +33,7 @@ def counter(per_minute: float, minutes: int = 60) -> str:
 
 
 def steps(*per_minute: float) -> Series:
-    """Workers' steps, by worker."""
+    """Return series of workers' steps, by worker."""
     return {
         f'pstraining_worker_steps_total{{{JOB},pstraining_dev_index="{index}",pod="w-{index}"}}': counter(rate)
         for index, rate in enumerate(per_minute)
@@ -60,7 +60,9 @@ def stale(per_step: float) -> Series:
 
 
 def checkpoint(written_at: int, *, step: str = counter(100)) -> Series:
-    """One that was written so many seconds after the beginning, of a job that wants one every ten minutes."""
+    """Return series of a job that wants a checkpoint every ten minutes, whose last one was written after these
+    seconds.
+    """
     return {
         f"pstraining_checkpoint_timestamp_seconds{{{JOB}}}": f"{written_at}x60",
         f"pstraining_checkpoint_interval_seconds{{{JOB}}}": "600x60",
@@ -125,7 +127,7 @@ CASES = {
         {f"pstraining_checkpoint_failures_total{{{JOB}}}": "1x60"},
         TEAM,
     ),
-    # Looked at in second 2400, when one may be 2400 s old.
+    # Evaluated in second 2400, when a checkpoint may be 2400 s old.
     "PSTrainingCheckpointOld": Case(checkpoint(-900), checkpoint(60), TEAM),
     "PSTrainingMemberMissing": Case(
         {f"pstraining_unreplicated_seconds_total{{{JOB}}}": counter(60)},
@@ -142,7 +144,7 @@ def promtool() -> str:
 
 
 def run(promtool: str, folder: Path, name: str, series: Series, labels: dict[str, str] | None) -> str:
-    """What promtool says when the alert is not just what is expected: firing with these labels, or not at all."""
+    """Return promtool's output if the result is not the expected one: the alert with these labels, or none."""
     query = f'ALERTS{{alertname="{name}",alertstate="firing"}}'
     severity = next(rule["labels"]["severity"] for rule in alerts() if rule["alert"] == name)
     expected = {"alertname": name, "alertstate": "firing", "severity": severity, **(labels or {})}

@@ -102,7 +102,7 @@ def test_every_value_is_used() -> None:
 
 
 def test_every_value_is_described() -> None:
-    """A value that is a group may describe its members, or itself as a whole."""
+    """Every value is described: a group of values may describe its members, or itself as a whole."""
     readme = (CHART / "README.md").read_text("utf-8")
     described = {f".{path}" for path in re.findall(r"^\| `([\w.]+)` \|", readme, re.MULTILINE)}
     missing = [leaf for leaf in leaves(values()) if not any(leaf == d or leaf.startswith(f"{d}.") for d in described)]
@@ -119,7 +119,7 @@ def test_every_value_is_described() -> None:
     ],
 )
 def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], reported: str) -> None:
-    # helm shows notes only when it has a cluster: a copy of the chart has them as an object.
+    # helm shows notes only with a cluster, so a copy of the chart has them as an object.
     copy = shutil.copytree(CHART, tmp_path / "pstraining")
     source = (copy / "templates" / "NOTES.txt").read_text("utf-8")
     wrapped = '{{- define "notes" }}' + source + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | quote }}\n'
@@ -153,7 +153,7 @@ def test_the_dashboard_is_rendered_for_the_sidecar_on_request(render: Render) ->
     options = {"enabled": True, "labels": {"mine": "yes"}, "annotations": {"grafana_folder": "ML"}}
     found = render({"metrics": {"dashboard": options}}).one("ConfigMap")
     assert found["data"] == {"pstraining.json": (CHART / "files" / "dashboard.json").read_text("utf-8")}
-    # Labels are added to those that the sidecars look for by default.
+    # Labels are added to those that the sidecars select by default.
     assert {"grafana_dashboard": "1", "mine": "yes"}.items() <= found["metadata"]["labels"].items()
     assert found["metadata"]["annotations"] == {"grafana_folder": "ML"}
 

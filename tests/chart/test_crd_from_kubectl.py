@@ -1,4 +1,4 @@
-"""A CRD that `kubectl apply` has made is adopted by Helm, after the commands that the docs name."""
+"""A CRD that `kubectl apply` has created is adopted by Helm after the documented commands."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ def plural(kind: str) -> str:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """As much of an API server as `helm install --dry-run=server` asks."""
+    """The part of an API server that `helm install --dry-run=server` needs."""
 
     server: "ApiServer"
 
@@ -40,11 +40,11 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+        """Suppress the access log."""
 
 
 class ApiServer(ThreadingHTTPServer):
-    """Has the CRD and nothing else, and knows the kinds of the chart's objects."""
+    """Has only the CRD, and serves the kinds of the chart's objects."""
 
     def __init__(self, crd: Manifest, kinds: set[tuple[str, str]]) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
@@ -76,7 +76,7 @@ class ApiServer(ThreadingHTTPServer):
 
 @contextmanager
 def serving(crd: Manifest, render: Render) -> Iterator[ApiServer]:
-    """The server, while it runs."""
+    """Run the server."""
     kinds = {(o["apiVersion"], o["kind"]) for o in render().objects}
     server = ApiServer(crd, kinds | {("v1", "Secret")})
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -90,13 +90,13 @@ def serving(crd: Manifest, render: Render) -> Iterator[ApiServer]:
 
 
 def commands(page: str) -> list[list[str]]:
-    """kubectl's commands of the docs that change the CRD."""
+    """Return the documented kubectl commands that change the CRD."""
     text = (ROOT / "docs" / page).read_text().replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(r"^ +(kubectl (?:annotate|label) crd .*)$", text, re.M)]
 
 
 def changed(crd: Manifest, commands: list[list[str]]) -> Manifest:
-    """The CRD after such commands."""
+    """Return the CRD after such commands."""
     crd = copy.deepcopy(crd)
     for _, verb, _, name, *words in commands:
         assert name == crd["metadata"]["name"]
@@ -120,7 +120,7 @@ def test_the_documented_commands_let_helm_adopt_the_crd(helm: Helm, render: Rend
             NAMESPACE,
         )
         install = ("install", "pstraining", str(CHART), *place, "--dry-run=server", "--disable-openapi-validation")
-        # Of the commands none can be left out.
+        # No command can be left out.
         for some in (found[:0], *(found[:index] + found[index + 1 :] for index in range(len(found)))):
             server.crd = changed(crd, some)
             refused = helm(*install, "--set", "image.repository=a/b")

@@ -1,6 +1,7 @@
-"""What `kueue.enabled` brings: the operator's switch and rights, Kueue's right to read jobs, the policy on the label.
+"""The effects of `kueue.enabled`: the operator's switch and rights, Kueue's right to read jobs, the policy on the
+label.
 
-The policy's expressions are evaluated as those of the CRD are.
+The policy's expressions are evaluated like those of the CRD.
 """
 
 import re
@@ -28,7 +29,7 @@ def named(objects: Iterable[Manifest]) -> dict[str, Manifest]:
 
 
 def bound(rendered: Rendered) -> dict[str, list[Manifest]]:
-    """The subjects of each ClusterRole of the chart that is bound."""
+    """Return the subjects of each bound ClusterRole of the chart."""
     return {item["roleRef"]["name"]: item["subjects"] for item in rendered.of_kind("ClusterRoleBinding")}
 
 
@@ -110,12 +111,12 @@ def test_the_policy_applies_to_every_change_of_a_job(render: Render) -> None:
 
 
 def queue(name: str | None) -> Manifest:
-    """The labels of a job in that queue."""
+    """Return the labels of a job in that queue."""
     return {"team": "a"} if name is None else {"team": "a", LABEL: name}
 
 
 def job(labels: Mapping[str, str] | None, spec: Manifest, status: Manifest | None) -> Manifest:
-    """A job as the API server gives it to a policy: what it does not have is absent."""
+    """Return a job as the API server passes it to a policy: unset fields are absent."""
     found: Manifest = {"metadata": {"name": "digits"}, "spec": spec}
     if labels is not None:
         found["metadata"]["labels"] = dict(labels)
@@ -125,7 +126,7 @@ def job(labels: Mapping[str, str] | None, spec: Manifest, status: Manifest | Non
 
 
 def refusals(policy: Manifest, old: Manifest, new: Manifest, user: str = "alice") -> list[str]:
-    """The messages with which the policy rejects a user's change."""
+    """Return the messages with which the policy rejects a user's change."""
     given = {"object": new, "oldObject": old, "request": {"userInfo": {"username": user}}}
     of = {v["name"]: cel.evaluate(v["expression"], cel.context(given)) for v in policy["spec"]["variables"]}
     variables = cel.context({**given, "variables": of})
@@ -134,7 +135,7 @@ def refusals(policy: Manifest, old: Manifest, new: Manifest, user: str = "alice"
 
 
 def ended(kind: str, status: str = "True") -> Manifest:
-    """A status with a condition."""
+    """Return a status with a condition."""
     conditions = [{"type": "Running", "status": "True"}, {"type": kind, "status": status}]
     return {"phase": "Running", "conditions": conditions}
 
@@ -174,7 +175,7 @@ def test_the_queue_of_a_job_that_may_run_cannot_be_changed(
     before: Manifest | None, after: Manifest | None, spec: Manifest, status: Manifest | None, render: Render
 ) -> None:
     policy = render(ENABLED).one("ValidatingAdmissionPolicy")
-    # To be suspended in the same write is too late: its pods still hold quota of the old queue.
+    # A suspension in the same write is too late: the job's pods still hold quota of the old queue.
     for new in (job(after, spec, status), job(after, SUSPENDED, status)):
         (message,) = refusals(policy, job(before, spec, status), new)
         assert LABEL in message

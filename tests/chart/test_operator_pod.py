@@ -45,7 +45,9 @@ def test_the_pod_passes_the_restricted_standard(render: Render) -> None:
 
 
 def test_the_platform_may_choose_the_ids_of_the_operators_pod(render: Render) -> None:
-    """OpenShift's restricted-v2 rejects IDs outside the namespace's range; the image's user is enough elsewhere."""
+    """The platform may choose the IDs of the operator's pod. OpenShift's restricted-v2 rejects IDs outside the
+    namespace's range; elsewhere the image's user suffices.
+    """
     contexts = (pod(render)["spec"]["securityContext"], container(pod(render))["securityContext"])
     assert not {"runAsUser", "runAsGroup", "fsGroup"} & {key for context in contexts for key in context}
 
@@ -103,7 +105,7 @@ def test_the_image(render: Render) -> None:
 
 
 def test_no_repository_is_the_default(helm: Helm) -> None:
-    """A default repository without an owner could be claimed by anyone."""
+    """There is no default repository, because anyone could claim one without an owner."""
     done = helm("template", "pstraining", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES)
     assert done.returncode != 0
     assert "image.repository is not set" in done.stderr

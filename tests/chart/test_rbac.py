@@ -1,4 +1,4 @@
-"""The operator may do what it does and nothing else."""
+"""The chart grants the operator the rights that it uses, and no others."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -37,13 +37,13 @@ KUEUE = {
     ("kueue.x-k8s.io", "localqueues"): ("get",),
     ("pstraining.dev", "pstrainingjobs"): ("delete", "list", "patch", "watch"),
 }
-"""What jobs in queues take, where jobs are watched."""
+"""The rights for jobs in queues, where jobs are watched."""
 KUEUE_CLASSES = {
     ("kueue.x-k8s.io", "resourceflavors"): ("get",),
     ("kueue.x-k8s.io", "workloadpriorityclasses"): ("get",),
     ("scheduling.k8s.io", "priorityclasses"): ("get",),
 }
-"""What they take that belongs to no namespace."""
+"""Those of them for kinds without a namespace."""
 SECRET = {("", "secrets"): ("create", "get")}
 LEASE = {("coordination.k8s.io", "leases"): ("create", "get", "update")}
 
@@ -58,7 +58,7 @@ def granted(rules: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[s
 
 
 def own_cluster_roles(rendered: Rendered) -> list[dict[str, Any]]:
-    """ClusterRoles that are not for people."""
+    """Return the ClusterRoles that are not meant for users."""
     return [
         role
         for role in rendered.of_kind("ClusterRole")

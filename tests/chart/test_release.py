@@ -1,4 +1,4 @@
-"""`make release`: made twice it is the same bytes, and what is in it installs without the checkout."""
+"""Two runs of `make release` give the same bytes, and the release installs without the checkout."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ OPTIONS = ("--without-images", "--downloads", "https://example.org/files")
 
 @contextmanager
 def machine(umask: int, zone: str) -> Iterator[None]:
-    """Another user's settings."""
+    """Use another user's settings."""
     before, old = os.environ.get("TZ"), os.umask(umask)
     os.environ["TZ"] = zone
     time.tzset()
@@ -50,7 +50,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with the files of a release: the tests' own folder need not be a checkout, or git's to read."""
+    """Return a repository with a release's files, because the tests' own folder may be no checkout, or unreadable for
+    git.
+    """
     folder = tmp_path_factory.mktemp("repo")
     without = shutil.ignore_patterns("__pycache__")
     for name in FOLDERS:
@@ -65,7 +67,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def releases(repo: Path, tmp_path_factory: pytest.TempPathFactory, helm: Helm) -> tuple[Path, Path]:
-    """Two, made with other settings; in `make test` without the lists of packages, which cost most of the time."""
+    """Build two releases with different settings; in `make test` without the lists of packages, which cost most of the
+    time.
+    """
     folder = tmp_path_factory.mktemp("releases")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(release, "ROOT", repo)
@@ -99,7 +103,7 @@ def test_every_file_is_listed_with_its_hash(made: Path) -> None:
 
 
 def test_the_wheel_runs_without_the_checkout(made: Path, tmp_path: Path) -> None:
-    """In an environment of its own; packages besides the wheel are those of the tests."""
+    """The wheel runs without the checkout, in a separate environment; its dependencies are those of the tests."""
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     (wheel,) = made.glob("*.whl")
@@ -138,7 +142,7 @@ def without_helm(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_install_yaml_is_what_the_chart_renders(made: Path, render: Render) -> None:
-    """The same objects, with the namespace, and without what says that Helm has installed them."""
+    """install.yaml has the objects that the chart renders, with the namespace and without Helm's labels."""
     namespace, *objects = yaml.safe_load_all((made / "install.yaml").read_text(encoding="utf-8"))
     assert (namespace["kind"], namespace["metadata"]["name"]) == ("Namespace", NAMESPACE)
     image = f"REGISTRY/pstraining/operator:{__version__}"
@@ -166,7 +170,9 @@ def test_a_modified_checkout_is_rejected(tmp_path: Path) -> None:
 
 
 def test_krew_gets_an_archive_that_its_manifest_names(made: Path, tmp_path: Path) -> None:
-    """By the rules of krew's internal/index/validation; the launcher runs what it has installed."""
+    """The archive for krew has the name and hash of its manifest, by the rules of krew's internal/index/validation; its
+    launcher runs the installed plugin.
+    """
     manifest = yaml.safe_load((made / "pstraining.yaml").read_text(encoding="utf-8"))
     assert (manifest["apiVersion"], manifest["kind"]) == ("krew.googlecontainertools.github.com/v1alpha2", "Plugin")
     assert manifest["metadata"]["name"] == "pstraining"

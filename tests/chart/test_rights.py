@@ -1,7 +1,7 @@
-"""The rights that the chart grants are those of the calls that the operator makes, no more and no fewer.
+"""The rights that the chart grants are exactly those of the operator's calls.
 
-A job is played through everything that planning can ask for; the calls follow from the actions, the watches from the
-registration.
+The test plays a job through every action that planning can request. The calls follow from the actions, and the watches
+from the registration.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from tests.support.simulation import World
 from .test_rbac import CLUSTER
 
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-# A name that is taken is looked at once.
+# A name in use is checked once.
 VERBS = {"Create": ("create", "get"), "Apply": ("patch",), "Replace": ("patch",), "Delete": ("delete",)}
 
 
@@ -27,16 +27,16 @@ def test_every_right_is_used_and_every_call_is_allowed() -> None:
         place = RESOURCES[Kind(kind)]
         used.setdefault((_group(place.api), place.plural), set()).update(VERBS[action])
     used["pstraining.dev", "pstrainingjobs/status"] = {"patch"}
-    used["pstraining.dev", "pstrainingjobs/finalizers"] = {"update"}  # not called: what blockOwnerDeletion asks for
+    used["pstraining.dev", "pstrainingjobs/finalizers"] = {"update"}  # not called: blockOwnerDeletion requires it
     used[_group(EVENTS.api), EVENTS.plural] = {"create"}
-    used["authentication.k8s.io", "tokenreviews"] = {"create"}  # of every report of progress
-    used["", "pods/resize"] = {"patch"}  # of a Resize
-    used["", "pods/log"] = {"get"}  # of every history of a job
+    used["authentication.k8s.io", "tokenreviews"] = {"create"}  # for every report of progress
+    used["", "pods/resize"] = {"patch"}  # for a Resize
+    used["", "pods/log"] = {"get"}  # for every history of a job
     assert {k: tuple(sorted(v)) for k, v in used.items()} == CLUSTER
 
 
 def a_life_with_everything() -> list[tuple[str, str, str]]:
-    """All writes of a job that is created, disturbed, corrected, scaled, suspended, resumed and ended."""
+    """Return all writes of a job that is created, disturbed, corrected, scaled, suspended, resumed and ended."""
     spec = {
         "checkpoint": {"volumeClaimTemplate": CLAIM},
         "worker": {"addressing": "ClusterIP"},

@@ -1,4 +1,4 @@
-"""kube-score's findings on the chart with everything enabled: only the intended ones."""
+"""kube-score's findings on the chart with all options are only the intended ones."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ WANTED = {
     "deployment-replicas": "the Lease lets one act; jobs continue while there is none",
     "deployment-strategy": "Recreate: the old one gives its Lease back before the new one wants it",
 }
-"""What is found on the Deployment, and why it stays."""
+"""The findings on the Deployment, each with the reason why it stays."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def program() -> str:
 
 
 def found(program: str, objects: tuple[dict[str, Any], ...]) -> dict[str, set[str]]:
-    """The kinds on which each check finds fault."""
+    """Return the kinds on which each check has a finding."""
     command = [program, "score", "--output-format", "json", "-"]
     done = subprocess.run(command, input=yaml.safe_dump_all(objects), capture_output=True, text=True, check=False)
     faults: dict[str, set[str]] = {}
