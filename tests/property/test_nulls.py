@@ -1,4 +1,4 @@
-"""Null in a template counts as absent, at every path: in the operator's objects, and in the findings of `validate`."""
+"""Null in a template is absent, at every path of it: in the operator's objects, and in the findings of validate."""
 
 import copy
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ REQUIRED: set[Path] = {
     *((*CONTAINERS, i, "name") for i in (0, 1)),
     *((*CONTAINERS, 0, "env", i, "name") for i in (0, 1)),
 }
-"""The fields that the CRD requires; items of these lists are rejected where nulls are kept."""
+"""What the CRD asks for; where nulls are kept, items of these lists are refused, too."""
 SPEC: dict[str, Any] = {
     "ps": {"standby": {"mode": "Hot", "replicasPerShard": 1}, "server": "Builtin"},
     "training": {"mode": "Sync"},
@@ -96,7 +96,7 @@ def paths(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def changed(path: Path, *, null: bool) -> dict[str, Any]:
-    """Return the template with null at a path, or without the path's value; an item of a list is empty instead."""
+    """The template with null at a path, or without what is there; an item of a list is empty instead."""
     found = copy.deepcopy(TEMPLATE)
     *above, last = path
     target: Any = found
@@ -116,7 +116,7 @@ def written(template: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def whole(template: dict[str, Any]) -> dict[str, Any]:
-    """Return a job whose roles all have this template."""
+    """A job all of whose roles have this template."""
     manifest = written({})
     for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
         manifest["spec"].setdefault(role, {})["template"] = copy.deepcopy(template)
@@ -133,7 +133,7 @@ ALL = sorted((p for p in paths(TEMPLATE) if p not in REQUIRED), key=str)
 
 
 def in_schema(path: Path) -> bool:
-    """Whether this is an item of a list whose items the CRD's schema defines."""
+    """Whether this is an item of a list whose items the CRD's schema knows."""
     *at, last = path
     of_container = tuple(at[:2]) == CONTAINERS and len(at) == 4 and at[3] in ("command", "args", "env")
     return isinstance(last, int) and (tuple(at) == CONTAINERS or of_container)
