@@ -1,4 +1,4 @@
-"""Jobs with a queue of Kueue: when they run, with how many workers, and when their quota is asked for and returned."""
+"""Jobs with a queue of Kueue: when they run, with how many workers, and when their quota is requested and returned."""
 
 from dataclasses import replace
 from typing import Any
@@ -254,7 +254,7 @@ def test_a_deleted_workload_stops_the_job_and_is_recreated() -> None:
 
 
 class WithObjects(QueuedWorld):
-    """The operator has read some of Kueue's objects of the cluster."""
+    """A world in which the operator has read some of Kueue's cluster-wide objects."""
 
     objects: QueueObjects = QueueObjects()
 
@@ -334,7 +334,7 @@ def test_an_eviction_keeps_kueues_message_if_the_priority_class_was_not_reread()
     world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"
     world.objects = QueueObjects(priorities={(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1000})
     world.run()
-    world.objects = QueueObjects()  # as of an operator that has just started
+    world.objects = QueueObjects()  # as for an operator that has just started
     world.lingering.add("chief")
     world.evict()
     world.reconcile()

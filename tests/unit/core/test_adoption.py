@@ -1,4 +1,4 @@
-"""A child that has lost its owner gets the job back as its controller, in every state of the job."""
+"""A child that has lost its owner gets the job as its controller again, in every state of the job."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +16,7 @@ OTHER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "thei
 
 
 def orphan(world: World, *left: dict[str, str]) -> None:
-    """Leave no owner but these, as `kubectl delete --cascade=orphan` and backup tools do."""
+    """Leave only these owners, as `kubectl delete --cascade=orphan` and backup tools do."""
     for child in world.children.values():
         child["metadata"]["ownerReferences"] = list(left)
 
@@ -107,7 +107,7 @@ def test_a_concurrent_change_of_the_owners_is_not_undone() -> None:
 
 
 def test_the_operator_knows_the_names_of_its_children() -> None:
-    """A user's copy of a child, with its labels, is not recognized as a child."""
+    """The operator recognizes its children by name: a user's copy of a child, with its labels, is not one."""
     spec = {"ps": {"standby": {"mode": "Warm", "replicasPerShard": 2}}, "evaluator": {"enabled": True}}
     world = running(**spec)
     rendered = {name for kind, name in world.children if kind != "PersistentVolumeClaim"}

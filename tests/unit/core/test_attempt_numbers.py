@@ -1,4 +1,4 @@
-"""Which attempt of a role exists next: by what is seen and on record, and which older ones go."""
+"""The next attempt of a role, by observation and record, and the deletion of older attempts."""
 
 from typing import Any
 

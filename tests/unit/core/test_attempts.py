@@ -1,4 +1,4 @@
-"""What counts as a failure, what as a restart, and what as nothing."""
+"""Counts of failures and restarts, and the ends that count as neither."""
 
 from datetime import timedelta
 from typing import Any
@@ -82,7 +82,9 @@ def test_a_replaced_pod_keeps_its_count() -> None:
 
 @pytest.mark.parametrize("second", [timedelta(seconds=0), timedelta(seconds=5)])
 def test_two_pods_of_one_index_never_count_in_turns(second: timedelta) -> None:
-    """A pod on a lost node stays visible beside its successor; even in the same second each failure counts once."""
+    """Two pods of one index never count alternately. A pod on a lost node stays visible beside its successor, and even
+    in the same second each failure counts once.
+    """
     pods = [pod("worker", uid=u, created=c, state=terminated(1)) for u, c in (("a", timedelta(0)), ("b", second))]
     status, total = STARTED, 0
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""What follows from measurements: sizes that are recommended, and memory that grows in place before it runs out."""
+"""Reactions to measured usage: recommended sizes, and memory that grows in place before a container runs out of it."""
 
 import json
 from dataclasses import replace
@@ -122,7 +122,7 @@ def test_a_role_changes_at_most_once_in_ten_minutes() -> None:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_memory_doubles_after_an_oom_kill_also_within_ten_minutes(*, ended: bool) -> None:
-    """The kernel ends a container, or a process below its launcher, which starts it again."""
+    """The kernel kills a container, or a process below its launcher, which restarts that process."""
     world = growing()
     use(world, "ps", 900)
     world.settle()
@@ -213,7 +213,7 @@ def test_pods_that_come_back_have_the_grown_size() -> None:
 
 
 def test_an_operator_that_comes_back_knows_the_grown_size() -> None:
-    """It dies after it has written the size to status, before it resizes a pod."""
+    """The operator crashes after writing the size to the status, before it resizes a pod."""
     world = growing()
     use(world, "ps", 900)
     world.reconcile()
@@ -338,7 +338,7 @@ def test_sizes_stay_when_growth_is_switched_off() -> None:
 def test_what_an_installation_cannot_do_is_reported(
     installation: Installation, reason: str, sizes: set[str | None]
 ) -> None:
-    """Without reports memory still doubles after an OOM kill."""
+    """Without reports, memory still doubles after an OOM kill."""
     world = growing()
     world.installation = installation
     world.usage = {}

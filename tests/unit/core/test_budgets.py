@@ -1,4 +1,6 @@
-"""Budgets: counted per replica, in a window, kept over restarts of the operator, and reported when spent."""
+"""Budgets are counted per replica, within a window, survive restarts of the operator, and are reported when
+exhausted.
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +15,7 @@ from tests.support.simulation import World, phase, running
 
 
 def fail(world: World, role: str, index: int = 0, code: int = 1, at: float = 0) -> None:
-    """A task fails a number of seconds after the start."""
+    """Let a task fail a number of seconds after the start."""
     world.end(role, index, code, "the last words")
     for found in world.pods.values():
         state = found["status"]["containerStatuses"][0]

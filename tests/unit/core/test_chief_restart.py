@@ -1,4 +1,4 @@
-"""How parameter servers learn of the chief's next attempt, in a simulated world."""
+"""The notice to parameter servers of the chief's next attempt, in a simulated world."""
 
 import json
 from typing import Any

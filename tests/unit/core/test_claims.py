@@ -44,7 +44,7 @@ def test_every_member_has_the_claims(member: int) -> None:
     assert (first["metadata"]["name"], first["spec"]) == ("shard", SPEC)
     assert first["metadata"]["annotations"] == {"note": "x"}
     assert first["metadata"]["labels"]["team"] == "vision"
-    # By these the claims of a job are watched and found.
+    # The watch selects a job's claims by these labels.
     assert first["metadata"]["labels"]["pstraining.dev/job-name"] == "digits"
     assert first["metadata"]["labels"]["pstraining.dev/job-uid"] == UID
     assert second["metadata"]["name"] == "shard-digits-ps"
@@ -56,7 +56,9 @@ def test_a_job_without_claims_has_no_claim_fields() -> None:
 
 @pytest.mark.parametrize(("when", "owners"), [("Retain", []), ("Delete", [UID])])
 def test_the_job_owns_the_claims_that_are_deleted_with_it(when: str, owners: list[str]) -> None:
-    """The StatefulSet never does: it goes with every suspension."""
+    """The job owns the claims that are deleted with it. A StatefulSet never owns a claim, because every suspension
+    deletes it.
+    """
     spec = built(ps(**policy(whenDeleted=when)))
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     for template in spec["volumeClaimTemplates"]:

@@ -1,4 +1,4 @@
-"""What an ended job deletes, keeps and narrows, by one observation: its children, its pods, and what is on record."""
+"""The children that a finished job deletes, keeps and narrows, by one observation of its children, pods and records."""
 
 from datetime import timedelta
 from typing import Any
@@ -49,7 +49,7 @@ def deleted(found: CleanUpStep) -> list[str]:
 
 EVERYTHING = (servers(), worker(0), worker(1), *OTHERS)
 RESOLVED = [
-    # the end, the role's own policy, the job's policy, what is done
+    # the end, the role's own policy, the job's policy, the action
     (SUCCEEDED, {}, {}, "Running"),
     (SUCCEEDED, {}, {"onSuccess": "All"}, "All"),
     (SUCCEEDED, {"onSuccess": "None"}, {"onSuccess": "All"}, "None"),
@@ -173,7 +173,7 @@ def test_a_stateful_set_counts_as_servers_whatever_its_labels() -> None:
 UNTIL = NOW + timedelta(seconds=86400)
 STANDBYS = servers("digits-standby")
 FAILURES: dict[str, tuple[list[str], tuple[int, ...], bool]] = {
-    # the failed replica: what holds pods goes, the server that is kept, whether its pod would run again
+    # the failed replica: the deleted owners of pods, the kept server, whether its pod would run again
     "ps/2": (["digits-standby", "worker-0", "worker-1", "chief-1", "chief-2", "evaluator-1"], (2,), True),
     "worker/1": (["digits-ps", "digits-standby", "worker-0", "chief-1", "chief-2", "evaluator-1"], (), True),
     "chief/0": (["digits-ps", "digits-standby", "worker-0", "worker-1", "chief-1", "evaluator-1"], (), False),

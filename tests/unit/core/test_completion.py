@@ -1,4 +1,4 @@
-"""How a job as a whole ends: whose success counts, when time is up, what is freed then, and whose job it is."""
+"""The end of a job as a whole: the roles whose success counts, its deadline, its freed resources, and its manager."""
 
 from datetime import timedelta
 from typing import Any
@@ -163,7 +163,7 @@ def test_a_job_that_ran_out_of_time_keeps_nothing() -> None:
 
 
 LEFT = {
-    # policy on failure: what holds pods after worker 1 failed
+    # policy on failure: the owners of pods that remain after worker 1 failed
     "All": set[str](),
     "Running": set[str](),
     "None": {"digits-chief-1", "digits-ps", "digits-worker-0", "digits-worker-1"},

@@ -1,4 +1,4 @@
-"""What goes wrong around a job, played out in a simulated world: one test a story."""
+"""Problems around a job in a simulated world, one scenario per test."""
 
 import copy
 from typing import Any
@@ -63,7 +63,7 @@ def test_no_job_runs_while_a_required_object_is_rejected() -> None:
     world = World(job(), refuse=lambda c: quota if c.name == "digits-ps-0" else "", verdict=Verdict.REFUSED)
     world.reconcile()
     world.controllers()
-    for name, pod in world.pods.items():  # what resolves the server's name waits for it
+    for name, pod in world.pods.items():  # the server's name resolves only after the creation of its Service
         (container,) = pod["status"]["containerStatuses"]
         container["ready"] = "-ps-" in name
     world.reconcile()
@@ -168,7 +168,9 @@ def test_volatile_checkpoints_are_reported(checkpoint: dict[str, Any] | None, wo
 
 
 def test_a_job_that_saves_no_model_is_reported_once() -> None:
-    """The status decides, so neither a pass nor another operator repeats the event."""
+    """A job that saves no model is reported once. The status decides, so neither a pass nor another operator repeats
+    the event.
+    """
     world = running()
     reported = [e for e in world.reported if e.reason == "CheckpointNotDurable"]
     assert [(e.type, e.message) for e in reported] == [("Warning", world.condition("CheckpointNotDurable")["message"])]
@@ -185,7 +187,7 @@ def test_a_job_that_saves_no_model_is_reported_once() -> None:
 def test_an_old_attempt_is_kept_until_its_end_is_recorded() -> None:
     world = running()
     world.end("chief", code=1)
-    world.reconcile(stop_after=1)  # the next term exists, and the operator dies before it writes the status
+    world.reconcile(stop_after=1)  # the next term exists, and the operator crashes before it writes the status
     world.controllers()
     assert not any(type(a).__name__ == "Delete" for a in world.plan().actions)
     world.reconcile()
@@ -216,7 +218,9 @@ def test_corrupted_labels_do_no_harm() -> None:
 
 
 def test_an_attempt_that_could_not_be_created_uses_no_term() -> None:
-    """Such as in a namespace that is going: every new term would be a status write, and that another pass."""
+    """An attempt whose creation fails uses no term. In a terminating namespace every new term would cause a status
+    write, and that another pass.
+    """
     world = running()
     world.foreign.add(("Job", "digits-chief-2"))
     world.end("chief", code=1)

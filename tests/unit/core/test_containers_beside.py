@@ -1,4 +1,6 @@
-"""Containers beside the training container that never end: a job ends, continues and frees as it does without them."""
+"""Containers beside the training container that never end: a job ends, continues and frees resources as without
+them.
+"""
 
 from typing import Any
 
@@ -61,7 +63,7 @@ def played(story: str, *, beside: bool, suspend: bool = False) -> dict[str, Any]
 
 
 def _seen(world: World) -> dict[str, Any]:
-    """What is left of a job, without times and names that differ from run to run."""
+    """Return the remaining objects of a job, without times and names that differ from run to run."""
     assert world.job is not None
     status = world.job["status"]
     pods = [
@@ -111,7 +113,9 @@ def test_a_success_outlives_its_pod() -> None:
 
 
 def test_a_program_that_ended_before_its_pods_deletion_is_not_taken_for_deleted() -> None:
-    """A node is drained while the operator is away: the program had failed before."""
+    """A program that failed before its pod's deletion counts as failed, even if the node was drained while the operator
+    was away.
+    """
     drained = pod("chief", term=1, state=terminated(3), deleting=True)
     drained["metadata"]["deletionTimestamp"] = "2030-01-01T12:05:00Z"
     assert [(r.failures, r.restarts) for r in _counted(drained).records] == [(1, 1)]

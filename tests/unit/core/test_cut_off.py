@@ -1,4 +1,4 @@
-"""Which part of a cut cluster may continue by itself."""
+"""The part of a partitioned cluster that may continue by itself."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -11,7 +11,9 @@ from tests.support.queued_world import queued
 
 @pytest.mark.parametrize("spec", [{}, {"managedBy": "kueue.x-k8s.io/multikueue"}], ids=["", "MultiKueue"])
 def test_a_job_without_a_queue_gets_the_default_queue_before_it_has_pods(spec: dict[str, Any]) -> None:
-    """Kueue would admit its pods one by one."""
+    """A job without a queue gets the default queue before it has pods, because Kueue would admit its pods one by
+    one.
+    """
     world = queued(quota=0, **spec)
     world.default_queue = True
     assert world.job is not None

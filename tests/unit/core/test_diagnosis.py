@@ -254,7 +254,7 @@ def test_a_workload_without_a_pod_is_reported() -> None:
 
 
 def test_a_pod_in_replacement_is_not_reported_as_missing() -> None:
-    """However old its StatefulSet is."""
+    """A pod that is being replaced is not reported as missing, however old its StatefulSet is."""
     world = World(job())
     world.settle()
     for child in world.children.values():

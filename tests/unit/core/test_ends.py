@@ -1,4 +1,4 @@
-"""How a job has ended by one observation: the condition, its reason, its sentence, and the replica that is to blame."""
+"""The end of a job by one observation: the condition, its reason, its message, and the failed replica."""
 
 from datetime import timedelta
 from typing import Any

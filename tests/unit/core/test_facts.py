@@ -1,4 +1,4 @@
-"""The facts of a pass: each is derived once, and a job that cannot be read has none."""
+"""The facts of a pass: each is derived once, and an invalid job has none."""
 
 from dataclasses import replace
 from unittest import mock

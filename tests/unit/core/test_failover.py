@@ -1,4 +1,4 @@
-"""Which standby replaces a lost primary, and what is written for it, decision by decision."""
+"""The standby that replaces a lost primary, and the writes for it, decision by decision."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -55,7 +55,7 @@ def seen(*pods: Pod, of: Child | None = None, annotation: str | None = None) -> 
 def first(
     snapshot: Snapshot, spec: PSTrainingJob = WARM, now: datetime = NOW, status: ShardStatus | None = None
 ) -> ShardState:
-    """The first shard's state."""
+    """Return the first shard's state."""
     recorded = PSTrainingJobStatus(shards=[status] if status else [])
     return failover.shards(spec, snapshot, recorded, now)[0]
 

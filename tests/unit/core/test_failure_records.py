@@ -1,4 +1,4 @@
-"""Which ended runs are counted, as what, for which replica, and which workers are given up for it."""
+"""The ended runs that count, their cause and replica, and the workers that are given up because of them."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ def end(code: int, at: datetime | None = NOW, reason: str = "Error", message: st
 
 
 def failed(role: str, index: int = 0, code: int = 1, **more: Any) -> Pod:
-    """A pod whose program has ended once."""
+    """Return a pod whose program has ended once."""
     known = {"container": Container(terminated=end(code)), "uid": f"{role}-{index}"}
     return a_pod(role, index, "n", **known | more)
 
@@ -88,10 +88,10 @@ RESUMING: dict[str, Any] = {"conditions": [condition(Condition.RESCALING, "Resum
 @pytest.mark.parametrize(
     ("at", "deleting", "recorded", "expected"),
     [
-        (9, False, {}, (0, 0, 1, NOW + 9 * SECOND)),  # a run of a pod that stays: known, and no failure
-        (9, True, {}, None),  # one that goes has no further run
-        (10, False, {}, (1, 1, 1, NOW + 10 * SECOND)),  # a pod since then
-        (9, False, {"podUID": "worker-0", "ended": 1, "failures": 3}, (3, 0, 1, None)),  # known already
+        (9, False, {}, (0, 0, 1, NOW + 9 * SECOND)),  # a run of a pod that stays: recorded, and not a failure
+        (9, True, {}, None),  # a pod that is deleted has no further run
+        (10, False, {}, (1, 1, 1, NOW + 10 * SECOND)),  # a later pod
+        (9, False, {"podUID": "worker-0", "ended": 1, "failures": 3}, (3, 0, 1, None)),  # recorded already
         (9, False, {"podUID": "earlier", "ended": 5, "failures": 3}, (3, 0, 1, NOW + 9 * SECOND)),  # of another pod
     ],
 )
@@ -180,7 +180,7 @@ def test_counters_are_recorded_when_the_status_has_them_all() -> None:
 
 CRASHING = Container(restarts=2, waiting_reason="CrashLoopBackOff", last=end(1))
 RUNS: dict[str, tuple[dict[str, Any], tuple[int, int] | None]] = {
-    # what is seen of a worker's pod: its failures and restarts
+    # the observation of a worker's pod: its failures and restarts
     "it runs": ({"container": Container(running=True)}, None),
     "it waits": ({"container": Container(waiting_reason="ContainerCreating")}, None),
     "it has ended": ({"container": Container(terminated=end(1))}, (1, 1)),
@@ -264,7 +264,9 @@ def test_a_failure_is_remembered_with_its_time(pod: Pod, at: datetime) -> None:
     ],
 )
 def test_a_replaced_pod_does_not_count(later: dict[str, Any], superseded: bool) -> None:
-    """The counted pod is that of term 1, of uid b, made in the second after the start."""
+    """A replaced pod does not count: the counted pod is that of term 1 and uid b, created in the second after the
+    start.
+    """
     counts = record("chief", podUID="b", podCreated=stamp(NOW + SECOND), ended=1, failures=1, restarts=1)
     last = failed("chief", uid="b", created=NOW + SECOND, term=1)
     other = failed("chief", **{"uid": "a", "term": 1, **later})
@@ -309,7 +311,9 @@ def test_a_rule_acts_on_disruptions_by_kubernetes(action: str) -> None:
 
 @pytest.mark.parametrize("action", ["RestartJob", "FailJob", "RestartReplica"])
 def test_no_rule_acts_on_a_program_that_succeeded_and_restarts(action: str) -> None:
-    """restartPolicy Always runs a worker again after exit code 0, which is no failure."""
+    """No rule acts on a program that succeeded and restarts: restartPolicy Always runs a worker again after exit code
+    0, which is not a failure.
+    """
     always = {"worker": {"replicas": 3, "restartPolicy": "Always"}, **rules({"action": action})}
     again = a_pod("worker", 1, "n", container=Container(restarts=2, last=end(0)))
     found = counted(again, spec=always)

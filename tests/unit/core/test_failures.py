@@ -1,4 +1,4 @@
-"""Every row of the failure table under every restartPolicy, and what rules make of it."""
+"""Every row of the failure table under every restartPolicy, and the effect of rules."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -111,7 +111,7 @@ SECOND = timedelta(seconds=1)
 
 
 def ended(at: datetime | None, role: str = names.CHIEF, **more: Any) -> Pod:
-    """A pod whose program has ended, and whose other containers run until the pod is deleted."""
+    """Return a pod whose program has ended, and whose other containers run until the pod is deleted."""
     known = {"container": Container(terminated=Termination(1, "Error", "", at)), "deleting": True, "deleted_at": NOW}
     return a_pod(role, 0, "other", **{**known, **more})
 
@@ -147,7 +147,7 @@ def test_what_gives_a_pod_up_with_its_node(disruption: str, with_its_node: bool)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("code", [1, 72, 75, 78, 127, 128, 137, 255])
 def test_the_launcher_and_the_table_agree(policy: RestartPolicy, code: int) -> None:
-    """What the launcher takes as final is what the operator takes as final."""
+    """The launcher and the table agree on the ends that are final."""
     spec = typed(job(spec={"worker": {"restartPolicy": policy}}))
     why = cause(observe(job(), (), (pod("worker", state=terminated(code)),)).pods[0])
     assert launcher_contract.is_final(policy, code) is (decide(spec, "worker", why, code).consequence is FAIL)

@@ -20,10 +20,10 @@ ELASTIC = {"worker": {"replicas": 4, "minReplicas": 2}, "ps": {"replicas": 2}}
 
 
 class Cluster(World):
-    """A world in which pods wait for a place until there is room."""
+    """A world in which pods are scheduled only while there is room."""
 
     room: Callable[[str], bool] = staticmethod(lambda name: False)
-    """Whether the pod of this name gets a place."""
+    """Whether there is room for the pod of this name."""
 
     def _start(self, role: str, index: int, term: int, member: int, child: dict[str, Any]) -> None:
         super()._start(role, index, term, member, child)
@@ -45,7 +45,7 @@ def waiting(spec: dict[str, Any], policy: dict[str, Any] = PLUGINS) -> Cluster:
 
 
 def place(world: World) -> None:
-    """The scheduler finds a place for every pod that there is."""
+    """Schedule every existing pod."""
     for found in world.pods.values():
         found["spec"]["nodeName"] = "node-1"
         state = {"name": "tensorflow", "image": "img:1", "restartCount": 0, "ready": True, "state": {"running": {}}}
@@ -59,7 +59,7 @@ def group(world: World, kind: str = GROUP) -> dict[str, Any]:
 
 
 def start(spec: dict[str, Any], policy: dict[str, Any] = PLUGINS) -> World:
-    """A gang that runs."""
+    """Return a running gang."""
     world = World(job(spec=deep_merge(spec, policy)))
     world.settle()
     assert phase(world) == "Running"
@@ -107,7 +107,9 @@ def test_all_pods_but_one_are_scheduled() -> None:
 
 
 def test_a_scaled_job_gets_a_larger_group_once_all_are_scheduled() -> None:
-    """Until then a lost parameter server would wait for the room of workers that are not there yet."""
+    """A scaled job gets a larger group once all pods are scheduled. Until then a lost parameter server would wait for
+    room for workers that do not exist yet.
+    """
     world = Cluster(job(spec=PLUGINS))
     world.room = lambda name: "worker-2" not in name
     world.settle()
@@ -131,7 +133,9 @@ def test_an_unscheduled_gang_is_resized_at_once() -> None:
 
 
 def test_finished_members_are_not_waited_for() -> None:
-    """Else a parameter server that is lost late could never be replaced: the group would lack members for ever."""
+    """Finished members are not waited for. Otherwise a parameter server that is lost late could not be replaced,
+    because the group would always lack members.
+    """
     spec = {"successPolicy": "AllWorkers", "worker": {"replicas": 3}}
     asks = {"ps": {"resources": {"requests": {"cpu": "1"}}}, "chief": {"resources": {"requests": {"cpu": "10"}}}}
     world = start(deep_merge(spec, asks), VOLCANO)

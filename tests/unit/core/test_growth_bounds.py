@@ -1,4 +1,4 @@
-"""How far the memory of a role may grow at once, and what keeps it from growing at all."""
+"""The amount by which a role's memory may grow at once, and the obstacles to any growth."""
 
 from decimal import Decimal
 
@@ -27,7 +27,7 @@ from tests.unit.core.test_resizing import memory
     ],
 )
 def test_the_next_limit(used: int, growth: int, maximum: int, expected: int | None) -> None:
-    """A maximum below the limit is the result, and is no growth."""
+    """The next limit is the maximum if that is lower than the present limit, and is then no growth."""
     usage = RoleUsage("p", memory=used * MIB, peak=used * MIB, growth=growth * MIB)
     found = next_limit(Decimal(1024 * MIB), Decimal(maximum * MIB), usage, is_killed=False, is_rested=True)
     assert found == (None if expected is None else expected * MIB)

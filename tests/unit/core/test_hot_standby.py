@@ -1,4 +1,6 @@
-"""Hot standbys as the operator sees them: the chief chooses, readiness shows it, and the status reports it."""
+"""Hot standbys from the operator's view: the chief chooses the primary, readiness shows it, and the status reports
+it.
+"""
 
 import json
 from typing import Any
@@ -20,7 +22,7 @@ def hot(replicas: int = 2, standbys: int = 1, **spec: Any) -> World:
 
 
 def turn(world: World, pod: str, *, ready: bool, **status: Any) -> None:
-    """A member is seen in sync, or not."""
+    """Let a member become ready, which means in sync, or not ready."""
     found = world.pods[pod]["status"]
     changed = "2030-01-01T12:00:09Z"
     found["conditions"] = [{"type": "Ready", "status": str(ready), "lastTransitionTime": changed}]
@@ -118,7 +120,9 @@ def test_a_lost_standby_is_not_a_failover() -> None:
 
 
 def test_a_shard_without_a_member_in_sync_remembers_its_last_primary() -> None:
-    """The new primary was restored; the operator cannot see that and reports what it observes."""
+    """A shard without a member in sync remembers its last primary. If the new primary was restored, the operator cannot
+    see that, and reports its observation.
+    """
     world = hot()
     world.reconcile()
     for pod in ("digits-ps-0", "digits-standby-0"):

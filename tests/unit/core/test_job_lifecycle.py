@@ -1,4 +1,4 @@
-"""The life of a job, played out in a simulated world: one test a story."""
+"""The life of a job in a simulated world, one scenario per test."""
 
 import copy
 from datetime import timedelta
@@ -188,7 +188,9 @@ def test_suspend_frees_what_runs_and_resume_starts_the_next_term() -> None:
 def test_pods_stopped_before_the_suspension_is_reported_have_not_failed(
     spec: dict[str, Any], stop: dict[str, Any], resume: dict[str, Any]
 ) -> None:
-    """The status with the reason of the stop was rejected, or an operator died before writing it."""
+    """Such pods have not failed, although the status with the stop's reason was rejected, or an operator crashed before
+    writing it.
+    """
     world = running(**spec)
     world.edit(stop)
     world.reconcile(stop_after=len(world.plan().actions))
@@ -243,7 +245,7 @@ def test_another_operator_version_changes_nothing() -> None:
 
 
 def probed(world: World) -> set[str]:
-    """The workers whose container has a readiness probe."""
+    """Return the workers whose container has a readiness probe."""
     made = {name: child["spec"]["template"] for (kind, name), child in world.children.items() if kind == "Deployment"}
     return {name for name, template in made.items() if "readinessProbe" in template["spec"]["containers"][0]}
 

@@ -1,4 +1,4 @@
-"""Suspended, changed and resumed while the operator was away: the job stops in order first, then starts again."""
+"""A job that was suspended, changed and resumed while the operator was away stops in order, and then starts again."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ HOT = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}, "worker
 
 
 def unseen(world: World, spec: dict[str, Any]) -> None:
-    """Two updates between two passes."""
+    """Apply two updates between two passes."""
     world.edit(deep_merge(spec, {"runPolicy": {"suspend": True}}))
     world.edit({"runPolicy": {"suspend": False}})
 
@@ -87,7 +87,7 @@ def test_servers_with_hot_standbys_are_replaced_one_at_a_time(path: str) -> None
 
 
 def test_defaults_equal_absent_fields() -> None:
-    """A CRD that adds a field with a default, or fills defaults in, restarts nothing."""
+    """Defaults equal absent fields: a CRD that adds a field with a default, or fills defaults in, restarts nothing."""
     written = job(spec=HOT)
     assert fixed_fields.digest(typed(written)) == fixed_fields.digest(typed(with_defaults(written)))
     later = copy.deepcopy(with_defaults(written))
@@ -96,6 +96,8 @@ def test_defaults_equal_absent_fields() -> None:
 
 
 def test_the_hash_is_the_same_in_every_version() -> None:
-    """Another value here restarts every running job at the upgrade: choose another FORMAT then."""
+    """The hash is the same in every version. Another value here would restart every running job at the upgrade, and
+    needs another FORMAT.
+    """
     made: PSTrainingJob = typed(job(spec={**HOT, "checkpoint": {"volume": {"emptyDir": {}}}}))
     assert fixed_fields.digest(made) == "2-46c83b5fc7"

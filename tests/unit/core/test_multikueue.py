@@ -1,4 +1,6 @@
-"""Jobs that MultiKueue sends from one cluster to another: what the operator does in the first, and in the second."""
+"""Jobs that MultiKueue sends from one cluster to another: the operator's part in the manager and in the worker
+cluster.
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -18,20 +20,20 @@ from tests.support.simulation import phase
 
 
 def dispatched(**spec: Any) -> QueuedWorld:
-    """A job in the first cluster, whose Workload has quota there."""
+    """Return a job in the manager cluster, whose Workload has quota there."""
     world = queued(managedBy=names.MULTIKUEUE, **spec)
     world.run()
     return world
 
 
 def reports(world: QueuedWorld, phase_: str, **status: Any) -> None:
-    """Kueue copies the status from the second cluster."""
+    """Copy the status from the worker cluster, as Kueue does."""
     assert world.job is not None
     world.job["status"] = {"phase": phase_, **status}
 
 
 def sent(**spec: Any) -> QueuedWorld:
-    """The same job in the second cluster, with the Workload that Kueue has sent."""
+    """Return the same job in the worker cluster, with the Workload that Kueue has sent."""
     original = dispatched(**spec).workload
     world = queued(**spec)
     assert world.job is not None
@@ -133,7 +135,7 @@ def test_the_end_is_left_to_kueue_and_the_ttl_is_not() -> None:
 
 
 def test_a_workload_finished_by_kueue_is_not_recreated() -> None:
-    """The news of the end may come after the end of the Workload."""
+    """A Workload that Kueue has finished is not recreated, because the news of the job's end may arrive later."""
     world = dispatched()
     world._set(world.workload, "Finished", True, "Succeeded", "")
     count = len(world.writes)
@@ -184,7 +186,7 @@ def test_a_job_that_differs_from_the_dispatched_one_is_dispatched_again(change: 
 
 
 def test_a_workload_that_arrives_before_its_job_is_kept_for_it() -> None:
-    """It has the uid of the job in the first cluster."""
+    """A Workload that arrives before its job is kept for it; it has the uid of the job in the manager cluster."""
     world = sent()
     assert world.job is not None
     world.workload["metadata"]["labels"][kueue.LABEL_ORIGIN] = "first"

@@ -1,4 +1,6 @@
-"""Pods on nodes that are not heard of: which are lost, which are deleted by force, and what continues without them."""
+"""Pods on unreachable nodes: those that count as lost, those that are deleted by force, and the training without
+them.
+"""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +22,7 @@ BY_TAINT, BY_USER = "DeletionByTaintManager", ""
 
 
 def going(disruption: str, role: str = "ps", phase: str = "Running") -> dict[str, Any]:
-    """A pod that is being deleted since NOW."""
+    """Return a pod that has been terminating since NOW."""
     made = pod(role, phase=phase)
     made["metadata"] |= {"deletionTimestamp": stamp(NOW + GRACE), "deletionGracePeriodSeconds": 30}
     if disruption:
@@ -33,7 +35,7 @@ def seen(found: dict[str, Any], now: datetime, nodes: list[dict[str, Any]] | Non
 
 
 LOST = [
-    # the node-1 of the pod, why it is deleted, seconds since then, lost
+    # whether the pod is on node-1, the reason for its deletion, seconds since then, lost
     pytest.param([node("node-1")], BY_TAINT, OVERDUE, False, id="a node that is well ends it in its own time"),
     pytest.param([node("node-1", "Unknown")], BY_TAINT, timedelta(0), True, id="a node that does not answer"),
     pytest.param([node("node-1", "Unknown")], BY_USER, timedelta(0), True, id="whoever deleted it"),
@@ -193,7 +195,9 @@ def test_suspending_does_not_wait_for_a_lost_node() -> None:
 
 
 def test_a_force_deleted_pod_is_not_deleted_again() -> None:
-    """A chief's pod stays until the Job controller lets it go."""
+    """A pod that was deleted by force is not deleted again: a chief's pod stays until the Job controller removes its
+    finalizer.
+    """
     world = two_nodes()
     world.cut(node_of(world, "chief"))
     world.reconcile()
@@ -216,7 +220,9 @@ def test_a_standby_takes_over_from_a_lost_node() -> None:
 
 
 def test_an_unready_primary_on_an_unreachable_node_is_lost() -> None:
-    """Kubernetes calls it not ready at once, and deletes it later."""
+    """An unready primary on an unreachable node is lost: Kubernetes marks it not ready at once, and deletes it
+    later.
+    """
     world = two_nodes(ps={"standby": {"mode": "Warm"}})
     found = world.pods["digits-ps-0"]
     changed = stamp(world.now)
@@ -282,7 +288,7 @@ def test_a_lost_surplus_worker_is_not_waited_for(end: str) -> None:
     assert world.condition("Running")["reason"] == "Training"
 
 
-# With hot standbys: what may continue by itself on nodes that do not answer is not replaced.
+# With hot standbys, pods on unreachable nodes that may continue by themselves are not replaced.
 
 HOT = {
     "ps": {"standby": {"mode": "Hot", "replicasPerShard": 1}},
@@ -292,7 +298,7 @@ HOT = {
 
 
 def spread(on_lost: set[str], **spec: Any) -> World:
-    """A job with hot standbys; the named tasks are on node-1, which is then lost, the others on node-0."""
+    """Return a job with hot standbys; the named tasks are on node-1, which is then lost, the others on node-0."""
     world = World(job(workers=3, spec=deep_merge(HOT, spec)), nodes={"node-0": "True", "node-1": "True"})
     world.settle()
     for name, found in world.pods.items():
@@ -304,7 +310,7 @@ def spread(on_lost: set[str], **spec: Any) -> World:
 
 
 def later(world: World, nodes: list[dict[str, Any]] | None = None) -> list[str]:
-    """What is deleted by force once all nodes are known that were lost together."""
+    """Return the pods that are deleted by force once all nodes are known that were lost together."""
     world.now += timedelta(minutes=10)
     if nodes is None:
         return forced(world.plan().actions)
@@ -344,7 +350,9 @@ def test_without_the_right_to_watch_nodes_such_a_pod_is_held() -> None:
 
 
 def test_nodes_that_are_lost_together_are_waited_for() -> None:
-    """The node controller gives them up one after the other: the first one alone holds few voters."""
+    """Nodes that are lost together are waited for: the node controller marks them in sequence, and the first one alone
+    has few voters.
+    """
     world = World(job(workers=3, spec=HOT), nodes={"node-0": "True", "node-1": "True", "node-2": "True"})
     world.settle()
     for name, found in world.pods.items():

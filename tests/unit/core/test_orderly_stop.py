@@ -1,4 +1,4 @@
-"""Which step of a stop is next, and whether one is due: for a suspension, other servers, or a restart of the job."""
+"""The next step of a stop, and whether one is due: for a suspension, other servers, or a restart of the job."""
 
 from dataclasses import replace
 from typing import Any
@@ -95,7 +95,7 @@ NEW = tuple(runs("ps", index) for index in (2, 3))
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        # without the number of a layout: all pods are replaced
+        # without a layout's number: all pods are replaced
         ((), (ReshardingStep.STEADY, 4, 1)),
         ((servers("4"),), (ReshardingStep.STEADY, 4, 1)),
         ((servers("4", replicas=3),), (ReshardingStep.STEADY, 4, 1)),

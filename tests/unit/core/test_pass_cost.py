@@ -1,4 +1,4 @@
-"""What an idle pass costs, in function calls: unlike seconds, they are the same on every machine."""
+"""The cost of an idle pass in function calls, which unlike seconds are the same on every machine."""
 
 import cProfile
 import pstats
@@ -11,7 +11,7 @@ from tests.support.builders import LAUNCHER, job
 from tests.support.simulation import World
 
 CALLS_MAX = 4800
-"""4,440 on Python 3.11. A change that needs more raises the limit, with its reason in the commit."""
+"""The count on Python 3.11 is 4,440. A change that needs more raises the limit, with its reason in the commit."""
 
 
 def test_an_idle_pass_over_a_small_job_takes_few_calls() -> None:

@@ -19,7 +19,7 @@ SUSPENDED: dict[str, Any] = {"runPolicy": {"suspend": True}}
 
 
 def reasons(actions: tuple[Action, ...], kind: type[Action]) -> dict[str, Reason]:
-    """The reasons of the actions of a kind, by the object's name."""
+    """Return the reasons of the actions of a kind, by the object's name."""
     return {a.name: a.reason for a in actions if isinstance(a, kind)}
 
 
@@ -28,7 +28,7 @@ def uid(world: World, kind: Kind, name: str) -> str:
 
 
 def terminating(world: World, role: str) -> datetime:
-    """A pod of a role is being deleted on a lost node; returns the end of its grace period."""
+    """Start the deletion of a role's pod on a lost node; return the end of its grace period."""
     found = next(p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == role)
     end = world.now + timedelta(seconds=30)
     found["metadata"] |= {"deletionTimestamp": stamp(end), "deletionGracePeriodSeconds": 30}

@@ -1,7 +1,7 @@
-"""Fields of a job from which its Workload is made besides its pods: a change of any of them reaches Kueue in time.
+"""Fields of a job that its Workload depends on besides its pods: a change of any of them reaches Kueue in time.
 
-A Workload without quota is corrected in place. One with quota keeps what Kueue does not let change, and the job runs by
-the Workload that it has.
+A Workload without quota is corrected in place. A Workload with quota keeps the fields that Kueue makes immutable, and
+the job runs under it.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ CLASSES |= {(Kind.PRIORITY_CLASS, "high"): 7}
 
 
 class WithClasses(QueuedWorld):
-    """The operator has read the priority classes."""
+    """A world in which the operator has read the priority classes."""
 
     classes = CLASSES
 
@@ -209,7 +209,9 @@ def test_an_unreadable_class_changes_nothing() -> None:
 
 
 def test_a_job_keeps_running_while_admission_checks_hold_its_next_slice() -> None:
-    """Its quota is that of the slice by then, as Kueue has finished the former Workload."""
+    """A job keeps running while admission checks hold its next slice, although Kueue has finished the former Workload,
+    so that its quota is the slice's.
+    """
     world = running(worker={"replicas": 2})
     before = dict(world.pods)
     world.checks = True
@@ -292,7 +294,7 @@ def test_a_running_job_reads_its_new_class_again_and_reports_it() -> None:
 
 
 def test_a_stopped_workload_of_a_changed_job_stays_stopped() -> None:
-    """A new Workload would run against the will of the user that has stopped it."""
+    """A stopped Workload of a changed job stays stopped, because a new one would run against the user's decision."""
     world = labelled(max_exec_time_seconds="60")
     world.run()
     uid = world.workload["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""What the operator writes to the Workload of a job: each write when it is due, and with all that Kueue needs."""
+"""The operator's writes to a job's Workload: each at its time, with every field that Kueue needs."""
 
 from typing import Any
 
@@ -212,7 +212,9 @@ def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
 def test_a_job_resumed_at_once_does_not_reuse_its_former_workers_quota(
     minimum: int | None,
 ) -> None:
-    """A worker ended and gave its quota back; the next run needs it again, and Kueue does not return it."""
+    """A resumed job does not reuse its former workers' quota. A worker ended and returned its quota, which the next run
+    needs again.
+    """
     world = running(worker={"replicas": 2, "minReplicas": minimum}, successPolicy="AllWorkers")
     world.end("worker", 1)
     world.run()

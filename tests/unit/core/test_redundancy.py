@@ -26,13 +26,13 @@ def service(world: World, index: int = 0) -> dict[str, Any]:
 
 
 def primary(world: World, index: int = 0) -> tuple[str, str]:
-    """The pod and the epoch that a shard's Service names."""
+    """Return the pod and the epoch that a shard's Service names."""
     found = service(world, index)
     return found["spec"]["selector"][names.LABEL_STS_POD], found["metadata"]["annotations"][names.ANNOTATION_EPOCH]
 
 
 def fail(world: World, member: int = 0, *, ready: bool = False, index: int = 0, **status: Any) -> None:
-    """A member's pod is seen not ready, or ready again."""
+    """Let a member's pod become not ready, or ready again."""
     name = f"digits-ps-{index}" if not member else f"digits-standby-{index}"
     found = world.pods[name]["status"]
     found["conditions"] = [{"type": "Ready", "status": str(ready)}]
@@ -82,7 +82,9 @@ def test_a_primary_has_a_limited_time_to_start() -> None:
 
 
 def test_servers_that_restart_for_a_new_chief_are_waited_for() -> None:
-    """The launcher starts them in place; whichever is ready first, nothing has been lost by then."""
+    """Servers that restart for a new chief are waited for. The launcher restarts them in place, and the order of their
+    readiness shows no loss.
+    """
     term = NOW + timedelta(seconds=60)
     changed = term + timedelta(seconds=5)
     found = seen(ready=False, state=STARTED, changed=changed)

@@ -1,4 +1,4 @@
-"""Parameter servers with hot standbys are created again one at a time, beside those that have the state."""
+"""Parameter servers with hot standbys are recreated one at a time, while the others keep the state."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ def resources(found: dict[str, Any]) -> Any:
 
 
 def gone(world: World) -> list[str]:
-    """The pods that the next pass ends."""
+    """Return the pods that the next pass ends."""
     return [a.name for a in world.plan().actions if isinstance(a, Delete) and a.kind is Kind.POD]
 
 
 def replace_next(world: World) -> str:
-    """One server goes and comes back, without the state at first."""
+    """End one server and let it return, without the state at first."""
     (name,) = gone(world)
     world.reconcile()
     assert not gone(world), "one at a time"
@@ -36,7 +36,7 @@ def replace_next(world: World) -> str:
 
 
 def enlarged(**spec: Any) -> World:
-    """A job whose servers are to be larger; its StatefulSets know it already."""
+    """Return a job whose servers are to be larger, after the update of its StatefulSets."""
     world = hot(**spec)
     world.edit({"ps": {"resources": LARGE}})
     world.reconcile()
@@ -97,7 +97,9 @@ def test_no_server_is_replaced_while_a_member_is_not_in_sync(lost: str) -> None:
 
 
 def test_a_server_that_does_not_run_is_replaced_at_once() -> None:
-    """It was asked for too much memory: another wish puts that right."""
+    """A server that does not run is replaced at once: it requested too much memory, and the next change of the spec
+    corrects that.
+    """
     world = enlarged()
     (name,) = gone(world)
     world.reconcile()
@@ -149,7 +151,7 @@ def servers(world: World) -> list[dict[str, Any]]:
 
 
 def test_servers_without_a_recorded_template_are_left_alone() -> None:
-    """A job of an operator that did not write it."""
+    """Servers without a recorded template, of a job from an older operator, are left alone."""
     world = enlarged()
     for child in (world.children["StatefulSet", n] for n in world.names_of("StatefulSet")):
         del child["spec"]["template"]["metadata"]["annotations"][names.ANNOTATION_SERVER_TEMPLATE]
@@ -173,7 +175,9 @@ def test_a_rolling_update_ends_with_the_job() -> None:
 
 @pytest.mark.parametrize("mode", ["None", "Warm"])
 def test_servers_without_hot_standbys_are_never_replaced(mode: str) -> None:
-    """The rules of the API reject such a change while the job runs. An unseen one stops the job in order."""
+    """Servers without hot standbys are never replaced. The API's rules reject such a change while the job runs; an
+    unobserved one stops the job in order.
+    """
     world = hot(ps={"replicas": 1, "standby": {"mode": mode}})
     world.edit({"ps": {"template": world.job["spec"]["worker"]["template"]}})  # type: ignore[index]
     assert [(action.kind, action.reason) for action in world.plan().actions] == [(Kind.JOB, Reason.SPEC_CHANGED)]

@@ -1,4 +1,4 @@
-"""Another number of replicas on a running job, played out in a simulated world: one test a story."""
+"""Changes of the number of replicas of a running job in a simulated world, one scenario per test."""
 
 import copy
 import json
@@ -29,19 +29,19 @@ def reported(world: World) -> list[str]:
 
 
 def uids(world: World, *roles: str) -> dict[str, str]:
-    """The uids of the pods of these roles, by name."""
+    """Return the uids of the pods of these roles, by name."""
     found = [p["metadata"] for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] in roles]
     return {m["name"]: m["uid"] for m in found}
 
 
 def layout(world: World) -> tuple[int, int]:
-    """The number of the cluster map's layout, and its number of servers."""
+    """Return the number of the cluster map's layout, and its number of servers."""
     found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
     return found.get("layout", 1), len(found["cluster"]["ps"])
 
 
 def hold(world: World, *indices: int, member: str = "ps") -> None:
-    """The new servers with these indices find no node."""
+    """Let the new servers with these indices find no node."""
     for index in indices:
         found = world.pods[f"digits-{member}-{index}"]
         no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
@@ -49,14 +49,14 @@ def hold(world: World, *indices: int, member: str = "ps") -> None:
 
 
 def release(world: World, index: int) -> None:
-    """A server that has waited for a node runs; its launcher waits for the map, so it is not ready."""
+    """Let a server that has waited for a node run; it is not ready, because its launcher waits for the map."""
     found = world.pods[f"digits-ps-{index}"]
     state = {"name": "tensorflow", "image": "img:1", "restartCount": 0, "ready": False, "state": {"running": {}}}
     found["status"] |= {"phase": "Running", "containerStatuses": [state], "conditions": []}
 
 
 def serve(world: World, *indices: int) -> None:
-    """These servers have the map, and serve."""
+    """Let these servers have the map, and serve."""
     for index in indices:
         found = world.pods[f"digits-ps-{index}"]["status"]
         found["containerStatuses"][0]["ready"] = True
@@ -205,7 +205,9 @@ def test_two_layouts_with_the_same_number_of_servers_have_different_numbers() ->
 
 
 def test_every_write_to_the_servers_keeps_what_the_operator_wrote_to_them_before() -> None:
-    """Server-side apply removes the fields of a former apply that a later one leaves out."""
+    """Every write to the servers keeps the operator's earlier fields, because server-side apply removes the fields that
+    a later apply omits.
+    """
     world = running(ps={"replicas": 1})
     applied: list[Apply] = []
     for count in (2, 1):
@@ -252,7 +254,7 @@ def test_what_is_planned_costs_nobody_a_restart_or_a_warning() -> None:
     world.now += timedelta(seconds=1)
     world.edit({"ps": {"replicas": 1}})
     world.settle()
-    world.end("worker", 0, code=1)  # its chief is gone
+    world.end("worker", 0, code=1)  # its chief was deleted
     world.settle()
     world.gone("chief")
     world.settle()
@@ -264,7 +266,10 @@ def test_what_is_planned_costs_nobody_a_restart_or_a_warning() -> None:
 
 @pytest.mark.parametrize("spec", [HOT, HOT | {"checkpoint": {"volume": {"emptyDir": {}}}}, {}])
 def test_hot_standbys_that_cannot_be_saved_and_a_former_launcher_get_new_pods_in_order(spec: dict[str, Any]) -> None:
-    """The state of hot standbys is not thrown away for checkpoints that do not outlive the chief's pod."""
+    """Unsaveable hot standbys and a former launcher get new pods in order.
+
+    The state of hot standbys is not given up for checkpoints that do not outlive the chief's pod.
+    """
     world = World(job(spec=deep_merge({"ps": {"replicas": 1}, "checkpoint": None if spec else CHECKPOINT}, spec)))
     if not spec:
         world.launcher = LauncherFiles("former", {})

@@ -1,4 +1,6 @@
-"""Another number of shards with hot standbys, in a simulated world: no state goes that is not saved whole."""
+"""Changes of the number of shards with hot standbys, in a simulated world: no state is deleted before it is saved
+completely.
+"""
 
 import json
 from typing import Any
@@ -21,14 +23,14 @@ def cluster_map(world: World) -> dict[str, Any]:
 
 
 def save(world: World) -> None:
-    """The chief has saved the whole state, shuts updates out, and ends."""
+    """Let the chief save the whole state, exclude updates, and end."""
     assert cluster_map(world)["nextLayout"] == layout(world)[0] + 1, "it was asked to"
     term = max(int(name.rpartition("-")[2]) for name in world.names_of("Job"))
     world.end("chief", code=contract.EXIT_SAVED, term=term)
 
 
 def asked(**spec: Any) -> World:
-    """A job of two shards whose chief is asked to save for three."""
+    """Return a job of two shards whose chief is asked to save for three."""
     world = running(**deep_merge(SPEC, spec))
     world.edit({"ps": {"replicas": 3}})
     world.settle()

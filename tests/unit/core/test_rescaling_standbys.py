@@ -1,4 +1,4 @@
-"""Another number of parameter servers with standbys or a gang, played out in a simulated world: pods stay."""
+"""Changes of the number of parameter servers with standbys or a gang, in a simulated world, keep the pods."""
 
 import copy
 from datetime import timedelta
@@ -17,7 +17,7 @@ GANG: dict[str, Any] = {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlu
 
 
 def records(world: World) -> dict[str, tuple[str, str, int]]:
-    """What each StatefulSet records, as shards and layout, and its replicas."""
+    """Return each StatefulSet's record, as shards and layout, with its replicas."""
     sets = {n: world.children["StatefulSet", n] for n in world.names_of("StatefulSet")}
     keys = names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT
     return {n: (*(c["metadata"]["annotations"][k] for k in keys), c["spec"]["replicas"]) for n, c in sets.items()}
@@ -110,7 +110,8 @@ def test_a_server_of_a_new_shard_that_has_waited_for_its_layout_has_time_to_star
     world.settle()
     assert layout(world) == (2, 2)
     ready = [{"type": "Ready", "status": "True"}]
-    world.pods["digits-standby-1"]["status"]["conditions"] = ready  # it has the map, and the primary does not yet
+    # the server has the map, and the primary does not yet
+    world.pods["digits-standby-1"]["status"]["conditions"] = ready
     world.settle()
     assert rescaling(world) == ("True", "Resuming")
     shards = (world.job or {})["status"]["shards"]

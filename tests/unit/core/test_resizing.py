@@ -1,4 +1,4 @@
-"""How running pods get the resources that the spec has now: in place, replaced, or not before they are replaced."""
+"""Changed resources of running pods: applied in place, by replacement, or only to later pods."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ROLES = ("ps", "worker", "chief")
 
 
 def sized(*, in_place: bool = True, **spec: Any) -> World:
-    """A running job whose roles have a size."""
+    """Return a running job whose roles have a size."""
     sizes: dict[str, Any] = {role: {"resources": size("1Gi")} for role in ROLES}
     world = running(**deep_merge({**sizes, "ps": {"replicas": 2, "resources": size("1Gi")}}, spec))
     world.installation = RESIZES if in_place else Installation()
@@ -38,7 +38,7 @@ def pods_of(world: World, role: str) -> list[dict[str, Any]]:
 
 
 def memory(world: World, role: str) -> list[str]:
-    """The limits that pods have been resized to."""
+    """Return the limits to which pods have been resized."""
     return [
         (p["spec"]["containers"][0].get("resources") or {}).get("limits", {}).get("memory")
         for p in pods_of(world, role)
@@ -46,7 +46,7 @@ def memory(world: World, role: str) -> list[str]:
 
 
 def resized(world: World) -> list[str]:
-    """The pods that the next pass resizes."""
+    """Return the pods that the next pass resizes."""
     return [a.name for a in world.plan().actions if isinstance(a, Resize)]
 
 
@@ -58,7 +58,7 @@ def report(world: World) -> tuple[str, str]:
 def kubelet(
     world: World, pod: dict[str, Any], reason: str = "", message: str = "", *, kind: str = "PodResizePending"
 ) -> None:
-    """What a kubelet reports of a resize; without a reason it is done."""
+    """Report a resize as a kubelet does; without a reason it is complete."""
     pod["status"]["conditions"] = [c for c in pod["status"]["conditions"] if not c["type"].startswith("PodResize")]
     if reason:
         condition = {"type": kind, "status": "True", "reason": reason, "message": message}
@@ -91,7 +91,7 @@ def test_a_server_that_comes_back_has_the_new_size() -> None:
 
 
 def test_a_worker_that_comes_back_is_resized_again() -> None:
-    """Another template would replace the pods of its Deployment."""
+    """A returning worker is resized again, because another template would replace the pods of its Deployment."""
     world = sized()
     before = {n: c for (k, n), c in world.children.items() if k == "Deployment"}
     world.edit({"worker": {"resources": LARGE}})

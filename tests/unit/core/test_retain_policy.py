@@ -82,7 +82,9 @@ def test_a_change_reaches_the_claim_in_every_state(state: str) -> None:
 
 @pytest.mark.parametrize("pass_is_cut", [False, True])
 def test_an_expiring_job_releases_its_claim_first(pass_is_cut: bool) -> None:
-    """Changed while no operator ran, and noticed only when the job is to be deleted."""
+    """An expiring job releases its claim first, if the policy was changed while no operator ran, and is noticed only at
+    the deletion.
+    """
     world = running(**checkpoint("Delete"), runPolicy={"ttlSecondsAfterFinished": 60})
     world.end("chief")
     world.settle()
@@ -98,7 +100,7 @@ def test_an_expiring_job_releases_its_claim_first(pass_is_cut: bool) -> None:
 
 
 def test_a_claim_changed_since_is_not_released_blindly() -> None:
-    """Somebody else may have added an owner."""
+    """A claim that has changed since is not released blindly, because another client may have added an owner."""
     world = running(**checkpoint("Delete"))
     change(world, "Retain")
     snapshot = world.snapshot()

@@ -1,4 +1,4 @@
-"""Which hot standbys and primaries are replaced next, by one observation, and how far it has got."""
+"""The hot standbys and primaries that are replaced next, by one observation, and the progress of the update."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def server(member: int, index: int, template: str = "old", **more: Any) -> Pod:
 
 
 def all_but(*others: Pod) -> Iterator[Pod]:
-    """The four servers, with some of them as given."""
+    """Return the four servers, with some of them as given."""
     given = {each.name: each for each in others}
     for member in (0, 1):
         for index in (0, 1):

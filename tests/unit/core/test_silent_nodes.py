@@ -1,4 +1,4 @@
-"""Reports and actions for each pod on an unreachable node."""
+"""Reports and actions for pods on unreachable nodes."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Reports of a lost node that returns: its pods were given up, so neither success nor failures count."""
+"""Reports of a lost node that returns: its pods were given up, so neither their success nor their failures count."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ def two_nodes(**spec: Any) -> World:
 
 
 def pod_of(world: World, role: str, index: int) -> dict[str, Any]:
-    """The oldest pod of a task."""
+    """Return the oldest pod of a task."""
     found = (p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == role)
     mine = [p for p in found if p["metadata"]["labels"].get(names.LABEL_INDEX) == str(index)]
     return min(mine, key=lambda p: str(p["metadata"]["creationTimestamp"]))
@@ -30,7 +30,7 @@ def status(world: World) -> dict[str, Any]:
 
 
 def ended(found: dict[str, Any], code: int, after: int) -> None:
-    """The kubelet reports a pod's end, a number of seconds after it was given up."""
+    """Report a pod's end, a number of seconds after it was given up, as the kubelet does."""
     state = terminated(code)
     metadata = found["metadata"]
     deleted = datetime.fromisoformat(metadata["deletionTimestamp"]) - timedelta(
@@ -77,7 +77,7 @@ def test_failures_on_a_lost_node_do_not_count() -> None:
 
 
 def restarted() -> World:
-    """A job in its second round, with a pod of its first one on a node that is lost."""
+    """Return a job after one restart, with a pod of its first run on a node that is lost."""
     rules = [{"role": "ps", "exitCodes": {"values": [7]}, "action": "RestartJob"}]
     world = two_nodes(failurePolicy={"rules": rules})
     old = pod_of(world, "worker", 1)
@@ -94,7 +94,7 @@ def restarted() -> World:
 def test_a_success_before_a_restart_of_the_job_does_not_count() -> None:
     world = restarted()
     old = pod_of(world, "worker", 1)
-    # Even one that came before its node was lost.
+    # This holds even for a success before its node was lost.
     ended(old, 0, -1)
     world.settle()
     assert status(world)["worker"]["succeeded"] == 0
@@ -102,7 +102,9 @@ def test_a_success_before_a_restart_of_the_job_does_not_count() -> None:
 
 
 def test_an_annotation_from_before_a_restart_of_the_job_does_not_count() -> None:
-    """A Deployment that remembers its worker's success goes with its round."""
+    """An annotation from before a restart of the job does not count: the Deployment that records its worker's success
+    is deleted with its run.
+    """
     rules = [{"role": "ps", "exitCodes": {"values": [7]}, "action": "RestartJob"}]
     world = World(job(spec={"failurePolicy": {"rules": rules}}))
     world.settle()

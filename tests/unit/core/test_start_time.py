@@ -9,7 +9,9 @@ from tests.support.simulation import World
 
 
 def half_made() -> World:
-    """An operator dies after creating everything, before its status write. Pods start, and the next operator later."""
+    """Create a job whose operator crashed after creating everything, before its status write. Pods start, and the next
+    operator starts later.
+    """
     world = World(job(spec={"runPolicy": {"backoffLimit": 0}}))
     world.reconcile(stop_after=len(world.plan().actions))
     for child in world.children.values():

@@ -1,7 +1,7 @@
 """The size of the status of the largest job whose workers were all replaced.
 
 etcd accepts 1.5 MiB for an object: its spec, its status, and managedFields, which repeat the keys of lists of type map.
-The bound here is a third of that: it leaves room for a spec of 256 KiB and for the records of parameter servers.
+The bound here is a third of that, which leaves room for a spec of 256 KiB and for the records of parameter servers.
 """
 
 import json
@@ -34,11 +34,11 @@ CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "failed": (FAILURE, {}),
     "given up": (FAILURE, {"worker": {"minReplicas": 1}, "runPolicy": {"backoffLimit": 0}}),
 }
-"""How each worker ends, and the job's spec."""
+"""The end of each worker, and the job's spec."""
 
 
 def managed_fields(value: Any, schema: dict[str, Any], path: str = "f:status") -> dict[str, Any]:
-    """What the API server records for the fields of one manager (fieldsV1)."""
+    """Return the API server's record of the fields of one manager (fieldsV1)."""
     if schema.get("x-kubernetes-list-type") == "map":
         keys = schema["x-kubernetes-list-map-keys"]
         item = schema["items"]
@@ -62,7 +62,7 @@ def size(status: dict[str, Any]) -> int:
 
 
 def replaced(cause: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A job of the largest size, and its workers at the moment of their end."""
+    """Return a job of the largest size, and its workers at the moment of their end."""
     end, spec = CAUSES[cause]
     job = b.job(workers=WORKERS, spec=spec)
     job["status"] = {"startTime": b.stamp(b.NOW)}

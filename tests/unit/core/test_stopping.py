@@ -1,4 +1,4 @@
-"""Who goes first when a job is to stop, played out in a simulated world: one test a story."""
+"""The order in which a job's tasks stop, in a simulated world, one scenario per test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which programs have succeeded for good, when the job's time is up, and which workers are retired."""
+"""The programs that have finally succeeded, the end of the job's time, and the retired workers."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ def end(code: int, at: datetime | None = None) -> Termination:
 
 
 def ended(role: str, index: int = 0, *, now: int | None = None, before: int | None = None, **more: Any) -> Pod:
-    """A pod whose program has ended with these codes: in the last run, and in the one before."""
+    """Return a pod whose program has ended with these codes: in the last run, and in the previous one."""
     terminated, last = (None if code is None else end(code, NOW) for code in (now, before))
     return a_pod(role, index, "n", container=Container(terminated=terminated, last=last), **more)
 
@@ -82,7 +82,7 @@ def deployment(index: int, **more: Any) -> Child:
 MARK = {names.ANNOTATION_SUCCEEDED: "true"}
 AGAIN = {names.LABEL_RESTART_ATTEMPT: "1"}
 WORKERS: dict[str, tuple[tuple[Pod | Child, ...], int, set[int]]] = {
-    # what is seen, the restarts of the job, the workers that have succeeded
+    # the observation, the restarts of the job, the workers that have succeeded
     "none": ((deployment(0), a_pod("worker", 0, "n")), 0, set()),
     "by their pods": ((ended("worker", 0, now=0), ended("worker", 1, now=1)), 0, {0}),
     "one that is scaled away": ((ended("worker", 2, now=0),), 0, set()),

@@ -1,4 +1,4 @@
-"""Which pods the operator replaces because they wait although their budget is not spent, once that is on record."""
+"""The waiting pods that the operator replaces within their budget, once their failures are recorded."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every alert of the chart has its section on the page of alerts, and asks for what the code exports."""
+"""Every alert of the chart has a section on the page of alerts, and uses exported metrics."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ SECTIONS = dict(
 ALERTS = {rule["alert"]: rule for rule in alerts()}
 EXPORTED = exported()
 OF_THE_OPERATOR = ("PSTrainingOperatorDown", "PSTrainingOperatorNotLeading")
-"""Alerts of all jobs alike."""
+"""Alerts that cover all jobs together."""
 
 
 def test_every_alert_has_its_section_and_the_other_way_round() -> None:

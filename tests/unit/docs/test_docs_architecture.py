@@ -1,4 +1,4 @@
-"""The picture of the packages, and the list of where decisions are, against the contracts and the files."""
+"""The picture of the packages and the list of decisions agree with the contracts and the files."""
 
 import re
 import tomllib
@@ -14,7 +14,9 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def drawn(svg: str) -> list[list[str]]:
-    """The names in a picture's boxes, row by row from the top: those of the left column, then those of the right."""
+    """Return the names in a picture's boxes, row by row from the top: those of the left column, then those of the
+    right.
+    """
     found = re.findall(r'<text x="(\d+)" text-anchor="middle" y="(\d+)" font-weight="bold"[^>]*>(\w+)<', svg)
     rows: dict[tuple[bool, int], list[str]] = {}
     for x, y, name in found:
@@ -47,7 +49,7 @@ def test_a_package_that_the_contracts_gain_must_have_a_description() -> None:
 
 
 def questions(page: str) -> dict[str, list[str]]:
-    """The rows `Where is ...? | files` of a page: the question and the files that it names."""
+    """Return the rows `Where is ...? | files` of a page: the question and its files."""
     text = (ROOT / page).read_text(encoding="utf-8")
     rows = re.findall(r"^\| (Where [^|]+\?) \| ([^|]+) \|$", text, re.MULTILINE)
     return {question: re.findall(r"`([\w/]+\.py)`", answer) for question, answer in rows}

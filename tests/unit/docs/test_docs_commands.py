@@ -1,4 +1,4 @@
-"""The commands that the documentation shows are there, with the options that they are given. Nothing is run."""
+"""The documented commands exist, with the options that they are given. No command is run."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ from pstraining.cli.main import program
 from tests.support.documented import LEFT_OUT, PROMPT, lines, shell_lines, where
 
 EXCEPTIONS: dict[str, str] = {}
-"""Commands that are right although this does not know them, and why."""
+"""Commands that are correct although this check does not know them, with the reason."""
 HELM = {"get", "history", "install", "lint", "list", "rollback", "show", "status", "template", "test", "uninstall"}
 HELM |= {"push", "upgrade"}
 KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
@@ -33,7 +33,7 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def found_commands() -> Iterator[tuple[str, str]]:
-    """Place and text of every command of the documentation that is for one of our checks."""
+    """Return place and text of every documented command that one of our checks covers."""
     for page in pages().values():
         yield from ((place, text) for place, line in shell_lines(page) for text in commands_of(line))
         for span in page.spans:
@@ -42,7 +42,7 @@ def found_commands() -> Iterator[tuple[str, str]]:
 
 
 def commands_of(line: str) -> Iterator[str]:
-    """What a line runs, without its prompt and environment; nothing if it is not for one of our checks."""
+    """Return the commands of a line, without its prompt and environment; none if no check covers them."""
     yield from (text for inner in _INNER.findall(line) for text in commands_of(inner))
     text = line[PROMPT.match(line).end() :]  # type: ignore[union-attr]
     for part in re.split(r" && | \|\|? |; ", text):
@@ -52,7 +52,7 @@ def commands_of(line: str) -> Iterator[str]:
 
 
 def problem(command: str) -> str:
-    """The problem of a command; empty if there is none."""
+    """Return the problem of a command; empty if there is none."""
     check = _checker(command)
     assert check is not None
     try:
@@ -62,7 +62,7 @@ def problem(command: str) -> str:
 
 
 def split(command: str) -> list[str]:
-    """The words of a command without its comment and ellipses; 1 for a placeholder such as <job> or JOB."""
+    """Return the words of a command without its comment and ellipses, with 1 for a placeholder such as <job> or JOB."""
     given = re.sub(r"(?<!\S)(<[^>]*>|[A-Z]+)(?!\S)", "1", command)
     return [w for w in shlex.split(given, comments=True) if w != LEFT_OUT and "<" not in w]
 
@@ -80,7 +80,7 @@ def _make(words: Sequence[str]) -> str:
 
 def _python(words: Sequence[str]) -> str:
     if "-m" not in words:
-        return ""  # hack/docs/links.py checks files
+        return ""  # hack/docs/links.py checks paths of files
     at = words.index("-m") + 1
     if words[at : at + 1] == ["venv"]:
         return ""  # Python's own
@@ -100,7 +100,7 @@ def _python(words: Sequence[str]) -> str:
 
 
 def module_file(module: str) -> Path | None:
-    """Where the module that `python -m` would run is; None if this repository has none of that name."""
+    """Return the path of the module that `python -m` would run; None if this repository has none of that name."""
     path = Path(*module.split("."))
     places = (ROOT / folder / f for folder in ("", "operator") for f in (path / "__main__.py", path.with_suffix(".py")))
     return next((place for place in places if place.is_file()), None)
@@ -108,7 +108,8 @@ def module_file(module: str) -> Path | None:
 
 @cache
 def interface(source: Path) -> tuple[frozenset[str], frozenset[str], bool]:
-    """Options and commands of the module's argparse parsers, and whether it takes a program with arguments of its own.
+    """Return options and commands of the module's argparse parsers, and whether it takes a program with its own
+    arguments.
 
     Modules are read, not imported: some need TensorFlow, or root, to be imported.
     """
@@ -137,7 +138,7 @@ def _helm(words: Sequence[str]) -> str:
 
 
 def unknown_value(values: Any, path: str) -> str:
-    """The path if the chart has no such value; what is empty by default takes anything."""
+    """Return the path if the chart has no such value; a value that is empty by default accepts anything."""
     for step in re.split(r"(?<!\\)\.|\[\d+\]", path):
         if not values and isinstance(values, dict | list):
             return ""
@@ -161,7 +162,7 @@ def _kubectl(words: Sequence[str]) -> str:
 
 
 def plugin(words: Sequence[str]) -> str:
-    """What is wrong with a call of the plugin; running text may leave out arguments."""
+    """Return the problem of a call of the plugin; running text may leave out arguments."""
     commands = program().commands
     if not words or words[0] == "--help":
         return ""
@@ -195,7 +196,7 @@ def test_exceptions_are_needed() -> None:
 
 
 def test_what_installs_the_chart_names_its_image() -> None:
-    """It has no default: Helm would fail."""
+    """A command that installs the chart names its image, which has no default, so that Helm would fail."""
     installs = [(place, text) for place, text in COMMANDS if text.startswith("helm install pstraining ")]
     assert len(installs) >= 3
     assert not [place for place, text in installs if "image.repository=" not in text]
@@ -270,7 +271,7 @@ def test_problems_are_reported(command: str, wrong: str) -> None:
 
 
 def test_json_in_commands_can_be_read() -> None:
-    """Settings and patches that are given as JSON."""
+    """JSON in commands, as settings and patches have it, can be read."""
     for place, command in COMMANDS:
         for word in split(command):
             if word.startswith("{") and '"' in word:

@@ -1,4 +1,4 @@
-"""What the documentation shows of jobs is right: whole manifests, fragments of a spec, patches, and fields by name."""
+"""The documentation's jobs are valid: whole manifests, fragments of a spec, patches, and fields by name."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from tests.support.documented import REFUSED, SCHEMA, complete, documents, job_o
 
 VALUES = yaml.safe_load((ROOT / "charts" / "pstraining" / "values.yaml").read_text(encoding="utf-8"))
 NOT_OURS = {"tfReplicaSpecs": "TFJob's", "containers": "a pod's", "nodeName": "a pod's", "template": "of many kinds"}
-"""Fields below `spec` that pages name of other kinds."""
+"""Fields below `spec` in pages that belong to other kinds."""
 _FIELD = re.compile(r"(?:(spec|status)\.|(?=\w+\.))([a-zA-Z]+(?:\[\])?(?:\.[a-zA-Z]+(?:\[\])?)*)(?:: ([\w-]+))?")
 _FILE = re.compile(r".*\.(json|md|py|toml|ya?ml)")
 
@@ -23,7 +23,9 @@ DOCUMENTS = list(documents())
 
 
 def problems(document: Any) -> list[str]:
-    """What is wrong with a document; any object of another kind may be there, and values of the chart that exist."""
+    """Return the problems of a document: a job must be valid, values of the chart must exist, and other kinds are
+    accepted.
+    """
     document = complete(document)
     if not isinstance(document, dict):
         return ["neither a manifest nor a part of one"]
@@ -35,7 +37,7 @@ def problems(document: Any) -> list[str]:
 
 
 def unknown_values(known: Any, given: Any) -> Iterator[str]:
-    """The values of the chart that it does not have; what is empty by default takes anything."""
+    """Return the values that the chart does not have; a value that is empty by default accepts anything."""
     if isinstance(known, dict) and known and isinstance(given, dict):
         for name, item in given.items():
             if name not in known:
@@ -53,11 +55,11 @@ def test_manifests_and_fragments_are_valid(place: str, first: str, document: Any
 
 
 CONVERTED = "docs/users/move-from-tfjob.md"
-"""Its job is what `convert` makes of a TFJob, which has no such field."""
+"""Blocks whose job is the conversion of a TFJob, which has no such field."""
 
 
 def test_a_job_that_is_shown_whole_keeps_its_model() -> None:
-    """Readers copy it, and lose the model otherwise."""
+    """A job that is shown completely keeps its model, because readers copy it."""
     whole = [(place, found) for place, first, found in DOCUMENTS if isinstance(found, dict) and "kind" in found]
     jobs = [(place, job) for place, found in whole if (job := job_of(found)) and not place.startswith(CONVERTED)]
     assert len(jobs) >= 4
@@ -101,7 +103,7 @@ def test_problems_are_reported(text: str, words: str) -> None:
 
 
 def fields() -> Iterator[tuple[str, Piece]]:
-    """Code spans that name a field of a job by its path, such as `ps.standby.mode: Hot`."""
+    """Return the code spans that name a field of a job by its path, such as `ps.standby.mode: Hot`."""
     for page in pages().values():
         for span in page.spans:
             found = _FIELD.fullmatch(span.text)
@@ -112,7 +114,7 @@ def fields() -> Iterator[tuple[str, Piece]]:
 
 
 def wrong_field(text: str) -> str:
-    """The problem of a field's path or value; empty if there is none."""
+    """Return the problem of a field's path or value; empty if there is none."""
     found = _FIELD.fullmatch(text)
     assert found
     schema = SCHEMA[found[1] or "spec"]

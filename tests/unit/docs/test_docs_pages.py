@@ -1,4 +1,4 @@
-"""Statements of pages on volumes, pools, tenants and nodes hold for the jobs that they show."""
+"""The statements of the pages on volumes, pools, tenants and nodes hold for the jobs that they show."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,14 +19,14 @@ def page(path: str) -> Page:
 
 
 def shown(path: str) -> Iterator[Any]:
-    """The manifests of a page and their parts."""
+    """Return the manifests of a page and their parts."""
     for block in page(path).blocks:
         if block.language == "yaml":
             yield from yaml.safe_load_all(block.text)
 
 
 def templates(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod template of each role, as the operator makes it of a spec."""
+    """Return the pod template of each role, as the operator renders it from a spec."""
     world = World(job(spec=dict(spec)))
     world.reconcile()
     found = {}
@@ -38,7 +38,7 @@ def templates(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def jobs(path: str) -> list[dict[str, Any]]:
-    """The pod templates of each job that a page shows."""
+    """Return the pod templates of each job that a page shows."""
     return [templates(made["spec"]) for document in shown(path) if (made := job_of(document))]
 
 

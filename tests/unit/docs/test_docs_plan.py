@@ -1,4 +1,4 @@
-"""The page on `plan` shows what it prints. PSTRAINING_WRITE_PAGE=1 writes that into the page."""
+"""The page on `plan` shows the command's output. PSTRAINING_WRITE_PAGE=1 writes the output into the page."""
 
 import os
 import re
@@ -25,7 +25,8 @@ def test_the_page_shows_the_printed_output(tmp_path: Path, monkeypatch: pytest.M
         done = CliRunner().invoke(app, command.split())
         assert done.exit_code == 0, done.output
         lines = "".join(f"{line.rstrip()}\n" for line in done.output.splitlines())
-        return re.sub(r"(?<=-launcher-)[0-9a-f]{10}", "0123456789", lines)  # else old with every change of the launcher
+        # otherwise outdated with every change of the launcher
+        return re.sub(r"(?<=-launcher-)[0-9a-f]{10}", "0123456789", lines)
 
     text = PAGE.read_text(encoding="utf-8")
     shown = SHOWN.findall(text)

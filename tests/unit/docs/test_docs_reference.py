@@ -1,4 +1,4 @@
-"""The pages of conditions, events and metrics have all that the source has; what is new there needs a text."""
+"""The pages of conditions, events and metrics have every member of the source; a new member needs a text."""
 
 import ast
 from collections.abc import Callable
@@ -59,7 +59,9 @@ def test_an_event_of_the_runtime_without_a_text_is_rejected(tmp_path: Path) -> N
 
 
 def test_the_other_events_of_a_job_are_those_of_the_source() -> None:
-    """Each event that the operator makes outside `transition` has a literal reason."""
+    """The other events of a job are those of the source: each event that the operator creates outside `transition` has
+    a literal reason.
+    """
     found = set()
     for path in sorted([*(OPERATOR / "core").rglob("*.py"), *(OPERATOR / "controller").rglob("*.py")]):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -76,7 +78,7 @@ def test_every_row_of_the_events_page_has_a_text() -> None:
     page = events_page.events_page()
     assert "| Warning | `Unschedulable` | For 30 seconds, no node has accepted a pod." in page
     assert "| Normal | `Succeeded` |" in page
-    assert "| Warning | `JobFinished`" not in page  # the end of a job is no warning about its pods
+    assert "| Warning | `JobFinished`" not in page  # the end of a job is not a warning about its pods
 
 
 def test_metrics_have_their_labels_and_alerts() -> None:
@@ -124,7 +126,7 @@ def test_a_tfjob_without_a_description_is_rejected(tmp_path: Path, monkeypatch: 
 
 
 def course(world: World, *deeds: Callable[[World], object]) -> set[tuple[str | None, str]]:
-    """The changes of a job's phase while it is played: each deed, once nothing changes any more."""
+    """Return the changes of a job's phase while it is played: one entry per event, after nothing changes any more."""
     assert world.job is not None
     seen, found = world.job.get("status", {}).get("phase"), set()
     for deed in deeds:
@@ -139,11 +141,11 @@ def course(world: World, *deeds: Callable[[World], object]) -> set[tuple[str | N
 
 
 def begin(world: World) -> None:
-    """Nothing is done yet."""
+    """Do nothing yet."""
 
 
 def correct(world: World) -> None:
-    """The template is one that the API server accepts."""
+    """Replace the template by one that the API server accepts."""
     assert world.job is not None
     world.refuse = None
     world.edit({"ps": {"template": world.job["spec"]["worker"]["template"]}})

@@ -14,7 +14,7 @@ TEMPLATES = ROOT / "charts" / "pstraining" / "templates"
 
 
 def granted() -> Iterator[tuple[str, str]]:
-    """Every resource and verb in the chart's rules for the operator."""
+    """Return every resource and verb in the chart's rules for the operator."""
     for name in ("_rules.tpl", "rbac.yaml"):
         text = (TEMPLATES / name).read_text(encoding="utf-8")
         for found in re.finditer(r"^( *)- apiGroups: .*\n(?:\1  .*\n)+", text, re.MULTILINE):
@@ -23,7 +23,7 @@ def granted() -> Iterator[tuple[str, str]]:
 
 
 def reported() -> Iterator[tuple[str, str]]:
-    """Every resource and verb in the page's table."""
+    """Return every resource and verb in the page's table."""
     table = TEXT.partition("| resource | verbs |")[2].partition("\n\n")[0]
     for line in table.strip().splitlines()[1:]:
         resources, verbs = line.strip("| ").split(" | ")

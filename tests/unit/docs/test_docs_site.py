@@ -20,7 +20,7 @@ BROKEN = """[a](gone.md) [b](do.md#gone) [c](#gone) [d](../../gone.py) [e](../..
 
 
 def build(root: Path, **pages: str) -> str:
-    """Sphinx's output on a small repository, which lacks most of the pages that docs/conf.py lists."""
+    """Return Sphinx's output on a small repository, which lacks most of the pages that docs/conf.py lists."""
     do = "# Do\n\n## First step\n\n## First step\n"
     files = {"README.md": "# It\n", "tool.py": "", "docs/users/do.md": do}
     for name, text in {**files, **{f"docs/{name.replace('__', '/')}.md": text for name, text in pages.items()}}.items():

@@ -1,4 +1,6 @@
-"""The page of trackers and tuning: what Katib's collector finds in the chief's lines, and the study with Optuna."""
+"""The page of trackers and tuning: Katib's collector finds the metrics in the chief's lines, and the study with Optuna
+runs.
+"""
 
 import re
 import subprocess

@@ -35,9 +35,9 @@ QUIET = {
         ),
     },
 }
-"""Reasons that need no action and so are not on the page."""
+"""Reasons that need no action and so are missing on the page."""
 KUBERNETES = {"Terminating"}
-"""Words of others that the page uses as they use them."""
+"""Messages of Kubernetes that the page quotes."""
 QUOTED = {
     "waiting for PS": "launcher/launch.py",
     "it has not read the chief's attempt": "launcher/terms.py",
@@ -54,7 +54,7 @@ QUOTED = {
 
 
 def enums(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Every value of every field of the API that is one of few words."""
+    """Return every value of each enumerated field of the API."""
     yield from (value for value in schema.get("enum", ()) if isinstance(value, str))
     for child in (*(schema.get("properties") or {}).values(), schema.get("items")):
         yield from enums(child) if child else ()

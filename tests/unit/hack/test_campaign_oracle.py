@@ -1,4 +1,4 @@
-"""What the campaign's oracle lets pass, and what it does not."""
+"""The differences that the campaign's oracle accepts, and those that it reports."""
 
 from collections import Counter
 from dataclasses import replace

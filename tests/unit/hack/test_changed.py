@@ -1,4 +1,4 @@
-"""What `make test-changed` runs: the layers, and of the slow ones the files, that a change can have broken."""
+"""The selection of `make test-changed`: the layers, and the files of slow layers, that a change can have broken."""
 
 import subprocess
 from pathlib import Path

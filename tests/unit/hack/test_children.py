@@ -1,4 +1,4 @@
-"""Commands come to their end, or are ended, and have time to clean up."""
+"""Commands run to their end, or are terminated with time to clean up."""
 
 import time
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_an_endless_command_is_named() -> None:
 
 
 def together(*scripts: str, at_once: int = 2, longest_s: float = 60.0) -> list[Ended]:
-    """Scripts of a shell, as they ended."""
+    """Run shell scripts together; return their results in the order of their ends."""
     found: list[Ended] = []
     commands = [("sh", "-c", script) for script in scripts]
     run_children(commands, ENVIRONMENT, longest_s, at_once=at_once, report=found.append)

@@ -1,4 +1,4 @@
-"""The dashboard asks for what is exported, and is laid out without holes."""
+"""The dashboard uses exported metrics, and its panels leave no holes."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from tests.support.promql import TARGET, exported, named_labels, named_metrics
 
 BODY: dict[str, Any] = json.loads((ROOT / "charts/pstraining/files/dashboard.json").read_text(encoding="utf-8"))
 COLUMNS = 24
-"""Of Grafana's grid."""
+"""The columns of Grafana's grid."""
 PANELS = [panel for panel in BODY["panels"] if panel["type"] != "row"]
 OTHERS = {"container_memory_working_set_bytes": {"container"}}
-"""The kubelet's."""
+"""Metrics of the kubelet."""
 EXPORTED = exported() | OTHERS
 VARIABLES = {f"${variable['name']}" for variable in BODY["templating"]["list"]} | {"$__rate_interval"}
 

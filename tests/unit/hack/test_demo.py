@@ -1,4 +1,4 @@
-"""What the demo reads from a job, its pods and its chief's log."""
+"""The demo's evaluation of a job, its pods and its chief's log."""
 
 import json
 from typing import Any
@@ -63,7 +63,7 @@ def test_worker_0_stands_in_for_a_chief() -> None:
 
 def test_a_custom_cluster_must_be_named_completely() -> None:
     assert given_context({}) is None
-    # KUBECONFIG alone may point anywhere: it is never used by accident.
+    # KUBECONFIG alone may point to any cluster, so it is never used by itself.
     assert given_context({"KUBECONFIG": "somewhere"}) is None
     assert given_context({"KUBECONFIG": "somewhere", "PSTRAINING_CONTEXT": "mine"}) == "mine"
     with pytest.raises(ClusterError, match="KUBECONFIG"):

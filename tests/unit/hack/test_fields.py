@@ -1,4 +1,4 @@
-"""The table of fields agrees with the CRD, the code and the tests, and its tests notice what they are named for."""
+"""The table of fields agrees with the CRD, the code and the tests, and its tests fail without their fields."""
 
 import re
 

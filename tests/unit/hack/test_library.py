@@ -63,7 +63,7 @@ def test_an_undocumented_argument_is_rejected_by_name(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_jobs_lack_is_rejected_by_name(tmp_path: Path) -> None:
-    definition = copy.deepcopy(custom_resource_definition())  # it is cached for all
+    definition = copy.deepcopy(custom_resource_definition())  # it is cached for all tests
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del spec["training"]["properties"]["compression"]["properties"]["topKPermille"]
     with pytest.raises(UndocumentedError, match=r"compression.top_k_permille: the job's spec.training"):

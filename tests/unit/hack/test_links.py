@@ -9,7 +9,7 @@ from hack.docs.pages import pages, read
 
 
 def tree(root: Path, **files: str) -> Path:
-    """A small repository: `docs__a` is docs/a.md."""
+    """Create a small repository: `docs__a` is docs/a.md."""
     for name, text in {"docs__README": "[a](a.md) [b](b.md)", "docs__a": "# A", "docs__b": "# B", **files}.items():
         path = root / f"{name.replace('__', '/')}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,9 @@ def test_bad_pages(tmp_path: Path, text: str, problem: str) -> None:
 
 
 def test_an_unlinked_page_is_reported(tmp_path: Path) -> None:
-    """A link from outside docs/, from another lonely page or from itself does not count; one by way of a page does."""
+    """An unlinked page is reported. Links from outside docs/, from another unlinked page or from itself do not count; a
+    link by way of a page does.
+    """
     root = tree(tmp_path, README="[e](docs/e.md)", docs__b="[d](x/d.md#d)", docs__x__d="# D", docs__e="[f](f.md)")
     (root / "docs" / "f.md").write_text("[f](f.md) [e](e.md)", encoding="utf-8")
     assert list(links.problems(root)) == [

@@ -1,4 +1,4 @@
-"""The locks: each has every package that pyproject.toml asks for, in a version that it allows."""
+"""Each lock has every package that pyproject.toml requires, in an allowed version."""
 
 import re
 import tomllib
@@ -11,15 +11,15 @@ from hack.install import EXTRAS, LOCK, ROOT
 
 LOCKS, DEVELOPMENT, BUILD = LOCK.parent, LOCK.stem, "build"
 IMAGES = {"operator": ("operator",)} | {name: (name, "examples") for name in ("runtime-cpu", "runtime-gpu")}
-"""Extras of pyproject.toml by lock, as `make lock` and the Dockerfile have them."""
+"""The extras of pyproject.toml by lock, as in `make lock` and the Dockerfile."""
 LOCKED = IMAGES | {"cli": ("cli",)}
-"""With the plugin's, which a release packs."""
+"""The same with the plugin's lock, which a release packs."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PINNED = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?P<rest>.*(?:\n    .*)*)", re.MULTILINE)
 
 
 def wanted(name: str) -> list[str]:
-    """What a lock is made of."""
+    """Return the requirements of a lock."""
     if name == BUILD:
         return list(PROJECT["build-system"]["requires"])
     project = PROJECT["project"]
@@ -48,7 +48,7 @@ def test_an_image_has_the_packages_of_the_dockerfile() -> None:
 
 
 def test_the_image_for_gpus_has_the_libraries_of_its_tensorflow() -> None:
-    """And differs from the other one in nothing else."""
+    """The image for GPUs has the libraries of its TensorFlow, and differs from the other image in nothing else."""
     gpu, cpu = (
         set(PINNED.findall((LOCKS / f"runtime-{kind}.txt").read_text(encoding="utf-8"))) for kind in ("gpu", "cpu")
     )

@@ -1,4 +1,4 @@
-"""Tests notice the named mutants, and how survivors of `make mutants` are read and listed."""
+"""Tests kill the named mutants, and survivors of `make mutants` are read and listed."""
 
 import json
 import subprocess
@@ -84,7 +84,9 @@ def test_the_rows_of_measured_modules_are_replaced_in_the_page(tmp_path: Path) -
 def test_mutants_that_exceeded_their_time_run_again_with_more_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine, the first run counts a mutant as killed that no test notices."""
+    """On a busy machine, the first run counts a mutant as killed that no test notices; the second one has a longer
+    limit.
+    """
     runs: list[tuple[str, ...]] = []
 
     def prepared(module: Module) -> Path:

@@ -1,4 +1,4 @@
-"""What a PodMonitor means to Prometheus."""
+"""The selection of targets by a PodMonitor, as Prometheus evaluates it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Words and sentences that the prose linter rejects, and the text that it ignores."""
+"""The words and sentences that the prose linter rejects, and the text that it ignores."""
 
 import subprocess
 import sys
@@ -75,7 +75,9 @@ def test_every_rule_has_a_scope_and_a_reason() -> None:
 
 
 def test_a_rejected_word_makes_lint_red(tmp_path: Path) -> None:
-    """The command that lint runs ends with 1 in a repository with such a word, and with 0 without it."""
+    """A rejected word fails lint: the command that lint runs ends with 1 in a repository with such a word, and with 0
+    without it.
+    """
     (lint,) = (layer for layer in LAYERS if layer.name == "lint")
     assert (sys.executable, "hack/docs/prose.py") in lint.checks
     for name in ("prose.py", "prose.txt"):

@@ -1,4 +1,4 @@
-"""What the terminal shows while layers run, and what of a log when one fails."""
+"""The terminal's content while layers run, and the part of a log that is shown when one fails."""
 
 import io
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The images of a release: archives that hold what their digests name."""
+"""The images of a release are archives of the images that their digests name."""
 
 import hashlib
 import json

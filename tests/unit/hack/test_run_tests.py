@@ -1,4 +1,4 @@
-"""How `make test` goes from layer to layer, and what it reports at the end."""
+"""The order of layers in `make test`, and the report at the end."""
 
 import json
 import re
@@ -34,7 +34,7 @@ ROOT = layers.ROOT
 
 
 class Surroundings:
-    """Needs nothing, or cannot make what a layer with a cluster needs."""
+    """Needs no setup, or fails to set up a layer with a cluster."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -45,7 +45,8 @@ class Surroundings:
     def environment(self, layer: Layer) -> Mapping[str, str]:
         if layer.cluster:
             raise ClusterError("no cluster today")
-        # Half of the processor time of a pytest that runs one test is the plugins that it finds by itself.
+        # Half of the processor time of a pytest that runs one test is the import of the plugins that it finds by
+        # itself.
         return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
@@ -68,7 +69,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a layer's tests are; their own configuration replaces the project's."""
+    """Return a folder for a layer's tests, whose own configuration replaces the project's."""
     made = tmp_path / "tests"
     made.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -258,7 +259,7 @@ def test_an_unknown_level_is_rejected() -> None:
 
 @pytest.fixture
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Surroundings]:
-    """The command line's, with signals as they were before it."""
+    """Return the surroundings of the command line, and restore the signal handlers afterwards."""
     made = Surroundings()
     monkeypatch.setattr(run_tests, "Surroundings", lambda *_, **__: made)
     monkeypatch.setattr(run_tests, "Runner", partial(Runner, reports=tmp_path))
@@ -326,7 +327,7 @@ def test_every_folder_of_tests_belongs_to_one_layer() -> None:
     with_tests = {f for f in folders if any((ROOT / f).rglob("test_*.py"))}
     listed = [folder for layer in layers.LAYERS for folder in layer.folders]
     assert len(listed) == len(set(listed))
-    # The campaign takes too long for every run: `make campaign` runs it, the controlplane layer a part of it.
+    # The campaign takes too long for every run: `make campaign` runs it, and the controlplane layer runs a part of it.
     assert with_tests - {"tests/campaign"} <= set(listed)
 
 

@@ -1,4 +1,4 @@
-"""Whose cluster a run of the tests takes down."""
+"""A run of the tests stops only a cluster that it has started."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +16,7 @@ from localcluster.progress import Progress
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSession:
-    """Of a machine on which no cluster is up; what it takes down is in `down`."""
+    """Return the session of a machine without a running cluster; `down` records the clusters that it stops."""
     environment = {"HOME": str(tmp_path), "PSTRAINING_INSTANCE": "63", "HELM": "helm"}
     monkeypatch.setattr(lifecycle, "saved_plan", lambda _: None)
     monkeypatch.setattr(lifecycle, "locked", lambda *_: nullcontext())

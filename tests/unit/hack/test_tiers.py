@@ -1,4 +1,4 @@
-"""A test leaves `make test` only where another one holds its mechanism, and that is read from its mark."""
+"""`make test` skips a test only if another one covers its mechanism, which is read from its mark."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ HOLDS = "import pytest\n\ndef test_holds() -> None: ...\n\n@in_soak\ndef test_is
 
 
 def marked(mark: str, *, at: str = "def test_slow() -> None: ...") -> dict[str, tiers.Module]:
-    """The tree of a file whose test has a mark, and one with the tests that it may name."""
+    """Return the tree of a file whose test has a mark, and the tests that the mark may name."""
     sources = {HOLDER: HOLDS, "tests/unit/test_b.py": f"{mark}\n{at}\n"}
     return {file: tiers.module(file, source) for file, source in sources.items()}
 
@@ -67,6 +67,7 @@ def test_an_invalid_mark_prevents_the_page(tmp_path: Path) -> None:
 
 
 def test_a_skipped_test_names_where_it_runs() -> None:
-    mark = vars(soak_marks)[tiers.IN_ALL](f"{HOLDER}::test_holds").mark  # not by its name: that would be read as a mark
+    # not by its name, which would be read as a mark
+    mark = vars(soak_marks)[tiers.IN_ALL](f"{HOLDER}::test_holds").mark
     assert mark.args == (not soak_marks.ALL,)
     assert mark.kwargs["reason"] == f"slow: make test-all runs it; here {HOLDER}::test_holds holds its mechanism"

@@ -1,4 +1,4 @@
-"""The version is written in one place, and everything else follows."""
+"""The version is written in one place, from which all other places are updated."""
 
 from pathlib import Path
 

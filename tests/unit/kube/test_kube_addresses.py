@@ -1,4 +1,4 @@
-"""Services that need an address are created a few at a time: more of them only make an API server slower."""
+"""Services with an address are created a few at a time, because more of them only slow an API server down."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class SlowClient(KubeClient):
-    """Requests wait until they are let go; how many were under way at a time is kept."""
+    """Holds requests until they are released, and counts those in flight."""
 
     def __init__(self) -> None:
         super().__init__(Configuration())

@@ -1,4 +1,4 @@
-"""Which API server is used: the pod's own, or an explicitly named context."""
+"""The API server in use: the pod's own, or that of an explicitly named context."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an answer of the API server counts as."""
+"""The classification of the API server's responses."""
 
 import json
 from typing import Any

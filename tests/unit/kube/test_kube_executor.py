@@ -1,4 +1,4 @@
-"""The executor on the fake: what becomes of actions, and what is raised to the queue."""
+"""The executor on the fake API server: the outcomes of actions, and the errors that reach the queue."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ EARLIER = {names.LABEL_JOB: "digits", names.LABEL_JOB_UID: "an earlier job"}
 
 
 class Bench:
-    """An executor with everything around it."""
+    """An executor with its surroundings."""
 
     def __init__(self) -> None:
         self.kube, self.cache = FakeKube(), InformerCache()
@@ -85,7 +85,9 @@ async def test_an_occupied_name_stops_all_later_actions(bench: Bench) -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 async def test_an_orphan_of_an_earlier_job_is_replaced(bench: Bench, running: bool) -> None:
-    """As after `kubectl delete pstj digits --cascade=orphan`, or a restore that removed the owners."""
+    """An orphan of an earlier job is replaced, as after `kubectl delete pstj digits --cascade=orphan`, or a restore
+    that removed the owners.
+    """
     theirs = body("b", x="old")
     theirs["metadata"] |= {"ownerReferences": [], "labels": EARLIER, "finalizers": ["x"] if running else []}
     bench.kube.put(theirs)

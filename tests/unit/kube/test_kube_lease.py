@@ -1,4 +1,4 @@
-"""The Lease on virtual time: at most one operator acts, and when a successor may."""
+"""The Lease in virtual time: at most one operator acts, and a successor only after the holder."""
 
 import asyncio
 from typing import Any
@@ -98,7 +98,7 @@ def test_an_operator_paused_for_long_does_not_release_anothers_lease() -> None:
         a, b = candidate(kube, "a"), candidate(kube, "b")
         await a.acquire()
         acquiring = asyncio.create_task(b.acquire())
-        await asyncio.sleep(3 * DURATION)  # a renews nothing: its process was stopped
+        await asyncio.sleep(3 * DURATION)  # a renews nothing, because its process was stopped
         await acquiring
         await a.release()
         assert holder(kube) == "b"

@@ -27,7 +27,7 @@ SERVICES = [
 
 
 class Port:
-    """Notes for each write whether the Lease was held."""
+    """Records for each write whether the Lease was held."""
 
     def __init__(self) -> None:
         self.held = True

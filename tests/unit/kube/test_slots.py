@@ -56,7 +56,7 @@ def test_a_key_that_hung_starts_without_a_slot_until_it_is_fast_again() -> None:
             release()
 
         async def waited() -> float:
-            """Seconds that a third one waits while the sick one and another one are there."""
+            """Return the seconds that a third request waits beside the hung one and another one."""
             start, log = now(), list[float]()
             tasks = [asyncio.create_task(each) for each in (sick(0.5), hold(slots, 0.5, []), hold(slots, 0.1, log))]
             await asyncio.gather(*tasks)

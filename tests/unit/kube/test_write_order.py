@@ -1,4 +1,4 @@
-"""Creations in flight together: which may be, what is sent after a failure, and that nothing written is forgotten."""
+"""Concurrent creations: the allowed ones, the requests after a failure, and the record of every write."""
 
 import asyncio
 
@@ -68,7 +68,7 @@ def test_every_action_is_in_one_stage() -> None:
 
 
 class SlowKube(FakeKube):
-    """An API server whose answers to creations wait until the test lets them go."""
+    """An API server that holds its responses to creations until the test releases them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class SlowKube(FakeKube):
 
 
 class Run:
-    """An executor under way."""
+    """A running executor."""
 
     def __init__(self, *actions: Action) -> None:
         self.kube, self.cache = SlowKube(), InformerCache()
@@ -97,7 +97,7 @@ class Run:
         self.task: asyncio.Task[Outcomes] = asyncio.create_task(work)
 
     async def until_idle(self) -> None:
-        """Until nothing more is sent without an answer."""
+        """Wait until no further request is sent without a response."""
         for _ in range(50):
             await asyncio.sleep(0)
 

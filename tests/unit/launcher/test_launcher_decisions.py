@@ -1,4 +1,4 @@
-"""The launcher's decisions, as tables."""
+"""Tables of the launcher's decisions."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Which task a member of a shard is, whom a program waits for, and when a member is as good as the others."""
+"""The task of a shard's member, the members that a program waits for, and the members that count as ready."""
 
 from pathlib import Path
 from typing import Any

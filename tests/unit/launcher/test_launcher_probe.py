@@ -11,7 +11,7 @@ from pstraining.launcher.probe import OPEN, PsProbe
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until this is set only "there" answers."""
+    """Only "there" answers until this is set."""
     event = threading.Event()
 
     def fake_probe(ps: str) -> PsProbe:

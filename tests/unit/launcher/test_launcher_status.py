@@ -1,4 +1,4 @@
-"""The status that a parameter server's launcher reports while the server is started again."""
+"""The status that a parameter server's launcher reports during a restart of the server."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from pstraining.launcher import contract, launch, probe
 
 @pytest.fixture
 def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> launch.Launcher:
-    """Make the launcher of a server that was started for term 1; its cluster map has term 2 now."""
+    """Return the launcher of a server that was started for term 1, and whose cluster map now has term 2."""
     cluster_map = tmp_path / contract.CLUSTER_FILE
     monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
     monkeypatch.setattr(launch, "map_file", lambda: str(cluster_map))

@@ -1,4 +1,4 @@
-"""What a parameter server's launcher reads of the chief's attempts."""
+"""A parameter server's launcher reads the chief's attempts."""
 
 from pathlib import Path
 

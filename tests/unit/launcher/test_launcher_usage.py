@@ -1,4 +1,4 @@
-"""What a launcher measures of its container, and when the chief's launcher reports the job's figures."""
+"""A launcher's measurements of its container, and the times at which the chief's launcher reports the job's figures."""
 
 import http.client
 import json
@@ -149,7 +149,7 @@ def test_all_tasks_are_asked_while_the_map_says_so(tmp_path: Path, monkeypatch: 
 
 
 class Refusing:
-    """An operator that refuses every report."""
+    """An operator that rejects every report."""
 
     status, reason = 403, "Forbidden"
 

@@ -96,7 +96,7 @@ def test_idle_connections_keep_no_listener_from_answering(
     before = threading.active_count()
     with idle(port, IDLE):
         assert get(port, path) == 200
-        # The handler of a connection that was closed ends a moment later.
+        # The handler of a closed connection ends a moment later.
         eventually(lambda: threading.active_count() <= before + listener.CONNECTIONS + 1, 20)
 
 
@@ -115,7 +115,9 @@ def test_a_listener_stops_at_once() -> None:
 
 
 def test_a_process_without_descriptors_answers_again() -> None:
-    """The limit on connections is above that on descriptors: accepting fails, the oldest connections give way."""
+    """A process without descriptors answers again. The limit on connections exceeds that on descriptors, so accepting
+    fails until the oldest connections are closed.
+    """
     program = textwrap.dedent("""
         import resource
         from pstraining.controller.health import Health

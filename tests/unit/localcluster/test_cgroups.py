@@ -1,4 +1,4 @@
-"""Control groups of both versions are recognised, and so are missing capabilities."""
+"""Control groups of both versions, and missing capabilities, are recognized."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Rendered configuration: valid, complete, and with the settings that the tests rely on."""
+"""Rendered configuration is valid and complete, and has the settings on which the tests rely."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""Choosing what to kill: never by guess, and with a message that helps."""
+"""The choice of a process to kill is never a guess, and its error message helps."""
 
 from typing import Any
 

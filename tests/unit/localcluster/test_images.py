@@ -1,4 +1,4 @@
-"""Image keys, pip settings and the layers that are sent to a node."""
+"""Keys of images, pip's settings, and the layers that are sent to a node."""
 
 import hashlib
 import io
@@ -48,7 +48,7 @@ def test_any_input_changes_the_key(repo: Path, change: str) -> None:
 
 
 def test_a_mode_changes_the_key(repo: Path) -> None:
-    """It is that of the file in the image."""
+    """A changed mode changes the key, because the file in the image has the same mode."""
     before = key(repo)
     (repo / "operator" / "a.py").chmod(0o600)
     assert key(repo) != before

@@ -1,4 +1,4 @@
-"""The local cluster starts on a bare machine: no package is there yet."""
+"""The local cluster starts on a machine without any packages."""
 
 import subprocess
 import sys

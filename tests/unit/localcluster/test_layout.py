@@ -1,4 +1,4 @@
-"""Folders and addresses: every module agrees on them, and instances never collide."""
+"""Folders and addresses: all modules agree on them, and instances never collide."""
 
 import ipaddress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tear-down deletes our folders and never what is mounted in them."""
+"""Tear-down deletes our folders, and never the content of mounts in them."""
 
 import json
 from pathlib import Path

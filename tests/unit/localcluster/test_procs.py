@@ -1,4 +1,4 @@
-"""Daemons are recognised by id, start time and boot, never by id or name alone."""
+"""Daemons are identified by id, start time and boot, never by id or name alone."""
 
 import os
 import signal

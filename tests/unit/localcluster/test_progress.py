@@ -1,4 +1,4 @@
-"""What the user reads while waiting."""
+"""The output while the user waits."""
 
 import io
 

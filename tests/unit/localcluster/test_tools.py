@@ -1,4 +1,4 @@
-"""Cache keys of built tools: the same input finds the same binary, any change builds a new one."""
+"""Cache keys of built tools: the same input finds the same binary, and any change leads to a new build."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A GPU worker's template in roles without GPUs: what leaves the GPU nodes, and what stays there and is reported."""
+"""A GPU worker's template in roles without GPUs: settings of GPU nodes are removed, or kept and reported."""
 
 import copy
 from typing import Any

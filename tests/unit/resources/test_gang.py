@@ -1,4 +1,4 @@
-"""The PodGroup of a gang, and what makes a pod its member."""
+"""The PodGroup of a gang, and the fields by which a pod becomes a member."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_a_template_that_names_a_scheduler_is_left_alone() -> None:
             {"worker": {"minReplicas": 2}, "chief": {"enabled": False}, **policy("Volcano", minAvailable=7)},
             GangMembers(2, 0, 5),
         ),
-        # A job trains without these, so they are not waited for.
+        # A job trains without these pods, so they are not waited for.
         (
             {"ps": {"standby": {"mode": "Warm", "replicasPerShard": 2}}, "evaluator": {"enabled": True}},
             GangMembers(2, 1, 5),
@@ -105,7 +105,9 @@ def test_the_members_requests_are_summed() -> None:
 
 
 def test_scheduler_plugins_get_no_resource_totals() -> None:
-    """With it a gang that waits does not notice for minutes that room has become free (tests/e2e/test_gang.py)."""
+    """scheduler-plugins get no resource totals: with them a waiting gang notices free room only after minutes
+    (tests/e2e/test_gang.py).
+    """
     spec = policy("SchedulerPlugins") | {"ps": {"resources": {"requests": {"cpu": "1"}}}}
     assert group(spec)["spec"] == {"minMember": 4}
 

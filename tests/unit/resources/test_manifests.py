@@ -59,7 +59,7 @@ GITOPS = {
 
 
 def test_no_object_without_an_owner_is_labelled_as_an_applications() -> None:
-    """Argo CD and Flux delete what carries their mark, has no owner, and is not in Git."""
+    """Argo CD and Flux delete objects with their mark that have no owner and are not in Git."""
     metadata = {"name": "shard", "labels": {**GITOPS, "team": "a"}, "annotations": {**GITOPS, "note": "b"}}
     spec = {
         "ps": {"volumeClaimTemplates": [{"metadata": metadata, "spec": CLAIM}]},
@@ -127,5 +127,5 @@ def test_the_longest_names_fit() -> None:
     made = typed(job("a" * 40, workers=1))
     for manifest in desired_state.children(made, LauncherMap(f"{'a' * 40}-launcher-0123456789"), LAUNCHER):
         assert len(manifest["metadata"]["name"]) <= 63
-    # A Deployment's pods add a hash and a suffix; the label with the pod's own hostname has no more room than 63.
+    # A Deployment's pods add a hash and a suffix; a label with the pod's hostname has room for 63 characters.
     assert len(workloads.build_worker(made, 9999, LauncherMap("l"))["spec"]["template"]["spec"]["hostname"]) <= 63

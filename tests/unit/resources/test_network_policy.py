@@ -1,4 +1,6 @@
-"""Who reaches whom: all pairs of pods of two jobs and of strangers, every port that makes a difference."""
+"""The allowed connections between all pairs of pods of two jobs and of other pods, on every port that makes a
+difference.
+"""
 
 from itertools import product
 from typing import Any
@@ -19,7 +21,7 @@ PROTOCOLS = ("TCP", "UDP", "SCTP")
 
 
 def two_jobs(isolation: str) -> tuple[list[dict[str, Any]], dict[str, list[Place]]]:
-    """Two jobs of one name in two namespaces: their policies, and the pods by job."""
+    """Return two jobs of one name in two namespaces: their policies, and the pods by job."""
     policies, pods = [], {}
     for namespace in ("team-a", "team-b"):
         manifest = job(ps=2, workers=2, spec={"network": {"isolation": isolation}})
@@ -33,12 +35,12 @@ def two_jobs(isolation: str) -> tuple[list[dict[str, Any]], dict[str, list[Place
         ]
         templates = [c["spec"]["template"] for c in children if "template" in c.get("spec", {})]
         pods[namespace] = [Place(namespace, t["metadata"]["labels"]) for t in templates]
-    # Strangers in the first job's namespace; one of them has taken its name as a label.
+    # Other pods in the first job's namespace; one of them has the job's name as a label.
     pods["stranger"] = [
         Place("team-a", {"app": "notebook"}),
         Place("team-a", {"pstraining.dev/job-name": "digits", "pstraining.dev/role": "ps"}),
     ]
-    # The second job's labels, in the first one's namespace: a label alone opens nothing elsewhere.
+    # Pods with the second job's labels in the first one's namespace: a label alone allows nothing elsewhere.
     pods["thief"] = [Place("team-a", place.labels) for place in pods["team-b"]]
     return policies, pods
 
@@ -128,7 +130,9 @@ def test_at_the_end_the_policy_is_deleted_after_the_last_pod() -> None:
 
 
 def test_the_policy_exists_before_any_container_can_start() -> None:
-    """No container starts without the cluster map, and objects sent with the policy may overtake it."""
+    """The policy precedes the cluster map, without which no container starts. Objects that are created together with
+    the policy may overtake it.
+    """
     actions = World(job()).plan().actions
     sent = [
         {actions[position].name for position in stage if actions[position].kind in ("NetworkPolicy", "ConfigMap")}

@@ -1,4 +1,4 @@
-"""Where pods would rather stand: soft, and only where the template is silent."""
+"""Preferred placement of pods: soft, and only where the template has none."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def placed(member: int, placement: dict[str, Any] | None, template: dict[str, An
 
 
 def keys(spec: dict[str, Any]) -> set[str]:
-    """Return the keys that the pod tolerates, apart from those of lost nodes."""
+    """Return the keys that the pod tolerates, except those of lost nodes."""
     return {t["key"] for t in spec["tolerations"] if not t["key"].startswith("node.kubernetes.io/")}
 
 
@@ -103,7 +103,9 @@ def test_a_placement_of_every_node_removes_the_templates_selector() -> None:
 
 
 def test_a_placement_also_applies_without_a_template_of_the_servers() -> None:
-    """The copy of the worker's template loses the nodes of GPUs; the placement is not part of the copy."""
+    """The copy of the worker's template loses the GPU nodes; the servers' placement is not part of the copy, and
+    stays.
+    """
     gpu = deep_merge(TEMPLATE, {"spec": {"nodeSelector": {"nvidia.com/gpu.present": "true"}}})
     gpu["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 1}}
     without = {"nodeSelector": {"nvidia.com/gpu.present": "false"}}

@@ -34,7 +34,7 @@ def test_the_assigner_of_ids_is_detected(setting: PodIds, platform_assigns_ids: 
 
 
 def pod_specs(*, ids: bool, spec: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-    """The pods of all roles that the first passes create."""
+    """Return the pods of all roles that the first passes create."""
     manifest = job(spec=deep_merge(SPEC, spec or {}))
     actions = plan(
         observe(manifest, [], [], installation=Installation(sets_ids=ids)), datetime.now(UTC), LAUNCHER

@@ -1,4 +1,4 @@
-"""What a task's pod looks like: the user's template, the launcher around it, and nothing it did not ask for."""
+"""A task's pod: the user's template with the launcher around it, and no other additions."""
 
 import copy
 from typing import Any
@@ -92,7 +92,9 @@ COMMON = {
 
 @pytest.mark.parametrize("role", ["ps", "worker", "chief", "evaluator"])
 def test_labels_of_a_template_are_kept_but_for_those_of_this_api(role: str) -> None:
-    """Services, PodMonitors and bills select by them."""
+    """Labels of a template are kept except for those of this API, because Services, PodMonitors and bills select by
+    them.
+    """
     mine = {"pstraining.dev/role": "x", "pstraining.dev/term": "7", "pstraining.dev/round": "3"}
     metadata = {"labels": COMMON | mine, "annotations": COMMON | {"pstraining.dev/container": "x"}}
     manifest = job(spec={"worker": {"template": {**GPU, "metadata": metadata}}})
@@ -222,7 +224,9 @@ def test_the_templates_own_readiness_probe_wins(role: str) -> None:
 
 
 def test_a_launcher_that_reports_no_readiness_is_not_probed() -> None:
-    """It came with a former version of the operator: the pod would never be ready."""
+    """A launcher that reports no readiness is not probed: it belongs to an earlier version of the operator, and its pod
+    would never become ready.
+    """
     former = LauncherMap("digits-launcher-former", is_current=False)
     assert "readinessProbe" not in main(pods.build(typed(job()), PodTask("worker", 0), former))
     assert "readinessProbe" in main(pods.build(typed(job()), PodTask("ps"), former)), "servers have always had one"

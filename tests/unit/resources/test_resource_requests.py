@@ -1,4 +1,4 @@
-"""What a pod asks for, as Kubernetes counts it."""
+"""The resource requests of a pod, as Kubernetes computes them."""
 
 from decimal import Decimal
 from typing import Any
@@ -26,21 +26,21 @@ SIDECAR: dict[str, Any] = {"restartPolicy": "Always"}
         ({"containers": [{"name": "c"}]}, {}),
         ({"containers": [container({"cpu": "500m"}), container({"cpu": 1, "memory": "1Gi"})]},
          {"cpu": "1500m", "memory": str(2**30)}),
-        # A limit without a request is asked for; a request wins over its limit.
+        # A limit without a request is requested; a request takes precedence over its limit.
         ({"containers": [container({"cpu": "1"}, {"cpu": "4", "nvidia.com/gpu": 2})]},
          {"cpu": "1", "nvidia.com/gpu": "2"}),
-        # Init containers run alone: the largest counts where it is larger than all containers.
+        # Init containers run alone, so the largest one counts if it exceeds the sum of all containers.
         ({"containers": [container({"cpu": "1"})],
           "initContainers": [container({"cpu": "3"}), container({"cpu": "2"})]}, {"cpu": "3"}),
         ({"containers": [container({"cpu": "4"})], "initContainers": [container({"cpu": "3"})]}, {"cpu": "4"}),
-        # Sidecars run with the containers, and with the init containers that come after them.
+        # Sidecars run with the containers, and with the init containers that follow them.
         ({"containers": [container({"cpu": "1"})],
           "initContainers": [container({"cpu": "2"}, **SIDECAR)]}, {"cpu": "3"}),
         ({"containers": [container({"cpu": "1"})],
           "initContainers": [container({"cpu": "2"}, **SIDECAR), container({"cpu": "3"})]}, {"cpu": "5"}),
         ({"containers": [container({"cpu": "1"})],
           "initContainers": [container({"cpu": "3"}), container({"cpu": "2"}, **SIDECAR)]}, {"cpu": "3"}),
-        # The pod as a whole has the last word, and only on what a pod can ask for.
+        # Requests of the whole pod take precedence, and only for resources that a pod can request.
         ({"containers": [container({"cpu": "1"})], "resources": {"requests": {"cpu": "2"}, "limits": {"memory": "1k"}}},
          {"cpu": "2", "memory": "1000"}),
         ({"containers": [container({"cpu": "1"})], "resources": {"limits": {"cpu": "9"}}}, {"cpu": "1"}),

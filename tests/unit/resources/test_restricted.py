@@ -23,7 +23,7 @@ def pod_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
         *desired_state.children(made, LauncherMap("l"), LAUNCHER),
         *(workloads.build_attempt(made, role, 1, LauncherMap("l")) for role in ("chief", "evaluator")),
     ]
-    # What a running world has is asked as well: kinds of pods that only come with time.
+    # The pods of a running world are checked as well, because some kinds appear only later.
     world = World(job(spec=spec))
     world.settle()
     found = [*children, *world.children.values()]
@@ -58,7 +58,7 @@ def test_every_role_in_every_mode(
     ],
 )
 def test_the_users_violations_are_not_hidden(spec: dict[str, Any], word: str) -> None:
-    """The cluster's admission has the last word, not we."""
+    """The user's violations are not hidden, because the cluster's admission decides, and not the operator."""
     template = deep_merge(TEMPLATE, {"spec": spec})
     assert word in [v for s in pod_specs({"worker": {"template": template}}) for v in violations(s)]
 
@@ -67,7 +67,9 @@ def test_the_users_violations_are_not_hidden(spec: dict[str, Any], word: str) ->
     ("added", "expected"), [("CAP_SYS_ADMIN", None), ("SYS_ADMIN", None), ("ALL", None), ("NET_ADMIN", False)]
 )
 def test_a_container_that_may_escalate_in_any_case_is_not_forbidden_to(added: str, expected: bool | None) -> None:
-    """The API server refuses allowPrivilegeEscalation: false beside CAP_SYS_ADMIN, such as of a FUSE sidecar."""
+    """A container that may escalate in any case is not forbidden to: the API server rejects allowPrivilegeEscalation:
+    false with CAP_SYS_ADMIN, which a FUSE sidecar has.
+    """
     sidecar = {"name": "fuse", "image": "i", "securityContext": {"capabilities": {"add": [added]}}}
     found: dict[str, Any] = {"containers": [sidecar]}
     security.restrict(found)

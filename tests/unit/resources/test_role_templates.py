@@ -1,4 +1,4 @@
-"""The pods of a role get its own settings, field by field."""
+"""The pods of a role get the role's settings, field by field."""
 
 import copy
 import json

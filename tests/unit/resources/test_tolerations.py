@@ -1,4 +1,4 @@
-"""How long a pod waits for its lost node: the job sets it, and the template may override it."""
+"""The time that a pod waits for its lost node: the job sets it, and the template may override it."""
 
 from typing import Any
 

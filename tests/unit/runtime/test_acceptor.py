@@ -1,4 +1,4 @@
-"""Each request to an acceptor: when it applies, what it changes, and that it changes nothing otherwise."""
+"""Each request to an acceptor: its condition, its effect, and that it otherwise changes nothing."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,11 +16,11 @@ GENERATION = Ballot(1, 3)
 AT: dict[str, Any] = {"step": 7, "generation": GENERATION}
 
 FOLLOWING = ProcessStatus(1, OWN, True, VIEW, active=True, step=7, generation=GENERATION, chunks=2)
-"""Applies steps under its view."""
+"""An acceptor that applies steps under its view."""
 READY = replace(FOLLOWING, active=False)
-"""The same before it is activated."""
+"""The same acceptor before its activation."""
 PROMISED = replace(READY, view=FORMER)
-"""Has promised the ballot of a view that it does not know yet."""
+"""An acceptor that has promised the ballot of a view that it does not know yet."""
 FRESH = ProcessStatus(2)
 
 

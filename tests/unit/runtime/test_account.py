@@ -1,4 +1,4 @@
-"""What a chief counts of redundancy."""
+"""A chief's counters of redundancy."""
 
 import time
 

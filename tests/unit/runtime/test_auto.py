@@ -1,4 +1,4 @@
-"""Whether compression pays: tables of decisions, and a worker that is played through."""
+"""The decision whether compression pays: tables of decisions, and a simulated worker."""
 
 import random
 from collections.abc import Callable
@@ -31,13 +31,13 @@ from pstraining.runtime.compression.auto_select import (
         ([9.0] * FEW, [1.0] * FEW, CODED),
         ([1.0] * FEW, [9.0] * FEW, PLAIN),
         ([1.0] * FEW, [1.2] * FEW, None),
-        ([9.0] * (FEW - 1) + [1.0], [1.0] * FEW, None),  # one of them is not apart
+        ([9.0] * (FEW - 1) + [1.0], [1.0] * FEW, None),  # one of the values is not outside the others
         ([1.2] * MANY, [1.0] * MANY, CODED),
         ([1.0] * MANY, [1.2] * MANY, PLAIN),
         ([1.0] * MANY, [1.0] * MANY, PLAIN),
         ([1.0] * MANY, [MARGIN + 0.01] * MANY, PLAIN),
         ([1.0] * MANY, [MARGIN - 0.01] * MANY, CODED),
-        ([1.0] * MANY, [0.8] * (MANY - 2) + [90.0] * 2, CODED),  # a pause of the machine is no argument
+        ([1.0] * MANY, [0.8] * (MANY - 2) + [90.0] * 2, CODED),  # a pause of the machine does not count
     ],
 )
 def test_the_decision(plain: list[float], coded: list[float], expected: int | None) -> None:
@@ -46,14 +46,14 @@ def test_the_decision(plain: list[float], coded: list[float], expected: int | No
 
 @dataclass
 class Played:
-    """A worker whose steps take the time that `seconds` gives for the step's number and format."""
+    """A worker whose step takes the time that `seconds` returns for the step's number and format."""
 
     seconds: Callable[[int, int], float]
     known: Auto = field(default_factory=Auto)
     made: int = 0
 
     def step(self, form: int | None = None) -> int:
-        """One step, in the form that another process proposes or in the worker's own; its form."""
+        """Make one step, in the format that another process proposes or in the worker's own; return its format."""
         form = auto_select.propose(self.known) if form is None else form
         self.known = auto_select.update(self.known, form, self.seconds(self.made, form))
         self.made += 1
@@ -122,7 +122,7 @@ def test_exploration_becomes_rarer() -> None:
 
 @pytest.mark.parametrize("chosen", [PLAIN, CODED])
 def test_exploration_is_earlier_when_the_speed_changes(chosen: int) -> None:
-    """A link that becomes slow, or fast again, at step 400."""
+    """Exploration is earlier when the speed changes: a link becomes slow, or fast again, at step 400."""
     fast, slow = (1.0, 1.2), (10.0, 3.0)
     before, then = (fast, slow) if chosen == PLAIN else (slow, fast)
     worker = Played(lambda made, form: before[form] if made < 400 else then[form])
@@ -142,7 +142,9 @@ def test_a_hold_that_is_over_once_begins_short_again_after_another_choice() -> N
 
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.1, 0.5]))
 def test_workers_that_follow_each_others_proposals_agree(seed: int, share: float) -> None:
-    """In Sync every worker uses the format that one of them proposed; the proposer may change."""
+    """Workers that follow each other's proposals agree: in Sync every worker uses the format that one of them proposed,
+    and the proposer may change.
+    """
     workers, drawn = [Played(noisy(1.0, 0.6, number, 0.05)) for number in range(2)], random.Random(seed)
     form = PLAIN
     for _ in range(400):

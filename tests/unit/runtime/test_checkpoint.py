@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, the newest that can be read, as many as wanted."""
+"""Checkpoints are complete or absent, the newest readable one is used, and the requested number is kept."""
 
 import json
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def flip(path: Path) -> None:
 
 
 def change(path: Path, **fields: Any) -> None:
-    """Change a manifest and its checksum; a field that is None goes."""
+    """Change a manifest and its checksum; a field that is None is removed."""
     changed = json.loads(path.read_text()) | fields
     path.write_text(json.dumps(manifest.sealed({name: value for name, value in changed.items() if value is not None})))
 

@@ -1,4 +1,4 @@
-"""Two chiefs on one folder: nothing of the newer one is lost, whenever the older one was stopped and continues."""
+"""Two chiefs on one folder: no checkpoint of the newer one is lost, whenever the older one pauses and continues."""
 
 import os
 import random
@@ -30,14 +30,14 @@ INTERLEAVINGS: Final = 200 if ALL else 80
     [
         ({}, OLD, 1),
         ({1: OLD}, NEW, 2),
-        ({1: OLD}, OLD, 1),  # the same pod's program, started again
+        ({1: OLD}, OLD, 1),  # the same pod's program, restarted
         ({2: NEW}, OLD, None),  # started late
         ({2: NEW, 3: Writer("other", 1)}, OLD, None),
         ({2: NEW, 3: Writer("other", 1)}, NEW, None),
         ({2: NEW, 3: Writer("other", 1)}, Writer("job", 3), 4),
-        ({5: Writer("other", 7)}, OLD, 6),  # a job that was created again
+        ({5: Writer("other", 7)}, OLD, 6),  # a recreated job
         ({5: Writer("", 7)}, OLD, 6),
-        ({5: Writer("", 1)}, Writer("", 1), 6),  # nobody knows whether it is the same
+        ({5: Writer("", 1)}, Writer("", 1), 6),  # it is unknown whether it is the same one
         ({5: Writer()}, Writer(), 6),
     ],
 )
@@ -61,7 +61,7 @@ def test_an_older_chief_is_told_who_has_taken_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "left"),
     [
-        ("write_durably", ["ckpt-0000000005-term-1"]),  # it looks before it renames
+        ("write_durably", ["ckpt-0000000005-term-1"]),  # it checks before it renames
         ("replace_folder", ["ckpt-0000000005-term-1", "ckpt-0000000009-term-1"]),  # and before it deletes
     ],
 )
@@ -109,7 +109,7 @@ def old_chief(folder: Path, *steps: int) -> Callable[[], None]:
 
 
 def new_chief(folder: Path, saved: list[int]) -> Callable[[], None]:
-    """Restores, and saves three times; after each, this is the newest."""
+    """Restore, and save three times; each time this is the newest checkpoint."""
 
     def work() -> None:
         new = opened(folder, keep=KEEP, writer=NEW)
@@ -140,7 +140,7 @@ def check(folder: Path, old: Stepped, new: Stepped, saved: list[int]) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder in memory, if there is one: these tests make a hundred thousand calls."""
+    """Return a folder in memory, if there is one, because these tests make a hundred thousand calls."""
     shared = Path("/dev/shm")
     with TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
         yield Path(folder)
@@ -181,7 +181,7 @@ def test_a_chief_that_is_stopped_at_any_call_deletes_and_replaces_nothing_when_i
     stop_at = 0
     while True:
         folder, saved = memory / str(stop_at), list[int]()
-        old = Stepped(old_chief(folder, 200, 300))  # one that is there already, and one that is not
+        old = Stepped(old_chief(folder, 200, 300))  # an existing one, and a missing one
         while old.calls < stop_at and not old.is_over:
             old.step()
         if old.is_over:
@@ -195,7 +195,7 @@ def test_a_chief_that_is_stopped_at_any_call_deletes_and_replaces_nothing_when_i
 
 
 def test_a_chief_that_dies_at_any_call_leaves_what_was_there(can_exchange: bool, memory: Path) -> None:
-    """It writes the only checkpoint once more."""
+    """A chief that dies at any call keeps the previous state, also when it rewrites the only checkpoint."""
     del can_exchange
     die_at = 0
     while True:
@@ -258,7 +258,7 @@ def chief_process(folder: Path, term: int, stop_in: str, *steps: int) -> subproc
     "stop_in",
     some(
         ["write_durably", "replace_folder", "remove"],
-        lambda stop_in: stop_in == "remove",  # after all looks
+        lambda stop_in: stop_in == "remove",  # after all checks
         in_all(
             "tests/unit/runtime/test_checkpoint_fencing.py"
             "::test_a_chief_that_is_stopped_at_any_call_deletes_and_replaces_nothing_when_it_goes_on"

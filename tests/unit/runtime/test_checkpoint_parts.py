@@ -1,4 +1,6 @@
-"""Tensors in files that servers wrote: read at any place, refused if damaged, and a save that dies leaves nothing."""
+"""Tensors in files that servers wrote: read at any place, rejected if damaged, and consistent after an interrupted
+save.
+"""
 
 import shutil
 import zlib
@@ -22,7 +24,7 @@ TABLE: Final = "model/items"
 
 
 def find_damaged(expected: Mapping[Path, str]) -> list[Path]:
-    """With a checksum that needs no TensorFlow."""
+    """Find damaged files with a checksum that needs no TensorFlow."""
     return [path for path, checksum in expected.items() if not path.is_file() or crc(path) != checksum]
 
 
@@ -35,7 +37,7 @@ def table(step: int, rows: int = 23, width: int = 3) -> Any:
 
 
 def write_rows(folder: Path, values: Any, servers: int, length: int) -> Parts:
-    """Write a table as servers do, each every n-th row, in files of some rows."""
+    """Write a table as servers do, each server every n-th row, in files of some rows."""
     files = []
     for server in range(servers):
         own = values[server::servers]
@@ -87,7 +89,7 @@ def saved(folder: Path, *steps: int) -> Checkpoints:
 
 
 def newest(checkpoints: Checkpoints) -> int:
-    """The newest step, whose values are what was saved."""
+    """Return the newest step; demand that its values are those that were saved."""
     found = checkpoints.newest()
     assert found is not None
     state = whole(found)
@@ -103,7 +105,7 @@ def test_tensors_in_files_of_their_own_are_read_like_others_and_by_numpy(tmp_pat
 
 
 def foreign(path: Path) -> None:
-    """The file of this name in the other checkpoint."""
+    """Replace the file by the one of the same name in the other checkpoint."""
     other = {"ckpt-0000000010-term-1": "ckpt-0000000020-term-1"}
     shutil.copy(path.parent.parent / next(k for k, v in other.items() if v == path.parent.name) / path.name, path)
 
@@ -126,7 +128,9 @@ def test_a_damaged_file_gives_way_to_the_checkpoint_before(tmp_path: Path, damag
 
 
 def test_a_save_that_dies_at_any_call_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While files are written, at the manifest, and in the rename; the next save leaves nothing of it."""
+    """A save that dies at any call keeps the previous state: during files, at the manifest, and in the rename. The next
+    save removes its leftovers.
+    """
     install(monkeypatch, can_exchange=True)
     die_at, kept = 0, set[int]()
     while True:
@@ -151,7 +155,7 @@ def test_a_save_that_dies_at_any_call_leaves_what_was_there(tmp_path: Path, monk
 
 
 def late_writer(folder: Path, number: int) -> None:
-    """A server that was stopped writes its file now: TensorFlow makes the folder that is no longer there."""
+    """Let a paused server write its file now: TensorFlow recreates the removed folder."""
     late = folder / f".tmp-1-{number:08x}-ckpt-0000000020-term-1"
     late.mkdir()
     (late / "ps-0-0-0.npy").write_bytes(b"late")
@@ -162,7 +166,9 @@ numbers = st.integers(1, 7)
 
 @given(st.integers(0, 40), numbers, numbers, numbers)
 def test_each_row_of_a_file_goes_to_the_server_that_has_it(rows: int, servers: int, length: int, target: int) -> None:
-    """With the files of any number of servers, onto any other number."""
+    """Each row of a file goes to the server that owns it, from the files of any number of servers onto any other
+    number.
+    """
     values = np.arange(rows)
     found: dict[int, dict[int, int]] = {server: {} for server in range(target)}
     for file, own in files_of(values, servers, length):

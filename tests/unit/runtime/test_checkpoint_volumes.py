@@ -1,4 +1,4 @@
-"""Volumes that damage a checkpoint, fail in a rename, cannot rename at all, or hold what nobody expects."""
+"""Volumes that damage a checkpoint, fail in a rename, cannot rename at all, or have unexpected content."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def small(step: int) -> State:
 
 
 def what_is_left(checkpoints: Checkpoints) -> int:
-    """The newest step, whose values are what was saved."""
+    """Return the newest step; demand that its values are those that were saved."""
     found = checkpoints.newest()
     assert found is not None
     np.testing.assert_array_equal(found.variables["w"], small(found.step).variables["w"])
@@ -95,7 +95,7 @@ def test_a_lack_of_memory_is_no_damage(two: Checkpoints, monkeypatch: pytest.Mon
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, number: int, *, of: str, to: int = sys.maxsize) -> None:
-    """From this rename on, up to another one, of names that contain `of`: EIO."""
+    """Fail renames of names that contain `of` with EIO, from this one up to another one."""
     rename, done = os.rename, [0]
 
     def renamed(source: Any, target: Any) -> None:
@@ -110,7 +110,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, *, of: str, to: int = 
 
 @pytest.mark.parametrize("last", [2, sys.maxsize])
 def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """The second of two; with all after it, also the one that would put back what was there."""
+    """A failed rename keeps the previous state: the second of two, and all later ones, including the one that would
+    restore the previous state.
+    """
     checkpoints = saved(tmp_path, 100, keep=1)
     monkeypatch.setattr(files, "exchange", lambda _, __: False)
     with monkeypatch.context() as broken:
@@ -154,7 +156,7 @@ def test_what_is_left_under_a_temporary_name_stops_no_save(tmp_path: Path, name:
 
 
 def test_a_folder_that_cannot_be_removed_stops_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS keeps what a process has open."""
+    """A folder that cannot be removed stops no save; NFS keeps files that a process has open."""
     checkpoints = saved(tmp_path, 7)
     (tmp_path / ".tmp-ckpt-0000000008").mkdir()
     monkeypatch.setattr(files, "remove", lambda _: None)
@@ -215,7 +217,9 @@ def test_parents_that_were_made_are_on_the_disk(tmp_path: Path, monkeypatch: pyt
 def test_a_checkpoint_that_appears_while_the_newest_is_read_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a chief that has yet to notice that it is superseded: it saves, and deletes what is being read."""
+    """A checkpoint that appears while the newest is read is used. It belongs to a chief that has not noticed its
+    successor yet, and deletes the one that is being read.
+    """
     old = saved(tmp_path, 10, keep=1)
     read = Path.read_text
 

@@ -1,4 +1,4 @@
-"""A task reads its place from a pod's environment, or names what is missing."""
+"""A task reads its role, index and addresses from a pod's environment, or names the missing setting."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which of a task's devices compute."""
+"""The choice of a task's computing devices."""
 
 from collections.abc import Sequence
 

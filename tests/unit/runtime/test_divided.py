@@ -1,4 +1,4 @@
-"""Data that is divided by the number of workers, when a job is scaled."""
+"""Data that is divided by the number of workers, after a job was scaled."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ CLUSTER = Cluster("job", Task("worker", 1), {"worker": ("a:1", "b:1"), "ps": ("c
 
 
 class Scaled:
-    """A job's number of workers, and the time."""
+    """A job's number of workers, and a clock."""
 
     workers, now = 2, 100.0
 

@@ -1,4 +1,4 @@
-"""Epochs as numbers: by steps, by splits, each reported once."""
+"""Epochs as numbers: by steps, by splits, and each reported once."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ from pstraining.runtime.data.epochs import Ends, Epochs, by_splits, by_steps
     [
         ((100, None, None), (100, Epochs(None, 1))),
         ((None, 5, 20), (100, Epochs(20, 5))),
-        ((70, 5, 20), (70, Epochs(20, 4))),  # the step budget comes first; the last epoch is not whole
-        ((200, 5, 20), (100, Epochs(20, 5))),  # the epochs come first
+        ((70, 5, 20), (70, Epochs(20, 4))),  # the step budget is smaller; the last epoch is not complete
+        ((200, 5, 20), (100, Epochs(20, 5))),  # the epochs are fewer
         ((100, None, 20), (100, Epochs(20, 5))),
         ((None, None, 20), (None, Epochs(20, None))),
     ],
@@ -31,7 +31,7 @@ def test_steps_and_epochs_set_one_budget(
         (Epochs(10, 3), 9, 0, 0, 1),
         (Epochs(10, 3), 10, 1, 1, 1),
         (Epochs(10, 3), 25, 2, 2, 3),
-        (Epochs(10, 3), 34, 2, 3, 3),  # Async made a few steps more
+        (Epochs(10, 3), 34, 2, 3, 3),  # Async made a few additional steps
         (Epochs(None, 1), 99, 0, 0, 1),
         (by_splits(None, 4), 9, 2, 2, 3),
     ],

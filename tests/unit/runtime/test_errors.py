@@ -1,4 +1,4 @@
-"""The exit code of a program that a restart cannot fix, and where it reports the reason."""
+"""The exit code of a program that a restart cannot fix, and the place of the reported reason."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""SIGTERM on the chief: what is deferred, for how long, and which errors are raised."""
+"""SIGTERM on the chief: the exits that are deferred, their limits, and the raised errors."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ from pstraining.runtime.replication.renewal import RenewalDueError
 
 ENDLESS = 60.0
 SHORT = 30.0
-"""Seconds; shorter than the time limit of a test, which uses the same timer."""
+"""Seconds, fewer than the time limit of a test, which uses the same timer."""
 
 
 @pytest.fixture
 def stop() -> Iterator[GracefulStop]:
-    """Signals reach it; the process's own handlers are back afterwards."""
+    """Return a stop that receives signals; the process's own handlers are restored afterwards."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
     found = GracefulStop()
     found.install()
@@ -37,7 +37,7 @@ def terminate() -> None:
 
 @contextmanager
 def exits() -> Iterator[None]:
-    """The block ends with the exit code of SIGTERM."""
+    """Demand that the block ends with the exit code of SIGTERM."""
     with pytest.raises(SystemExit, match="143"):
         yield
 
@@ -105,7 +105,7 @@ def test_a_failed_save_after_the_signal_ends_the_process(stop: GracefulStop) -> 
         terminate()
         with stop.saving():
             fail()
-        saved.append(0)  # nothing is raised that would let training continue
+        saved.append(0)  # no error is raised that would let training continue
     assert saved
 
 

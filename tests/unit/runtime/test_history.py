@@ -1,4 +1,4 @@
-"""The history of a job: what is written at its end and when it fails, without secrets, within bounds, by one chief."""
+"""The history of a job: written at its end and at a failure, without secrets, bounded, and by one chief."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def job(*conditions: Mapping[str, str]) -> dict[str, Any]:
 
 
 class StubOperator:
-    """Answers with a job and logs; `asked` has what was asked for."""
+    """Answers with a job and logs; `asked` has the requests."""
 
     def __init__(self, job: dict[str, Any] | None = None, logs: Mapping[str, bytes | None] | None = None) -> None:
         self.is_there, self._job, self._logs = True, job, dict(logs or {})
@@ -101,7 +101,9 @@ def test_training_that_has_ended_leaves_everything_without_secrets(tmp_path: Pat
 
 
 def test_the_log_of_a_worker_that_was_restarted_meanwhile_is_kept() -> None:
-    """The kubelet restarts the container of a program that has ended, before it reports this to the operator."""
+    """The log of a worker that was restarted meanwhile is kept. The kubelet restarts a finished program's container
+    before it reports the end to the operator.
+    """
     waits = f"launcher: the program has ended with 0; {contract.IDLES}\n".encode()
 
     class Restarted(StubOperator):

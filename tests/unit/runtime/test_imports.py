@@ -1,4 +1,4 @@
-"""What a parameter server must never pay for."""
+"""Imports that a parameter server must avoid."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Young's rule, with what is known of how often servers are lost."""
+"""Young's rule, with estimates of how often servers are lost."""
 
 import math
 
@@ -43,11 +43,11 @@ def test_losses_shorten_the_prior_and_nothing_lengthens_it(
         (None, HOUR, 10.0),
         (2.0, HOUR, 120.0),  # sqrt(2 x 3600 x 2)
         (0.5, HOUR, 60.0),
-        (0.001, HOUR, 5.0),  # no more often than this
-        (0.05, 3400 * HOUR, 600.0),  # no less often
-        (30.0, 3400 * HOUR, 3000.0),  # unless that took more than a hundredth of the time
+        (0.001, HOUR, 5.0),  # not more often than this
+        (0.05, 3400 * HOUR, 600.0),  # not less often than this
+        (30.0, 3400 * HOUR, 3000.0),  # unless a save takes more than a hundredth of the time
         (30.0, 100 * HOUR, 3000.0),
-        (60.0, 60.0, 120.0),  # no more than a third of the time on saving
+        (60.0, 60.0, 120.0),  # at most a third of the time for saving
     ],
 )
 def test_the_interval(save_seconds: float | None, mean_time: float, expected: float) -> None:
@@ -55,7 +55,7 @@ def test_the_interval(save_seconds: float | None, mean_time: float, expected: fl
 
 
 def cost(interval: float, save_seconds: float, mean_time: float) -> float:
-    """Young's first-order share of the time that is lost: saving, and half an interval trained again at every loss."""
+    """Return Young's first-order share of the lost time: saves, and half an interval of repeated training per loss."""
     return save_seconds / interval + interval / (2 * mean_time)
 
 

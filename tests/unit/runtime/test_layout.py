@@ -1,4 +1,4 @@
-"""The layout: complete, balanced, the same everywhere."""
+"""The layout is complete, balanced, and the same in every process."""
 
 import itertools
 
@@ -130,5 +130,7 @@ def test_where_norms_suffice_and_are_agreed_on_a_whole_tensor_is_cut() -> None:
 
 
 def test_the_fingerprint_of_a_layout_stays_the_same() -> None:
-    """A record on a server that a newer version of this program reads."""
+    """The fingerprint of a layout stays the same, because a newer version of this program reads it in a server's
+    record.
+    """
     assert partition(tensors([10, 20, 30]), 2).fingerprint("Adam") == 3251941882264740191

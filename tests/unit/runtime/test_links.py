@@ -1,4 +1,4 @@
-"""The bytes of connections, as the kernel counts them, against what was sent."""
+"""The bytes of connections, as the kernel counts them, compared with the sent bytes."""
 
 import socket
 
@@ -18,14 +18,14 @@ def address(server: socket.socket) -> str:
 
 
 def exchange(mine: socket.socket, theirs: socket.socket, out: int, back: int) -> None:
-    """Send a number of bytes each way; both sides have all of them on return."""
+    """Send a number of bytes in each direction, and return once both sides have all of them."""
     for sender, receiver, number in ((mine, theirs, out), (theirs, mine, back)):
         for _ in range(number // 10_000):
             sender.sendall(bytes(10_000))
             left = 10_000
             while left:
                 left -= len(receiver.recv(left))
-    theirs.sendall(b"x")  # carries the acknowledgement of what came before it
+    theirs.sendall(b"x")  # carries the acknowledgement of the preceding data
     assert mine.recv(1) == b"x"
 
 

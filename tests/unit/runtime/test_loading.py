@@ -14,7 +14,7 @@ from pstraining.runtime.config.loading import loading
 def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     assert gc.isenabled()
-    frozen = gc.get_freeze_count() > 0  # what pytest has collected: see tests/conftest.py
+    frozen = gc.get_freeze_count() > 0  # objects that pytest has collected: see tests/conftest.py
     gc.unfreeze()
     yield
     gc.unfreeze()

@@ -13,14 +13,16 @@ from pstraining.runtime.transport import sockets
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The address of a server that has yet to come up."""
+    """Return the address of a server that has not started yet."""
     with LocalJob(["-c", "import time; time.sleep(60)"], ps=1, workers=0, chief=False) as job:
         (address,) = job.cluster["ps"]
         yield int(address.rpartition(":")[2])
 
 
 def test_a_jobs_port_is_reserved_until_its_process_listens(port: int) -> None:
-    """Else a server finds its port taken, by another job or an outgoing connection, and the job waits for nothing."""
+    """A job's port is reserved until its process listens. Otherwise another job or an outgoing connection may take the
+    port, and the job waits in vain.
+    """
     with pytest.raises(OSError, match="in use"), socket.socket() as other:
         other.bind(("127.0.0.1", port))
 

@@ -1,4 +1,4 @@
-"""What a scrape answers, and what happens when it cannot be answered."""
+"""The response to a scrape, and the handling of a scrape that fails."""
 
 import json
 import socket
@@ -38,7 +38,7 @@ def everything() -> prometheus.TaskMetrics:
 
 
 def scraped(port: int) -> dict[tuple[str, str], float]:
-    """Values by name and the value of the one label."""
+    """Return values by name and by the value of the only label."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {

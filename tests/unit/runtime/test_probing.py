@@ -1,4 +1,4 @@
-"""Whether a server's process answers, asked of sockets that behave as servers do, well and badly."""
+"""Probes of server processes, with sockets that act as responsive and unresponsive servers."""
 
 import json
 import socket
@@ -32,7 +32,7 @@ Serve = Callable[[Callable[[socket.socket], None] | None], socket.socket]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Listens; given is what is done with a connection, None: nobody accepts, as when the process is stopped."""
+    """Listen for connections; `given` handles each one, and None accepts none, as a stopped process does."""
     servers: list[socket.socket] = []
 
     def start(behave: Callable[[socket.socket], None] | None) -> socket.socket:
@@ -92,7 +92,9 @@ def test_all_are_asked_at_once(serve: Serve) -> None:
 
 
 def test_a_recently_unresponsive_server_is_not_waited_for_again(serve: Serve) -> None:
-    """Others get all the patience there is, also beside it."""
+    """A recently unresponsive server is not waited for again, while other servers get the full timeout, also beside
+    it.
+    """
 
     def slow(connection: socket.socket) -> None:
         time.sleep(3 * http2_probe.RETRY_PROBE_TIMEOUT_SECONDS)
@@ -113,7 +115,7 @@ def test_servers_are_asked_ahead(serve: Serve) -> None:
 
 @pytest.fixture
 def dog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[socket.socket], Watchdog]]:
-    """A watchdog over one server, that loses patience quickly."""
+    """Return a watchdog over one server, with short timeouts."""
     monkeypatch.setattr(watchdog, "TICK", 0.02)
     made: list[Watchdog] = []
 
@@ -128,7 +130,7 @@ def dog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[socket.socket], W
 
 
 def is_cut(connection: socket.socket) -> bool:
-    """Whether our own end was shut down."""
+    """Whether our own end of the connection was shut down."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""

@@ -50,7 +50,7 @@ def test_the_chief_reports_rate_and_remaining_time() -> None:
 
 def test_the_chief_reports_epochs_samples_and_bytes() -> None:
     clock = Clock()
-    rate = Rate(None, 5, 50, clock)  # pieces of data, and no limit of steps
+    rate = Rate(None, 5, 50, clock)  # splits of the data, and no limit of steps
     rate.line(Seen(10, done=5, samples=320, sent=1e3, received=2e6))
     clock.now += 4
     seen = Seen(30, epoch=1, done=15, samples=960, sent=3e3, received=8.44e9)
@@ -64,7 +64,9 @@ def test_the_chief_reports_epochs_samples_and_bytes() -> None:
 
 
 def test_a_terminal_has_one_line_with_a_bar_that_other_lines_replace() -> None:
-    """On a real pseudo-terminal; through a pipe the same program prints plain lines."""
+    """A terminal has one line with a bar that other lines replace, on a real pseudo-terminal; through a pipe the same
+    program prints plain lines.
+    """
     program = (
         "from pstraining.runtime.telemetry.progress import show\n"
         "from pstraining.runtime.telemetry.events import event\n"
@@ -141,7 +143,9 @@ def test_progress_is_sent_once_a_minute_and_at_milestones(
 
 
 def test_a_period_begins_before_a_report_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the time of every answer would be added to the age of what users read."""
+    """A period begins before a report is sent. Otherwise the time of every response would be added to the report's
+    age.
+    """
     clock = Clock()
 
     class Slow(ProgressReporter):

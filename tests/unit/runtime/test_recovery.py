@@ -1,4 +1,4 @@
-"""What the chief and the workers decide from the servers' records."""
+"""Decisions of the chief and of workers from the servers' records."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A process runs its program again in place, and what it hands on to itself."""
+"""A process runs its program again in place, and passes state to its next run."""
 
 import json
 import os
@@ -85,7 +85,9 @@ def test_handed_over_state_is_only_for_this_process(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_next_run_is_as_the_first_was_in_the_same_process(tmp_path: Path) -> None:
-    """Its arguments, folder and environment, and of what is open only what it was given."""
+    """The next run is like the first one, in the same process: arguments, folder and environment are equal, and only
+    inherited descriptors are open.
+    """
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     ours, theirs = os.pipe()
     os.write(theirs, b"given")
@@ -137,7 +139,7 @@ def test_what_cannot_be_run_again_is_told_once_and_asked_once_a_connection(
 
 
 def _run(arguments: list[str], folder: Path, *, text: str = "", pass_fds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
-    """The JSON lines of a Python program that has this package."""
+    """Return the JSON lines of a Python program that has this package."""
     source = str(Path(pstraining.__file__).parents[1])
     ran = subprocess.run(
         [sys.executable, *arguments],

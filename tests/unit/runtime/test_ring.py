@@ -22,7 +22,7 @@ from tests.support.soak_marks import examples
 
 
 def carry(streams: list[Any], seed: int) -> int:
-    """Move bytes around the ring, some at a time, until all is done; how many the first member has sent."""
+    """Move bytes around the ring in portions until all is done; return the number that the first member has sent."""
     draw = random.Random(seed)
     pipes = [bytearray() for _ in streams]
     carried = 0

@@ -1,4 +1,4 @@
-"""Rounds: tables of next moves."""
+"""Rounds: tables of next actions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When to save, and a disk that is full, cannot be written to, or gives back other than it was given."""
+"""The times of saves, and a disk that is full, cannot be written to, or returns other data than was written."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ SIZE = 50_000
 
 
 class Clock:
-    """Seconds that pass on request."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -33,7 +33,7 @@ class Clock:
 
 
 def state(step: int) -> State:
-    values = np.random.default_rng(step).normal(size=SIZE).astype(np.float32)  # 200 KB that do not compress
+    values = np.random.default_rng(step).normal(size=SIZE).astype(np.float32)  # 200 KB that cannot be compressed
     return State(step, {"kernel": values}, {}, {})
 
 

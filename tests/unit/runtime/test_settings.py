@@ -1,4 +1,4 @@
-"""Settings: the job's fields over the program's, one clear error for a wrong one."""
+"""Settings: the job's fields override the program's, and an invalid one is named in one clear error."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""When an overloaded shard is reported."""
+"""The times at which an overloaded shard is reported."""
 
 import pytest
 

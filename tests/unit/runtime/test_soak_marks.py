@@ -1,4 +1,4 @@
-"""Which combinations the tests try."""
+"""The combinations that the tests try."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is handed out: every sample once an epoch, in an order that all processes share."""
+"""Assigned data: every sample once per epoch, in an order that all processes share."""
 
 from collections import Counter
 from typing import Any

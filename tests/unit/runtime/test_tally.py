@@ -8,13 +8,13 @@ from pstraining.runtime.telemetry.counters import Histogram, Traffic, WorkerCoun
 
 def test_counters_are_added_over_workers_and_their_successors() -> None:
     tally = CounterAggregate()
-    tally.note(["", encode(7, {SAMPLES: 1000})])  # a chief that has just come: what was before is not its
+    tally.note(["", encode(7, {SAMPLES: 1000})])  # a new chief, which does not count earlier values
     assert tally.total[SAMPLES] == 0
     window = Window(tally)
     tally.note([encode(1, {SAMPLES: 10}), encode(7, {SAMPLES: 1030})])
     assert window.counted(SAMPLES) == 40
-    tally.note(["", encode(7, {SAMPLES: 1030})])  # a server that came back empty: nothing is lost
-    tally.note([encode(1, {SAMPLES: 25}), encode(9, {SAMPLES: 5})])  # a new process in place of a worker
+    tally.note(["", encode(7, {SAMPLES: 1030})])  # a server that came back empty: no count is lost
+    tally.note([encode(1, {SAMPLES: 25}), encode(9, {SAMPLES: 5})])  # a new process of a worker
     assert tally.total[SAMPLES] == 60
     assert Window(tally).counted(SAMPLES) == 0
 
@@ -49,7 +49,7 @@ def test_a_worker_counts_steps_gaps_and_staleness() -> None:
     account.record_step(5, 0.5, samples=32, applied=True)
     account.record_step(9, 0.4, samples=32, applied=True, staleness=3)
     account.record_step(9, 0.3, samples=32, applied=False, staleness=7)
-    account.begin()  # the minute in which there was no session is no step
+    account.begin()  # the minute without a session is not a step
     account.record_step(20, 0.2, samples=16, applied=True)
     account.record_step(21, 0.1, samples=16, applied=True)
     assert (account.steps, account.dropped, account.samples, account.step) == (4, 1, 96, 21)

@@ -25,7 +25,7 @@ def count(source: Any, given: dict[str, object], workers: int = 4, **more: int) 
         (None, {"epochs": 3, "steps": 120, "mode": "Sync"}, {"steps_per_epoch": 50}, 120),
         (RANGES, {"steps": 500}, {}, 500),
         (RANGES, {"epochs": 2}, {"batch_size": 20}, 100),
-        (RANGES, {"epochs": 2}, {"batch_size": 30}, 2 * 10 * 4),  # the last batch of every block is a small one
+        (RANGES, {"epochs": 2}, {"batch_size": 30}, 2 * 10 * 4),  # the last batch of every block is small
         (ODD, {"epochs": 1}, {"batch_size": 20}, 10 * 5 + 3),
         (RANGES, {"epochs": 2, "mode": "Sync"}, {"batch_size": 20}, 25),
         (RANGES, {"epochs": 2, "mode": "Hybrid"}, {"batch_size": 20}, 25),
@@ -33,7 +33,7 @@ def count(source: Any, given: dict[str, object], workers: int = 4, **more: int) 
         (RANGES, {"epochs": 2, "accumulation_steps": 2}, {"batch_size": 20}, 2 * 10 * 3),
         (RANGES, {"epochs": 2, "steps": 60}, {"batch_size": 20}, 60),
         (FILES, {"epochs": 2}, {"batch_size": 10, "samples": 399}, 2 * 4 * 10),
-        (None, {"steps": 100, "local_steps": 8}, {}, 200),  # a worker's own: a fourth of the batches
+        (None, {"steps": 100, "local_steps": 8}, {}, 200),  # each worker has its own: a fourth of the batches
         (None, {"steps": 100, "local_steps": 8, "mode": "Sync"}, {}, 800),
     ],
 )

@@ -1,4 +1,4 @@
-"""Trackers: one run over several chiefs, no metric twice, and a tracker that is away delays nothing."""
+"""Trackers: one run over several chiefs, no repeated metric, and no delay by an unreachable tracker."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def cluster() -> Cluster:
 
 
 class StubRun:
-    """Keeps what is logged; fails while it is away."""
+    """Keeps the logged values; fails while it is unreachable."""
 
     def __init__(self) -> None:
         self.points: list[TrackedPoint] = []
@@ -145,7 +145,7 @@ def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
     add_packages(tmp_path / "packages", monkeypatch, "mlflow-skinny>=3,<4")
     from mlflow.tracking import MlflowClient
 
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # without a database, which mlflow-skinny has not
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # without a database, which mlflow-skinny lacks
     monkeypatch.setenv(ENV_URI, f"file://{tmp_path}/runs")
     chief = subprocess.Popen([sys.executable, "-c", CHIEF], stdout=subprocess.PIPE, text=True)
     assert chief.stdout is not None

@@ -1,4 +1,4 @@
-"""What `Trainer` rejects at the start, and where its summaries are written."""
+"""The arguments that `Trainer` rejects at the start, and the folder of its summaries."""
 
 import json
 from pathlib import Path

@@ -51,7 +51,7 @@ def decided(voters: Voters, observation: Observation, epoch: int = 2, **more: An
 
 
 def everyone(voters: Voters, known: View | None, **more: Any) -> dict[str, ProcessStatus | Unreachable]:
-    """All processes; witnesses hold no state."""
+    """Return all processes; witnesses hold no state."""
     members, witness = status(known, **more), replace(status(known, **more), step=None)
     return {task: members if task in voters.members else witness for task in voters.tasks}
 

@@ -139,7 +139,7 @@ def test_changes_of_a_view_for_learners(observation: Observation, wanted: dict[s
     ],
 )
 def test_the_learners_of_the_next_view(learner: dict[str, Any], wanted: dict[str, Any], expected: Any) -> None:
-    """Whoever has a step by learning does not count as having the state."""
+    """Learners of the next view: a member that has a step only as a learner does not count as having the state."""
     former = learner.get("view", SINGLE)
     observation = {task: replace(a, promised=Ballot(1, 3)) for task, a in reported(former, **learner).items()}
     action = next_action(Ballot(1, 3), VOTERS, observation, **wanted)
@@ -200,7 +200,9 @@ def test_the_first_view_waits_for_starting_members_for_a_limited_time(
     ],
 )
 def test_members_in_sync_have_the_newest_step_or_the_same_set(lockstep: bool, other: dict[str, Any], left: str) -> None:
-    """Asynchronous members have all acknowledged updates, at any step."""
+    """Members in sync have the newest step in lockstep. Asynchronous members of the same set have all acknowledged
+    updates, at any step.
+    """
     ballot = Ballot(1, 2)
     known: dict[str, Any] = {"promised": ballot, "is_voter": True, "view": OLD, "generation": Ballot(1, 1)}
     observation = {
@@ -228,7 +230,7 @@ def test_members_in_sync_have_the_newest_step_or_the_same_set(lockstep: bool, ot
 def test_a_draining_member_is_excluded_where_others_have_the_state(
     draining: str, other: dict[str, Any], left: str | None
 ) -> None:
-    """None: the view stays as it is."""
+    """A draining member is excluded if others have the state; None leaves the view unchanged."""
     voters = Voters((("p", "s"),), ("w",))
     view = OLD if "view" in other else View(OLD.ballot, ((Process("p", 1),),))
     known: dict[str, Any] = {"is_voter": True, "view": view, "generation": Ballot(1, 1), "step": 3, "active": True}
@@ -277,7 +279,7 @@ PROMISED = {
     "s": replace(member(2, OLD, active=False), promised=Ballot(1, 2)),
     "w": replace(member(7, OLD), promised=Ballot(1, 2), step=None),
 }
-"""Everyone has promised (1, 2), and the view of (1, 1) is the newest."""
+"""All processes have promised (1, 2), and the view of (1, 1) is the newest."""
 WHOLE = replace(OLD, ballot=Ballot(1, 2))
 
 
@@ -329,7 +331,7 @@ def test_a_promise_to_an_earlier_chief_is_of_a_former_layout(
 
 
 def test_voters_of_a_former_layout_neither_vote_nor_tell_their_view() -> None:
-    """The programs of workers may run on for seconds. Alone they may be more than half of all voters."""
+    """Workers' programs of a former layout may run for seconds longer, and could be more than half of all voters."""
     former = View(Ballot(1, 1), ((Process("ps-0", 1), Process("ps-1", 2)),))
     stale = ProcessStatus(9, Ballot(1, 1), is_voter=True, view=former)
     workers = tuple(f"worker-{index}" for index in range(8))

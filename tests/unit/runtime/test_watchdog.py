@@ -1,4 +1,4 @@
-"""What takes too long is cut; connecting cannot be given up, and ends the process when that was in vain thrice."""
+"""Calls that take too long are cut; connecting cannot be abandoned, and ends the process after its third failure."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A witness, asked over the loopback interface."""
+"""Requests to a witness over the loopback interface."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Every example of a TFJob: what is made of it was reviewed, keeps to the API, and runs to the documented end."""
+"""The conversion of every example of a TFJob is the reviewed one, satisfies the API, and runs to the documented end."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_a_converted_job_behaves_like_the_tfjob(example: Example) -> None:
 
 @pytest.mark.parametrize("example", RUNNABLE, ids=named)
 def test_roles_run_what_they_ran(example: Example) -> None:
-    """Also those whose template is the worker's: the same containers, devices and resources."""
+    """Roles run the same containers, devices and resources as before, also those whose template is the worker's."""
     made = templates(example.case())
     for title, replicas in example.tfjob()["spec"]["tfReplicaSpecs"].items():
         role = {"master": "chief"}.get(title.lower(), title.lower())

@@ -1,4 +1,4 @@
-"""Every case of the table of TFJob's features, on the planner and on what is rendered; no cluster."""
+"""Every case of the table of TFJob's features, on the planner and on rendered objects, without a cluster."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ def named(case: Case) -> str:
 
 
 def holds(wanted: Any, found: Any) -> bool:
-    """Whether `found` has all of `wanted`: maps level by level, of lists each item somewhere, tuples as they are."""
+    """Whether `found` has all of `wanted`: nested maps in part, each item of a list at any place, tuples exactly."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(k in found and holds(v, found[k]) for k, v in wanted.items())
     if isinstance(wanted, tuple):

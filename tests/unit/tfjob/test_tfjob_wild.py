@@ -1,4 +1,4 @@
-"""TFJob files from users: each converts, or lists all obstacles in one run; no value changes."""
+"""TFJob files from users are converted, or all obstacles are listed in one run; no value changes."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_wild_tfjob_converts_or_its_obstacles_are_named(file: Wild) -> None:
 
 
 def no_value_is_lost(made: list[Converted]) -> None:
-    """Each value is in what is made, or named; and it is the same when what is printed is read again."""
+    """Demand that each value is in the converted job or named, and that parsing the output gives the same value."""
     for one in made:
         if one.conversion is not None:
             assert unaccounted(one.document.body, one.conversion) == []
