@@ -128,7 +128,7 @@ def check_order(puppet: Puppet, leader: str, others: list[str]) -> None:
 @in_all(
     "tests/e2e/test_lifecycle.py::test_every_task_gets_its_environment_and_workers_scale_both_ways"
 )  # with TensorFlow
-def test_workers_are_scaled_both_ways_and_nobody_else_notices(started: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_are_scaled_both_ways_beside_unchanged_tasks(started: Any, capsys: pytest.CaptureFixture[str]) -> None:
     puppet = started()
     for count, stay in ((4, ["chief-0", "ps-0", "worker-0", "worker-1"]), (1, ["chief-0", "ps-0", "worker-0"])):
         others = {uid for task in stay for uid in uids(puppet, task)}
@@ -244,7 +244,7 @@ def seconds_stopped(puppet: Puppet) -> float:
 
 @in_all("tests/training/test_runtime_stop.py::test_a_stopped_job_resumes_at_the_same_step")  # twelve programs
 @pytest.mark.trains
-def test_digits_goes_on_at_the_step_at_which_it_was_stopped(
+def test_digits_continues_at_the_step_at_which_it_was_stopped(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_operator.start()

@@ -77,7 +77,7 @@ def test_a_server_that_waits_ends_when_it_is_stopped(server: Server) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Keep", "Restart"])
-def test_a_server_starts_again_empty_for_another_layout_whoever_owns_its_state(server: Server, policy: str) -> None:
+def test_a_server_restarts_empty_for_another_layout_also_with_runtime_owned_state(server: Server, policy: str) -> None:
     server.write(2, 1, onChiefRestart=policy)
     server.pod.start(sys.executable, "-c", SERVER)
     boot = server.status(1)["bootId"]

@@ -38,7 +38,7 @@ def idles(pod: Pod) -> bool:
         ("ExitCode", 137, False),
     ],
 )
-def test_a_failure_that_is_final(pod: MakePod, ps: FakePs, policy: str, code: int, final: bool) -> None:
+def test_only_a_final_failure_is_not_restarted(pod: MakePod, ps: FakePs, policy: str, code: int, final: bool) -> None:
     worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY=policy)
     worker.start(*worker.puppet)
     worker.order(code)

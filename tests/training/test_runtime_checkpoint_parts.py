@@ -224,7 +224,7 @@ def test_a_damaged_file_gives_way_to_the_checkpoint_before(shared: Callable[...,
         assert newest.step == 5
 
 
-def test_what_ends_a_save_by_the_servers(
+def test_faults_that_end_a_save_by_the_servers(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk, a lost server, and a copy that another chief has released each end a save by the servers. Only the

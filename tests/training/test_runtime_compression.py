@@ -84,7 +84,7 @@ def test_a_zero_gradient_stays_zero(name: Name) -> None:
     np.testing.assert_array_equal(used.decode(used.encode(tf.zeros([5000])), 5000), np.zeros(5000))
 
 
-def test_equal_values_are_not_withheld_for_ever() -> None:
+def test_equal_values_are_not_withheld_forever() -> None:
     import tensorflow as tf
 
     used = codec(Name.TOP_K)

@@ -318,7 +318,7 @@ def test_the_chief_s_model_has_the_trained_rows_and_a_mean_row_for_other_keys(cl
     np.testing.assert_array_equal(found, [[rows[known[0]][0], rows[known[1]][0], np.zeros(WIDTH)]])
 
 
-def test_a_state_of_a_table_with_a_number_of_rows_is_refused(client: Any) -> None:
+def test_a_state_of_a_table_with_a_number_of_rows_is_rejected(client: Any) -> None:
     from tests.training.test_runtime_embedding import ours
 
     static = Rig(client, _optimizers()["Adam"], ps=1, build=ours(), loss="binary_crossentropy")
@@ -330,7 +330,7 @@ def test_a_state_of_a_table_with_a_number_of_rows_is_refused(client: Any) -> Non
         rig.start(state)
 
 
-def test_what_cannot_have_rows_by_key_is_refused(client: Any) -> None:
+def test_tables_that_cannot_have_rows_by_key_are_rejected(client: Any) -> None:
     import keras
 
     from pstraining.runtime import Embedding

@@ -248,7 +248,7 @@ def test_a_step_examines_a_part_of_a_large_table(client: Any) -> None:
     server.check(5100)
 
 
-def test_of_a_large_table_a_sample_is_compared(client: Any) -> None:
+def test_a_sample_of_a_large_table_is_compared(client: Any) -> None:
     server, dice = Server(client, max_rows=3000), dice_of()
     for begin in range(0, 3000, 1000):
         server.train(np.arange(begin, begin + 1000))
@@ -296,7 +296,7 @@ def test_rows_without_the_steps_of_their_updates_count_as_updated_when_saved(cli
     assert server.rig.control.snapshot(fence=1).scalars["items/seen"].tolist() == [state.step] * 2
 
 
-def test_a_policy_that_cannot_be_is_refused() -> None:
+def test_an_impossible_policy_is_rejected() -> None:
     from pstraining.runtime import Embedding
     from pstraining.runtime.model.errors import ModelError
 

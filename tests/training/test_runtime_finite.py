@@ -47,14 +47,14 @@ def factor(value: float = 1.0, place: tuple[int, int] = (0, 0)) -> Any:
         (0.0, math.inf, False),
     ],
 )
-def test_of_a_product(first: float, second: float, finite: bool, view: bool) -> None:
+def test_the_verdict_on_a_product(first: float, second: float, finite: bool, view: bool) -> None:
     said, kinds = found(factor(first), factor(second), view=view)
     assert said is finite
     assert "L2Loss" in kinds
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.0])
-def test_of_anything_else(value: float) -> None:
+def test_the_verdict_on_other_tensors(value: float) -> None:
     import tensorflow as tf
 
     from pstraining.runtime.model.optimizers.finite import are_finite

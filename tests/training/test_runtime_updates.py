@@ -252,7 +252,7 @@ def test_an_empty_server_has_an_empty_record_and_no_session(client: Any) -> None
     assert rig.store.read() == [ShardRecord(), ShardRecord()]
 
 
-def test_an_error_of_the_program_is_not_mistaken_for_a_lost_server_for_ever(client: Any) -> None:
+def test_an_error_of_the_program_is_not_mistaken_for_a_lost_server_forever(client: Any) -> None:
     import tensorflow as tf
 
     from pstraining.runtime.transport.client import ShardLostError

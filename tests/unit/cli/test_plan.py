@@ -229,7 +229,7 @@ def test_the_plan_reports_how_running_pods_are_resized(*, in_place: bool) -> Non
         assert not planned.actions
 
 
-def test_what_was_measured_is_told_beside_the_present_size() -> None:
+def test_measured_usage_is_shown_beside_the_present_size() -> None:
     world = running(ps={"resources": {"limits": {"memory": "1Gi"}}}, autoscaling={"mode": "Recommend"})
     assert world.job is not None
     sizing = {"role": "ps", "peakMemory": "800Mi", "recommendedMemory": "960Mi"}

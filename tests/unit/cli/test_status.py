@@ -387,7 +387,7 @@ def test_all_namespaces_and_one_job_exclude_each_other() -> None:
         status.status(jobs=["digits"], all_namespaces=True)
 
 
-def test_what_was_measured_of_a_role_is_shown_beside_its_size() -> None:
+def test_measured_usage_of_a_role_is_shown_beside_its_size() -> None:
     world = running(ps={"resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "2"}}})
     assert world.job is not None
     assert role(look(world), "ps")["sizing"] == ""

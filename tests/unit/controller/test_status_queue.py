@@ -68,7 +68,7 @@ def test_a_deleted_job_gives_up_its_turn() -> None:
         assert enqueued == [C]
 
 
-def test_hung_creations_do_not_block_status_writes_for_ever() -> None:
+def test_hung_creations_do_not_block_status_writes_forever() -> None:
     clock = Clock()
     queue = StatusQueue(lambda key: None, clock)
     with queue.creating():

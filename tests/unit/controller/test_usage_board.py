@@ -42,7 +42,7 @@ def test_a_report_causes_a_pass_and_is_forgotten_when_it_is_old() -> None:
     assert len(bench.board._reports) == 1, "what is old takes no memory"
 
 
-def test_the_time_of_a_kill_does_not_waver() -> None:
+def test_the_time_of_a_kill_is_stable() -> None:
     bench = Bench()
     bench.board.note(KEY, "u", report(oomPod="digits-ps-1", oomAgeSeconds=2.0))
     bench.seconds = 30.0
@@ -56,7 +56,7 @@ def test_the_time_of_a_kill_does_not_waver() -> None:
     "body",
     [None, {}, {"usage": 1}, report(role="boss"), report(memoryBytes=-1), {"usage": [ITEM] * 5}, report(pod="p" * 254)],
 )
-def test_what_is_no_report_is_refused_in_words(body: Any) -> None:
+def test_an_invalid_report_is_rejected_with_a_message(body: Any) -> None:
     bench = Bench()
     assert bench.board.note(KEY, "u", body)
     assert not bench.queued

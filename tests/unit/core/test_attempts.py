@@ -105,7 +105,7 @@ def test_two_terms_of_one_second_both_count(uids: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("uids", [("a", "b"), ("b", "a")])
-def test_a_pod_of_the_same_second_as_one_that_is_gone_counts(uids: tuple[str, str]) -> None:
+def test_a_pod_of_the_same_second_as_a_deleted_one_counts(uids: tuple[str, str]) -> None:
     first, second = (pod("worker", uid=u, created=timedelta(0), state=terminated(1)) for u in uids)
     status = STARTED.model_copy(update={"replica_records": list(count(first).records)})
     assert numbers(count(second, status=status)) == [("worker", 0, 2, 2)]

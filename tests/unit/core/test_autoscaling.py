@@ -30,7 +30,7 @@ def test_without_autoscaling_nothing_is_measured_and_nothing_is_written() -> Non
     assert "measured" not in world.children["ConfigMap", "digits"]["data"]["cluster.json"]
 
 
-def test_launchers_are_told_to_measure_while_the_job_runs() -> None:
+def test_launchers_measure_while_the_job_runs() -> None:
     world = running(evaluator={"enabled": True})
     world.edit({"autoscaling": {"mode": "Recommend"}})
     world.settle()
@@ -50,7 +50,7 @@ def test_sizes_are_recommended_and_nothing_is_resized() -> None:
     assert memory(world, "ps") == [None, None]
 
 
-def test_status_is_written_only_for_news() -> None:
+def test_the_status_is_written_only_for_changes() -> None:
     world = growing("Recommend")
     use(world, "ps", 500, cpu=400)
     world.settle()
@@ -196,7 +196,7 @@ def test_a_larger_size_in_the_spec_wins_and_a_smaller_one_does_not() -> None:
     assert set(memory(world, "worker")) == {"5120Mi"}, "also beyond the maximum"
 
 
-def test_pods_that_come_back_have_the_grown_size() -> None:
+def test_returning_pods_have_the_grown_size() -> None:
     world = growing()
     for role in ("ps", "worker", "chief"):
         use(world, role, 900)
@@ -212,7 +212,7 @@ def test_pods_that_come_back_have_the_grown_size() -> None:
     assert '"1536Mi"' in chief["metadata"]["annotations"][names.ANNOTATION_SIZE]
 
 
-def test_an_operator_that_comes_back_knows_the_grown_size() -> None:
+def test_a_restarted_operator_knows_the_grown_size() -> None:
     """The operator crashes after writing the size to the status, before it resizes a pod."""
     world = growing()
     use(world, "ps", 900)
@@ -263,7 +263,7 @@ def test_hot_standbys_grow_one_of_a_shard_at_a_time() -> None:
         assert {n: p["metadata"]["uid"] for n, p in world.pods.items()} == before
 
 
-def test_a_growth_that_the_api_server_refuses_is_taken_back_and_tried_later() -> None:
+def test_a_growth_that_the_api_server_rejects_is_reverted_and_retried_later() -> None:
     world = growing()
     before = {n: p["metadata"]["uid"] for n, p in world.pods.items()}
     refused = "digits-worker-1"
@@ -284,7 +284,7 @@ def test_a_growth_that_the_api_server_refuses_is_taken_back_and_tried_later() ->
 
 
 @pytest.mark.parametrize("role", ["ps", "worker"])
-def test_a_size_that_a_node_can_never_grant_is_taken_back(role: str) -> None:
+def test_a_size_that_a_node_can_never_grant_is_reverted(role: str) -> None:
     world = growing()
     before = {n: p["metadata"]["uid"] for n, p in world.pods.items()}
     use(world, role, 900)
@@ -335,7 +335,7 @@ def test_sizes_stay_when_growth_is_switched_off() -> None:
         (replace(MEASURES, resizes_pods=False), "ResizeNotServed", {None}),
     ],
 )
-def test_what_an_installation_cannot_do_is_reported(
+def test_growth_that_the_installation_does_not_support_is_reported(
     installation: Installation, reason: str, sizes: set[str | None]
 ) -> None:
     """Without reports, memory still doubles after an OOM kill."""

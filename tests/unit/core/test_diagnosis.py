@@ -47,7 +47,7 @@ def test_the_pod_is_named(seen: dict[str, Any], reason: Reason) -> None:
     assert "digits-ps-0" in found.message
 
 
-def test_the_two_faces_of_a_failing_pull_read_the_same() -> None:
+def test_both_reports_of_a_failing_pull_have_the_same_message() -> None:
     faces = [diagnose(observe(job(), (), (c,)), LATER) for c, _ in CASES[1:3]]
     assert faces[0] is not None
     assert faces[1] is not None

@@ -95,7 +95,7 @@ RESUMING: dict[str, Any] = {"conditions": [condition(Condition.RESCALING, "Resum
         (9, False, {"podUID": "earlier", "ended": 5, "failures": 3}, (3, 0, 1, NOW + 9 * SECOND)),  # of another pod
     ],
 )
-def test_what_is_recorded_of_pods_that_stay(
+def test_records_of_pods_that_stay(
     at: int, deleting: bool, recorded: dict[str, Any], expected: tuple[int, int, int, datetime | None] | None
 ) -> None:
     records = [record("worker", **recorded)] if recorded else []

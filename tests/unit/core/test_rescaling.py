@@ -99,7 +99,7 @@ def test_new_servers_start_beside_training_which_then_stops_for_a_save_alone() -
     assert reported(world) == ["StartingServers", "Checkpointing", "Resuming", "Rescaled"], "one event each"
 
 
-def test_fewer_servers_go_after_the_switch() -> None:
+def test_surplus_servers_are_deleted_after_the_switch() -> None:
     world = running(ps={"replicas": 3}, checkpoint=CHECKPOINT)
     world.lingering = {"chief"}
     before = uids(world, "ps", "worker")
@@ -248,7 +248,7 @@ def test_without_a_chief_the_pod_of_worker_0_is_replaced_and_the_others_stay() -
     assert before.items() - after.items() == {i for i in before.items() if "-worker-0" in i[0]}
 
 
-def test_what_is_planned_costs_nobody_a_restart_or_a_warning() -> None:
+def test_a_planned_change_causes_no_restart_and_no_warning() -> None:
     world = running(ps={"replicas": 2}, runPolicy={"backoffLimit": 0})
     world.lingering = {"chief"}
     world.now += timedelta(seconds=1)
@@ -294,7 +294,7 @@ def test_hot_standbys_that_cannot_be_saved_and_a_former_launcher_get_new_pods_in
     assert reported(world) == ["Checkpointing", "Resharding", "Resuming", "Rescaled"], "one event each"
 
 
-def test_without_a_checkpoint_it_says_that_training_begins_anew() -> None:
+def test_without_a_checkpoint_the_restart_of_training_is_reported() -> None:
     world = running()
     world.lingering = {"chief"}
     world.edit({"ps": {"replicas": 2}})
@@ -302,7 +302,7 @@ def test_without_a_checkpoint_it_says_that_training_begins_anew() -> None:
     assert "training restarts from the beginning" in world.condition("Rescaling")["message"]
 
 
-def test_a_change_of_mind_half_way_goes_on_with_what_is_there() -> None:
+def test_a_change_that_is_revised_half_way_continues_with_the_existing_servers() -> None:
     world = running(ps={"replicas": 2})
     world.lingering = {"chief"}
     world.edit({"ps": {"replicas": 3}})
@@ -319,7 +319,7 @@ def test_a_change_of_mind_half_way_goes_on_with_what_is_there() -> None:
 
 @pytest.mark.parametrize("after", [1, 3])
 @pytest.mark.parametrize("writes", range(5))
-def test_an_operator_that_dies_anywhere_comes_to_the_same_end(writes: int, after: int) -> None:
+def test_an_operator_that_crashes_anywhere_leads_to_the_same_result(writes: int, after: int) -> None:
     world = running(ps={"replicas": 2})
     before = uids(world, "worker")
     world.edit({"ps": {"replicas": after}})
@@ -348,7 +348,7 @@ def test_replicas_changed_by_hand_are_corrected_and_nothing_stops() -> None:
     assert world.names_of("Job") == ["digits-chief-1"]
 
 
-def test_suspended_half_way_it_ends_when_it_is_resumed() -> None:
+def test_a_change_that_is_suspended_half_way_completes_after_the_resume() -> None:
     world = running(ps={"replicas": 2})
     world.edit({"ps": {"replicas": 1}})
     world.reconcile()

@@ -71,7 +71,7 @@ def test_servers_keep_what_they_serve_until_the_chief_has_saved_it() -> None:
     assert reported(world)[:3] == ["StartingServers", "Checkpointing", "Resuming"]
 
 
-def test_fewer_shards_go_after_the_save() -> None:
+def test_surplus_shards_are_deleted_after_the_save() -> None:
     world = running(**SPEC)
     world.edit({"ps": {"replicas": 1}})
     world.settle()

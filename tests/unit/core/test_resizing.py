@@ -226,7 +226,7 @@ def test_a_worker_whose_node_can_never_grant_it_is_replaced_once() -> None:
     assert len(gone) == 1, "its Deployment has the size by now: the pod is deleted, or its template is replaced"
 
 
-def test_a_server_that_never_started_is_made_anew() -> None:
+def test_a_server_that_never_started_is_recreated() -> None:
     world = sized(in_place=False)
     (server, other) = pods_of(world, "ps")
     server["status"] |= {"phase": "Pending", "containerStatuses": []}
@@ -237,7 +237,7 @@ def test_a_server_that_never_started_is_made_anew() -> None:
     assert other["status"]["phase"] == "Running"
 
 
-def test_a_refused_size_is_reported_and_not_sent_again() -> None:
+def test_a_rejected_size_is_reported_and_not_sent_again() -> None:
     world = sized()
     world.refuse = lambda action: "exceeded quota: q" if isinstance(action, Resize) else ""
     world.edit({"chief": {"resources": LARGE}})
@@ -257,7 +257,7 @@ def test_a_refused_size_is_reported_and_not_sent_again() -> None:
 @pytest.mark.parametrize(
     ("refused", "in_place"), [("StatefulSet", True), ("StatefulSet", False), ("Deployment", False)]
 )
-def test_a_refused_template_changes_nothing(refused: str, in_place: bool) -> None:
+def test_a_template_that_the_api_server_rejects_changes_nothing(refused: str, in_place: bool) -> None:
     world = sized(in_place=in_place)
     uids = {p["metadata"]["uid"] for p in world.pods.values()}
     world.refuse = lambda action: "limits: Invalid value" if action.kind == refused else ""
@@ -319,7 +319,7 @@ def test_another_template_and_another_size_replace_hot_standbys() -> None:
     assert [a.name for a in world.plan().actions if isinstance(a, Delete)] == ["digits-standby-0"]
 
 
-def test_the_ways_in_words() -> None:
+def test_the_plan_describes_how_running_pods_are_resized_by_role() -> None:
     world = sized()
     world.edit({"worker": {"resources": LARGE}, "chief": {"resources": {"limits": {"nvidia.com/gpu": 1}}}})
     facts = gather(world.snapshot(), world.now)
@@ -341,7 +341,7 @@ def test_a_job_that_is_suspended_or_over_is_not_resized() -> None:
     assert not resized(world)
 
 
-def test_what_is_created_has_its_size_at_once() -> None:
+def test_new_pods_have_the_size_at_once() -> None:
     world = sized()
     world.edit({"worker": {"replicas": 3, "resources": LARGE}})
     (made,) = [a for a in world.plan().actions if isinstance(a, Create) and a.kind is Kind.DEPLOYMENT]

@@ -69,7 +69,7 @@ def test_a_program_that_has_ended_with_0_for_good(when: str) -> None:
     assert succeeded(typed(job(spec=spec)), seen) is expected
 
 
-def test_only_workers_run_for_ever() -> None:
+def test_only_workers_run_forever() -> None:
     assert runs_for_ever(typed(job(spec=ALWAYS)), names.WORKER, 0)
     assert not runs_for_ever(typed(job()), names.WORKER, 0)
     assert not runs_for_ever(typed(job(spec=ALWAYS)), names.CHIEF, 0)

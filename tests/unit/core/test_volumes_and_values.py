@@ -99,7 +99,7 @@ def left(*seen: Child, when: str = "Delete") -> list[Delete]:
     return list(left_over(typed(manifest), snapshot_of(manifest, *seen), typed(manifest).spec.ps.replicas))
 
 
-def test_the_claims_of_removed_servers_are_deleted_if_the_policy_says_so() -> None:
+def test_the_claims_of_removed_servers_are_deleted_if_the_policy_is_delete() -> None:
     kept, second, third = (a_child(Kind.CLAIM, f"data-digits-ps-{i}", uid=f"{i}") for i in range(3))
     others = a_child(Kind.CLAIM, "digits-checkpoint"), a_child(Kind.SERVICE, "data-digits-ps-3")
     going = a_child(Kind.CLAIM, "data-digits-ps-4", deleting=True)

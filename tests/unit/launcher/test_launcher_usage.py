@@ -57,7 +57,7 @@ def test_a_container_without_a_limit(tmp_path: Path, files: dict[str, str], name
     assert found.limit is None
 
 
-def test_a_kernel_that_does_not_say(tmp_path: Path) -> None:
+def test_a_kernel_without_these_figures(tmp_path: Path) -> None:
     assert mounted(tmp_path, {}).read() is None
     assert mounted(tmp_path, {**VERSION_2, "memory.stat": ""}).read() is None
     assert Meter("p", lambda: None).report() == {}
@@ -123,7 +123,7 @@ def test_reports_are_rare_unless_there_is_news() -> None:
     assert is_due(before, [*before, {**item(), "role": "worker"}], 5.0), "a role has started"
 
 
-def test_all_tasks_are_asked_while_the_map_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tasks_are_polled_while_the_map_requests_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(usage.Reporter, "_send", lambda self, report: sent.append(report))
     monkeypatch.setattr(usage, "ask", lambda address: {} if address == "w1:2222" else figures(address))

@@ -64,7 +64,7 @@ def test_an_empty_folder_and_a_missing_one_hold_nothing(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none", keep=1).newest() is None
 
 
-def test_as_many_as_wanted_are_kept(tmp_path: Path) -> None:
+def test_the_requested_number_is_kept(tmp_path: Path) -> None:
     assert saved(tmp_path, 1, 2, 30, 4_000, keep=2).steps() == [30, 4_000]
 
 
@@ -142,7 +142,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before(
         checkpoints.load(20)
 
 
-def test_the_same_step_is_replaced_and_an_abandoned_later_one_goes(tmp_path: Path) -> None:
+def test_the_same_step_is_replaced_and_an_abandoned_later_one_is_deleted(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 10, 20)
     cut(checkpoints.path(20) / "state.npz")
     checkpoints.save(state(10), term=2, layout=layout())

@@ -41,11 +41,11 @@ INTERLEAVINGS: Final = 200 if ALL else 80
         ({5: Writer()}, Writer(), 6),
     ],
 )
-def test_which_term_a_chief_takes(taken: dict[int, Writer], writer: Writer, expected: int | None) -> None:
+def test_the_term_that_a_chief_takes(taken: dict[int, Writer], writer: Writer, expected: int | None) -> None:
     assert decide(taken, writer) == expected
 
 
-def test_an_older_chief_is_told_who_has_taken_over(tmp_path: Path) -> None:
+def test_an_older_chief_fails_with_the_newer_chiefs_term(tmp_path: Path) -> None:
     old, new = opened(tmp_path, writer=OLD), opened(tmp_path, writer=NEW)
     new.save(state(5), term=2, layout=layout())
     for late in (
@@ -65,7 +65,7 @@ def test_an_older_chief_is_told_who_has_taken_over(tmp_path: Path) -> None:
         ("replace_folder", ["ckpt-0000000005-term-1", "ckpt-0000000009-term-1"]),  # and before it deletes
     ],
 )
-def test_a_chief_looks_again_before_it_changes_what_counts(
+def test_a_chief_checks_the_markers_again_before_each_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, left: list[str]
 ) -> None:
     old = opened(tmp_path, keep=1, writer=OLD)
@@ -83,7 +83,7 @@ def test_a_chief_looks_again_before_it_changes_what_counts(
     assert [name for name in names(tmp_path) if name.startswith("ckpt")] == left
 
 
-def test_a_marker_of_each_job_stays_and_a_damaged_one_stops_nobody(tmp_path: Path) -> None:
+def test_each_jobs_marker_is_kept_and_a_damaged_one_stops_no_chief(tmp_path: Path) -> None:
     assert take(tmp_path, Writer("other", 4)).number == 1
     for term in range(1, 5):
         assert take(tmp_path, Writer("job", term)).number == 1 + term
@@ -174,7 +174,7 @@ def test_random_interleavings_of_two_chiefs_lose_nothing_of_the_newer_one(can_ex
     assert 0 < superseded < INTERLEAVINGS // 2, "some interleavings meet, some do not"
 
 
-def test_a_chief_that_is_stopped_at_any_call_deletes_and_replaces_nothing_when_it_goes_on(
+def test_a_chief_that_is_paused_at_any_call_deletes_and_replaces_nothing_when_it_continues(
     can_exchange: bool, memory: Path
 ) -> None:
     del can_exchange
@@ -194,7 +194,7 @@ def test_a_chief_that_is_stopped_at_any_call_deletes_and_replaces_nothing_when_i
     assert stop_at > 50
 
 
-def test_a_chief_that_dies_at_any_call_leaves_what_was_there(can_exchange: bool, memory: Path) -> None:
+def test_a_chief_that_dies_at_any_call_keeps_the_previous_state(can_exchange: bool, memory: Path) -> None:
     """A chief that dies at any call keeps the previous state, also when it rewrites the only checkpoint."""
     del can_exchange
     die_at = 0
@@ -261,11 +261,11 @@ def chief_process(folder: Path, term: int, stop_in: str, *steps: int) -> subproc
         lambda stop_in: stop_in == "remove",  # after all checks
         in_all(
             "tests/unit/runtime/test_checkpoint_fencing.py"
-            "::test_a_chief_that_is_stopped_at_any_call_deletes_and_replaces_nothing_when_it_goes_on"
+            "::test_a_chief_that_is_paused_at_any_call_deletes_and_replaces_nothing_when_it_continues"
         ),  # processes instead of threads
     ),
 )
-def test_a_process_that_is_stopped_in_a_save_and_goes_on_later_is_superseded(tmp_path: Path, stop_in: str) -> None:
+def test_a_process_that_is_paused_in_a_save_and_continues_later_is_superseded(tmp_path: Path, stop_in: str) -> None:
     old = chief_process(tmp_path, 1, stop_in, 500, 510, 520, 530, 540)
     while not os.WIFSTOPPED(os.waitpid(old.pid, os.WUNTRACED)[1]):
         pass

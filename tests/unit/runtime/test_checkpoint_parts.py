@@ -127,7 +127,7 @@ def test_a_damaged_file_gives_way_to_the_checkpoint_before(tmp_path: Path, damag
     assert newest(checkpoints) == 10
 
 
-def test_a_save_that_dies_at_any_call_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_dies_at_any_call_keeps_the_previous_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A save that dies at any call keeps the previous state: during files, at the manifest, and in the rename. The next
     save removes its leftovers.
     """

@@ -109,7 +109,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, *, of: str, to: int = 
 
 
 @pytest.mark.parametrize("last", [2, sys.maxsize])
-def test_a_rename_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+def test_a_failed_rename_keeps_the_previous_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     """A failed rename keeps the previous state: the second of two, and all later ones, including the one that would
     restore the previous state.
     """
@@ -141,7 +141,7 @@ def test_names_are_exchanged_where_the_volume_can(tmp_path: Path) -> None:
     "name", [".tmp-ckpt-0000000007", ".tmp-1-0a1b2c3d-ckpt-0000000007-term-1", ".tmp-1-old-ckpt-0000000007-term-1"]
 )
 @pytest.mark.parametrize("kind", ["file", "symlink", "folder"])
-def test_what_is_left_under_a_temporary_name_stops_no_save(tmp_path: Path, name: str, kind: str) -> None:
+def test_leftovers_under_a_temporary_name_stop_no_save(tmp_path: Path, name: str, kind: str) -> None:
     checkpoints = saved(tmp_path, 7)
     left = tmp_path / name
     if kind == "file":
@@ -191,7 +191,7 @@ def test_a_volume_that_cannot_rename_folders_is_named_at_the_start(
     ("call", "said"),
     [("rmdir", "cannot delete a folder"), ("fsync", "cannot be written to"), ("replace", "cannot replace a file")],
 )
-def test_whatever_else_a_save_does_is_tried_at_the_start(
+def test_every_operation_of_a_save_is_tried_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, said: str
 ) -> None:
     def failed(*_: Any, **__: Any) -> None:

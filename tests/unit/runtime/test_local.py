@@ -35,7 +35,7 @@ def test_the_jobs_own_server_gets_it(port: int) -> None:
         socket.create_connection(("127.0.0.1", port), 5).close()
 
 
-def test_a_tasks_process_has_not_what_this_one_has_set_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tasks_process_does_not_inherit_variables_that_this_process_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "GRPC_FAIL_FAST": "use_caller"})
     sockets.set_environment()
     with LocalJob(["-c", ""], ps=1, workers=0, chief=False) as job:

@@ -48,7 +48,7 @@ def test_the_chiefs_next_action(seen: list[ShardRecord], expected: ChiefAction) 
 
 
 @given(st.lists(shards, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 9))
-def test_doing_what_was_decided_ends_in_one_whole_set_or_in_resignation(
+def test_following_the_decisions_ends_with_one_complete_set_or_with_resignation(
     seen: list[ShardRecord], term: int, generation: int
 ) -> None:
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_a_worker_never_works_on_a_part_of_a_set(seen: list[ShardRecord]) -> Non
         assert found.generation > 0
 
 
-def test_a_worker_with_another_model_is_told() -> None:
+def test_a_worker_with_another_layout_than_all_servers_gets_an_error() -> None:
     with pytest.raises(LayoutMismatchError, match="same program"):
         session([WHOLE, WHOLE], layout=6)
 

@@ -117,7 +117,7 @@ def test_a_program_that_cannot_be_rerun_reports_the_reason(arguments: list[str],
     assert bool(reported["why"]) == bool(reason)
 
 
-def test_what_cannot_be_run_again_is_told_once_and_asked_once_a_connection(
+def test_a_program_that_cannot_be_rerun_is_reported_once_and_checked_once_per_connection(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []

@@ -49,6 +49,6 @@ def test_updates(source: Any, given: dict[str, object], more: dict[str, int], ex
         (FILES, {"epochs": 3}, {"batch_size": 10}, "give samples"),
     ],
 )
-def test_what_is_missing_is_named(source: Any, given: dict[str, object], more: dict[str, int], words: str) -> None:
+def test_missing_inputs_are_named(source: Any, given: dict[str, object], more: dict[str, int], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         count(source, given, **more)

@@ -330,7 +330,7 @@ def test_a_promise_to_an_earlier_chief_is_of_a_former_layout(
     assert of_layout(status, first_term) == (status if counts else Unreachable.CRASHED)
 
 
-def test_voters_of_a_former_layout_neither_vote_nor_tell_their_view() -> None:
+def test_voters_of_a_former_layout_neither_vote_nor_report_their_view() -> None:
     """Workers' programs of a former layout may run for seconds longer, and could be more than half of all voters."""
     former = View(Ballot(1, 1), ((Process("ps-0", 1), Process("ps-1", 2)),))
     stale = ProcessStatus(9, Ballot(1, 1), is_voter=True, view=former)
