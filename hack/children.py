@@ -18,7 +18,7 @@ CLEAN_UP_S = 120
 LOOK_S = 0.5
 """Seconds between two checks of a command's progress."""
 POLL_S = 0.05
-"""Seconds between two looks at commands that run at the same time."""
+"""Seconds between two checks of commands that run at the same time."""
 
 
 class EndlessError(Exception):
@@ -65,13 +65,13 @@ def run_child(
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended, or was ended."""
+    """A finished command."""
 
     command: Sequence[str]
     code: int
     """Its exit status."""
     output: bytes
-    """What it printed, errors included."""
+    """Its output, including errors."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _Running:
         )
 
     def ended(self) -> Ended:
-        """Its exit status and output, after its end."""
+        """Return its exit status and output, after its end."""
         with self.out:
             self.out.seek(0)
             return Ended(self.command, self.process.wait(), self.out.read())
@@ -108,12 +108,12 @@ def run_children(
     """Run commands to their end, some of them at the same time; when interrupted, let them clean up first.
 
     Args:
-        commands: what to run, in the root of the repository; they are started in this order.
+        commands: the command lines, started in this order in the root of the repository.
         environment: their variables.
-        longest_s: seconds after which one is ended, and with it the others.
-        at_once: the largest number that runs at the same time.
-        report: called with each command as it ends.
-        look: called now and then while they run.
+        longest_s: seconds after which a command is ended, and with it the others.
+        at_once: the maximum number of commands at the same time.
+        report: called with each command at its end.
+        look: called every POLL_S while they run.
 
     Raises:
         EndlessError: one took longer than longest_s. It has been reported, with its output so far.
@@ -152,7 +152,7 @@ def _watched(process: subprocess.Popen[bytes], longest_s: float, look: Callable[
 
 
 def end(*processes: "subprocess.Popen[bytes]", interrupt: bool) -> None:
-    """Wait for processes that were interrupted, or are interrupted here, and have some time to clean up."""
+    """Wait for processes that were interrupted, or are interrupted here, and that get some time for their clean-up."""
     for process in processes if interrupt else ():
         process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + CLEAN_UP_S

@@ -1,6 +1,6 @@
 """Write every generated file: the CRD, pages of the docs; the chart's CRD and table of values.
 
-What is made of the TFJobs in tests/tfjob/convert is written, too: read the difference when you change that.
+It also writes the conversions of the TFJobs in tests/tfjob/convert; review their difference when you change `convert`.
 
 `make generate` runs it, `make test-drift` checks that it changes nothing.
 """
@@ -44,7 +44,7 @@ TABLE_END = "<!-- values end -->"
 
 
 def crd() -> str:
-    """The CRD as the models generate it."""
+    """Return the CRD as the models generate it."""
     command = [sys.executable, "-m", "pstraining.api.crd"]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 

@@ -91,7 +91,7 @@ LAYERS = (
         "lint",
         cheap=True,
         budget_s=Budget(60, 60),
-        # Several run at the same time, and are started in this order: the longest first, but for the short ones.
+        # Several checks run at the same time, started in this order: the longest first, except for the short ones.
         checks=(
             (str(BIN / "mypy"), *CHECKED),
             (str(BIN / "ruff"), "check", "."),

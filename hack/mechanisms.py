@@ -1,11 +1,12 @@
-"""docs/project/mechanisms.md: what the project promises, the test that holds it, and the layer on which it can break.
+"""docs/project/mechanisms.md: the project's promises, the tests that cover them, and the layers on which they can
+break.
 
 The table `mechanisms.toml` is written by hand and checked here. Each promise of README, the API, the known limits and
 the pages of docs has an entry, and every test that an entry names runs in `make test`. A test may therefore move to
 `make test-all` only if another one holds its mechanism.
 
-    python hack/mechanisms.py             check the table
-    python hack/mechanisms.py --collect   also check with pytest that the named parameters run (takes seconds)
+    python hack/mechanisms.py             check the table python hack/mechanisms.py --collect   also check with pytest
+        that the named parameters run (takes seconds)
 """
 
 import argparse
@@ -331,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @cache
 def _module(root: Path, file: str) -> tiers.Module:
-    """A file of tests, which many entries name."""
+    """Return a file of tests, which many entries name."""
     return tiers.module(file, (root / file).read_text("utf-8"))
 
 

@@ -32,7 +32,7 @@ NOTHING = Cores(0.0, 0.0)
 
 
 def look(stat: Path = STAT) -> Cores:
-    """The seconds so far; nothing where the kernel does not count them so."""
+    """Return the seconds so far; None where the kernel does not count them."""
     try:
         first = stat.read_text("ascii").split("\n", 1)[0].split()
     except OSError:

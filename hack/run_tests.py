@@ -178,7 +178,7 @@ class LayerRun:
         self.log = None if runner.verbose else quiet.Log(runner.reports / f"{layer.name}.log")
 
     def run(self) -> None:
-        """Its checks, then its parts."""
+        """Run the layer's checks, and then its parts."""
         self._checks()
         parts = [part for part in self.layer.parts if _has_tests(part)]
         for part in parts:
@@ -189,7 +189,9 @@ class LayerRun:
             self.outcome.problem = "no tests were selected"
 
     def _checks(self) -> None:
-        """Run the checks, one a core at the same time; on the terminal, where they would mix, one after the other."""
+        """Run the checks at the same time, one per core; on the terminal, where their output would mix, run them in
+        sequence.
+        """
         checks = self.layer.checks
         if self.log is None:
             for check in checks:
@@ -274,7 +276,7 @@ class LayerRun:
         return code
 
     def _show(self, lines: Sequence[str]) -> None:
-        """Print what failed, and where the rest is."""
+        """Print the failures, and the place of the complete output."""
         assert self.log is not None
         self.runner.line.say("\n".join(["", *lines, f"all of it: {_place(self.log.path)}", ""]))
 
@@ -292,7 +294,7 @@ def _place(path: Path) -> str:
 
 
 def chosen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[Layer]:
-    """The layers that the command line asks for."""
+    """Return the layers that the command line selects."""
     if given.changed:
         if given.layers:
             parser.error("--changed chooses the layers itself")
@@ -308,7 +310,7 @@ def chosen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[L
 
 
 def main() -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {', '.join(names())}; all by default")
     parser.add_argument("--changed", action="store_true", help="choose layers and test files by what was changed")
@@ -322,7 +324,7 @@ def main() -> int:
     layers = chosen(parser, given)
     if given.changed and not layers:
         return 0
-    # Also where a shell without job control has switched Ctrl-C off for us and all that we run.
+    # Also if a shell without job control has disabled Ctrl-C for this process and its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupted)
     try:

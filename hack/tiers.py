@@ -1,4 +1,4 @@
-"""The tests that `make test` leaves out, each with the test that holds its mechanism, from the source of the tests.
+"""The tests that `make test` skips, each with the test that covers its mechanism, from the source of the tests.
 
 Tests are marked with `in_all("tests/.../test_file.py::test_name")` and `in_soak` of tests/support/soak_marks.py. A
 comment on the mark's line gives the reason. `make generate` writes docs/project/test-tiers.md from the marks.
@@ -33,7 +33,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class TierError(Exception):
-    """A test is left out of `make test` without another test of its mechanism."""
+    """`make test` skips a test although it names no other test of its mechanism."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class Module:
 
     @cached_property
     def tests(self) -> frozenset[str]:
-        """As `test_name` or `TestClass::test_name`; read when asked for, because most files are named by no mark."""
+        """Return the names of the tests as `test_name` or `TestClass::test_name`; computed on demand, because marks
+        name few files.
+        """
         return frozenset(_tests(ast.parse(self.source).body))
 
     def left_out(self, test: str) -> bool:
@@ -88,7 +90,7 @@ def read(root: Path) -> dict[str, Module]:
 
 @cache
 def module(file: str, source: str) -> Module:
-    """One file. Several pages ask for the same ones."""
+    """Return the parsed file, cached because several pages use it."""
     reader = _Reader.of(file, source)
     marks = reader.marks(ast.parse(source).body, "") if reader.lines else ()
     return Module(file, tuple(sorted(marks, key=lambda mark: mark.line)), source)
@@ -148,22 +150,22 @@ def _tests(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Finds the marks of one file. To look at each expression of all files would take seconds."""
+    """Finds the marks of one file, without visiting every expression, which would take seconds."""
 
     file: str
     lines: frozenset[int]
-    """Those with the name of a mark: other statements hold none."""
+    """Lines with the name of a mark; other statements contain none."""
     comments: dict[int, str]
 
     @classmethod
     def of(cls, file: str, source: str) -> "_Reader":
-        """For a file's source."""
+        """Return the marks of a file's source."""
         lines = enumerate(source.split("\n"), 1)
         found = frozenset(number for number, line in lines if IN_ALL in line or IN_SOAK in line)
         return cls(file, found, _comments(source) if found else {})
 
     def marks(self, body: Sequence[ast.stmt], prefix: str) -> Iterator[Mark]:
-        """The marks of some statements."""
+        """Yield the marks in some statements."""
         for node in body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 continue

@@ -128,7 +128,7 @@ def _run_part(act: Callable[[lifecycle.Cluster], None], layout: Layout, progress
 
 
 def audit(_: argparse.Namespace, layout: Layout, __: Progress) -> None:
-    """Print the path of the audit log: one JSON line for every write, always on."""
+    """Print the path of the audit log, which always has one JSON line for every write."""
     lifecycle.require_plan(layout)
     print(layout.audit_log)
 

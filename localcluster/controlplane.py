@@ -138,7 +138,7 @@ class ControlPlane:
             # Node loss within seconds: the end-to-end tests wait for it.
             "--node-monitor-period=2s",
             "--node-monitor-grace-period=12s",
-            # Tests of scale would measure Kubernetes' default limit of 20 requests per second.
+            # With Kubernetes' default limit of 20 requests per second, tests of scale would measure the limit.
             *FAST,
             # Claims and volumes are bound within one second instead of 15.
             "--pvclaimbinder-sync-period=1s",

@@ -18,8 +18,9 @@ TOOL, NAME = "scheduler-plugins", "gang-scheduler"
 SCHEDULER = "scheduler-plugins-scheduler"
 CRD = "podgroups.scheduling.x-k8s.io"
 LOOK_AGAIN = "--pod-max-in-unschedulable-pods-duration=20s"
-"""A gang may miss the release of its last resources if the scheduler rejects it at the same moment. By default the
-scheduler retries such pods after five minutes."""
+"""The option for a retry of rejected pods after 20 seconds; the default is five minutes. A gang may miss the release of
+its last resources if the scheduler rejects it at the same moment.
+"""
 CERTIFICATE = Certificate(NAME, NAME, "system:masters")
 
 

@@ -89,7 +89,7 @@ def image_key(repo: Path, target: str, files: Sequence[Path]) -> str:
     """Return a hash of the base, the target and every input file with its mode."""
     digest = hashlib.sha256(f"{base_key()} {target}".encode())
     for path in files:
-        mode = path.stat().st_mode & 0o777  # the image has it
+        mode = path.stat().st_mode & 0o777  # the image has the file's mode
         digest.update(f"{path.relative_to(repo)}\0{mode}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -60,7 +60,7 @@ def certificates(plan: ClusterPlan) -> list[Certificate]:
 
 
 def ensure_pki(folder: Path, wanted: Iterable[Certificate]) -> None:
-    """Create those of the authority, the service-account key and the certificates that are missing."""
+    """Create the missing ones of the authority, the service-account key and the certificates."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     if not (folder / "ca.crt").exists():
@@ -102,7 +102,7 @@ def _request(key: Path, out: Path) -> list[str]:
 
 
 def kubeconfig(pki: Path, name: str, *, server: str, context: str, others: Mapping[str, str] | None = None) -> str:
-    """A kubeconfig (JSON, which is YAML) that holds its certificates and so can be moved.
+    """Return a kubeconfig (JSON, which is YAML) that contains its certificates, and so can be moved.
 
     Args:
         pki: the folder with the certificates.

@@ -236,7 +236,7 @@ class Toolbox:
         # A single package may have any output name; several packages keep the names of their folders.
         single = len(tool.binaries) == 1
         output = str(work / tool.binaries[0][1]) if single else f"{work}/"
-        # Images are built at the same time and mostly wait for the network: they get the processor first.
+        # Images are built at the same time, mostly wait for the network, and take precedence on the processor.
         run_logged(
             ["nice", "-n", "10", str(self.go.binary), "build", "-v", *FLAGS, *tags, "-ldflags", flags, "-o", output]
             + [package for package, _ in tool.binaries],

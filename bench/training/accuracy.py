@@ -110,7 +110,7 @@ class Course:
         train, test = self._task.fold(fold)
         with tf.device(self._rig.workers[0]._client.local):
             shares = self._shares(x, y, train, seed)
-            self._begin_anew(seed, shares[0])
+            self._restart(seed, shares[0])
             until = self._updates if self._variant.in_step else None
             Crew(self._rig, shares, accumulation=self._variant.batches, until=until).join()
             state = self._rig.snapshot()
@@ -138,7 +138,7 @@ class Course:
             shares.append([(tf.constant(x[each]), tf.constant(y[each])) for each in cut])
         return shares
 
-    def _begin_anew(self, seed: int, share: list[Any]) -> None:
+    def _restart(self, seed: int, share: list[Any]) -> None:
         """Restore a seed's initial values on the servers, and reset residuals and local optimizers of workers."""
         import keras
         import tensorflow as tf
@@ -199,13 +199,13 @@ def main() -> int:
 
 
 def each_in_its_own_process(options: argparse.Namespace) -> int:
-    """Run the tasks in sequence, each with new servers, which keep every variant's functions: 10 GB per task."""
+    """Run the tasks in sequence, each on new servers, which keep every variant's functions: 10 GB per task."""
     if not options.go_on:
         options.out.unlink(missing_ok=True)
     own = ["--only", options.only, "--folds", str(options.folds), "--seeds", str(options.seeds)]
     for task in options.tasks:
         command = [sys.executable, "-m", "bench.training.accuracy", "--tasks", task, "--go-on", *own]
-        subprocess.run([*command, "--out", str(options.out)], check=False)  # its messages about one task are repeated
+        subprocess.run([*command, "--out", str(options.out)], check=False)  # the messages about one task are repeated
     return report(json.loads(options.out.read_text(encoding="utf-8")))
 
 

@@ -113,7 +113,7 @@ class Trial:
         return (time.monotonic() - began) / steps
 
     def settle(self) -> tuple[int, int]:
-        """Let Auto start again on this link; what it chooses, and after how many updates."""
+        """Let Auto start again on this link; return its choice, and the number of updates before it."""
         from pstraining.runtime.compression.wire_format import FormatSelector
 
         workers = self._rigs["Auto"].workers

@@ -34,7 +34,7 @@ def optimizer() -> Any:
 
 
 def data(worker: int, _: int) -> Any:
-    """Yield batches endlessly, and note the time of each."""
+    """Yield batches endlessly, and record the time of each."""
     import numpy as np
     import tensorflow as tf
 

@@ -98,7 +98,7 @@ def _round(rows: int) -> dict[str, float]:
 
 
 def _until(job: LocalJob, look: Callable[[], Any]) -> Any:
-    """Return what is there once it is there."""
+    """Wait for a value, and return it."""
     deadline = time.monotonic() + LIMIT
     while not (found := look()):
         if time.monotonic() > deadline:

@@ -25,7 +25,7 @@ from pstraining.runtime.local import LocalJob
 PROGRAM: Final = "bench.training.gpu_program"
 BATCH: Final = {"resnet": 64, "transformer": 32}
 LEAST: Final = 0.9
-"""Steps per second of the runtime over those of `fit`, at least, in the fastest way with one server."""
+"""Minimum ratio of steps per second of the runtime to those of `fit`, in the fastest way with one server."""
 OVERLAP: Final = {"mode": "Async", "overlapCommunication": True}
 WAYS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
     "Async": (1, {"mode": "Async"}),
@@ -42,31 +42,31 @@ NO_GPU: Final = (
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of a model."""
+    """The measurements of a model."""
 
     fit: tuple[float, ...]
     """Steps per second of plain Keras, by round."""
     runtime: Mapping[str, tuple[float, ...]]
     """Steps per second of the runtime, by way and round."""
     copy_seconds: float
-    """For one copy each way of what crosses in a step."""
+    """Seconds for one copy in each direction of the data that a step transfers."""
 
     def ratio(self, way: str) -> float:
-        """The median of the rounds' ratios, the runtime over `fit`."""
+        """Return the median of the rounds' ratios, the runtime over `fit`."""
         return median(ours / theirs for ours, theirs in zip(self.runtime[way], self.fit, strict=True))
 
     def transfer_share(self, way: str) -> float:
-        """The time of the transfers in a step, in parts of the step; overlapped ones take no time of their own."""
+        """Return the share of a step's time that the transfers would take; overlapped transfers delay no step."""
         return self.copy_seconds * median(self.runtime[way])
 
     @property
     def is_enough(self) -> bool:
-        """Whether one of the ways with one server reaches the limit."""
+        """Return whether one of the ways with one server reaches the limit."""
         return max(self.ratio(way) for way in self.runtime if WAYS[way][0] == 1) >= LEAST
 
 
 def steps_per_second(events: Sequence[Mapping[str, Any]], warm: int) -> float:
-    """Steps over seconds between the first report after the warm-up and the last report.
+    """Return steps per second between the first report after the warm-up and the last report.
 
     Args:
         events: a worker's reports, in order, with "steps" and "monotonic".
@@ -97,7 +97,7 @@ def measure(settings: Mapping[str, Any], ways: Sequence[str], *, rounds: int, se
 
 
 def _noted(model: str, what: str, figure: float) -> float:
-    """Print a figure as a line of JSON as soon as it is known: a run that is stopped leaves what it measured."""
+    """Print a figure as a line of JSON as soon as it is known, so that an interrupted run keeps its measurements."""
     sys.stdout.write(json.dumps({"model": model, "what": what, "figure": figure}) + "\n")
     sys.stdout.flush()
     return figure
@@ -110,7 +110,7 @@ def _plain(what: str) -> float:
 
 
 def _job(way: str, warm: int, seconds: float, limit: float = 300.0) -> float:
-    """Steps per second of a job over a number of seconds after the warm-up.
+    """Return the steps per second of a job over a number of seconds after the warm-up.
 
     Raises:
         TimeoutError: it does not train.
@@ -129,14 +129,14 @@ def _job(way: str, warm: int, seconds: float, limit: float = 300.0) -> float:
 
 
 def has_gpu() -> bool:
-    """Whether TensorFlow sees a GPU; asked in another process, which gives the card back."""
+    """Return whether TensorFlow sees a GPU; another process checks it, and its end frees the card."""
     code = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout.split()[-1] != "0"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if a ratio is below its limit, 2 without a GPU."""
+    """Run the command line; return 1 if a ratio is below its limit, and 2 without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m bench.training.gpu", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--cpu", action="store_true", help="tiny models on the CPU: shows that it works")
     parser.add_argument("--only", default="", help="names of models that contain this")
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def lines(name: str, figures: Figures) -> list[str]:
-    """The figures of a model as text, a line for each way."""
+    """Return the figures of a model as text, with one line per way."""
     return [
         f"{name}, {way}: {figures.ratio(way):.3f} of fit's steps/s ({median(rates):.2f} of {median(figures.fit):.2f}), "
         f"transfers {figures.transfer_share(way):.1%} of a step"

@@ -1,4 +1,4 @@
-"""What `bench.training.gpu` measures: one model, trained by `fit`, by the runtime, and the copies alone.
+"""The program that `bench.training.gpu` measures: one model, trained by `fit` or by the runtime, and the copies alone.
 
 BENCH_GPU holds the settings as JSON: "model", "device", "batch", "small", and for `fit` "warm" and "steps".
 
@@ -19,11 +19,11 @@ PIXELS: Final = 16 if SMALL else 224
 CLASSES: Final = 10 if SMALL else 1000
 WORDS, LENGTH, WIDTH, LAYERS = (50, 8, 16, 1) if SMALL else (16_000, 256, 512, 6)
 BATCHES: Final = 8
-"""Different batches, all in memory: what reads data is not measured."""
+"""Number of different batches, all in memory, because the reading of data is not measured."""
 
 
 def model() -> Any:
-    """The model: ResNet-50 or a tiny residual network, or an encoder of a transformer."""
+    """Return the model: ResNet-50 or a tiny residual network, or an encoder of a transformer."""
     import keras
 
     if SETTINGS["model"] == "transformer":
@@ -51,14 +51,14 @@ def _transformer() -> Any:
 
 
 def optimizer() -> Any:
-    """Adam, with two slots."""
+    """Return Adam, which has two slots."""
     import keras
 
     return keras.optimizers.Adam(1e-4)
 
 
 def data(_: int = 0, __: int = 1) -> Any:
-    """Batches without end."""
+    """Yield batches endlessly."""
     import numpy as np
     import tensorflow as tf
 
@@ -74,7 +74,7 @@ def data(_: int = 0, __: int = 1) -> Any:
 
 
 def fit() -> float:
-    """Steps per second of plain Keras, after the warm-up."""
+    """Return the steps per second of plain Keras, after the warm-up."""
     import keras
     import tensorflow as tf
 
@@ -83,7 +83,7 @@ def fit() -> float:
     batches = data()
     with tf.device(SETTINGS["device"]):
         built = model()
-        # As the runtime does; by default, fit compiles with XLA on a GPU.
+        # As in the runtime; by default, fit compiles with XLA on a GPU.
         built.compile(optimizer(), "sparse_categorical_crossentropy", jit_compile=False)
         built.fit(batches, epochs=1, steps_per_epoch=SETTINGS["warm"], verbose=0)
         built.fit(batches, epochs=1, steps_per_epoch=SETTINGS["steps"], verbose=0, callbacks=[times])
@@ -91,7 +91,9 @@ def fit() -> float:
 
 
 def copies() -> float:
-    """Seconds for what crosses in a step: the parameters to the device, the gradient to the host; the median of 20."""
+    """Return the seconds of a step's copies: the parameters to the device, the gradient to the host; the median of
+    20.
+    """
     import tensorflow as tf
 
     with tf.device("CPU:0"):

@@ -26,17 +26,17 @@ CLICKS: Final = "clicks (synthetic)"
 SEEDS: Final = 5
 ROW_BYTES: Final = 4 * WIDTH
 KEY_BYTES: Final = 8 + 50
-"""Of a key beside its row; see `docs/users/updates.md`."""
+"""Bytes of a key beside its row; see `docs/users/updates.md`."""
 BY_KEY: Final = "by key"
 HASHED: Final = {
     "hashed, as many rows": IDS,
     "hashed, as many bytes": IDS * (ROW_BYTES + KEY_BYTES) // ROW_BYTES,
 }
-"""Numbers of rows."""
+"""Numbers of rows of the hashed tables."""
 
 
 def task(rows: int | None, seed: int) -> Task:
-    """Clicks by key, or by the rows of a hashed table."""
+    """Return the clicks by key, or by the rows of a hashed table."""
 
     def load() -> tuple[Any, Any]:
         x, y = clicks()
@@ -47,7 +47,7 @@ def task(rows: int | None, seed: int) -> Task:
 
 
 def model(rows: int | None) -> Callable[[], Any]:
-    """The model of the clicks, with a table of this kind."""
+    """Return the model of the clicks, with a table of this kind."""
 
     def build() -> Any:
         import keras
@@ -61,7 +61,7 @@ def model(rows: int | None) -> Callable[[], Any]:
 
 
 def main() -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
@@ -76,7 +76,7 @@ def main() -> int:
                 found[name][str(seed)] = course.run(seed % 5, seed)
             sys.stdout.write(f"{name}, {rows} rows: {[round(score, 3) for score in found[name].values()]}\n")
             sys.stdout.flush()
-    # How much the hashed table is behind: `loss` takes the other one for the plain one.
+    # The hashed table's deficit, computed by `loss` with the other table as the plain variant.
     behind = {name: loss(found[BY_KEY], found[name]) for name in HASHED}
     document = {"scores": found, "behind": {name: asdict(lost) for name, lost in behind.items()}}
     sys.stdout.write(json.dumps(document["behind"], indent=1) + "\n")

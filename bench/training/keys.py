@@ -1,7 +1,7 @@
 """Steps with rows by any int64 key, beside a table with a fixed number of rows: `python -m bench.training.keys`.
 
-One worker trains on two servers of its own. All variants are there at once, and take their steps in turn, a block at a
-time. The ratios are of medians over the blocks: of seconds, and of processor time of the worker and the servers.
+One worker trains on two servers. All variants exist at the same time, and train in turn, one block at a time. The
+ratios are of medians over the blocks: of seconds, and of processor time of the worker and the servers.
 """
 
 import argparse
@@ -23,24 +23,24 @@ from tests.support.servers import Rig, connected
 PS: Final = 2
 IDS, WIDTH, BATCH, IDS_OF_SAMPLE = 50_000, 128, 8, 256
 DRAWN: Final = 64
-"""Batches that come again and again, with other new keys."""
+"""Number of batches that are repeated, each time with other new keys."""
 LEAST: Final = 0.7
-"""Steps per second with rows by key over those with a fixed number of rows, at least, where no limit is given."""
+"""Minimum ratio of steps per second with rows by key to those with a fixed number of rows, without limits on rows."""
 LIMITS: Final = {"max_rows": 30_000, "min_count": 2, "expire_after": 1000}
-"""None of them holds all keys."""
+"""Limits of rows, none of which is enough for all keys."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A table, and which keys come."""
+    """A table, and the distribution of its keys."""
 
     input_dim: int | None = None
     new: int = 0
-    """Percent of a batch's keys that have never come before."""
+    """Percentage of a batch's keys that are new."""
     limits: dict[str, int] = field(default_factory=dict)
 
     def build(self) -> Any:
-        """A table under a mean and a dense layer."""
+        """Return a model with a table under a mean and a dense layer."""
         import keras
 
         from pstraining.runtime import Embedding
@@ -50,7 +50,7 @@ class Variant:
         return keras.Model(ids, keras.layers.Dense(2)(rows))
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """Batches without end, of 2,048 ids of which half are different."""
+        """Yield endless batches of 2,048 ids, of which half are different."""
         import tensorflow as tf
 
         random = np.random.default_rng(0)
@@ -75,13 +75,13 @@ VARIANTS: Final = {
 
 @dataclass
 class Cost:
-    """What a variant's steps cost, a number for each block. Seconds a step."""
+    """The cost of a variant's steps, with one number per block: seconds per step."""
 
     wall: list[float] = field(default_factory=list)
     worker: list[float] = field(default_factory=list)
-    """Of the processor."""
+    """Processor seconds of the worker."""
     servers: list[float] = field(default_factory=list)
-    """Of the processor, all servers together."""
+    """Processor seconds of all servers."""
 
 
 class Runner:
@@ -98,7 +98,7 @@ class Runner:
         self._rig.train(next(self._batches) for _ in range(2 * DRAWN))
 
     def block(self, steps: int) -> None:
-        """Train, and note the cost."""
+        """Train one block, and record its cost."""
         batches = [next(self._batches) for _ in range(steps)]
         before, began = self._spent(), time.perf_counter()
         self._rig.train(batches)
@@ -108,7 +108,7 @@ class Runner:
         self.cost.servers.append((after[1] - before[1]) / steps)
 
     def _spent(self) -> tuple[float, float]:
-        """Processor seconds so far of this process and of the servers."""
+        """Return the processor seconds so far of this process and of the servers."""
         return usage(os.getpid()).cpu, sum(usage(server.pid).cpu for server in self._client.servers)
 
 
@@ -123,7 +123,7 @@ def measure(mode: str, *, rounds: int, steps: int) -> dict[str, Cost]:
 
 
 def ratios(costs: dict[str, Cost]) -> dict[str, dict[str, float]]:
-    """For each variant by key, steps a second and processor time a step over those of the fixed table."""
+    """Return for each variant by key steps per second and processor time per step, relative to the fixed table."""
     fixed = costs[FIXED]
     return {
         name: {
@@ -137,7 +137,7 @@ def ratios(costs: dict[str, Cost]) -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    """The command line; 1 if steps without limits are slower than they may be."""
+    """Run the command line; return 1 if steps without limits are slower than the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=["Async", "Sync"], action="append")
     parser.add_argument("--rounds", type=int, default=15)

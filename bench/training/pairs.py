@@ -15,7 +15,9 @@ CONFIDENCE: Final = 0.95
 PLAIN: Final = "Sync"
 """The variant that other variants are compared with."""
 CONTROL: Final = "without feedback"
-"""In the name of a variant that has to lose more than the limit somewhere, or the comparison shows nothing."""
+"""Part of the name of a variant that must lose more than the limit in some task; otherwise the comparison proves
+nothing.
+"""
 
 Scores = Mapping[str, float]
 """Points out of 100, by fold and seed."""
@@ -27,7 +29,7 @@ class Loss:
 
     mean: float
     deviation: float
-    """Of the pairs' differences."""
+    """Standard deviation of the pairs' differences."""
     bound: float
     """Upper bound of the mean, at the confidence of the module's docstring."""
     pairs: int
@@ -42,7 +44,7 @@ def loss(plain: Scores, variant: Scores) -> Loss:
     if plain.keys() != variant.keys() or len(plain) < 2:
         raise ValueError("two variants are compared over the same folds and seeds, two at least")
     lost = [plain[key] - variant[key] for key in plain]
-    from scipy.stats import t  # most of a second, also for those who only read a table
+    from scipy.stats import t  # most of a second, also for callers that only read a table
 
     deviation = stdev(lost)
     bound = mean(lost) + float(t.ppf(CONFIDENCE, len(lost) - 1)) * deviation / sqrt(len(lost))

@@ -31,7 +31,7 @@ class Stream:
         return time.monotonic() - started
 
     def push(self, size: int) -> float:
-        """Seconds until a number of bytes have arrived there."""
+        """Return the seconds until the other end has received a number of bytes."""
         started = time.monotonic()
         self._socket.sendall(REQUEST.pack(TAKE, size))
         _send(self._socket, size)

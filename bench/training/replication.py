@@ -1,7 +1,7 @@
 """The cost of hot standbys without a loss: the same job with and without standbys, in alternation.
 
-By the analysis, a standby is sent its shard's mean gradient once a step, a 2n-th of what n workers send and fetch; it
-makes every step, too, and has a copy of all that its primary has.
+By the analysis, a standby receives its shard's mean gradient once per step, a 2n-th of the bytes that n workers send
+and fetch. It also applies every step, and holds a copy of its primary's state.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def named(size: str, kind: str) -> str:
 
 
 def take(model: str, size: str, effort: Effort) -> Taken:
-    """One model's."""
+    """Measure one model."""
     training = {**SYNC, "minShardBytes": 0}
     loads = [Load(model, ps=2, standbys=number, workers=WORKERS, training=training) for number in (0, 1)]
     rounds = in_turn(loads, effort)
@@ -69,7 +69,7 @@ class Shaped:
     """Duration of a gradient's computation in seconds."""
 
     def take(self, name: str, effort: Effort) -> Taken:
-        """With and without, one after the other."""
+        """Measure the load with and without standbys, in alternation."""
         training = {**SYNC, "minShardBytes": 0}
         delay = {"BENCH_DELAY": str(self.compute)}
         load = Load(self.model, ps=2, workers=self.workers, training=training, environment=delay)
@@ -92,7 +92,7 @@ SHAPED: Final = {
 
 
 def shaped(name: str) -> tuple[str, ...]:
-    """Names of its figures."""
+    """Return the names of the load's figures."""
     kinds = ("step time, with / without", "seconds a step, without", "seconds a step, with")
     return tuple(f"hot standby, 1 Gbit/s, {name}: {kind}" for kind in kinds)
 

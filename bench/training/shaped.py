@@ -23,12 +23,12 @@ PORT: Final = 9999
 
 
 def ratio(rate: str, way: str) -> str:
-    """A figure's name."""
+    """Return the name of a ratio."""
     return f"link, {rate}: {way} of 100 MB, rate over that of a raw TCP stream"
 
 
 def rate_of_raw(rate: str, way: str) -> str:
-    """A figure's name."""
+    """Return the name of the raw stream's rate."""
     return f"link, {rate}: a raw TCP stream, MB/s, {way}"
 
 

@@ -19,13 +19,13 @@ DELAY: Final = 0.5
 
 
 def without_backup(effort: Effort) -> Taken:
-    """What a straggler does to those that wait for it: each update takes as long as its gradient."""
+    """Measure a straggler's effect without backup workers: each update takes as long as the slowest gradient."""
     base, slow = _jobs(effort)
     return {WITHOUT: _rate(slow, effort, updates=30).steps_per_second / _rate(base, effort).steps_per_second}
 
 
 def with_backup(effort: Effort) -> Taken:
-    """The same with one backup worker: the first gradients of all but one make an update."""
+    """Measure the same with one backup worker: an update has the first gradients of all workers but one."""
     base, slow = _jobs(effort)
     whole = _rate(base, effort)
     saved = _rate(replace(slow, training={**SYNC, "backupWorkers": 1}), effort)
@@ -36,7 +36,7 @@ def with_backup(effort: Effort) -> Taken:
 
 
 def _jobs(effort: Effort) -> tuple[Load, Load]:
-    """All workers alike, and the last one slow."""
+    """Return the load with equal workers, and the one whose last worker is slow."""
     workers, delay = (2, 0.2) if effort.small else (8, DELAY)
     even = {"BENCH_DELAY": str(delay)}
     base = Load("small", workers=workers, chief=False, reporters=("worker-0",), training=SYNC, environment=even)
@@ -44,7 +44,7 @@ def _jobs(effort: Effort) -> tuple[Load, Load]:
 
 
 def _rate(load: Load, effort: Effort, *, updates: int = 20) -> Figures:
-    """A job, watched for the time of this number of gradients at least."""
+    """Return a job's rate, measured for at least the time of this number of gradients."""
     assert load.environment
     seconds = max(effort.seconds, updates * float(load.environment["BENCH_DELAY"]))
     return measure(load, replace(effort, seconds=seconds))

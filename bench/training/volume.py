@@ -27,7 +27,7 @@ DENSE: Final = "bytes a sample: dense, over the formula 2M / batch"
 
 
 def fewer(codec: str) -> str:
-    """A figure's name."""
+    """Return the name of a codec's figure."""
     return f"bytes a sample: dense / {codec}"
 
 
@@ -41,7 +41,7 @@ def codecs(effort: Effort) -> Taken:
 
 
 def touched(mode: str) -> str:
-    """A figure's name."""
+    """Return the name of an embedding's figure."""
     return f"embedding, {mode}: bytes / size of touched rows"
 
 
@@ -56,7 +56,7 @@ def embeddings(effort: Effort) -> Taken:
 
 
 def uneven(mode: str) -> str:
-    """A figure's name."""
+    """Return the name of the balance's figure."""
     return f"even load, {mode}: bytes of the busiest of 3 servers / their mean"
 
 

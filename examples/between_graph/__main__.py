@@ -1,8 +1,8 @@
 """Classify scikit-learn's handwritten digits as TensorFlow 1 programs do: between-graph replication.
 
-Every worker builds the same graph, its variables on the parameter servers, and runs it in a session of its own. The
-chief (worker 0 in a job without one) initialises the variables and saves checkpoints; updates are asynchronous. All
-ends at the global step that was asked for, and every worker then exits with 0.
+Every worker builds the same graph, with its variables on the parameter servers, and runs it in its own session. The
+chief (worker 0 in a job without one) initialises the variables and saves checkpoints; updates are asynchronous.
+Training ends at the requested global step, and every worker then exits with 0.
 
 When a parameter server dies, MonitoredTrainingSession itself makes new sessions, and the chief's restores the newest
 checkpoint; the launcher runs the program again.
@@ -55,7 +55,7 @@ def load() -> Any:
 
 
 def logits_of(images: Any) -> Any:
-    """Two dense layers."""
+    """Return the logits of two dense layers."""
     values = images
     for number, (rows, columns) in enumerate([(64, 128), (128, 10)]):
         kernel = v1.get_variable(f"kernel{number}", [rows, columns], initializer=v1.glorot_uniform_initializer())
@@ -67,17 +67,17 @@ def logits_of(images: Any) -> Any:
 
 def train(server: Any, cluster: Any, device: str, folder: str | None, options: argparse.Namespace) -> None:
     images, _, labels, _ = load()
-    # Variables go to the parameter servers in turn, everything else to this worker.
+    # Variables are placed on the parameter servers in turn, all other operations on this worker.
     with v1.device(v1.train.replica_device_setter(worker_device=device, cluster=cluster)):
         data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(2048).repeat().batch(32)
         batch, target = v1.data.make_one_shot_iterator(data).get_next()
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(target, logits_of(batch)))
         step = v1.train.get_or_create_global_step()
         update = v1.train.AdamOptimizer(1e-3).minimize(loss, global_step=step)
-        # Made here, and not sharded, so that it writes to the chief's disk and not to every parameter server's.
+        # Created here, and not sharded, so that it writes to the chief's disk and not to every parameter server's.
         saver = v1.train.Saver(max_to_keep=3, sharded=False)
 
-    # A session otherwise talks to every task of the cluster, and waits for workers that it has no business with.
+    # Otherwise a session connects to every task of the cluster, and waits for other workers that it does not need.
     filters = v1.ConfigProto(device_filters=["/job:ps", device])
     with v1.train.MonitoredTrainingSession(
         master=server.target,
@@ -102,7 +102,7 @@ def train(server: Any, cluster: Any, device: str, folder: str | None, options: a
 
 
 def evaluate(folder: str) -> None:
-    """The accuracy of the newest checkpoint, in a graph and a session of its own."""
+    """Return the accuracy of the newest checkpoint, evaluated in a separate graph and session."""
     _, images, _, labels = load()
     with tf.Graph().as_default(), v1.Session() as session:
         predicted = tf.argmax(logits_of(tf.constant(images)), axis=1)

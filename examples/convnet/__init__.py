@@ -1,1 +1,3 @@
-"""A whole script with `fit`, and what it becomes: TFRecords, batch normalization, a schedule, half precision."""
+"""A complete script with `fit`, and its conversion to a job: TFRecords, batch normalization, a schedule, half
+precision.
+"""

@@ -19,14 +19,14 @@ from examples.convnet.write import SAMPLES
 from pstraining.runtime import Files, Trainer
 
 DATA = Path(os.environ.get("DATA", "/data"))
-# The chief alone runs callbacks, and alone mounts the folder for checkpoints.
+# Only the chief runs callbacks, and only the chief mounts the folder for checkpoints.
 FOLDER = Path(os.environ.get("PSTRAINING_CHECKPOINT_DIR", tempfile.gettempdir()))
-# In Sync, an update trains a batch of each worker: those of two workers are one of the script's.
+# In Sync, an update trains on a batch of each worker: the batches of two workers equal one of the script's.
 BATCH = plain.BATCH // 2
 
 
 def read(path: str) -> Any:
-    """The batches of a file, the same ones each time; hence the seed."""
+    """Return the batches of a file, which are the same in every pass because of the seed."""
     return plain.parsed(path).shuffle(1024, seed=1, reshuffle_each_iteration=False).batch(BATCH)
 
 

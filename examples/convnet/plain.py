@@ -1,4 +1,4 @@
-"""The script, on one machine: `python -m examples.convnet.plain DATA [POLICY]`. `__main__` makes a job of it.
+"""The script, on one machine: `python -m examples.convnet.plain DATA [POLICY]`. `__main__` is the same as a job.
 
 DATA is the folder that `python -m examples.convnet.write DATA` has written. POLICY is float32, mixed_bfloat16 or
 mixed_float16.
@@ -12,7 +12,7 @@ from examples.convnet.write import SAMPLES, SIZE
 
 EPOCHS, BATCH = 5, 64
 CLASS_WEIGHT = {8: 2.0, 9: 2.0}
-"""These two are confused with others most often."""
+"""Weights of the two digits that are confused with others most often."""
 
 
 def policy(arguments: list[str]) -> str:
@@ -20,7 +20,7 @@ def policy(arguments: list[str]) -> str:
 
 
 def parsed(path: Any) -> Any:
-    """The samples of one file, or of a list of files."""
+    """Return the samples of one file, or of a list of files."""
     import tensorflow as tf
 
     features = {"image": tf.io.FixedLenFeature([SIZE * SIZE], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)}

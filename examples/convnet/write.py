@@ -1,7 +1,7 @@
 """Write scikit-learn's digits, each in nine places, as TFRecords: `python -m examples.convnet.write FOLDER`.
 
 Samples are held back for the test at random, so that most digits of the test are in the training data, in another
-place. The test shows whether the network finds them wherever they are.
+place. The test shows whether the network recognizes them in any place.
 """
 
 import sys
@@ -11,9 +11,9 @@ from typing import Any
 from examples.tfrecords.write import record
 
 FILES, SAMPLES = 16, 8192
-"""Of the training data."""
+"""Numbers of training files, and of samples per file."""
 HELD_BACK = 4096
-"""Samples of the test."""
+"""Number of samples of the test."""
 SIZE = 10
 """Width and height of an image, in pixels."""
 

@@ -15,7 +15,7 @@ from pstraining.runtime import Trainer
 
 
 def load() -> Any:
-    """1797 images of 8 x 8 pixels with their labels, the same fifth held back for the test in every process."""
+    """Return 1797 images of 8 x 8 pixels with their labels; every process holds back the same fifth for the test."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -43,12 +43,12 @@ def optimizer() -> Any:
 
 
 def train_data(worker: int, workers: int) -> Any:
-    """This worker's share of the images: each worker sees other ones."""
+    """Return this worker's share of the images; each worker has different ones."""
     import tensorflow as tf
 
     images, _, labels, _ = load()
     share = tf.data.Dataset.from_tensor_slices((images[worker::workers], labels[worker::workers]))
-    # Shuffled again in every pass. The last, smaller batch is dropped: all batches weigh the same.
+    # Each pass has another order. The last, smaller batch is dropped, so that all batches have the same weight.
     return share.shuffle(1024, seed=worker).repeat().batch(32, drop_remainder=True).prefetch(2)
 
 

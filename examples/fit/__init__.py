@@ -1,1 +1,1 @@
-"""A plain Keras script with `fit`, and what it becomes as a parameter-server job."""
+"""A plain Keras script with `fit`, and its conversion to a parameter-server job."""

@@ -13,13 +13,13 @@ from typing import Any
 from examples.fit.plain import BATCH, EPOCHS, callbacks, load, model, optimizer
 from pstraining.runtime import Ranges, Trainer
 
-# The chief alone runs callbacks, and alone mounts the folder for checkpoints.
+# Only the chief runs callbacks, and only the chief mounts the folder for checkpoints.
 FOLDER = Path(os.environ.get("PSTRAINING_CHECKPOINT_DIR", tempfile.gettempdir()))
 SAMPLES = 1437  # of 1797, a fifth is held back
 
 
 def read(begin: int, end: int) -> Any:
-    """The batches of some of the samples, the same ones whenever they are asked for."""
+    """Return the batches of some of the samples, the same ones in every call."""
     import tensorflow as tf
 
     images, _, labels, _ = load()
@@ -38,7 +38,7 @@ if __name__ == "__main__":
         model,
         optimizer,
         "sparse_categorical_crossentropy",
-        Ranges(SAMPLES, block=5 * BATCH, read=read),  # handed out to the workers piece by piece
+        Ranges(SAMPLES, block=5 * BATCH, read=read),  # assigned to the workers in splits
         epochs=EPOCHS,
         metrics=["accuracy"],
         validation=held_back,

@@ -1,4 +1,4 @@
-"""Handwritten digits with `fit`, on one machine: `python -m examples.fit.plain`. `__main__` makes a job of it."""
+"""Handwritten digits with `fit`, on one machine: `python -m examples.fit.plain`. `__main__` is the same as a job."""
 
 import sys
 from functools import cache
@@ -10,7 +10,7 @@ EPOCHS, BATCH = 8, 32
 
 @cache
 def load() -> Any:
-    """1797 images of 8 x 8 pixels with their labels: for training, and a fifth held back."""
+    """Return 1797 images of 8 x 8 pixels with their labels: a part for training, and a fifth held back."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -38,7 +38,7 @@ def optimizer() -> Any:
 
 
 def read(begin: int, end: int) -> Any:
-    """The batches of some of the samples, the same ones whenever they are asked for."""
+    """Return the batches of some of the samples, the same ones in every call."""
     import tensorflow as tf
 
     images, _, labels, _ = load()

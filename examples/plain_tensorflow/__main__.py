@@ -1,11 +1,11 @@
 """Classify scikit-learn's handwritten digits with TensorFlow's own ParameterServerStrategy.
 
-A program written after TensorFlow's guide runs in a PSTrainingJob as it is: only the report of its progress comes from
-pstraining. The operator sets TF_CONFIG. Workers and parameter servers run TensorFlow's server; the chief coordinates
+A program that follows TensorFlow's guide runs in a PSTrainingJob unchanged; it uses pstraining only to report its
+progress. The operator sets TF_CONFIG. Workers and parameter servers run TensorFlow's server; the chief coordinates
 them.
 
-When a parameter server dies, TensorFlow raises in the chief and this program ends with an error. The launcher sees
-that a parameter server was lost and runs the program again, which resumes from its newest checkpoint.
+When a parameter server dies, TensorFlow raises in the chief and this program ends with an error. The launcher sees that
+a parameter server was lost and runs the program again, which resumes from its newest checkpoint.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import tensorflow as tf
 from pstraining import progress
 
 STEPS_PER_ROUND = 100
-"""Steps between two looks at the clock: the coordinator only joins here."""
+"""Steps between two checks of the time, because the coordinator waits for its workers only here."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def load() -> Any:
-    """1797 images of 8 x 8 pixels with their labels; a fifth is held back for the test."""
+    """Return 1797 images of 8 x 8 pixels with their labels; a fifth is held back for the test."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -58,17 +58,17 @@ def load() -> Any:
 
 
 def dataset(_: Any = None) -> Any:
-    """Built on every worker; each shuffles for itself."""
+    """Return a worker's dataset, in its own random order."""
     images, _, labels, _ = load()
     return tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(2048).repeat().batch(32).prefetch(2)
 
 
 def coordinate(resolver: Any, options: argparse.Namespace) -> None:
-    # Blocks until every worker and parameter server answers.
+    # Waits until every worker and parameter server answers.
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
-    with strategy.scope():  # variables made here live on the parameter servers
+    with strategy.scope():  # variables created here are on the parameter servers
         model = keras.Sequential(
             [
                 keras.Input((64,)),
@@ -82,7 +82,7 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
         step = tf.Variable(0, dtype=tf.int64)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    # Keras 3's `fit` does not work under this strategy; a training loop of one's own does.
+    # Keras 3's `fit` does not work under this strategy; a custom training loop does.
     @tf.function  # type: ignore[untyped-decorator]
     def train_step(iterator: Any) -> Any:
         def replica(images: Any, labels: Any) -> Any:
@@ -90,7 +90,7 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
                 loss = loss_of(labels, model(images, training=True))
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            step.assign_add(1)  # Keras's own count loses some when workers count at once
+            step.assign_add(1)  # Keras's own counter loses updates of concurrent workers
             return loss
 
         return strategy.run(replica, args=next(iterator))
@@ -98,7 +98,7 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=step)
     folder = options.checkpoint_dir or tempfile.mkdtemp()
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=3)
-    # By default every parameter server writes its part to its own disk. Only the chief has the volume.
+    # By default every parameter server writes its part to its own disk, but only the chief has the volume.
     here = tf.train.CheckpointOptions(experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0")
     if manager.latest_checkpoint:
         checkpoint.restore(manager.latest_checkpoint, options=here)
@@ -107,10 +107,10 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
     batches = iter(coordinator.create_per_worker_dataset(dataset))
     saved = time.monotonic()
     told_to_stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: told_to_stop.append(number))  # before the pod goes, save once more
+    signal.signal(signal.SIGTERM, lambda number, _: told_to_stop.append(number))  # before the pod ends, save once more
     while int(step.numpy()) < options.steps:
         losses = [coordinator.schedule(train_step, args=(batches,)) for _ in range(STEPS_PER_ROUND)]
-        coordinator.join()  # raises if a parameter server is gone; a lost worker's steps go to another one
+        coordinator.join()  # raises if a parameter server is lost; another worker takes a lost worker's steps
         mean = float(np.mean([loss.fetch() for loss in losses]))
         print(json.dumps({"event": "progress", "step": int(step.numpy()), "loss": round(mean, 4)}), flush=True)
         progress.report(step=int(step.numpy()), steps=options.steps, loss=mean)  # for `kubectl get pstj`

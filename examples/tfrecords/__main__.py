@@ -1,9 +1,9 @@
-"""Train on TFRecord files, which are assigned to the workers one after the other.
+"""Train on TFRecord files, which are assigned to the workers in sequence.
 
 In a cluster: `kubectl apply -f job.yaml`. On this machine:
 
-    python -m examples.tfrecords.write /tmp/digits
-    DATA=/tmp/digits python -m pstraining.runtime.local --ps 1 --workers 2 -m examples.tfrecords
+    python -m examples.tfrecords.write /tmp/digits DATA=/tmp/digits python -m pstraining.runtime.local --ps 1 --workers
+        2 -m examples.tfrecords
 """
 
 import os
@@ -18,7 +18,7 @@ BATCH, EPOCHS, SAMPLES = 32, 8, 1437
 
 
 def parsed(path: str) -> Any:
-    """The samples of a file."""
+    """Return the samples of a file."""
     import tensorflow as tf
 
     features = {"image": tf.io.FixedLenFeature([64], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)}
@@ -31,7 +31,9 @@ def parsed(path: str) -> Any:
 
 
 def read(path: str) -> Any:
-    """The batches of a file, the same ones each time; hence the seed. Without repeat(): the file would never end."""
+    """Return the batches of a file, the same ones each time, hence the seed. There is no repeat(), with which the file
+    would never end.
+    """
     return parsed(path).shuffle(1024, seed=1, reshuffle_each_iteration=False).batch(BATCH)
 
 
@@ -57,7 +59,7 @@ def job() -> Trainer:
         model,
         optimizer,
         "sparse_categorical_crossentropy",
-        # Every task lists the same files in the same order; workers alone read them.
+        # Every task lists the same files in the same order, and only workers read them.
         Files(sorted(map(str, DATA.glob("train-*.tfrecord"))), read),
         epochs=EPOCHS,
         metrics=["accuracy"],

@@ -1,7 +1,7 @@
 """Write scikit-learn's handwritten digits as TFRecord files: `python -m examples.tfrecords.write FOLDER`.
 
-Real data is written once, by the program that prepares it. Many files of equal size suit a job: a file is the unit of
-assignment to a worker.
+Real data is written once, by the program that prepares the data. Many files of equal size suit a job: a file is the
+unit of assignment to a worker.
 """
 
 import sys
@@ -13,7 +13,7 @@ TEST = "test.tfrecord"
 
 
 def record(image: Any, label: int) -> bytes:
-    """One sample as `tf.train.Example` in bytes."""
+    """Return one sample as the bytes of a `tf.train.Example`."""
     import tensorflow as tf
 
     features = {

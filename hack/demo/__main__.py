@@ -35,7 +35,7 @@ def install(session: ClusterSession, target: Target) -> None:
     command += ["--set", f"image.repository={image_repository('operator')}"]
     progress.say("$ helm " + " ".join(command))
     if image is not None:
-        # The same tag may stand for newer bytes: the operator is then started again.
+        # The same tag may have newer content, so the operator is restarted.
         command += ["--set-string", f"podAnnotations.image-digest={image.digest}"]
     with progress.step("installing the operator", announce=False):
         try:
@@ -63,7 +63,7 @@ def read_example(session: ClusterSession, target: Target) -> dict[str, Any]:
         job["spec"].setdefault("checkpoint", {}).pop("volumeClaimTemplate", None)
         job["spec"]["checkpoint"]["volume"] = {"hostPath": folder}
     else:
-        # The next demo is to train, and would find this one's model.
+        # A new demo must train, so the model of an earlier one is removed.
         job["spec"]["checkpoint"]["retainPolicy"] = "Delete"
     return job
 
@@ -71,7 +71,7 @@ def read_example(session: ClusterSession, target: Target) -> dict[str, Any]:
 def run_job(session: ClusterSession, target: Target) -> tuple[Job, str]:
     """Apply the example, wait for its end, and return the job and its chief's log."""
     progress = session.progress
-    # Only with the operator's CRD does the API server know a job.
+    # The API server knows jobs only with the operator's CRD.
     example = read_example(session, target)
     job = Job(target, JOB_NAMESPACE, example["metadata"]["name"])
     with progress.step("removing the job of an earlier demo", announce=False):

@@ -15,8 +15,8 @@ from localcluster.progress import Progress
 POLL_S = 1.0
 UNSEEN_S = 60.0
 """Seconds after which the operator must have processed a new job."""
-TELL_S = 5.0
-"""Seconds between two printed lines of the chief."""
+PRINT_EVERY_S = 5.0
+"""Seconds between two printed lines of the chief's log."""
 Object = Mapping[str, Any]
 
 
@@ -124,7 +124,9 @@ class ChiefLog:
             self._ended.wait(POLL_S)
 
     def _read(self, pod: str) -> None:
-        """Until the log ends: with its container, which may be started again or be followed by another pod's."""
+        """Read until the log ends, which it does with its container; the container may restart or be followed by
+        another pod's.
+        """
         command = self._job.command("logs", "--follow", pod, "-c", "tensorflow")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdout is not None
@@ -135,7 +137,7 @@ class ChiefLog:
                     self._tell(pod, line.rstrip())
 
     def _tell(self, pod: str, line: str) -> None:
-        if line.startswith("step ") and time.monotonic() - self._told >= TELL_S:
+        if line.startswith("step ") and time.monotonic() - self._told >= PRINT_EVERY_S:
             self._told = time.monotonic()
             self._progress.say(f"{pod}: {line}")
 

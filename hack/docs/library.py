@@ -74,7 +74,7 @@ def described(found: Class | Function, name: str) -> Iterator[str]:
 
 
 def _methods(found: Class) -> Sequence[Function]:
-    """Those of layers and of sources of data are called by libraries, not by programs."""
+    """Yield the methods that programs call; libraries call those of layers and of sources of data."""
     called = not found.bases and "dataclass" not in found.labels
     return [method for name, method in found.functions.items() if called and not name.startswith("_")]
 
@@ -103,7 +103,7 @@ def _section(section: DocstringSection, given: Mapping[str, Parameter]) -> Itera
             kind = re.sub(r"[\"']", "", str(given[item.name].annotation))
             yield _row(f"`{item.name}`", f"`{kind}`", _escaped(item.description))
     elif section.kind is DocstringSectionKind.returns:
-        # Words ahead of a colon: Griffe takes them for a type, and a type from the signature for an expression.
+        # Words before a colon: Griffe reads them as a type, and a type from the signature as an expression.
         words = (f"{item.annotation}: " * isinstance(item.annotation, str) + item.description for item in section.value)
         yield from (f"Returns: {_escaped(text)}" for text in words)
     elif section.kind is DocstringSectionKind.raises:
@@ -113,7 +113,7 @@ def _section(section: DocstringSection, given: Mapping[str, Parameter]) -> Itera
 
 
 def _escaped(text: str) -> str:
-    """Text in which <name> is not HTML; code is as it was."""
+    """Return text in which <name> is not HTML; code is unchanged."""
     return "".join(part if part.startswith("`") else part.replace("<", r"\<") for part in re.split(r"(`[^`]*`)", text))
 
 
@@ -122,7 +122,7 @@ def _row(*cells: str) -> str:
 
 
 def _settings(schema: Mapping[str, Any], field: str, model: type[BaseModel]) -> Iterator[str]:
-    """The table of a class of settings: Python's names, the runtime's defaults, and the CRD's descriptions."""
+    """Yield the table of a class of settings: Python's names, the runtime's defaults, and the CRD's descriptions."""
     described = {path: child for path, child, _ in fields(schema)}
     yield from (f"| field | in `spec.{field}` | values | default | what it is |", "|---|---|---|---|---|")
     for python, path, default in _leaves(model):

@@ -11,7 +11,7 @@ class UndocumentedError(Exception):
 
 
 def texts(kind: type[StrEnum]) -> Mapping[StrEnum, str]:
-    """The text below each member of an enum, in one line.
+    """Return the text below each member of an enum, in one line.
 
     Raises:
         UndocumentedError: names the members without one.

@@ -1,4 +1,4 @@
-"""docs/reference/tfjob.md, from the table of cases that tests hold the operator to."""
+"""docs/reference/tfjob.md, from the table of cases on which the operator is tested."""
 
 from collections.abc import Iterator
 

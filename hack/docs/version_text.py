@@ -1,6 +1,6 @@
 """The project's version in all files that name it: `make generate` writes it from pyproject.toml.
 
-Changelogs and benchmarks keep the versions that they speak of, and so does OLDER, of which examples show a skew.
+Changelogs and benchmarks keep their versions, and so does OLDER, the older version in examples of a skew.
 """
 
 import re
@@ -46,7 +46,7 @@ def versioned(root: Path, made: Mapping[Path, str]) -> Iterator[tuple[Path, str]
 
     Args:
         root: the checkout.
-        made: texts of files that are generated otherwise.
+        made: texts of files that have other generators.
     """
     version = project_version(root)
     for path in sorted({path for pattern in FILES for path in root.glob(pattern)}):

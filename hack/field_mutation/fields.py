@@ -1,4 +1,5 @@
-"""Every field of a job's spec: its default, what holds it, the code that reads it, and the test that fails without.
+"""Every field of a job's spec: its default, the API server's checks, the code that reads it, and the test that needs
+it.
 
 The table `fields.toml` is written by hand and checked here: it has every field, and the code and tests exist.
 """

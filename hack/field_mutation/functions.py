@@ -20,7 +20,7 @@ def _functions(file: Path) -> frozenset[str]:
 
 
 def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions, also those in classes and in other functions; no expression is looked at, for there are many."""
+    """Return all functions, including methods and nested ones; expressions are skipped because there are many."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node

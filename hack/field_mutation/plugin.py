@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pstraining.api.models import PSTrainingJob
 
 NONSENSE = 70
-"""The exit code when a job cannot be read without the field: that it is missed then shows nothing."""
+"""The exit code when a job cannot be read without the field; its test's failure then proves nothing."""
 
 
 def without(value: Any, path: list[str], instead: Any) -> None:

@@ -1,13 +1,13 @@
 """Mutate whole modules with mutmut, and report the changes that no test notices.
 
-    python -m hack.mutants                           all modules of modules.toml
-    python -m hack.mutants replication/view ...      those whose path contains one of these
-    python -m hack.mutants --table PAGE.md           also writes their rows into the page's table
+    python -m hack.mutants                           all modules of modules.toml python -m hack.mutants replication/view
+        ...      those whose path contains one of these python -m hack.mutants --table PAGE.md           also writes
+        their rows into the page's table
 
-A mutant that survives must be in survivors.toml, with the reason why no test can notice it; else the run fails.
-mutmut works in a copy below build/mutants, where the package is at the top, as mutmut derives a module's name from its
-path. It forks a process for each mutant from one that has the tests imported, and runs the tests that reach the
-mutated function.
+A surviving mutant must be in survivors.toml, with the reason why no test can notice it; otherwise the run fails. mutmut
+works in a copy below build/mutants, where the package is at the top, as mutmut derives a module's name from its path.
+It forks a process for each mutant from one that has the tests imported, and runs the tests that reach the mutated
+function.
 """
 
 import argparse
@@ -26,11 +26,12 @@ from hack.mutants.modules import PACKAGES, ROOT, Module, Survivor, modules, surv
 
 BUILD = ROOT / "build" / "mutants"
 COPIED = ("hack", "localcluster", "crds", "charts", "bench", "docs")
-"""What tests read besides the package and themselves."""
+"""Files that tests read besides the package and themselves."""
 SURVIVED, NO_TESTS, NOT_CHECKED, TIMED_OUT = 0, (5, 33), None, (-24, 24, 36, 152, 255)
 TIMES: Final = (15.0, 150.0)
-"""How many times as long as the tests usually take a mutant may run before it counts as killed: in the first run, and
-in the second one of those that have exceeded it. A busy machine would otherwise kill mutants that no test notices."""
+"""Factors of the tests' usual time after which a mutant counts as killed. The second one is for a repeated run of
+mutants that have exceeded the first. A busy machine would otherwise kill mutants that no test notices.
+"""
 DIFFS = """
 import json, sys
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -40,7 +41,7 @@ print(json.dumps({name: get_diff_for_mutant(name) for name in sys.argv[1:]}))
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a module's mutants."""
+    """The results of a module's mutants."""
 
     module: Module
     mutants: int
@@ -49,7 +50,7 @@ class Result:
 
     @property
     def row(self) -> str:
-        """The module's row of the table."""
+        """Return the module's row of the table."""
         killed, listed = self.mutants - len(self.survived), len(self.survived) - len(self.unlisted)
         rate = 100 * killed / self.mutants if self.mutants else 100.0
         path = f"{PACKAGES}{self.module.path}"
@@ -57,7 +58,7 @@ class Result:
 
 
 def prepare(module: Module) -> Path:
-    """Make the folder that mutmut works in, without the results of an earlier run."""
+    """Create the folder in which mutmut works, without the results of an earlier run."""
     folder = BUILD / module.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -69,7 +70,7 @@ def prepare(module: Module) -> Path:
 
 
 def configure(module: Module, folder: Path, times: float) -> None:
-    """Write mutmut's settings into the folder that it works in.
+    """Write mutmut's settings into its folder.
 
     Args:
         module: the module to mutate.
@@ -93,7 +94,7 @@ def mutate(module: Module, children: int) -> Result:
     """Run mutmut on a module.
 
     Raises:
-        RuntimeError: it did not try every mutant.
+        RuntimeError: mutmut did not try every mutant.
     """
     folder = prepare(module)
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PSTRAINING_TESTS")}
@@ -132,7 +133,7 @@ def _survivors(module: Module, folder: Path, environment: dict[str, str], names:
 
 
 def survivor(module: Module, name: str, diff: str) -> Survivor:
-    """Read one from mutmut's name of it and its diff."""
+    """Return a survivor from mutmut's name of it and its diff."""
     lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++", "@@"))]
     was, becomes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
     function = re.sub(r"__mutmut_\d+$", "", name.rpartition(".")[2])
@@ -142,14 +143,14 @@ def survivor(module: Module, name: str, diff: str) -> Survivor:
 
 
 def stale(results: Sequence[Result]) -> list[Survivor]:
-    """The entries of survivors.toml that no mutant of these modules is any more, or that a test notices now."""
+    """Yield the entries of survivors.toml that match no mutant of these modules any more, or that a test kills now."""
     paths = {result.module.path for result in results}
     still = {each.change for result in results for each in result.survived}
     return [each for each in survivors() if each.module in paths and each.change not in still]
 
 
 def write_rows(page: Path, results: Sequence[Result]) -> None:
-    """Write the rows of these modules into a page that has a table of them; rows of others stay."""
+    """Write the rows of these modules into a page's table; other rows are kept."""
     text = page.read_text("utf-8")
     for result in results:
         begins = f"| `{PACKAGES}{result.module.path}` |"
@@ -158,7 +159,7 @@ def write_rows(page: Path, results: Sequence[Result]) -> None:
 
 
 def main() -> int:
-    """Mutate the chosen modules; 1 if a survivor is not listed, or a listed one is none."""
+    """Mutate the chosen modules; return 1 if a survivor is not listed, or if a listed one is none."""
     parser = argparse.ArgumentParser(prog="python -m hack.mutants")
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--children", type=int, default=2)

@@ -8,20 +8,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 PACKAGES = "operator/"
-"""The folder that the package is in."""
+"""The folder that contains the package."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module, and the tests that are to notice a change of it."""
+    """A module, and the tests that must notice its mutants."""
 
     path: str
-    """From the package's folder on: pstraining/....py."""
+    """The path below the package's parent folder: pstraining/....py."""
     tests: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The module's name as Python imports it."""
+        """Return the module's name as Python imports it."""
         return import_name(self.path)
 
 
@@ -34,22 +34,22 @@ class Survivor:
     was: str
     becomes: str
     reason: str = ""
-    """Why nothing can notice it."""
+    """Why no test can notice it."""
 
     @property
     def change(self) -> tuple[str, str, str, str]:
-        """What makes it the same mutant after other lines of the module have changed."""
+        """Return the change that identifies the mutant after other lines of the module have changed."""
         return self.module, self.function, self.was, self.becomes
 
     def as_toml(self) -> str:
-        """The entry for survivors.toml, without a reason."""
+        """Return the entry for survivors.toml, without a reason."""
         lines = {"module": self.module, "function": self.function, "was": self.was, "becomes": self.becomes}
         return "\n".join(["[[survivor]]", *(f"{key} = '''{value}'''" for key, value in lines.items()), 'reason = ""'])
 
 
 @dataclass(frozen=True)
 class Named:
-    """A mutant of a line that matters most, for `make test`."""
+    """A mutant of one of the most important lines, for `make test`."""
 
     name: str
     module: str
@@ -59,22 +59,22 @@ class Named:
 
 
 def import_name(path: str) -> str:
-    """The name as Python imports it of pstraining/....py."""
+    """Return the name by which Python imports pstraining/....py."""
     return path.removesuffix(".py").replace("/", ".")
 
 
 def modules() -> list[Module]:
-    """The modules that `make mutants` mutates."""
+    """Return the modules that `make mutants` mutates."""
     return [Module(each["path"], tuple(each["tests"])) for each in _table("modules.toml", "module")]
 
 
 def survivors() -> list[Survivor]:
-    """The mutants that may survive."""
+    """Return the mutants that may survive."""
     return [Survivor(**each) for each in _table("survivors.toml", "survivor")]
 
 
 def named() -> list[Named]:
-    """The mutants that `make test` tries."""
+    """Return the mutants that `make test` tries."""
     return [Named(**{**each, "tests": tuple(each["tests"])}) for each in _table("named.toml", "mutant")]
 
 

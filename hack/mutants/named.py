@@ -1,7 +1,7 @@
 """Try the named mutants: `python -m hack.mutants.named [NAME ...]`; exit with 1 if a test does not notice one.
 
-Each mutant is tried in a fork of this process, which has pytest imported and nothing of the package. The tests of a
-mutant must pass without it.
+Each mutant is tried in a fork of this process, which has imported pytest and no part of the package. Its tests must
+pass without the mutant.
 """
 
 import importlib.abc
@@ -19,19 +19,19 @@ import pytest
 from hack.mutants.modules import PACKAGES, ROOT, Named, import_name, named
 
 WARM = (hypothesis, pydantic)
-"""Imported before the forks."""
+"""Modules that are imported before the forks."""
 PASSED, FAILED = 0, 1
 
 
 class Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module with one line changed."""
+    """Imports one module with one changed line."""
 
     def __init__(self, mutant: Named) -> None:
         self._name = import_name(mutant.module)
         self._file, self._mutant = ROOT / PACKAGES / mutant.module, mutant
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Find the module; all others are left to the other finders."""
+        """Find the module; other modules are left to the other finders."""
         return importlib.util.spec_from_file_location(name, self._file, loader=self) if name == self._name else None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -41,10 +41,10 @@ class Mutating(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def mutated(mutant: Named, source: str) -> str:
-    """The changed source.
+    """Return the changed source.
 
     Raises:
-        ValueError: the line is not in it once.
+        ValueError: the line does not occur exactly once.
     """
     if source.count(mutant.was) != 1:
         raise ValueError(f"{mutant.module} has {source.count(mutant.was)} times: {mutant.was}")
@@ -52,7 +52,7 @@ def mutated(mutant: Named, source: str) -> str:
 
 
 def exit_code(tests: Sequence[str], mutant: Named | None = None) -> int:
-    """Run tests in a fork; pytest's exit code."""
+    """Run tests in a fork; return pytest's exit code."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -68,7 +68,7 @@ def exit_code(tests: Sequence[str], mutant: Named | None = None) -> int:
 
 
 def main(names: Sequence[str]) -> int:
-    """Try the mutants; the number of those that something is wrong with."""
+    """Try the mutants; return the number of faulty ones."""
     os.chdir(ROOT)
     tried, wrong = [each for each in named() if not names or each.name in names], 0
     if exit_code(sorted({test for each in tried for test in each.tests})) != PASSED:

@@ -26,7 +26,7 @@ REGISTRY = "REGISTRY"
 """Placeholder of the registry: no cluster can pull such a name, because of its capital letters."""
 DOWNLOADS = "https://DOWNLOADS"
 LOCKS = ("operator", "runtime-cpu", "cli")
-"""Of what is in a release."""
+"""The locks of a release's artefacts."""
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The chart as an archive that `helm push` accepts, and install.yaml: what it renders to, for kubectl."""
+"""The chart as an archive that `helm push` accepts, and install.yaml: the rendered chart, for kubectl."""
 
 import subprocess
 from pathlib import Path

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kubectl-pstraining as krew installs it: the first call makes a virtual environment beside this file, from the wheel
-and the locked packages that lie here. Standard library only.
+"""kubectl-pstraining as krew installs it. The first call creates a virtual environment beside this file, from the wheel
+and the locked packages in this folder. Standard library only.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """The kubectl plugin for krew: an archive, and the manifest that names its hash.
 
-The plugin is a Python program, so that the archive is no binary: it holds the wheel, the locked versions of what the
-wheel needs, and a launcher that installs both into a virtual environment at the first call.
+The plugin is a Python program, so the archive holds no binary. It contains the wheel, the locked versions of its
+dependencies, and a launcher. At the first call the launcher installs both into a virtual environment.
 """
 
 from pathlib import Path

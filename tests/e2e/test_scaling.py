@@ -149,8 +149,7 @@ def test_workers_are_scaled_both_ways_beside_unchanged_tasks(started: Any, capsy
     some(
         [True, False],
         lambda chief: chief,
-        # without a chief
-        in_all("tests/e2e/test_scaling.py::test_suspend_stops_the_leader_while_the_others_still_run"),
+        in_all("tests/e2e/test_scaling.py::test_suspend_stops_the_leader_while_the_others_still_run"),  # no chief
     ),
 )
 def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief: bool) -> None:

@@ -47,8 +47,7 @@ IN_STEP = {"mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
         pytest.param(
             *(IN_STEP, 1000, 0.9),
             id="Sync-Int8",
-            # synchronous, without compression
-            marks=in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),
+            marks=in_all("tests/e2e/test_hot_standby.py::test_no_single_loss_costs_a_step"),  # Sync, not compressed
         ),
     ],
 )
@@ -130,8 +129,7 @@ def _start_shown_pod(example: Example, text: str) -> None:
     wait_for(is_ready, f"pod {name} runs", 120)
 
 
-# a killed process, not a pod
-@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")
+@in_all("tests/e2e/test_training_faults.py::test_a_loss_costs_the_other_tasks_only_seconds")  # a process, not a pod
 def test_digits_trains_synchronously_through_the_loss_of_a_worker(kube: Kube, namespace: str, shared: Path) -> None:
     """digits trains synchronously through the loss of a worker, for which the other worker waits only briefly."""
     example = Example.start(kube, namespace, "digits", shared, {"training": IN_STEP}, paced=True)
