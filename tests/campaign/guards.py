@@ -121,7 +121,7 @@ GUARDS: dict[str, Guard] = {
     "list-again": Guard(
         "a watch that cannot continue starts again", _patched(watching, "continuous_watch", _never_again)
     ),
-    "memory": Guard("our own writes are known before the watch tells", _patched(InformerCache, "wrote", _nothing)),
+    "memory": Guard("own writes are known before the watch delivers them", _patched(InformerCache, "wrote", _nothing)),
     "versions": Guard(
         "an older object never replaces a newer", _patched(informer_cache, "_supersedes", lambda new, old: True)
     ),

@@ -61,4 +61,4 @@ def test_every_class_of_fault_is_found() -> None:
 def test_a_switched_off_guard_is_found(guard: str, verdicts: dict[Plan, list[str]]) -> None:
     for plan in FOUND[guard]:
         assert not verdicts[plan], f"{plan}, with all guards"
-        assert verdicts[replace(plan, without=guard)], f"{plan}: nobody notices that {GUARDS[guard].what!r} is off"
+        assert verdicts[replace(plan, without=guard)], f"{plan}: no run notices that {GUARDS[guard].what!r} is off"

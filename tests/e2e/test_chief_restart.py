@@ -41,7 +41,7 @@ def test_a_plain_programs_variables_do_not_pile_up(
         if attempt < 3:
             kube.delete("Pod", namespace, chief["metadata"]["name"])
     restarts = [s["restartCount"] for p in puppet.pods("ps") for s in p["status"]["containerStatuses"]]
-    assert restarts == [0, 0], "in place, at nobody's cost"
+    assert restarts == [0, 0], "in place, without a cost to other tasks"
     assert not [r for r in (puppet.job() or {})["status"]["replicaRecords"] if r["role"] == "ps"]
 
 

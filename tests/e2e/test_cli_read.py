@@ -152,10 +152,10 @@ def _what_is_not_there_is_named(printed: Say, namespace: str) -> None:
 def _a_restart_is_explained(puppet: Puppet, printed: Say) -> None:
     puppet.exit("worker-1", 3)
     wait_for(lambda: puppet.runs("worker-1") == 2, "worker 1 is started again")
-    words = "was restarted once; its last run ended with exit code 3: worker-1 was told to exit with 3"
+    words = "was restarted once; its last run ended with exit code 3: worker-1 was ordered to exit with 3"
     wait_for(lambda: words in printed("status", "digits"), "the restart is explained")
     previous = printed("logs", "digits", "--role", "worker", "--index", "1", "--previous")
-    assert "worker-1: worker-1 was told to exit with 3" in previous.splitlines()
+    assert "worker-1: worker-1 was ordered to exit with 3" in previous.splitlines()
 
 
 def _a_report_has_all_logs(printed: Say, archive: Path) -> None:
@@ -171,9 +171,9 @@ def _a_report_has_all_logs(printed: Say, archive: Path) -> None:
 def _all_was_followed(lines: list[str], remarks: str) -> None:
     assert all(re.match(r"(chief|ps|worker)-\d: ", line) for line in lines)
     begins = sorted(line.split(": ", 1)[1].split(" begins")[0] for line in lines if " begins in " in line)
-    assert begins == sorted([*TASKS, "worker-0", "worker-1"]), "also who was replaced or restarted, and nobody twice"
-    assert "worker-1: worker-1 was told to exit with 3" in lines
-    assert "chief-0: chief-0 was told to exit with 0" in lines
+    assert begins == sorted([*TASKS, "worker-0", "worker-1"]), "each task once, including replaced and restarted ones"
+    assert "worker-1: worker-1 was ordered to exit with 3" in lines
+    assert "chief-0: chief-0 was ordered to exit with 0" in lines
     assert "digits has ended: Succeeded." in remarks
 
 

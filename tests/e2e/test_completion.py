@@ -30,8 +30,8 @@ def test_all_workers_have_to_succeed(kube: Kube, begun: OperatorProcess, namespa
     wait_for(partial(has_run, puppet, "worker-1"), "worker 1 runs")
     for task in ("chief-0", "worker-0"):
         puppet.exit(task, 0)
-    wait_for(lambda: puppet.status()["worker"]["succeeded"] == 1, "worker 0's success is told")
-    wait_for(lambda: puppet.status()["chief"]["succeeded"] == 1, "the chief's success is told")
+    wait_for(lambda: puppet.status()["worker"]["succeeded"] == 1, "worker 0's success is reported")
+    wait_for(lambda: puppet.status()["chief"]["succeeded"] == 1, "the chief's success is reported")
     puppet.wait_phase("Running")
     assert puppet.runs("chief-0") == 1
     puppet.exit("worker-1", 0)
@@ -68,7 +68,7 @@ def test_only_the_failed_one_of_three_parameter_servers_is_kept(
     assert left["metadata"]["uid"] == failing["metadata"]["uid"], "it, and no successor of it"
     # The launcher idles in its restarted container.
     states = wait_for(lambda: idles(kube, namespace, "keeps-ps-1"), "it idles", 90)
-    assert "was told to exit with 7" in kube.log(namespace, "keeps-ps-1", previous=True), states
+    assert "was ordered to exit with 7" in kube.log(namespace, "keeps-ps-1", previous=True), states
     wait_for(lambda: not kube.list("Pod", namespace), "it goes when it has been kept long enough", 90)
     assert datetime.now(UTC) - datetime.fromisoformat(found["completionTime"]) >= timedelta(seconds=30)
     assert not kube.list("StatefulSet", namespace)
@@ -97,7 +97,7 @@ def test_an_evaluator_beside_the_job(kube: Kube, begun: OperatorProcess, namespa
     puppet.exit("evaluator-0", 3)
     wait_for(partial(has_run, puppet, "evaluator-0", 2), "it is started again")
     puppet.exit("evaluator-0", 0)
-    wait_for(lambda: puppet.status()["evaluator"]["succeeded"] == 1, "its success is told")
+    wait_for(lambda: puppet.status()["evaluator"]["succeeded"] == 1, "its success is reported")
     puppet.wait_phase("Running")
     assert puppet.status()["evaluatorAttempt"] == 2
     puppet.exit("chief-0", 0)

@@ -104,7 +104,7 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
             assert puppet.runs("worker-0") <= 1, f"{name}: what failed for good never runs again"
         else:
             wait_for(partial(has_run, puppet, 2), f"{name}: it is started again: {puppet.job()}", 180)
-            wait_for(partial(restarted, puppet), f"{name}: it is told")
+            wait_for(partial(restarted, puppet), f"{name}: its restart is reported")
             assert puppet.worker_record()["failures"] == case.failures, name
             assert puppet.phase() != "Failed", name
         if case.fails or case.failures:
@@ -156,7 +156,7 @@ def test_a_preempted_worker_costs_no_budget_and_is_replaced(
     }
     metadata = {"name": "urgent", "namespace": namespace}
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
-    wait_for(partial(restarted, puppet), f"its end is told: {puppet.job()}", 90)
+    wait_for(partial(restarted, puppet), f"its end is reported: {puppet.job()}", 90)
     assert puppet.worker_record()["failures"] == 0
     kube.delete("Pod", namespace, "urgent", grace=0)
     wait_for(partial(has_run, puppet, 2), "it is back", 120)

@@ -91,7 +91,7 @@ def test_disruptions_by_kubernetes_cost_no_budget_even_under_never(
         DISRUPTIONS[name](puppet)
     for name, puppet in puppets.items():
         wait_for(has_run(puppet, "worker-0", 2), f"{name}: it is replaced")
-        wait_for(counts(puppet, "restarts", 1), f"{name}: its restart is told")
+        wait_for(counts(puppet, "restarts", 1), f"{name}: its restart is reported")
         assert puppet.worker_record().get("failures", 0) == 0, name
         assert puppet.phase() != "Failed", name
 
@@ -108,7 +108,7 @@ def test_a_rule_restarts_the_whole_job_within_its_limit(
         wait_for(has_run(puppet, task, 1), f"{task} runs", 120)
     puppet.exit("worker-0", 42)
     for task in ("ps-0", "chief-0", "worker-0"):
-        wait_for(has_run(puppet, task, 2), f"{task} runs anew: {puppet.job()}", 90)
+        wait_for(has_run(puppet, task, 2), f"{task} restarts: {puppet.job()}", 90)
     assert (puppet.job() or {})["status"]["jobRestarts"] == 1
 
     def ended() -> bool:

@@ -112,13 +112,15 @@ def _a_member_is_lost(watched: HotStandbyJob, lose: Callable[[Example, str], Non
     example, shard, struck = watched.example, int(pod[-1]), time.time()
     before, taken = len(watched.views()), {s["index"]: s["takeovers"] for s in watched.shards()}
     lose(example, pod)
-    degraded = wait_for(watched.degraded, "it is told", 90, every=0.05)  # polled once, because it passes within seconds
+    degraded = wait_for(watched.degraded, "the loss is reported", 90, every=0.05)  # it passes soon
     assert pod in degraded, degraded
     wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 60)
     back = time.time() - struck
-    wait_for(lambda: watched.summary() == watched.all_in_sync, f"it is told: {example.job()['status']}", 90)
+    wait_for(
+        lambda: watched.summary() == watched.all_in_sync, f"the recovery is reported: {example.job()['status']}", 90
+    )
     planned = watched.switched_over(struck)
-    assert len(planned) == (lose in PLANNED), "a pod that is told to end stays until the others do without it"
+    assert len(planned) == (lose in PLANNED), "a pod that is asked to end stays until a view excludes it"
     lost, returned = watched.standstills(struck)
     assert lost <= RESUME_SECONDS
     taken[shard] += bool(causes)
@@ -137,8 +139,8 @@ def _a_member_is_lost_while_no_operator_runs(watched: HotStandbyJob, operator: O
     lost = watched.standstill("lost", struck)
     operator.start()
     wait_for(watched.is_whole, "both are in sync", 60)
-    wait_for(lambda: watched.summary() == watched.all_in_sync, "the truth is told afterwards", 90)
-    assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it may be back before anybody looks"
+    wait_for(lambda: watched.summary() == watched.all_in_sync, "the state is reported afterwards", 90)
+    assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "the member may return between two observations"
     watched.nothing_is_restored()
     return f"no operator: workers continued after {lost:.2f} s"
 
@@ -161,7 +163,7 @@ def _a_member_goes(watched: HotStandbyJob, pod: str) -> None:
     struck, before = time.time(), len(watched.views())
     delete(watched.example, pod)
     wait_for(lambda: len(watched.views()) > before, "the other one continues alone", 90)
-    wait_for(lambda: watched.switched_over(struck), f"that {pod} has handed over is told", 90)
+    wait_for(lambda: watched.switched_over(struck), f"the switchover from {pod} is reported", 90)
 
 
 def _the_chief_is_lost(watched: HotStandbyJob) -> None:

@@ -57,7 +57,7 @@ def watched(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: P
 def assert_in_sync(watched: HotStandbyJob, what: str) -> None:
     """Demand that both members are in sync, and that the status reports it."""
     wait_for(watched.is_whole, f"{what}: both members are in sync", 180)
-    wait_for(lambda: watched.summary() == "2/2", f"{what}: it is told: {watched.example.job()['status']}", 60)
+    wait_for(lambda: watched.summary() == "2/2", f"{what}: it is reported: {watched.example.job()['status']}", 60)
     assert watched.condition("Degraded")["status"] != "True"
 
 
@@ -74,7 +74,7 @@ def test_a_standby_takes_over_during_an_api_server_outage_and_the_status_reports
     lost = watched.standstill("lost", struck)
     assert watched.steps(0, over - 10), "training continued all the time"
     assert_in_sync(watched, "the API server is back")
-    assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "it was back before anybody could look"
+    assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "the member returned between two observations"
     watched.nothing_is_restored()
     assert watched.condition("Running")["status"] == "True"
     with capsys.disabled():

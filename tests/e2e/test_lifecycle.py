@@ -46,7 +46,7 @@ def test_a_bug_counts_as_a_failure_of_the_program(running: Puppet) -> None:
     status = running.wait_phase("Running")["status"]
     assert status["term"] == 2
     assert status["chief"]["lastFailure"]["exitCode"] == 1
-    assert status["chief"]["lastFailure"]["message"] == "chief-0 was told to exit with 1"
+    assert status["chief"]["lastFailure"]["message"] == "chief-0 was ordered to exit with 1"
 
 
 @in_all("tests/e2e/test_training.py::test_plain_tensorflow_survives_a_lost_ps")  # a scripted program
@@ -73,7 +73,7 @@ def test_a_deleted_worker_is_replaced_and_a_failing_one_restarted(running: Puppe
     (pod,) = [p for p in running.pods("worker") if "worker-0" in p["metadata"]["name"]]
     running.kube.delete("Pod", running.namespace, pod["metadata"]["name"])
     wait_for(lambda: running.runs("worker-0") == 2, "worker 0 is replaced")
-    assert failures(running, "worker", 0) == 0, "a deletion is nobody's failure"
+    assert failures(running, "worker", 0) == 0, "a deletion is not a failure"
 
 
 def test_a_finished_worker_never_runs_again_even_without_the_operator(

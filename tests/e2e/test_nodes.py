@@ -155,7 +155,7 @@ def test_a_standby_takes_over_when_its_primarys_node_is_lost(
     before = progress(example)
     lost = cut(kube, node)
     wait_for(lambda: pointer(kube.get("Service", namespace, service)) != first, "the pointer is flipped", 90)
-    reported = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a take-over is told", 90)
+    reported = wait_for(lambda: took_over(kube, namespace, epoch + 1), "a failover is reported", 90)
     took = (moment(reported["eventTime"]) - lost).total_seconds()
     again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
     with capsys.disabled():

@@ -86,7 +86,7 @@ def test_a_job_deleted_during_its_creation_leaves_nothing(
 
 
 USED: Final = ("Pod", "PersistentVolumeClaim")
-"""Kinds whose names a foreign object may have: a pod of a job gets another name, and a claim is used whoever created it
+"""Kinds whose names a foreign object may have: a pod of a job gets another name, and any existing claim is used
 (tests/e2e/test_checkpoint_claims.py).
 """
 
@@ -112,7 +112,7 @@ def test_a_name_that_a_foreign_object_had_before_the_job(
     def conflict() -> bool:
         return bool(job_condition(puppet.job(), "NameConflict")["status"] == "True")
 
-    wait_for(conflict, f"NameConflict is told: {puppet.job()}")
+    wait_for(conflict, f"NameConflict is reported: {puppet.job()}")
     assert name in job_condition(puppet.job(), "NameConflict")["message"]
     kube.delete("PSTrainingJob", namespace, "mine")
     wait_for(lambda: puppet.job() is None, "the job is gone")
@@ -139,7 +139,7 @@ def test_a_name_that_a_foreign_object_takes_while_the_job_runs(
     kube.delete("ConfigMap", namespace, "mine")
     theirs = kube.create(_foreign("ConfigMap", namespace)[1])
     own_operator.start()
-    wait_for(lambda: job_condition(puppet.job(), "NameConflict")["status"] == "True", "NameConflict is told")
+    wait_for(lambda: job_condition(puppet.job(), "NameConflict")["status"] == "True", "NameConflict is reported")
     kube.delete("PSTrainingJob", namespace, "mine")
     wait_for(lambda: not puppet.pods(), "the job's pods are gone")
     found = kube.get("ConfigMap", namespace, "mine")

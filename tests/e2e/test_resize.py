@@ -48,7 +48,7 @@ def _no_node_has_so_much(watched: HotStandbyJob) -> None:
     """Demand that a resize beyond any node's size ends with the standby."""
     resize(watched, requests={"memory": "100000Gi"}, limits=None)
     wait_for(lambda: memory(watched, SERVERS[0]) == "100000Gi", "the standby asks for it")
-    wait_for(lambda: "Insufficient memory" in watched.condition("Degraded").get("message", ""), "it is told")
+    wait_for(lambda: "Insufficient memory" in watched.condition("Degraded").get("message", ""), "no node has room")
     assert updating(watched, "True", "ReplacingServers")
     steps = watched.steps()[-1]["step"]
     wait_for(lambda: watched.steps()[-1]["step"] > steps, "training continues without it")
@@ -76,8 +76,8 @@ def resize_servers(watched: HotStandbyJob) -> str:
     assert created == sorted(created), "the standby went first"
     assert watched.is_whole()
     assert not set(watched.pod_uids().values()) & set(before.values())
-    assert others(watched) == rest, "nobody else was touched"
-    wait_for(lambda: len(watched.switched_over(struck)) == 2, "each was in sync when it was told to go")
+    assert others(watched) == rest, "no other pod was changed"
+    wait_for(lambda: len(watched.switched_over(struck)) == 2, "each was in sync when it was asked to end")
     watched.nothing_is_restored()
     pauses = [[float(e["seconds"]) for e in watched.resumed(index) if e["time"] >= struck] for index in (0, 1)]
     # Training stops when a member leaves, and when the next one joins, for as long as busy cores take to trace

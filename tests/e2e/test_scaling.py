@@ -38,7 +38,7 @@ def watch():
         seen = now
         time.sleep(0.05)
 def stop(*_):
-    note("stops", "told")
+    note("stops", "SIGTERM")
     if who in ("chief-0", "worker-0"):
         time.sleep(1.5)  # it saves its state
     note("stops", "ends")
@@ -160,7 +160,9 @@ def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief
     check_freed(puppet.kube, puppet.namespace)
     leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
     check_order(puppet, leader, rest)
-    wait_for(lambda: reported(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "what is told", 90)
+    wait_for(
+        lambda: reported(puppet, "Stopping", "Suspended") == ["Stopping", "Suspended"], "both reasons are reported", 90
+    )
 
 
 def hold_new_pods(kube: Kube, namespace: str) -> Callable[[], None]:

@@ -1,6 +1,6 @@
 """The examples train with real TensorFlow on real kubelets, through the operator that the chart installs.
 
-While digits trains, its pods are killed one after the other: the job resumes from where it was.
+While digits trains, its pods are killed in sequence: the job resumes at its last state.
 """
 
 import os

@@ -117,7 +117,7 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     helm_in("upgrade", RELEASE, str(CHART), *own)
     assert (operator_version(kube, namespace), has_field(kube)) == (__version__, True)
     assert lives(puppet) == before, "no pod was touched"
-    assert puppet.status() == old_status, "nothing was told of it"
+    assert puppet.status() == old_status, "no task was notified"
     acts(puppet, 2)
 
     before = lives(puppet)

@@ -38,7 +38,7 @@ def test_an_exceeded_quota_is_reported_and_the_job_runs_once_it_is_raised(
     kube.request("POST", path, quota | {"spec": {"hard": {"pods": "1"}}})
     tight = Puppet.make(kube, namespace, "tight", shared, workers=1)
     wait_for(
-        lambda: reported(tight, "QuotaExceeded", "exceeded quota: few, requested: pods=1;"), "the quota is told", 60
+        lambda: reported(tight, "QuotaExceeded", "exceeded quota: few, requested: pods=1;"), "the quota is reported", 60
     )
     events = [e for e in kube.list("Event", namespace) if e["reason"] == "QuotaExceeded"]
     assert len(events) <= 1

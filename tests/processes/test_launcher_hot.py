@@ -53,7 +53,7 @@ def test_a_member_is_ready_while_it_or_no_member_is_in_sync(member: Member) -> N
     eventually(lambda: member.status().get("state") == "Serving")
     assert not member.is_ready(), "the other one is silent, and may have the state"
     member.primary.up()
-    assert member.is_ready(), "nobody has anything yet"
+    assert member.is_ready(), "no member has any state yet"
     member.primary.in_sync = True
     assert not member.is_ready()
     member.is_told("1.2")

@@ -42,7 +42,7 @@ def test_only_a_final_failure_is_not_restarted(pod: MakePod, ps: FakePs, policy:
     worker = pod("worker", chief_of(ps.up()), PSTRAINING_RESTART_POLICY=policy)
     worker.start(*worker.puppet)
     worker.order(code)
-    assert worker.wait() == code, "the container tells the code once"
+    assert worker.wait() == code, "the container reports the code once"
     assert os.path.exists(worker.run_dir / "failed") is final
     if final:
         assert (worker.run_dir / "failed").read_text() == str(code)

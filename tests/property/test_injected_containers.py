@@ -1,4 +1,4 @@
-"""Admission adds containers to pods at any place, and the operator observes the program's container all the same."""
+"""Admission adds containers to pods at any place, and the operator still observes the program's container."""
 
 from typing import Any
 

@@ -79,7 +79,7 @@ def test_no_interleaving_loses_an_acknowledged_step_during_a_state_transfer(
         pytest.param(Rules(on_prepare=lenient), Voters, Faults(kills=2, chiefs=1, steps=3), 4, marks=in_soak),
         (Rules(), AnyNumber, Faults(cuts=1, chiefs=2, steps=2), 2),
     ],
-    ids=["promises are taken back", "steps continue while a copy is made", "nobody counts"],
+    ids=["promises are taken back", "steps continue while a copy is made", "votes are not counted"],
 )
 def test_without_a_rule_an_interleaving_loses_an_acknowledged_step(
     rules: Rules, kind: type[Voters], faults: Faults, epochs: int
@@ -95,7 +95,7 @@ def test_with_chunks_of_any_step_an_interleaving_loses_an_acknowledged_step() ->
     on the learner, it receives the chunk, and the source is lost.
     """
     rules, faults = Rules(on_chunk=careless), Faults(kills=2, steps=2)
-    with pytest.raises(ForkedError, match="nobody has told") as forked:
+    with pytest.raises(ForkedError, match="its loss was not reported") as forked:
         explore(scope(rules, chunk_count=1), scope().start(faults), epochs=3, limit=LIMIT)
     print(forked.value)
 

@@ -107,7 +107,7 @@ def test_with_two_views_under_a_ballot_a_step_is_lost() -> None:
     later chief uses the older one.
     """
     found = three(Rules(next_action=two_views_of_a_ballot), MOST_WITH_CHIEF_2)
-    finds(found, restarted(found, Faults(kills=1, steps=2)), "nobody has told that it is lost", 3)
+    finds(found, restarted(found, Faults(kills=1, steps=2)), "its loss was not reported", 3)
 
 
 def test_a_chief_sends_no_second_view_while_the_first_ones_fate_is_unknown() -> None:
@@ -148,7 +148,7 @@ def test_without_a_fence_on_the_second_write_a_step_is_lost() -> None:
     found = three(Rules(on_transfer=repeatable))
     lines = ("sees: TransferState", "transfer -> s, and once more later", *IN_VIEW, "activate -> p", "activate -> s")
     world = play(found, returned(found, Faults(kills=1, steps=2, twice=1)), (*lines, "AdmitVoter", "admit -> s"))
-    finds(found, world, "nobody has told that it is lost", 3)
+    finds(found, world, "its loss was not reported", 3)
 
 
 # Mode Async: no rounds; each update reaches the members of its view in sequence.

@@ -127,7 +127,7 @@ def test_no_step_is_applied_during_a_whole_state_transfer(is_on: bool) -> None:
         world = played(found, world, *STEP)
     world = played(found, world, *polling("chief 1", "Accept p s w", "Activate p s"), "kill: p")
     world = played(found, world, *polling("chief 1", "Prepare s w", "Accept s w", "Activate s"))
-    with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
+    with nullcontext() if is_on else pytest.raises(ForkedError, match="its loss was not reported"):
         played(found, world, *STEP)
 
 
@@ -157,7 +157,7 @@ def test_a_chunk_is_accepted_only_at_its_own_step(is_on: bool) -> None:
         found, world, *polling("chief 1", "Prepare p s w", "TransferState p", "Accept p s w", "Activate p s"), "kill: s"
     )
     world = played(found, world, *polling("chief 1", "Prepare p w", "Accept p w", "Activate p"))
-    with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
+    with nullcontext() if is_on else pytest.raises(ForkedError, match="its loss was not reported"):
         played(found, world, *STEP)
 
 
@@ -174,7 +174,7 @@ def test_chunks_count_only_under_the_previous_view(is_on: bool) -> None:
         found, world, *polling("chief 1", "Prepare p s w", "TransferState p", "Accept p s w", "Activate p s"), "kill: s"
     )
     world = played(found, world, *polling("chief 1", "Prepare p w", "Accept p w", "Activate p"))
-    with nullcontext() if is_on else pytest.raises(ForkedError, match="nobody has told"):
+    with nullcontext() if is_on else pytest.raises(ForkedError, match="its loss was not reported"):
         played(found, world, *STEP)
 
 

@@ -1,8 +1,8 @@
-"""A program on the digits whose data is handed out: `python -m tests.support.deterministic_program`.
+"""A program on the digits with assigned data: `python -m tests.support.deterministic_program`.
 
-ORDERED_PAUSE makes it wait so many seconds for each chunk, so that there is time to disturb it on any machine.
-ORDERED_EACH is the number of connections after which processes are renewed, at once. With ORDERED_PIECE members that
-come back learn the state in chunks of so many bytes, as if there were much of it.
+ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb the program on any machine. ORDERED_EACH
+is the number of connections after which all processes are renewed at once. With ORDERED_PIECE, returning members
+receive the state in chunks of this number of bytes, as if the state were large.
 """
 
 import os

@@ -1,8 +1,8 @@
 """A program with a table and dense layers, each of whose workers has its own data: `python -m tests.support.rows`.
 
-Two workers make every step together, however slow the machine is: nobody is left out for being silent. So the
-parameters do not depend on what happens meanwhile. ROWS_PAUSE makes a batch take so many seconds, until there is a file
-with the name ROWS_HURRY.
+Two workers make every step together, however slow the machine is, because no silent worker is excluded. So the
+parameters do not depend on disturbances. ROWS_PAUSE is the number of seconds per batch, until there is a file with the
+name ROWS_HURRY.
 """
 
 import os

@@ -31,7 +31,7 @@ while True:
         if order.exists():
             code = int(order.read_text())
             order.rename(orders / f"{name}.done")
-            print(f"{name} was told to exit with {code}", file=sys.stderr)
+            print(f"{name} was ordered to exit with {code}", file=sys.stderr)
             sys.exit(code)
     time.sleep(0.05)
 """

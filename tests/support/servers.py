@@ -162,7 +162,7 @@ class Rig:
         """Return the state on the servers, while idle workers push the dense state that only they have.
 
         Raises:
-            Exception: a resting worker failed; without its push the chief would wait for ever.
+            Exception: a resting worker failed; without its push the chief would wait forever.
         """
         ended, errors, deadline = threading.Event(), [], time.monotonic() + seconds
 

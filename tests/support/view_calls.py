@@ -103,4 +103,4 @@ def check(world: World, made: History, ballot: Ballot) -> None:
             f"{before} was acknowledged under {world.under} and is still there; now it is {made} under {ballot}"
         )
     if not world.lossy:
-        raise ForkedError(f"{before} was acknowledged, and nobody has told that it is lost; now it is {made}")
+        raise ForkedError(f"{before} was acknowledged, and its loss was not reported; now it is {made}")

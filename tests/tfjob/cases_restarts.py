@@ -15,7 +15,7 @@ RESTARTS = (
             Sees(
                 "Failed",
                 "ReplicaFailed",
-                says=("exit code 3", "worker-0 was told to exit with 3"),
+                says=("exit code 3", "worker-0 was ordered to exit with 3"),
                 failed="worker/0",
                 conditions={"Running": "False", "Succeeded": "False"},
                 runs={"worker-0": 1},

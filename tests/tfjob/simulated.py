@@ -47,7 +47,7 @@ def _take(world: World, step: Step) -> list[str]:
         case Sees():
             return differences(step, world.job, tasks_with_pods(world))
         case Exit(task, code):
-            world.end(*split(task), code, f"{task} was told to exit with {code}")
+            world.end(*split(task), code, f"{task} was ordered to exit with {code}")
         case DeletePod(task):
             world.delete_pod(*split(task))
         case Suspend(suspend):

@@ -214,7 +214,7 @@ def test_one_worker_selects_the_format_of_a_synchronous_step(client: Any) -> Non
 
     rig.workers[0]._selector, rig.workers[1]._selector = Decider(forms), FixedFormats([PLAIN])
     Crew(rig, [batches(9, seed=0), batches(9, seed=1)]).join()
-    assert seen[1:] == forms, "a round has the form that was wished for in the one before"
+    assert seen[1:] == forms, "a round has the format that was requested in the previous one"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_training_continues_with_a_full_disk_and_its_final_error_is_fixed_by_ano
         chief = run.processes["chief"]
         until(run, lambda: chief.events("checkpoint"), "a checkpoint")
         with filled(disk):
-            failed = until(run, lambda: chief.events("checkpoint_failed"), "a failure that is told")[0]
+            failed = until(run, lambda: chief.events("checkpoint_failed"), "a reported failure")[0]
             assert "No space left" in failed["reason"]
             assert failed["retry_seconds"] == 10
             kept = Checkpoints(disk, keep=3).steps()

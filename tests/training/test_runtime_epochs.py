@@ -74,7 +74,7 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
     assert logs[2]["loss"] < 0.8 * logs[0]["loss"]
     assert all(0 < line["hits"] <= 1 for line in logs)
     assert all(line["learning_rate"] == pytest.approx(0.01) for line in logs[:3])
-    assert logs[2]["hits"] > logs[0]["hits"], "a training step of one's own tells metrics"
+    assert logs[2]["hits"] > logs[0]["hits"], "a custom training step reports metrics"
     assert ["val_loss" in line for line in logs] == [False, True] * 3, "every second epoch is validated"
     assert len(fit_program.notes(folder, "test_begin")) == 3
     for line in (ends[1], ends[3], ends[5]):
@@ -154,7 +154,7 @@ def test_the_next_chief_continues_the_current_epoch(folder: Path, monkeypatch: p
     ends = [(line["term"], line["epoch"]) for line in fit_program.notes(folder, "epoch_end")]
     assert {term for term, _ in ends} == {1, 2}
     numbers = [epoch for _, epoch in ends]
-    assert numbers == sorted(set(numbers)), "no epoch is told twice"
+    assert numbers == sorted(set(numbers)), "no epoch is reported twice"
     assert numbers[-1] == 7
     begins = [line["epoch"] for line in fit_program.notes(folder, "epoch_begin") if line["term"] == 2]
     assert begins[0] >= 2, "it does not start again"
@@ -198,7 +198,7 @@ def test_validation_delays_neither_training_nor_the_recovery_of_a_server(
         assert 0 < end["logs"]["val_accuracy"] <= 1
         assert end["accuracy"] == pytest.approx(end["logs"]["val_accuracy"]), "the snapshot is as it was taken"
         second = until(run, lambda: fit_program.notes(folder, "epoch_end")[1:], "the next one")[0]
-        assert second["epoch"] > end["epoch"] + 1, "epochs that ended meanwhile are told as one"
+        assert second["epoch"] > end["epoch"] + 1, "epochs that ended meanwhile are reported once"
 
 
 @in_all("tests/training/test_runtime_fit.py::test_an_error_of_a_callback_keeps_its_message")  # and the job ends

@@ -296,7 +296,7 @@ def test_one_worker_pushes_the_parameters_and_another_one_replaces_it(
     rigs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = at_step_2(rigs, monkeypatch, claim_seconds=2.0, ps=1)
-    assert claims(rig, 0) == 0, "nobody wants them"
+    assert claims(rig, 0) == 0, "no chief has requested them"
     found: list[int] = []
 
     def wait() -> None:
@@ -311,9 +311,9 @@ def test_one_worker_pushes_the_parameters_and_another_one_replaces_it(
         rig.workers[1].on_idle(rig.store.read())
 
     assert rig.control.flush_dense(wait) == 2
-    assert found == [1, 0, 1], "whoever has claimed them may ask again"
+    assert found == [1, 0, 1], "the worker with the claim may repeat it"
     rig.store.heartbeat(1, 1)
-    assert claims(rig, 0) == 0, "they are there"
+    assert claims(rig, 0) == 0, "the servers have them"
     rig.control.resume_steps()
 
 

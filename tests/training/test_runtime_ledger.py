@@ -57,7 +57,7 @@ def test_the_data_position_advances_only_with_the_update(client: Any, mode: str)
     rig.start()
     who = (0, 1)
     assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0)
-    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0), "a worker that asks again is told the same"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 0), "a worker that asks again gets the same split"
     (one,) = batches(1)
     assert rig.workers[0].step([one], SplitPosition(0, 1, finished=False)).applied
     assert rig.store.assign_split(SESSION, who, 3) == (1, 0, 1), "a process that takes over continues behind the update"

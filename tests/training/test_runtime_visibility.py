@@ -77,11 +77,11 @@ def test_an_overloaded_shard_is_reported(monkeypatch: pytest.MonkeyPatch, stride
     with LocalJob(["-m", "tests.support.skewed_program"], ps=2, workers=1, training=training) as run:
         chief = run.processes["chief"]
         if stride == 2:
-            until(run, lambda: chief.events("uneven_load"), "it is told", 120)
+            until(run, lambda: chief.events("uneven_load"), "the load is reported", 120)
             reported = chief.events("uneven_load")[0]
             assert (reported["shard"], reported["times"] > 1.5) == (1, True)
         else:
-            until(run, lambda: steps_of(run, "worker-0") > 200, "enough steps to tell", 120)
+            until(run, lambda: steps_of(run, "worker-0") > 200, "enough steps for a comparison", 120)
             assert not chief.events("uneven_load")
 
 

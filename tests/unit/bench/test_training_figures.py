@@ -64,7 +64,7 @@ def test_every_threshold_has_one_load_and_every_figure_one_row() -> None:
 
 def test_the_page_is_that_of_the_file() -> None:
     kept = json.loads((Path(OUT) / FIGURES).read_text())
-    assert (Path(OUT) / PAGE).read_text() == figures.page(kept), "write it anew: python -m bench.training --only ..."
+    assert (Path(OUT) / PAGE).read_text() == figures.page(kept), "rewrite it: python -m bench.training --only ..."
 
 
 def test_the_page_marks_failed_figures() -> None:

@@ -52,7 +52,7 @@ def test_requests_go_to_the_contexts_server_and_namespace(server: Server, cluste
     assert cluster.namespace == "team"
     assert cluster.job("team", "digits") == {"kind": "PSTrainingJob"}
     assert cluster.pods("team", "digits") == []
-    assert [asked.authorization for asked in server.asked] == [""] * 2, "nobody may read a token on its way"
+    assert [asked.authorization for asked in server.asked] == [""] * 2, "a token is not sent where others could read it"
     assert server.asked[1].query["labelSelector"] == ["pstraining.dev/job-name=digits"]
 
 

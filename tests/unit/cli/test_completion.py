@@ -42,7 +42,7 @@ def test_values() -> None:
     assert offered("status", "--output=y") == ["--output=yaml"]
     assert offered("logs", "digits", "--role", "w") == ["worker"]
     assert offered("wait", "digits", "--for", "condition=S") == [g for g in GOALS if g.startswith("condition=S")]
-    assert offered("scale", "digits", "--workers", "") == ["workers-of-None"], "asked for, and nobody has any"
+    assert offered("scale", "digits", "--workers", "") == ["workers-of-None"], "asked for, without any names"
 
 
 def test_completed_names_are_those_of_the_options() -> None:

@@ -103,7 +103,7 @@ def test_a_large_job_rests_after_an_idle_pass() -> None:
 
 def test_starting_pods_of_a_large_job_wait_longer() -> None:
     rate_limit = RateLimit(NOW)
-    assert rate_limit.startup_delay(NOW) == 0, "before the first pass nobody knows how it is"
+    assert rate_limit.startup_delay(NOW) == 0, "before the first pass the load is unknown"
     rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT, NOW)
     assert rate_limit.startup_delay(at(IDLE_REST_SECONDS)) == pytest.approx(STARTUP_DELAY_SECONDS - IDLE_REST_SECONDS)
     assert (rate_limit.startup_delay(at(STARTUP_DELAY_SECONDS)), rate_limit.startup_delay(at(-3600))) == (0, 0)

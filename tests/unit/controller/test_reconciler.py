@@ -137,7 +137,7 @@ async def test_a_status_from_an_outdated_snapshot_is_not_written(bench: Bench) -
     assert bench.kube.deliver(bench.cache) == {KEY}
     await bench.settle()
     assert bench.stored()["status"] == {"phase": "Running", "observedGeneration": 2}
-    assert [e["reason"] for e in bench.kube.events] == ["Running"], "told once, from the view that held"
+    assert [e["reason"] for e in bench.kube.events] == ["Running"], "posted once, from the stored status"
 
 
 async def test_events_are_posted_only_after_the_status_is_stored(bench: Bench) -> None:

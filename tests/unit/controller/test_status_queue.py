@@ -159,7 +159,7 @@ async def test_children_of_many_jobs_are_created_before_their_status_writes() ->
     assert await reconciler.reconcile(("default", "second")) == RECHECK_SECONDS
     assert kube.writes() == []
     assert reconciler.startup_delay(("default", "second")) == STARTUP_DELAY_SECONDS, (
-        "that its pods come up could not be told"
+        "the start of its pods could not be reported"
     )
     kube.go.set()
     await asyncio.gather(slow, first)

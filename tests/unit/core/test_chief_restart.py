@@ -55,7 +55,7 @@ def test_later_children_get_the_newest_term() -> None:
     world.settle()
     assert phase(world) == "Running"
     assert world.writes[since] == ("Apply", "ConfigMap", "digits"), "before the pods come that are to read it"
-    assert applied(world, since) == [("ConfigMap", "digits")], "no pod has to be told"
+    assert applied(world, since) == [("ConfigMap", "digits")], "no pod has to be notified"
     hashes = {p["metadata"]["annotations"][names.ANNOTATION_CLUSTER_HASH] for p in world.pods.values()}
     assert len(hashes) == 2, "the term is for the parameter servers alone"
 

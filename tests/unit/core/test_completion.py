@@ -63,7 +63,7 @@ def test_without_a_chief_all_workers_count() -> None:
 def test_the_deadline_is_met_to_the_second() -> None:
     world = running(runPolicy={"activeDeadlineSeconds": 100})
     started = world.plan().requeue_at
-    assert started is not None, "the plan says when, so that nobody polls"
+    assert started is not None, "the plan has the time, so that no pass polls"
     world.now = started - timedelta(seconds=1)
     world.reconcile()
     assert phase(world) == "Running"
@@ -234,4 +234,4 @@ def test_a_finished_chief_is_kept_despite_an_outdated_pod() -> None:
     world.settle()
     world.pods[name] = before
     assert phase(world) == "Succeeded"
-    assert not world.plan().actions, "an operator that has just started may be told old things: the log is not lost"
+    assert not world.plan().actions, "an operator that has just started may get an outdated list; the log is not lost"

@@ -191,7 +191,7 @@ def test_an_old_attempt_is_kept_until_its_end_is_recorded() -> None:
     world.controllers()
     assert not any(type(a).__name__ == "Delete" for a in world.plan().actions)
     world.reconcile()
-    assert [a.name for a in world.plan().actions] == ["digits-chief-1"], "told: now it may go"
+    assert [a.name for a in world.plan().actions] == ["digits-chief-1"], "recorded: now it may be deleted"
     assert world.job is not None
     assert world.job["status"]["replicaRecords"][0]["failures"] == 1
 

@@ -166,7 +166,7 @@ def test_all_workers_are_those_that_were_not_given_up() -> None:
     given_up = [record(i, givenUp=True) for i in (0, 1)]
     spec = ALL | ALONE | {"worker": {"minReplicas": 1}}
     assert reported(new_end(facts(spec, *ended_well(1), replicaRecords=given_up[:1]))) is not None
-    assert new_end(facts(spec, replicaRecords=given_up)) is None, "nobody is left that could have succeeded"
+    assert new_end(facts(spec, replicaRecords=given_up)) is None, "no worker is left that could have succeeded"
 
 
 def test_a_recorded_spent_budget_ends_the_job_without_a_new_failure() -> None:

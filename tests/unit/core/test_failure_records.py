@@ -370,7 +370,7 @@ def test_workers_are_given_up_while_enough_remain() -> None:
     ends = [failed("worker", index) for index in range(3)]
     assert given_up(ends[1]) == {1}
     worker = {"replicas": 3, "minReplicas": 1, "restartPolicy": "Never"}
-    assert [f.index for f in counted(ends[1], spec={"worker": worker}).failures] == [1], "it is told all the same"
+    assert [f.index for f in counted(ends[1], spec={"worker": worker}).failures] == [1], "it is reported nevertheless"
     assert given_up(*ends) == {0, 1}
     assert given_up(*ends, fewest=2) == {0}
     assert given_up(*ends, fewest=3) == set()

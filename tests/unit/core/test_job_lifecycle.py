@@ -41,7 +41,7 @@ def test_success_is_recorded_before_any_deletion() -> None:
     world.end("chief")
     writes = len(world.writes)
     world.reconcile()
-    assert len(world.writes) == writes, "the end is told first"
+    assert len(world.writes) == writes, "the end is recorded first"
     assert phase(world) == "Succeeded"
     world.settle()
     assert set(world.children) == {("Job", "digits-chief-1")}
@@ -99,7 +99,7 @@ def test_a_failed_chief_is_followed_by_the_next_term_at_once() -> None:
     world = running()
     world.end("chief", code=1, message="Traceback\nValueError: no")
     made = world.reconcile()
-    assert [a.name for a in made.actions] == ["digits", "digits-chief-2", "digits-ps-0"], "and the PS is told"
+    assert [a.name for a in made.actions] == ["digits", "digits-chief-2", "digits-ps-0"], "and the PS is notified"
     world.settle()
     assert world.names_of("Job") == ["digits-chief-2"], "the older attempt goes once it is on record"
     assert world.job is not None

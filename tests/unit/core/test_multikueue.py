@@ -198,4 +198,4 @@ def test_a_workload_that_arrives_before_its_job_is_kept_for_it() -> None:
     del world.workload["metadata"]["labels"][kueue.LABEL_ORIGIN]
     world.touch(world.workload)
     state.receive(world.workload, "MODIFIED")
-    assert not state.snapshot(("default", "digits")).of_kind(Kind.WORKLOAD), "anybody may write the label of a job"
+    assert not state.snapshot(("default", "digits")).of_kind(Kind.WORKLOAD), "any user may write the label of a job"

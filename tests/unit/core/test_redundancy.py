@@ -151,7 +151,7 @@ def test_a_failover_comes_before_any_other_action() -> None:
     assert primary(world) == ("digits-standby-0", "1")
     assert service(world)["metadata"]["annotations"][names.ANNOTATION_CAUSE] == "container ended with code 137"
     world.reconcile()
-    assert not world.plan().actions, "nobody turns it back"
+    assert not world.plan().actions, "no write reverts it"
     assert phase(world) == "Running"
 
 

@@ -29,7 +29,7 @@ def replace_next(world: World) -> str:
     assert not gone(world), "one at a time"
     world.controllers()
     turn(world, name, ready=False)
-    assert not gone(world), "nobody else goes while it learns"
+    assert not gone(world), "no other server ends while it receives the state"
     world.reconcile()
     turn(world, name, ready=True)
     return name
@@ -67,7 +67,7 @@ def test_servers_are_replaced_one_at_a_time_standbys_first() -> None:
         "ServersUpdated",
     ]
     others = {n for n, p in before.items() if p["metadata"]["labels"][names.LABEL_ROLE] != names.PS}
-    assert {n for n in before if world.pods[n] is before[n]} == others, "nobody else was touched"
+    assert {n for n in before if world.pods[n] is before[n]} == others, "no other pod was changed"
     assert phase(world) == "Running"
 
 

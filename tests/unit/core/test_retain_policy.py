@@ -177,7 +177,7 @@ def test_an_existing_claim_is_used_unchanged(policy: str) -> None:
     assert phase(world) == "Running"
     assert world.condition("Created")["status"] == "True"
     assert "digits-checkpoint existed before the job: the chief resumes" in world.condition("Created")["message"]
-    assert any("existed before the job" in event.message for event in world.reported), "nobody trains on by surprise"
+    assert any("existed before the job" in event.message for event in world.reported), "a used claim is reported"
     assert not [c for c in (world.job or {})["status"]["conditions"] if c["type"] == "NameConflict"]
     world.children[NAME] = copy.deepcopy(theirs)
     for suspend in (True, False):

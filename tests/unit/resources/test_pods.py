@@ -154,7 +154,7 @@ def test_identity(role: str, task: dict[str, Any], index: str | None) -> None:
     expected = index or {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
     assert found["PSTRAINING_TASK_INDEX"] == expected
     assert found.get("PSTRAINING_TERM") == ("2" if role == "chief" else None)
-    assert ("PSTRAINING_JOB_UID" in found) == (role == "chief"), "it tells one job's terms from those of another"
+    assert ("PSTRAINING_JOB_UID" in found) == (role == "chief"), "it distinguishes the terms of two jobs"
     assert found["SEED"] == "1"
 
 

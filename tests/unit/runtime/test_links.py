@@ -52,8 +52,8 @@ def test_both_kinds_of_connections_are_counted_by_server_and_outlive_them() -> N
             exchange(elsewhere, other, 700_000, 0)
             found = links.look()
             assert found["ps-0"].sent == pytest.approx(3_000_000, abs=4), "a new connection adds to the account"
-            assert found["ps-1"].sent == pytest.approx(3_000_000, abs=2), "told by its host"
-            assert found.keys() == {"ps-0", "ps-1"}, "nobody else is counted"
+            assert found["ps-1"].sent == pytest.approx(3_000_000, abs=2), "identified by its host"
+            assert found.keys() == {"ps-0", "ps-1"}, "no other peer is counted"
             assert total(found).sent == found["ps-0"].sent + found["ps-1"].sent
 
 

@@ -40,7 +40,7 @@ def test_a_tasks_process_does_not_inherit_variables_that_this_process_has_set(mo
     sockets.set_environment()
     with LocalJob(["-c", ""], ps=1, workers=0, chief=False) as job:
         found = job._environment_of(Task("ps", 0), 1)
-    assert found["GRPC_FAIL_FAST"] == "use_caller", "set by whoever started this one"
+    assert found["GRPC_FAIL_FAST"] == "use_caller", "set by the parent of this process"
     assert "TF_GRPC_DEFAULT_OPTIONS" not in found
 
 

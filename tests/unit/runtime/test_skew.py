@@ -36,7 +36,7 @@ def test_a_skew_is_reported_once_after_consecutive_observations() -> None:
 def test_the_count_of_observations_restarts(between: list[float]) -> None:
     heavy = [MUCH, 5 * MUCH]
     assert reported(*[heavy] * (LOOKS - 1), between, *[heavy] * (LOOKS - 1)) == [None] * (2 * LOOKS - 1)
-    assert reported(*[heavy] * LOOKS, between, *[heavy] * LOOKS)[-1] == Load(1, 5 / 3), "it is told again"
+    assert reported(*[heavy] * LOOKS, between, *[heavy] * LOOKS)[-1] == Load(1, 5 / 3), "it is reported again"
 
 
 def test_negligible_traffic_is_not_reported() -> None:
