@@ -132,7 +132,7 @@ def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], reported: 
     assert done.returncode == 0, done.stderr
     notes = yaml.safe_load(done.stdout)["text"]
     shown = yaml.safe_load(textwrap.dedent(notes[notes.index("  apiVersion:") : notes.index("Watch it:")]))
-    assert shown["spec"]["checkpoint"]["volumeClaimTemplate"], "who copies it keeps the model"
+    assert shown["spec"]["checkpoint"]["volumeClaimTemplate"], "a reader who copies it keeps the model"
     (container,) = shown["spec"]["worker"]["template"]["spec"]["containers"]
     assert container["image"] == f"registry.example.org/pstraining/runtime:{__version__}", "beside the operator's"
     assert reported in notes

@@ -78,8 +78,8 @@ async def install(client: KubeClient, gang: str) -> None:
 
     async def established() -> bool:
         found = await client._request("GET", f"{CRDS}/{made['metadata']['name']}")
-        told = (found.get("status") or {}).get("conditions") or ()
-        return any(c["type"] == "Established" and c["status"] == "True" for c in told)
+        conditions = (found.get("status") or {}).get("conditions") or ()
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
     await eventually(established, 20)
 
@@ -98,10 +98,10 @@ async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
     await operator.ready()
     await client.create(Kind.PS_TRAINING_JOB, namespace, gang_job(gang))
 
-    async def told() -> bool:
+    async def not_installed() -> bool:
         return (await condition(client, namespace, "Created")).get("reason") == "GangNotInstalled"
 
-    await eventually(told, 20, operator)
+    await eventually(not_installed, 20, operator)
 
     def asked() -> set[str]:
         return {s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST"}
@@ -110,7 +110,7 @@ async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
         return "events" in asked()  # follows the condition
 
     await eventually(reported, 20, operator)
-    assert asked() == {"podgroups", "events"}, "nothing of it is made that could not run"
+    assert asked() == {"podgroups", "events"}, "no child is created that could not run"
     await install(client, gang)
     await eventually(lambda: created(client, namespace), AGAIN, operator)
     posts = [s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST" and not s.path.endswith("events")]

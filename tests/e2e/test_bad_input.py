@@ -86,7 +86,9 @@ def reported(kube: Kube, namespace: str, condition: str, words: str) -> Object:
         events = [e.get("note", "") for e in kube.list("Event", namespace) if e["regarding"]["kind"] == "PSTrainingJob"]
         return found if words in found["message"] and any(words in e for e in events) else None
 
-    return wait_for(both, f"{condition} and an event say {words!r}: {kube.get('PSTrainingJob', namespace, 'bad')}", 90)
+    return wait_for(
+        both, f"{condition} and an event report {words!r}: {kube.get('PSTrainingJob', namespace, 'bad')}", 90
+    )
 
 
 def test_a_typo_in_the_template(kube: Kube, own_operator: OperatorProcess, namespace: str) -> None:

@@ -59,7 +59,7 @@ def expire(kube: Kube, namespace: str) -> None:
 
 def identity(found: Object | None) -> Object:
     """Return the parts of a claim that the operator writes; the control plane writes the others."""
-    assert found is not None, "the claim is gone"
+    assert found is not None, "the claim was deleted"
     owners = [o["uid"] for o in found.get("ownerReferences") or ()]
     return {"uid": found["uid"], "labels": found.get("labels"), "owners": owners}
 
@@ -107,7 +107,7 @@ def test_a_claim_outlives_a_job_that_expires_and_serves_the_next_one(
 
     wait_for(is_created, "the next job of the name uses the claim")
     kube.delete("PSTrainingJob", namespace, "job")
-    wait_for(lambda: is_collected(kube, namespace), "it is gone")
+    wait_for(lambda: is_collected(kube, namespace), "it is deleted")
     assert identity(claim(kube, namespace)) == before, "the next job never owned it"
 
 
@@ -144,7 +144,7 @@ def test_the_owner_follows_the_policy_of_a_job_that_runs(
     assert owners(kube, namespace) == []
     for policy, expected in (("Delete", [made["metadata"]["uid"]]), ("Retain", [])) * 2:
         set_policy(kube, namespace, policy)
-        wait_for(lambda e=expected: owners(kube, namespace) == e, f"the claim is as {policy} says")  # type: ignore[misc]
+        wait_for(lambda e=expected: owners(kube, namespace) == e, f"the claim is as {policy} demands")  # type: ignore[misc]
     uid = (claim(kube, namespace) or {})["uid"]
     own_operator.kill()
     set_policy(kube, namespace, "Delete")

@@ -61,10 +61,10 @@ def test_claims_are_deleted_with_their_shard_and_their_job(
         assert [o["uid"] for o in metadata["ownerReferences"]] == [uid], "the template's owner is copied"
 
     change(kube, namespace, {"runPolicy": {"suspend": True}})
-    wait_for(lambda: stateful_set(kube, namespace) is None, "the StatefulSet goes")
+    wait_for(lambda: stateful_set(kube, namespace) is None, "the StatefulSet is deleted")
     change(kube, namespace, {"ps": {"replicas": 2}})
     change(kube, namespace, {"runPolicy": {"suspend": False}})
-    wait_for(lambda: len(claims(kube, namespace)) == 2, "the claim of shard 2 goes")
+    wait_for(lambda: len(claims(kube, namespace)) == 2, "the claim of shard 2 is deleted")
     after = claims(kube, namespace)
     assert after.keys() == {"shard-job-ps-0", "shard-job-ps-1"}
     assert all(after[n]["uid"] == before[n]["uid"] for n in after), "the others are the same"

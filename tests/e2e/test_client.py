@@ -118,7 +118,7 @@ def test_a_function_trains_and_reports_the_progress_that_top_shows(kube: Kube, t
     assert reached.step is not None
     assert reached.percentage == pytest.approx(100 * reached.step / 4000, abs=1)
     again = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
-    assert 0.95 * step <= reached.step <= 1.05 * again["job"]["step"], "what the chief's metrics are before and after"
+    assert 0.95 * step <= reached.step <= 1.05 * again["job"]["step"], "between the chief's metrics before and after"
     line = next(iter(trainer.logs(job, role="chief")))
     assert line.task == "chief-0"
     trainer.delete(job)

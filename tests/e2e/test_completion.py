@@ -47,7 +47,7 @@ def test_a_job_fails_at_its_deadline(kube: Kube, begun: OperatorProcess, namespa
     assert job_condition(puppet.job(), "Failed")["reason"] == "DeadlineExceeded"
     active = datetime.fromisoformat(found["completionTime"]) - datetime.fromisoformat(found["startTime"])
     assert timedelta(seconds=8) <= active <= timedelta(seconds=38), "half a minute for busy cores"
-    wait_for(lambda: not kube.list("Pod", namespace), "its pods are gone", 90)
+    wait_for(lambda: not kube.list("Pod", namespace), "its pods are deleted", 90)
 
 
 @in_all("tests/e2e/test_completion.py::test_all_workers_have_to_succeed")  # with parameter servers
@@ -69,7 +69,7 @@ def test_only_the_failed_one_of_three_parameter_servers_is_kept(
     # The launcher idles in its restarted container.
     states = wait_for(lambda: idles(kube, namespace, "keeps-ps-1"), "it idles", 90)
     assert "was ordered to exit with 7" in kube.log(namespace, "keeps-ps-1", previous=True), states
-    wait_for(lambda: not kube.list("Pod", namespace), "it goes when it has been kept long enough", 90)
+    wait_for(lambda: not kube.list("Pod", namespace), "it is deleted after its retention", 90)
     assert datetime.now(UTC) - datetime.fromisoformat(found["completionTime"]) >= timedelta(seconds=30)
     assert not kube.list("StatefulSet", namespace)
 

@@ -294,7 +294,7 @@ def test_removes(scene: Scene) -> None:
     wait_for(lambda: len(scene.kube.list("Pod", scene.namespace)) == 4, "it has its pods")
     path = scene.kube.path("PSTrainingJob", scene.namespace, "digits")
     scene.kube.request("DELETE", path, {"propagationPolicy": "Orphan"})
-    wait_for(lambda: scene.kube.get("PSTrainingJob", scene.namespace, "digits") is None, "it is gone")
+    wait_for(lambda: scene.kube.get("PSTrainingJob", scene.namespace, "digits") is None, "it is deleted")
     assert scene.kube.list("StatefulSet", scene.namespace, JOB_NAME)
     scene.run(REMOVES, ("--all-namespaces", f"--namespace={scene.namespace}"))
     wait_for(lambda: not children(scene), "nothing of it is left")

@@ -101,7 +101,7 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
         if case.fails:
             failed = job_condition(puppet.wait_phase("Failed", 150), "Failed")
             assert failed["reason"] == ("BadSettings" if case.reason == "BadSettings" else "ReplicaFailed"), name
-            assert puppet.runs("worker-0") <= 1, f"{name}: what failed for good never runs again"
+            assert puppet.runs("worker-0") <= 1, f"{name}: a final failure is never run again"
         else:
             wait_for(partial(has_run, puppet, 2), f"{name}: it is started again: {puppet.job()}", 180)
             wait_for(partial(restarted, puppet), f"{name}: its restart is reported")

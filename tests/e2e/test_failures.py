@@ -60,7 +60,7 @@ def test_exit_codes_under_every_policy(kube: Kube, own_operator: OperatorProcess
             assert failed["reason"] == "ReplicaFailed", puppet.name
             assert f"exit code {code}" in failed["message"]
             assert (puppet.job() or {})["status"]["failedReplica"] == "worker/0"
-            assert puppet.runs("worker-0") == 1, "what failed for good never runs again"
+            assert puppet.runs("worker-0") == 1, "a final failure is never run again"
         else:
             wait_for(has_run(puppet, "worker-0", 2), f"{puppet.name}: it is started again")
             wait_for(counts(puppet, "failures", 1), f"{puppet.name}: it is counted")

@@ -89,9 +89,11 @@ class Line:
     def worst_order(self) -> None:
         """Release half of one job first, then the other half of the other job, then the rest."""
         self.let_go("one", "ps")
-        wait_for(lambda: self.placed("one") == 2 or self.refused("one", "ps"), "the first pods were looked at")
+        wait_for(lambda: self.placed("one") == 2 or self.refused("one", "ps"), "the scheduler has tried the first pods")
         self.let_go("two", "worker")
-        wait_for(lambda: self.placed("two") == 2 or self.refused("two", "worker"), "the next pods were looked at")
+        wait_for(
+            lambda: self.placed("two") == 2 or self.refused("two", "worker"), "the scheduler has tried the next pods"
+        )
         self.let_go("one")
         self.let_go("two")
 
@@ -136,7 +138,7 @@ def _without_gangs(line: Line) -> None:
     assert kube.list("PodGroup", namespace) == []
     for name in ("one", "two"):
         kube.delete("PSTrainingJob", namespace, name)
-    wait_for(lambda: not kube.list("Pod", namespace), "they are gone", 60)
+    wait_for(lambda: not kube.list("Pod", namespace), "they are deleted", 60)
 
 
 def test_gangs_run_in_turn_where_single_pods_deadlock(
@@ -156,7 +158,7 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     wait_for(lambda: line.runs("one") or line.runs("two"), "one of them runs", 90)
     winner, loser = ("one", "two") if line.runs("one") else ("two", "one")
     assert (line.placed(winner), line.placed(loser)) == (PLACES, 0)
-    wait_for(line.reports(loser, "WaitingForGang"), "the other reports what it waits for", GRACE)
+    wait_for(line.reports(loser, "WaitingForGang"), "the other job reports the cause of its wait", GRACE)
     assert line.placed(loser) == 0
     assert "The gang of 4 pods waits" in line.condition(loser, "Running")["message"]
 
@@ -173,7 +175,7 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     kube.delete("PSTrainingJob", namespace, winner)
     wait_for(lambda: line.runs(loser), "the other runs", PUT_ASIDE)
     assert line.placed(loser) == PLACES
-    wait_for(lambda: line.gang(winner) == 0, "its group is gone with it", 60)
+    wait_for(lambda: line.gang(winner) == 0, "its group is deleted with it", 60)
 
     # The group has the size of the job, and is deleted with it.
     kube.merge("PSTrainingJob", namespace, loser, {"spec": {"worker": {"replicas": 1}}})

@@ -94,7 +94,7 @@ def test_added_workers_come_with_a_slice_and_no_pod_is_changed(queue: Queue, sha
     queue.room_for(10)
     wait_for(lambda: len(job.pods("worker")) == 8, "eight workers")
     assert before.items() <= uids(job).items()
-    wait_for(lambda: len(queue.workloads("elastic")) == 1, "the former slice is gone")
+    wait_for(lambda: len(queue.workloads("elastic")) == 1, "the former slice is deleted")
     queue.kube.merge("PSTrainingJob", queue.namespace, "elastic", {"spec": {"worker": {"replicas": 2}}})
     wait_for(lambda: queue.used() == f"{MILLICORES * 4}m", "the quota of six workers is back", 90)
     assert job.phase() == "Running"

@@ -94,7 +94,7 @@ def test_a_finished_worker_never_runs_again_even_without_the_operator(
         deployment = running.kube.get("Deployment", running.namespace, "job-worker-1")
         return deployment is not None and deployment["spec"]["replicas"] == 0
 
-    wait_for(retired, "the worker's Deployment goes to 0")
+    wait_for(retired, "the worker's Deployment is scaled to 0")
     assert running.runs("worker-1") == 1
     running.exit("chief-0", 0)
     status = running.wait_phase("Succeeded")["status"]
@@ -116,7 +116,7 @@ def test_the_budget_ends_the_job_with_its_reason(
     failed = job_condition(job, "Failed")
     assert failed["reason"] == "BackoffLimitExceeded"
     assert "chief 0 failed 2 times" in failed["message"]
-    wait_for(lambda: not puppet.pods("ps") and not puppet.pods("worker"), "what ran is freed")
+    wait_for(lambda: not puppet.pods("ps") and not puppet.pods("worker"), "the servers and workers are freed")
 
 
 def _has_run(puppet: Puppet, task: str, times: int) -> bool:
@@ -209,7 +209,7 @@ def test_the_writes_of_a_whole_life(
         puppet.exit("chief-0", 0)
         puppet.wait_phase("Succeeded")
         wait_for(lambda: len(puppet.pods()) == 1, "all but the chief's pod is freed")
-        wait_for(lambda: not kube.list("NetworkPolicy", namespace), "what closed the pods is freed after them")
+        wait_for(lambda: not kube.list("NetworkPolicy", namespace), "the NetworkPolicies are deleted after the pods")
         operator.stop()
     with capsys.disabled():
         print("\n" + "\n".join(f"{n:3} {m:6} {p}" for n, (m, p) in enumerate(proxy.writes, 1)))

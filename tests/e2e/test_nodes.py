@@ -115,7 +115,7 @@ def test_chief_and_parameter_server_are_lost_together(
     wait_for((puppet.orders / f"{old_chief}.done").exists, "it has ended")
     faults.restore(HOME)
     wait_for(lambda: ready(kube, HOME)["status"] == "True", f"{HOME} is back", 120)
-    wait_for(lambda: not terminating(kube, namespace), "what was lost is gone", 90)
+    wait_for(lambda: not terminating(kube, namespace), "the lost pods are deleted", 90)
     assert puppet.phase() == "Running", "an old term's success counts no more"
     assert puppet.runs("chief-0") == 2
     puppet.exit("chief-0", 0)
@@ -261,7 +261,7 @@ def test_two_halves_heal_with_one_term_and_one_primary(
 
     faults.restore(island)
     wait_for(lambda: ready(kube, island)["status"] == "True", f"{island} is back", 120)
-    wait_for(lambda: not terminating(kube, namespace), "what was lost is gone", 90)
+    wait_for(lambda: not terminating(kube, namespace), "the lost pods are deleted", 90)
     wait_whole(puppet)
     assert primaries() == after
     assert [p["metadata"]["name"] for p in puppet.pods("chief")] == [made["metadata"]["name"]]

@@ -221,9 +221,9 @@ def test_another_version_of_the_operator_restarts_and_writes_nothing(
         wait_for(lambda: proxy.writes, "the end of a worker is written")
         successor.stop()
         early = [w for w in proxy.writes if "worker-1" not in w[1] and "/status" not in w[1] and "/events" not in w[1]]
-        assert early == [], "only what the worker's end asks for was written"
+        assert early == [], "only the worker's end caused writes"
     after = _restarts(puppet)
-    assert len(after) >= 3, "only the worker that ended may be gone"
+    assert len(after) >= 3, "only the finished worker may be deleted"
     assert after.items() <= before.items(), "no pod was replaced, no container restarted"
 
 

@@ -120,6 +120,6 @@ def test_only_workers_enter_nodes_with_gpus(kube: Kube, own_operator: OperatorPr
         status = (kube.get(names.KIND, namespace, name) or {}).get("status") or {}
         return next((c for c in status.get("conditions", ()) if c["type"] == "GPUSettingsInherited"), None)
 
-    reported = wait_for(lambda: condition("stays"), "it says what is inherited")
+    reported = wait_for(lambda: condition("stays"), "it reports the inherited settings")
     assert "spec.ps.template is not set" in reported["message"]
     assert condition("away") is None

@@ -155,7 +155,7 @@ def test_workers_are_scaled_both_ways_beside_unchanged_tasks(started: Any, capsy
 def test_suspend_stops_the_leader_while_the_others_still_run(started: Any, chief: bool) -> None:
     puppet = started(**({} if chief else {"chief": {"enabled": False}}))
     edit(puppet, {"runPolicy": {"suspend": True}})
-    wait_for(lambda: job_condition(puppet.job(), "Suspended")["reason"] == "Stopping", "it says that it stops")
+    wait_for(lambda: job_condition(puppet.job(), "Suspended")["reason"] == "Stopping", "it reports the stop")
     puppet.wait_phase("Suspended")
     check_freed(puppet.kube, puppet.namespace)
     leader, rest = ("chief-0", ["worker-0", "worker-1", "ps-0"]) if chief else ("worker-0", ["worker-1", "ps-0"])
@@ -232,7 +232,7 @@ def test_another_number_of_parameter_servers_keeps_the_pods(
     edit(puppet, {"ps": {"replicas": 1}})
     wait_for(lambda: len(puppet.pods("ps")) == 1, "one is left", 120)
     puppet.wait_phase("Running")
-    wait_for(lambda: puppet.kube.get("Service", puppet.namespace, "job-ps-1") is None, "no Service too many")
+    wait_for(lambda: puppet.kube.get("Service", puppet.namespace, "job-ps-1") is None, "the surplus Service is deleted")
     assert containers(puppet, "ps", "worker") == before, "pods and containers stay"
 
 

@@ -70,7 +70,7 @@ def test_digits(
     _reported_its_end(example, result)
     _kept_its_history(target, example, result, tmp_path / "digits")
     if training is IN_STEP:
-        assert result["step"] == steps, "every update counts, and none is made beyond"
+        assert result["step"] == steps, "every update counts, and there is no additional one"
 
 
 def _reported_its_end(example: Example, result: Object) -> None:
@@ -153,11 +153,11 @@ def test_digits_trains_in_hybrid_mode_through_the_loss_of_a_worker(kube: Kube, n
     struck = time.time()
     faults.kill_process(f"{namespace}/{example.pod('worker', 1)}", "examples.digits")
 
-    def told(index: int) -> list[dict[str, Any]]:
+    def steps_since(index: int) -> list[dict[str, Any]]:
         return [e for e in example.events("worker", index) if e.get("event") == "worker" and e["time"] > struck + 1]
 
-    wait_for(lambda: told(1) and told(0), "worker 1 is back", 90)
-    _steps_without_the_other(example, struck, told(1)[0])
+    wait_for(lambda: steps_since(1) and steps_since(0), "worker 1 is back", 90)
+    _steps_without_the_other(example, struck, steps_since(1)[0])
     _assert_tasks_export_metrics(example)
 
 
@@ -254,7 +254,7 @@ def test_digits_trains_through_repeated_losses(kube: Kube, namespace: str, share
     assert example.failures("chief") == 0, "nothing of this was the chief's own failure"
     assert job["status"]["term"] == 2
     started_over = [e for e in example.events("chief", term=2) if e.get("event") == "initialized"]
-    assert not started_over, "the next chief took over what was there"
+    assert not started_over, "the next chief resumed from the servers' state"
 
 
 def _lose_a_worker(example: Example) -> None:

@@ -48,7 +48,7 @@ class Watcher:
         for action in made.actions:
             if isinstance(action, Delete) and action.grace_seconds == 0:
                 lost = pods[action.uid]
-                assert lost.deleting, "force ends what is ending, and nothing else"
+                assert lost.deleting, "only terminating pods are deleted by force"
                 assert world.nodes is not None
                 assert world.nodes[lost.node] == "Unknown", "of a node that answers nothing is taken"
                 assert lost.role != names.PS or not held or allowed, "a volume is mounted by one node at a time"

@@ -373,8 +373,8 @@ def _compare(cluster: Cluster) -> None:
     for history in histories:
         for step, made in enumerate(history):
             first = cluster.compared.setdefault((cluster.restores, step), made)
-            assert first == made, f"step {step + 1} was made of {set(first)} and of {set(made)}"
-            assert made, "no step is made of nothing"
+            assert first == made, f"step {step + 1} contains {set(first)} and {set(made)}"
+            assert made, "no step is empty"
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -171,7 +171,7 @@ def test_all_servers_apply_every_step_from_the_same_gradients(seed: int, backups
     histories = [server.history for server in cluster.servers]
     assert histories[0] == histories[1] == histories[2], f"seed {seed}"
     assert len(histories[0]) == 5
-    assert all(histories[0]), "no step is made of nothing"
+    assert all(histories[0]), "no step is empty"
     if not deaths:
         assert all(made.bit_count() >= WORKERS - backups for made in histories[0][:1])
 

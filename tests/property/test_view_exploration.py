@@ -59,7 +59,7 @@ def test_no_interleaving_loses_an_acknowledged_step(faults: Faults, epochs: int)
     found = explore(scope(), scope().start(faults), epochs=epochs, limit=LIMIT)
     print(faults, found)
     assert found.complete
-    assert found.acknowledging, "steps were made meanwhile"
+    assert found.acknowledging, "steps were applied meanwhile"
 
 
 @pytest.mark.parametrize(("faults", "epochs", "chunk_count"), [*LEARNING, *(LEARNING_WIDER if THOROUGH else [])])

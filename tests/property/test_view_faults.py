@@ -31,7 +31,7 @@ def explored(scope: Scope, world: World, epochs: int = 2) -> Explored:
     found = explore(scope, world, epochs=epochs, limit=LARGE)
     print(world.faults, found)
     assert found.complete or (THOROUGH and found.states == LARGE)
-    assert found.acknowledging, "steps were made meanwhile"
+    assert found.acknowledging, "steps were applied meanwhile"
     return found
 
 

@@ -44,7 +44,7 @@ def test_no_acknowledged_step_is_lost_and_training_resumes_in_the_end() -> None:
         found, world = history(seed)
         acknowledged += len(world.acknowledged)
         assert _makes_progress(found, world), f"seed {seed}"
-    assert acknowledged > WALKS, "steps were made meanwhile"
+    assert acknowledged > WALKS, "steps were applied meanwhile"
 
 
 def test_without_majorities_an_acknowledged_step_is_lost() -> None:

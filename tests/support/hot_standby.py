@@ -72,8 +72,8 @@ class HotStandbyJob:
 
         def is_prepared() -> bool:
             lines = [[e["event"] for e in self.example.events("worker", index)] for index in (0, 1)]
-            told = [[name for name in own if name in ("failover_ready", "resumed")] for own in lines]
-            return [own[-1:] for own in told] == 2 * [["failover_ready"]]
+            relevant = [[name for name in own if name in ("failover_ready", "resumed")] for own in lines]
+            return [own[-1:] for own in relevant] == 2 * [["failover_ready"]]
 
         wait_for(is_prepared, "both workers are prepared again", 300, every=0.5)
 

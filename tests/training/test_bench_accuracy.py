@@ -30,7 +30,7 @@ def test_a_run_is_reproducible_and_depends_on_its_seed(client: Any) -> None:
     assert 50 < lossy < 98
     again, other = plain.run(0, 0), plain.run(0, 1)
     assert abs(again - first) < 0.3, "nothing is left of the run before but the order in which two workers' sums meet"
-    assert abs(coded.run(0, 0) - lossy) < 0.6, "nor of what its workers owed"
+    assert abs(coded.run(0, 0) - lossy) < 0.6, "nor of its workers' residuals"
     assert other != first
     ring = Course(client, task, VARIANTS["Hybrid"], "smoke.ring")
     assert abs(ring.run(0, 0) - first) < 0.3, "the same sums, by another way"

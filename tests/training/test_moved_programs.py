@@ -59,7 +59,7 @@ def test_one_worker_ends_where_fit_ends(name: str, expected: float | None, tmp_p
     for weight, value in zip(trained(name, tmp_path, training={"mode": "Sync"}), wanted, strict=True):
         np.testing.assert_allclose(weight, value, rtol=0, atol=1e-5)
     if expected is not None:
-        assert wanted[0].item() == pytest.approx(expected, abs=1e-3), "what fit comes to"
+        assert wanted[0].item() == pytest.approx(expected, abs=1e-3), "the result of fit"
 
 
 @in_all("tests/training/test_runtime_state.py::test_statistics_of_stale_workers_are_those_of_one_process")

@@ -109,8 +109,8 @@ def test_a_layer_that_only_training_builds_is_rejected(client: Any) -> None:
     def call(self: Any, x: Any, training: bool = False) -> Any:
         return self.first(x) + self.second(x) if training else self.first(x)
 
-    told = refusal(subclassed(two_layers, call))
-    assert re.search(r"kernel was created by the first training step.*training=True", told)
+    message = refusal(subclassed(two_layers, call))
+    assert re.search(r"kernel was created by the first training step.*training=True", message)
 
 
 def test_settings_without_effect_are_rejected() -> None:

@@ -179,7 +179,7 @@ def test_a_chief_that_dies_while_it_saves_leaves_nothing_behind(client: Any) -> 
         list(blocks)
     with pytest.raises(FencedError, match="another term"), rig.control.copied(fence=1, wait=wait):
         pass
-    assert not any(kept(rig)), "a former chief makes no copy either"
+    assert not any(kept(rig)), "a former chief creates no copy either"
 
 
 @in_all(

@@ -62,7 +62,7 @@ def test_no_worker_waits_for_the_end_of_an_iterator(make: Callable[[Tuned], Call
     draw = make(tuned)
     assert [draw(), draw(), draw()] == [0, 1, 2]
     assert tuned.ending.wait(10), "the first one is given free"
-    assert not tuned.ended.is_set(), "training has gone on before it was"
+    assert not tuned.ended.is_set(), "training has continued before it was"
     tuned.may_end.set()
     assert tuned.ended.wait(10)
 

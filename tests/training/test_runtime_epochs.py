@@ -68,7 +68,7 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
     begin, ends = fit_program.notes(folder, "train_begin")[0], fit_program.notes(folder, "epoch_end")
     assert (begin["epochs"], begin["steps"]) == (6, 30)
     weights, logs = [line["weights"] for line in ends], [line["logs"] for line in ends]
-    assert len({*weights[:3]}) == 3, "each looks at a snapshot of its own"
+    assert len({*weights[:3]}) == 3, "each sees its own snapshot"
     assert [line["value"] for line in rates] == [0.0]
     assert weights[4] == weights[5], "it does not move without a learning rate"
     assert logs[2]["loss"] < 0.8 * logs[0]["loss"]
@@ -102,7 +102,7 @@ def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest
         rows = list(csv.DictReader(file))
     assert [int(row["epoch"]) for row in rows] == ends
     assert all(float(row["val_loss"]) > 0 and float(row["loss"]) > 0 for row in rows)
-    assert all(0 < float(row["accuracy"]) <= 1 for row in rows), "metrics of training, too"
+    assert all(0 < float(row["accuracy"]) <= 1 for row in rows), "also the metrics of training"
     import keras
 
     # By its min_delta the first epoch was the best one: its weights are the result, also for a later chief.
@@ -137,7 +137,7 @@ def test_a_chief_killed_after_an_early_stop_does_not_train_further(
         assert finished(run) == 0, transcript(run)
         assert chief.term == 2
         ended = chief.events("ended_early")[0]["step"]
-        assert ended <= chief.events("result")[-1]["step"] < 50 * 50 / 2, "what was under way, and no epochs more"
+        assert ended <= chief.events("result")[-1]["step"] < 50 * 50 / 2, "only updates in flight, and no further epoch"
     assert {line["term"] for line in fit_program.notes(folder)} == {1}
 
 
@@ -176,7 +176,7 @@ def test_finished_epochs_are_not_repeated_and_further_epochs_continue(
     assert run_again(2) == (step, epochs)
     assert run_again(4)[1] == [0, 1, 2, 3]
     weights = [line["weights"] for line in fit_program.notes(folder, "epoch_end")]
-    assert len(set(weights)) == 4, "it resumes from what the first run has learned"
+    assert len(set(weights)) == 4, "it resumes from the first run's state"
 
 
 @in_soak

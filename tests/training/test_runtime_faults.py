@@ -78,8 +78,10 @@ def finished(run: LocalJob, seconds: float = 200) -> int:
 def transcript(run: LocalJob) -> str:
     lines = []
     for process in run.processes.values():
-        told = [line for line in process.lines if line.startswith("{") or "rror" in line or line.startswith("step ")]
-        lines += [f"[{process.task.label}] {line}" for line in told[-15:]]
+        relevant = [
+            line for line in process.lines if line.startswith("{") or "rror" in line or line.startswith("step ")
+        ]
+        lines += [f"[{process.task.label}] {line}" for line in relevant[-15:]]
     return "\n".join(lines)
 
 
@@ -122,7 +124,7 @@ def test_the_next_chief_continues_with_the_servers_state(small: LocalJob) -> Non
     until(small, lambda: chief.events("checkpoint"), "a checkpoint")
     term, restores, refusals = chief.term, len(chief.events("restored")), len(worker.events("refused"))
     small.kill("chief")
-    until(small, lambda: worker.events("refused")[refusals:], "the next chief, who shuts out the former session")
+    until(small, lambda: worker.events("refused")[refusals:], "the next chief, which fences the former session")
     (refused,) = worker.events("refused")[refusals:]
     until(small, checkpoint_since(chief, refused["time"]), "its checkpoint")
     assert chief.term == term + 1

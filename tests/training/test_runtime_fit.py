@@ -211,7 +211,7 @@ def test_class_weights_with_sample_weights_are_rejected(client: Any) -> None:
     rig.start()
     with pytest.raises(Exception, match="class_weight: You cannot") as found:
         rig.train([(*batches(1)[0], np.ones(16, np.float32))])
-    assert str(final_error(found.value)).startswith("class_weight: "), "TensorFlow wraps what tracing raises"
+    assert str(final_error(found.value)).startswith("class_weight: "), "TensorFlow wraps errors of tracing"
 
 
 def test_without_metrics_nothing_is_emitted(client: Any) -> None:

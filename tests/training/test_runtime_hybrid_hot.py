@@ -78,8 +78,8 @@ def test_killed_servers_cost_no_step_of_tables_or_dense_parameters(
             until(run, lambda: whole(run), "all members in sync again", LONG)
             at = step(run)
             until(run, lambda: step(run) > at, "more steps")  # noqa: B023
-        assert transfers(run, "whole"), "who comes back gets the state"
-        assert run.processes["chief"].events("checkpoint"), "what is saved on the way disturbs nothing"
+        assert transfers(run, "whole"), "a returning member receives the state"
+        assert run.processes["chief"].events("checkpoint"), "checkpoints in between disturb nothing"
         assert run.processes["worker-0"].events("devices")[0]["compute"] == ["CPU:1"]
 
 

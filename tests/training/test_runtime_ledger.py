@@ -72,7 +72,7 @@ def test_the_data_position_advances_only_with_the_update(client: Any, mode: str)
     assert rig.control.data_left() == (3, 0)
 
     rig.start(saved)
-    assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0), "a checkpoint has the place in the data, too"
+    assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0), "a checkpoint also has the place in the data"
 
 
 def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> None:
@@ -124,7 +124,7 @@ def test_trained_or_reassigned_batches_are_rejected(client: Any, mode: str) -> N
     for void in (SplitPosition(0, 1, finished=False), SplitPosition(1, 1, finished=False)):
         reply = rig.workers[0].step([two], void)
         assert (reply.session_valid, reply.applied, reply.done) == (False, False, False)
-        assert rig.store.read()[0].step == 1, "counted by the server that knows who trains what"
+        assert rig.store.read()[0].step == 1, "counted by the server with the ledger"
     assert rig.workers[0].step([two], SplitPosition(0, 2, finished=True)).applied
     assert rig.store.read()[0].step == 2
 

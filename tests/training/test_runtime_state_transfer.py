@@ -147,10 +147,10 @@ def test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal(
     assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]]
     found.train()
     found.establish(readmit=True)
-    assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]], "who learns does not count"
+    assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]], "a learner does not count"
     assert [process.task for process in found.view.learners] == ["ps-0"]
     times = learn_all(found)
-    assert times > 1, "steps were made between chunks"
+    assert times > 1, "steps were applied between chunks"
     found.establish(readmit=True)
     assert tasks_of(found.view) == [["ps-0", "ps-2"], ["ps-1", "ps-3"]]
     assert not found.view.learners
@@ -204,7 +204,7 @@ def test_a_lost_learner_costs_no_step_and_its_successor_restarts_the_transfer(
     found.train()
     found.lose(0, 0)
     found.establish()
-    assert [process.task for process in found.view.learners] == ["ps-3"], "who is there continues"
+    assert [process.task for process in found.view.learners] == ["ps-3"], "the present learner continues"
     assert found.chunk_counts() == [0]
     found.train()
     found.establish(readmit=True)
@@ -285,7 +285,7 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
                 found.establish()
                 found.train()
             assert fetches
-            assert not any(fetches), "the worker has what the servers have"
+            assert not any(fetches), "the worker has the servers' parameters"
         found.lose(0, 0)
         found.establish()
         assert tasks_of(found.view) == [["ps-2"], ["ps-1", "ps-3"]]

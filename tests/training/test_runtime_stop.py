@@ -93,7 +93,7 @@ def test_the_next_chief_lets_the_workers_continue_with_the_servers_state(tmp_pat
         until(run, lambda: steps_of(run, "worker-0") > 20, "steps")
         stop(run, "chief")
         stopped = chief.events("stopped")[0]["step"]
-        until(run, lambda: worker.events("refused"), "the next chief, who shuts out the former session")
+        until(run, lambda: worker.events("refused"), "the next chief, which fences the former session")
         until(run, lambda: steps_of(run, "worker-0") > stopped, "training that continues")
         assert chief.term == 2
         assert len(chief.events("initialized")) == 1
@@ -109,7 +109,7 @@ def test_a_stopped_chief_with_a_full_disk_reports_it_and_its_successor_continues
             (reported,) = chief.events("not_saved")
             assert "No space left" in reported["reason"]
             assert reported["newest"] is None
-            assert not chief.events("stopped"), "nothing is said to be saved"
+            assert not chief.events("stopped"), "no save is reported"
         until(run, lambda: steps_of(run, "worker-0") > reported["step"], "training that continues")
         assert chief.term == 2
         assert not chief.events("restored"), "the servers have kept the state: nothing is set back"

@@ -35,10 +35,10 @@ def test_workers_continue_synchronously_without_a_chief(tmp_path: Path) -> None:
         assert finished(run) == 0, transcript(run)
         assert chief.term == 2
         (refused,) = run.processes["worker-0"].events("refused")
-        assert refused["step"] > before + 20, "steps were made until the next chief came"
+        assert refused["step"] > before + 20, "steps were applied until the next chief started"
         gaps = [event["gap_seconds"] for event in run.processes["worker-0"].events("worker")]
         assert max(gaps) <= 1.0, transcript(run)
-        assert len(chief.events("initialized")) == 1, "the next chief takes over what is there"
+        assert len(chief.events("initialized")) == 1, "the next chief resumes from the servers' state"
         assert chief.events("result")[0]["step"] == 2000
 
 

@@ -59,7 +59,7 @@ def test_a_terminal_gets_colours_and_no_other_escape_codes(text: str, shown: str
 
 def test_status_and_events_are_clean() -> None:
     assert is_clean(last_line(f"Traceback\n{EVIL}"))
-    assert "hidden" in last_line(EVIL), "a reader still sees what was there"
+    assert "hidden" in last_line(EVIL), "a reader still sees the hidden text"
     assert is_clean(one_line(EVIL))
 
 

@@ -250,7 +250,7 @@ def test_samples_are_taken_on_request_and_at_most_once_per_interval(cluster: Das
     rig.look(sampling.EVERY)
     refusals = cluster.refusals
     assert "pods/proxy" in rig.look(sampling.EVERY)["denied"]
-    assert cluster.refusals == refusals > 0, "what was denied is asked for again after a minute"
+    assert cluster.refusals == refusals > 0, "denied reads are repeated after a minute"
     cluster.denied = set()
     rig.look(sampling.DENIED)
     assert len(cluster.scrapes) == 8

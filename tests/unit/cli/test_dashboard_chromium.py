@@ -162,7 +162,7 @@ def test_missing_rights_and_a_finished_job(tab: Tab, served: DashboardServer, cl
     tab.eval(COUNTED)
     tab.until("['jobs', 'job', 'curves'].every((what) => asked.includes(what))")
     tab.until("document.querySelector('#connection').innerText.includes('no longer responds')")
-    assert rows(tab, "jobs"), "what was shown stays"
+    assert rows(tab, "jobs"), "the shown rows stay"
     assert rows(tab, "conditions")
     tab.eval("location.hash = '#%'")
     tab.until("document.querySelector('#job').hidden")

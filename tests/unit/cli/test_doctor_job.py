@@ -196,7 +196,7 @@ def test_stalled_training(steps: dict[str, float | None]) -> None:
     stalled.stall = "No step since step 5"
     stalled.settle()
     assert examined(Read(stalled))["mostLikely"]["cause"] == "NoStep"
-    assert ("warn", "no steps") not in found(Read(stalled)), "it is said once"
+    assert ("warn", "no steps") not in found(Read(stalled)), "it is reported once"
 
 
 def test_a_pod_without_a_message_is_explained_by_its_events() -> None:

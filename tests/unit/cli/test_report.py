@@ -221,7 +221,7 @@ def test_variables_and_arguments() -> None:
     applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}
     assert Redactor().redacted({"managedFields": [], "annotations": applied}) == {"annotations": {"a": "b"}}
     reference = {"name": "DB_PASSWORD", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}
-    assert Redactor().redacted(reference) == reference, "says which Secret, not what is in it"
+    assert Redactor().redacted(reference) == reference, "names the Secret, without its content"
     learned = Redactor()
     learned.learn([{"name": "TOKEN", "value": "100000"}, {"name": "SECRET", "value": "abc"}])
-    assert learned.text("step 100000 of abc") == "step 100000 of abc", "numbers and short words are elsewhere, too"
+    assert learned.text("step 100000 of abc") == "step 100000 of abc", "numbers and short words also occur elsewhere"

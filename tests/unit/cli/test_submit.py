@@ -58,7 +58,7 @@ def test_server_managed_fields_are_not_sent() -> None:
     before = copy.deepcopy(body)
     assert sent(body)["metadata"] == {"name": "digits", "namespace": "default", "labels": {"a": "b"}}
     assert "status" not in sent(body)
-    assert body == before, "what was read stays as it is"
+    assert body == before, "the read manifest is unchanged"
 
 
 def test_a_job_with_a_generated_name() -> None:

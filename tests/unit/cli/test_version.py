@@ -65,4 +65,4 @@ def test_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(done.output)["client"] == own
     away = CliRunner().invoke(app, ["version", "-o", "json"])
     assert isinstance(away.exception, RequestError)
-    assert json.loads(away.output)["client"] == own, "what is known is printed"
+    assert json.loads(away.output)["client"] == own, "the known versions are printed"

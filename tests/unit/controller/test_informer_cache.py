@@ -217,7 +217,7 @@ def test_only_the_cluster_map_of_config_maps_is_kept() -> None:
     ours = child(names.cluster_config_map("digits"), a="x")
     assert transform(ours)["data"] == {"a": "x"}
     assert "data" not in transform(child("flood", a="x" * 1000))
-    assert "data" not in transform(ours | {"immutable": True}), "it cannot differ from what was created"
+    assert "data" not in transform(ours | {"immutable": True}), "it cannot differ from the created one"
     assert "binaryData" not in transform(ours | {"binaryData": {"b": "eA=="}})
 
 

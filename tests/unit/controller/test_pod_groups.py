@@ -110,7 +110,7 @@ async def test_a_deleted_group_is_recreated_while_a_pod_waits() -> None:
     bench.pod("digits-ps-0")
     bench.kube.remove(*PLACE)
     await bench.settle()
-    assert PLACE not in bench.kube.objects, "it was looked at a moment ago"
+    assert PLACE not in bench.kube.objects, "it was read a moment ago"
     bench.seconds += REREAD_SECONDS
     await bench.settle()
     assert bench.kube.objects[PLACE]["spec"]["minMember"] == 4

@@ -275,7 +275,7 @@ async def test_a_recreated_job_gets_its_own_children(bench: Bench) -> None:
     assert bench.stored()["status"]["phase"] == "Pending", "the old children still hold the names"
     assert bench.errors("NameTaken") == 0
     bench.kube.collect_garbage()
-    assert bench.kube.deliver(bench.cache) == {KEY}, "their end is a reason to look again"
+    assert bench.kube.deliver(bench.cache) == {KEY}, "their deletion causes another pass"
     await bench.settle()
     assert bench.stored()["status"]["phase"] == "Running"
     uid = bench.stored()["metadata"]["uid"]

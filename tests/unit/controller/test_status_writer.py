@@ -117,12 +117,12 @@ async def test_a_rejected_status_is_stored_without_its_new_records(
     await bench.fail_all()
     bench.kube.answer = (code, message)
     assert await bench.settle() == RETRY_SECONDS
-    told = bench.condition("StatusIncomplete")
-    assert (told["status"], told["reason"]) == ("True", reason)
-    assert message in told["message"]
+    condition = bench.condition("StatusIncomplete")
+    assert (condition["status"], condition["reason"]) == ("True", reason)
+    assert message in condition["message"]
     assert bench.status["replicaRecords"] == []
     assert bench.status["worker"]["lastFailure"]["exitCode"] == 1
-    assert bench.events("StatusIncomplete") == [told["message"]]
+    assert bench.events("StatusIncomplete") == [condition["message"]]
 
 
 async def test_a_rejected_status_is_not_sent_in_every_pass(bench: Bench) -> None:
@@ -145,8 +145,8 @@ async def test_the_whole_status_is_stored_once_the_api_server_accepts_it(bench: 
     bench.seconds = RETRY_SECONDS
     await bench.settle()
     assert len(bench.status["replicaRecords"]) == WORKERS
-    told = bench.condition("StatusIncomplete")
-    assert (told["status"], told["reason"]) == ("False", "StatusAccepted")
+    condition = bench.condition("StatusIncomplete")
+    assert (condition["status"], condition["reason"]) == ("False", "StatusAccepted")
 
 
 async def test_an_event_reports_that_even_the_reduced_status_is_rejected(bench: Bench) -> None:

@@ -39,7 +39,7 @@ def test_a_report_causes_a_pass_and_is_forgotten_when_it_is_old() -> None:
     bench.seconds = STALE_SECONDS
     assert bench.board.of(KEY, "u") == {}
     bench.board.note(("default", "other"), "v", report())
-    assert len(bench.board._reports) == 1, "what is old takes no memory"
+    assert len(bench.board._reports) == 1, "old reports take no memory"
 
 
 def test_the_time_of_a_kill_is_stable() -> None:

@@ -126,7 +126,7 @@ async def test_a_namespace_forbidden_later_is_skipped_until_permitted(
         cluster.pods["b"] = []
         cluster.forbids = False
         await cluster.until(lambda: cluster.synced.count("b") == 2)
-        assert ("DELETED", "pod-b") in cluster.received, "what went while nothing was seen"
+        assert ("DELETED", "pod-b") in cluster.received, "deleted while the watch was down"
 
 
 async def test_an_operator_that_is_forbidden_everywhere_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:

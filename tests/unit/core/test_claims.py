@@ -107,7 +107,7 @@ def test_fewer_servers(when: str, left: set[str], suspended: bool) -> None:
     world.lingering = {"chief"}
     world.edit({"ps": {"replicas": 1}})
     world.settle()
-    assert len(names_of(world)) == 7, "nothing goes before the chief has saved its state"
+    assert len(names_of(world)) == 7, "nothing is deleted before the chief has saved its state"
     world.gone("chief")
     world.edit({"runPolicy": {"suspend": False}})
     world.settle()

@@ -223,7 +223,7 @@ def test_the_failed_replica_is_deleted_after_its_retention() -> None:
         assert (found.until, deleted(found)) == ((NOW + timedelta(seconds=60), []) if kept else (None, ["worker-1"]))
     stays = spec | {"chief": {"cleanPodPolicy": {"onFailure": "None"}}}
     found = step(FAILED, attempt("chief", 1), now=NOW + timedelta(seconds=60), spec=stays, failedReplica="worker/1")
-    assert found.until is None, "what else is kept has no time"
+    assert found.until is None, "the other kept objects have no deadline"
 
 
 def test_without_a_failed_replica_there_is_no_deadline() -> None:

@@ -103,7 +103,7 @@ def test_records_of_pods_that_stay(
     found = counted(seen, failed("worker", 1, created=NOW + 10 * SECOND), **RESUMING, replicaRecords=records)
     own = [(r.failures, r.restarts, r.ended, r.pod_created) for r in found.records if r.index == 0]
     assert own == ([] if expected is None else [expected])
-    assert [r.failures for r in found.records if r.index == 1] == [1], "the other pods are counted, too"
+    assert [r.failures for r in found.records if r.index == 1] == [1], "the other pods are counted as well"
 
 
 def test_a_job_that_has_not_started_counts_nothing() -> None:

@@ -101,7 +101,7 @@ def test_a_failed_chief_is_followed_by_the_next_term_at_once() -> None:
     made = world.reconcile()
     assert [a.name for a in made.actions] == ["digits", "digits-chief-2", "digits-ps-0"], "and the PS is notified"
     world.settle()
-    assert world.names_of("Job") == ["digits-chief-2"], "the older attempt goes once it is on record"
+    assert world.names_of("Job") == ["digits-chief-2"], "the older attempt is deleted once it is recorded"
     assert world.job is not None
     status = world.job["status"]
     assert (status["term"], status["restarts"], status["phase"]) == (2, 1, "Running")
@@ -146,7 +146,7 @@ def test_the_budget_of_one_replica_ends_the_job(role: str) -> None:
     kept = {"worker": ("Deployment", "digits-worker-0"), "ps": ("StatefulSet", "digits-ps")}[role]
     with_it = {("ConfigMap", "digits"), ("ConfigMap", "digits-launcher-v1"), ("NetworkPolicy", "digits")}
     assert set(world.children) - {kept} <= with_it
-    assert kept in world.children, "the replica that failed is kept to be looked at"
+    assert kept in world.children, "the failed replica is kept for inspection"
 
 
 def test_failures_are_counted_once() -> None:

@@ -38,7 +38,7 @@ def test_the_job_stops_in_order_and_restarts_with_the_new_values() -> None:
     made = world.plan().actions
     assert [(type(a), a.name) for a in made] == [(Delete, "digits-chief-1")], "the chief first, and no map of two minds"
     world.settle()
-    assert len(cluster(world)["witnesses"]) == 3, "what still runs has the former voters"
+    assert len(cluster(world)["witnesses"]) == 3, "running tasks have the former voters"
     reported = world.condition("Restarting")
     assert (reported["status"], reported["reason"], phase(world)) == ("True", "SpecChanged", "Restarting")
     world.gone("chief")
@@ -48,7 +48,7 @@ def test_the_job_stops_in_order_and_restarts_with_the_new_values() -> None:
     assert cluster(world)["training"]["mode"] == "Async"
     assert world.condition("Restarting")["status"] == "False"
     assert world.job is not None
-    assert world.job["status"]["restarts"] == 0, "what stops as asked has not failed"
+    assert world.job["status"]["restarts"] == 0, "a requested stop is not a failure"
     assert world.names_of("Job") == ["digits-chief-2"]
     assert world.plan().actions == ()
 
@@ -65,7 +65,7 @@ def test_pods_of_an_older_version_are_left_alone() -> None:
         (child["metadata"].get("annotations") or {}).pop(names.ANNOTATION_FIXED, None)
     unseen(world, {"training": {"mode": "Async"}})
     assert not [a for a in world.plan().actions if isinstance(a, Delete)]
-    assert not fixed_fields.differ(typed(job()), "0-abc"), "so are those whose hash was made in another way"
+    assert not fixed_fields.differ(typed(job()), "0-abc"), "so are those with a hash of another format"
 
 
 @pytest.mark.parametrize("path", [*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS])

@@ -340,7 +340,7 @@ def test_a_partition_that_may_continue_is_not_replaced(on_lost: set[str], held: 
         assert (reported["reason"], "may continue training there" in reported["message"]) == ("NodeLost", True)
         assert f"kubectl taint node node-1 {OUT}" in reported["message"]
         for nodes in ([node("node-0")], [node("node-0"), node("node-1", "Unknown", OUT)]):
-            assert "digits-ps-0" in later(world, nodes), "nothing runs on a node that is gone or vouched for"
+            assert "digits-ps-0" in later(world, nodes), "no process runs on a deleted or confirmed node"
 
 
 def test_without_the_right_to_watch_nodes_such_a_pod_is_held() -> None:

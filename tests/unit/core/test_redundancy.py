@@ -345,7 +345,7 @@ def test_an_unschedulable_standby_is_reported_and_the_job_runs() -> None:
     ]
     found["status"]["containerStatuses"] = []
     world.settle()
-    assert "Degraded" not in {c["type"] for c in (world.job or {})["status"]["conditions"]}, "it has just been made"
+    assert "Degraded" not in {c["type"] for c in (world.job or {})["status"]["conditions"]}, "it was created just now"
     due = world.plan().requeue_at
     assert due is not None
     world.now = due

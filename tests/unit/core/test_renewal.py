@@ -49,7 +49,7 @@ def test_servers_are_replaced_one_at_a_time_standbys_first() -> None:
     world.edit({"ps": {"resources": LARGE}})
     replaced = [a for a in world.plan().actions if isinstance(a, Replace)]
     assert [a.name for a in replaced] == ["digits-ps", "digits-standby"]
-    assert not gone(world), "what comes back would be as it was"
+    assert not gone(world), "a returning server would be unchanged"
     world.reconcile()
     assert {n: resources(world.children["StatefulSet", n]) for n in ("digits-ps", "digits-standby")} == {
         "digits-ps": LARGE,

@@ -285,7 +285,9 @@ def test_hot_standbys_that_cannot_be_saved_and_a_former_launcher_get_new_pods_in
     assert len([p for p in world.pods if "-ps-" in p]) == 1, "the servers serve while it saves"
     world.gone("chief")
     made = world.reconcile()
-    assert made.actions[-1].kind in (Kind.STATEFUL_SET, *Kind.pod_groups()), "what says that this is not over goes last"
+    assert made.actions[-1].kind in (Kind.STATEFUL_SET, *Kind.pod_groups()), (
+        "the objects that show an incomplete deletion are deleted last"
+    )
     assert rescaling(world) == ("True", "Resharding")
     world.controllers()
     world.settle()

@@ -115,7 +115,7 @@ def test_an_annotation_from_before_a_restart_of_the_job_does_not_count() -> None
     world.reconcile()
     assert status(world)["jobRestarts"] == 1
     world.reconcile()
-    assert "digits-worker-1" in world.names_of("Deployment"), "what leads goes first"
+    assert "digits-worker-1" in world.names_of("Deployment"), "the leader is deleted first"
     assert status(world)["worker"]["succeeded"] == 0
     world.settle()
     assert phase(world) == "Running"

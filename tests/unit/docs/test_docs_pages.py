@@ -46,7 +46,7 @@ def test_data_is_mounted_by_workers_and_not_by_servers() -> None:
     volume, _ = jobs("users/data-and-volumes.md")
     mounts = {role: {v["name"] for v in template["spec"]["volumes"]} for role, template in volume.items()}
     assert "data" in mounts["worker"]
-    assert "data" in mounts["chief"], "the page says that the chief copies the worker's template"
+    assert "data" in mounts["chief"], "according to the page, the chief copies the worker's template"
     assert "data" not in mounts["ps"]
 
 

@@ -94,7 +94,7 @@ def test_growth_is_measured_over_the_last_half_minute() -> None:
     assert found[0]["growthBytesPerSecond"] == 0
     assert found[-1]["growthBytesPerSecond"] == 940 // 30
     assert history.add("ps", [figures(memory=950)], 35.0)["growthBytesPerSecond"] == 50 // 30
-    assert history.add("ps", [figures(memory=10)], 40.0)["growthBytesPerSecond"] == 0, "what shrinks does not grow"
+    assert history.add("ps", [figures(memory=10)], 40.0)["growthBytesPerSecond"] == 0, "a shrinking usage is no growth"
 
 
 def test_cpu_is_the_95th_percentile_and_a_restarted_container_begins_at_0() -> None:

@@ -124,9 +124,9 @@ def test_remaining_settings_are_reported_by_field() -> None:
     assert chief.startswith("spec.chief.template is not set")
     assert chief_size.startswith("spec.chief.resources is not set")
     own = {"resources": {"requests": {"cpu": 1}}}
-    (told,) = messages(pod(runtimeClassName="gvisor"), ps={"replicas": 1, **own}, chief={"enabled": False})
-    assert told.startswith("spec.ps.template is not set")
-    assert "runtimeClassName gvisor" in told
+    (message,) = messages(pod(runtimeClassName="gvisor"), ps={"replicas": 1, **own}, chief={"enabled": False})
+    assert message.startswith("spec.ps.template is not set")
+    assert "runtimeClassName gvisor" in message
 
 
 def test_roles_with_explicit_settings_or_no_gpu_are_not_reported() -> None:

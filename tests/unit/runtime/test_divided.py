@@ -29,7 +29,7 @@ def test_a_new_number_makes_a_new_dataset(capsys: pytest.CaptureFixture[str]) ->
     data = job.data()
     assert list(data()) == ["1 of 2, 0", "1 of 2, 1", "1 of 2, 2"]
     job.workers = 3
-    assert not data.has_changed(), "it looks every two seconds"
+    assert not data.has_changed(), "it checks every two seconds"
     job.now += LOOK_SECONDS
     assert data.has_changed()
     assert list(data()) == ["1 of 3, 0", "1 of 3, 1", "1 of 3, 2"]

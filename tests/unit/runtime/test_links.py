@@ -38,7 +38,7 @@ def test_both_kinds_of_connections_are_counted_by_server_and_outlive_them() -> N
             seen = links.look()["ps-0"]
             assert seen.sent == pytest.approx(2_000_000, abs=2)
             assert seen.received == 500_001
-        assert links.look()["ps-0"] == seen, "a connection that is gone keeps its count"
+        assert links.look()["ps-0"] == seen, "a closed connection keeps its count"
         with (
             socket.create_connection(first.getsockname()) as mine,
             first.accept()[0] as theirs,

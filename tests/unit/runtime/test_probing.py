@@ -166,7 +166,7 @@ def test_calls_to_a_responsive_server_are_not_cut(
         with watched.watching("call"):
             wait_for(lambda: len(asked) >= 3, "three questions", 10)
             assert asked[:3] == [[], [], []]
-        assert not watched._watched, "what is over is not watched any more"
+        assert not watched._watched, "a finished call is not watched any more"
         connection.shutdown(socket.SHUT_WR)
 
 

@@ -117,7 +117,7 @@ def test_fast_steps_and_a_first_step_are_not_a_stall() -> None:
     stall = StallDetector(clock)
     assert stall.observe(0, (), 4) == ""
     clock.now += 3600.0
-    assert stall.observe(0, (), 4) == "", "no step has been made yet, so none is usual"
+    assert stall.observe(0, (), 4) == "", "without a step, no duration is usual"
     for step in range(1, 100):
         clock.now += 0.001
         stall.observe(step, range(4), 4)

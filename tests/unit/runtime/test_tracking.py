@@ -66,7 +66,9 @@ def test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run(capsys: 
     tracker.close(30)
     assert [point.step for point in run.points] == [1]
     assert run.artifacts is None
-    assert [(told["event"], told["reason"]) for told in events(capsys)] == [("tracker_failed", "ConnectionError: away")]
+    assert [(event["event"], event["reason"]) for event in events(capsys)] == [
+        ("tracker_failed", "ConnectionError: away")
+    ]
 
 
 def test_a_hung_tracker_delays_nothing_and_dropped_points_are_counted(
@@ -85,8 +87,8 @@ def test_a_hung_tracker_delays_nothing_and_dropped_points_are_counted(
         tracker.write(step, {"loss": 1.0})
     tracker.close(0.1)
     assert time.monotonic() - began < 5
-    (told,) = events(capsys)
-    assert (told["event"], told["dropped"]) == ("tracker_incomplete", 7 + 3 + 1)
+    (event,) = events(capsys)
+    assert (event["event"], event["dropped"]) == ("tracker_incomplete", 7 + 3 + 1)
     answer.set()
     tracker._thread.join(30)
 
@@ -97,13 +99,13 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     found = tracker_of(cluster(), {}, {ENV_URI: "http://127.0.0.1:9"})
     assert found is not None
     found._thread.join(30)
-    (told,) = events(capsys)
-    assert told["event"] == "no_tracker"
-    assert "install mlflow-skinny" in told["reason"]
+    (event,) = events(capsys)
+    assert event["event"] == "no_tracker"
+    assert "install mlflow-skinny" in event["reason"]
     for step in range(5):
         found.write(step, {})
     found.close()
-    assert events(capsys) == [], "what it cannot take was reported once"
+    assert events(capsys) == [], "the missing package was reported once"
 
 
 def test_without_the_variable_nothing_is_tracked() -> None:

@@ -247,7 +247,9 @@ def test_a_draining_member_is_excluded_where_others_have_the_state(
     promotable = [Process("p", 1), Process("s", 2)]
     action = next_action(OLD.ballot, voters, observed(OLD.ballot), promotable=promotable)
     if left is None or "view" not in other:
-        assert isinstance(action, Activate if "view" in other else Prepare), "who is leaving is copied from, if need be"
+        assert isinstance(action, Activate if "view" in other else Prepare), (
+            "a draining member is a source if there is no other"
+        )
     if left is None:
         return
     action = next_action(NEW.ballot, voters, observed(NEW.ballot), promotable=promotable)
