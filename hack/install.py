@@ -79,11 +79,11 @@ def install(wanted: str) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     print(f"installing the package with {', '.join(EXTRAS)}; with TensorFlow it takes a minute or two", flush=True)
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
-    run_told([*pip, "--constraint", str(LOCK), "--editable", f".[{','.join(EXTRAS)}]"])
+    run_and_print([*pip, "--constraint", str(LOCK), "--editable", f".[{','.join(EXTRAS)}]"])
     STAMP.write_text(json.dumps({"fingerprint": wanted}) + "\n")
 
 
-def run_told(command: Sequence[str]) -> None:
+def run_and_print(command: Sequence[str]) -> None:
     """Run pip and print its output, without lines on packages that were installed before.
 
     Raises:

@@ -33,7 +33,7 @@ def problems(root: Path) -> Iterator[str]:
         for word in words(page):
             if not is_there(root, word.text):
                 yield f"{where}:{word.line}: {word.text}: there is no such file"
-    for path in lonely(known, root / "docs"):
+    for path in unlinked(known, root / "docs"):
         yield f"{path.relative_to(root)}: no link leads here from docs/README.md"
 
 
@@ -64,7 +64,7 @@ def is_there(root: Path, word: str) -> bool:
     return any(root.glob(path)) if "*" in path else (root / path).exists()
 
 
-def lonely(known: Mapping[Path, Page], folder: Path) -> list[Path]:
+def unlinked(known: Mapping[Path, Page], folder: Path) -> list[Path]:
     """Return the pages of a folder that links from its README do not reach."""
     inside = {path for path in known if path.is_relative_to(folder)}
     start = folder / "README.md"

@@ -93,7 +93,7 @@ async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -
         found = thinned(found, asked.thin, asked.seed) if asked.thin > 1 else found
         say(f"{len(found)} plans, seed {asked.seed}")
 
-        def tell(run: Run, problems: list[str]) -> None:
+        def report(run: Run, problems: list[str]) -> None:
             results.add(run, problems)
             done, bad = sum(results.plans.values()), sum(results.diverged.values())
             if problems:
@@ -101,7 +101,7 @@ async def _campaign(asked: argparse.Namespace, environment: Mapping[str, str]) -
             if done % 20 == 0:
                 say(f"{done} of {len(found)}, {bad} diverge, {time.monotonic() - started:.0f} s")
 
-        await run_all(campaign, found, asked.at_once, tell)
+        await run_all(campaign, found, asked.at_once, report)
     results.seconds = time.monotonic() - started
     bad, took = sum(results.diverged.values()), results.seconds
     if asked.parts is not None:

@@ -326,14 +326,14 @@ async def opened(
 
 
 async def run_all(
-    campaign: Campaign, found: Sequence[Plan], at_once: int, tell: Callable[[Run, list[str]], None]
+    campaign: Campaign, found: Sequence[Plan], at_once: int, report: Callable[[Run, list[str]], None]
 ) -> None:
     """Run a number of plans at a time."""
     waiting = iter(found)
 
     async def work() -> None:
         for plan in waiting:
-            tell(*await campaign.judge(plan))
+            report(*await campaign.judge(plan))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):

@@ -82,11 +82,11 @@ def test_claims_are_retained(kube: Kube, own_operator: OperatorProcess, namespac
     wait_for(lambda: len(claims(kube, namespace)) == 3, "every PS has its claim")
     change(kube, namespace, {"ps": {"replicas": 1}})
 
-    def made_anew() -> bool:
+    def recreated() -> bool:
         found = stateful_set(kube, namespace)
         return bool(found) and found["spec"]["replicas"] == 1  # type: ignore[index]
 
-    wait_for(made_anew, "the StatefulSet is created again")
+    wait_for(recreated, "the StatefulSet is created again")
     kube.delete("PSTrainingJob", namespace, "job")
     wait_for(lambda: stateful_set(kube, namespace) is None, "the job's children go")
     assert len(claims(kube, namespace)) == 3

@@ -173,7 +173,7 @@ def write_jobs(scene: Scene) -> None:
 
 
 @pytest.fixture(scope="module")
-def stands(scene: Scene) -> None:
+def running_jobs(scene: Scene) -> None:
     """Run the first of these jobs, whose workers have lost their first containers."""
     write_jobs(scene)
     (classic,) = (block.text for block in pages()[CLASSIC].blocks if block.language == "yaml")
@@ -196,7 +196,7 @@ def stands(scene: Scene) -> None:
 
 
 @pytest.fixture(scope="module")
-def ends(scene: Scene) -> None:
+def ending_job(scene: Scene) -> None:
     """Run a job that succeeds soon."""
     delete(scene)
     job = stand_in(5)
@@ -231,13 +231,13 @@ def children(scene: Scene) -> list[str]:
     return [kind for kind in kinds if scene.kube.list(kind, scene.namespace, JOB_NAME)]
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.mark.usefixtures("running_jobs")
 @pytest.mark.parametrize("command", READS)
 def test_reads(scene: Scene, command: str) -> None:
     scene.run(command)
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.mark.usefixtures("running_jobs")
 @pytest.mark.parametrize("command", FOLLOWS)
 def test_follows(scene: Scene, command: str) -> None:
     with scene.start(command) as process:
@@ -251,7 +251,7 @@ def test_follows(scene: Scene, command: str) -> None:
     assert len(reported) == 3, "it ended before all tasks had a line"
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.mark.usefixtures("running_jobs")
 @pytest.mark.parametrize("command", SERVES)
 def test_serves(scene: Scene, command: str) -> None:
     of_job = f"namespace={scene.namespace}&name=digits"
@@ -274,14 +274,14 @@ def test_serves(scene: Scene, command: str) -> None:
     assert log["lines"]
 
 
-@pytest.mark.usefixtures("stands")
+@pytest.mark.usefixtures("running_jobs")
 @pytest.mark.parametrize("command", CHANGES)
 def test_changes(scene: Scene, command: str) -> None:
     write_jobs(scene)  # a reading command has written its conversion into one of these files
     scene.run(command)
 
 
-@pytest.mark.usefixtures("ends")
+@pytest.mark.usefixtures("ending_job")
 @pytest.mark.parametrize("command", ENDS)
 def test_ends(scene: Scene, command: str) -> None:
     scene.run(command)

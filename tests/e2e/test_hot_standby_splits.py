@@ -89,7 +89,7 @@ def test_draining_every_node_in_turn(kube: Kube, watched: HotStandbyJob, capsys:
     example, kubectl = watched.example, cluster_command("tool", "kubectl")
     assert_in_sync(watched, "at first")
     for node in (SAFE, HOME):
-        lives, began, term = watched.pod_uids(), time.time(), int(example.job()["status"]["term"])
+        pods_before, began, term = watched.pod_uids(), time.time(), int(example.job()["status"]["term"])
         last = watched.steps()[-1]["step"]
         drain = [kubectl, "--context", kube.target.context, "drain", node, "--timeout=240s", "--delete-emptydir-data"]
         environment = {**os.environ, "KUBECONFIG": kube.target.kubeconfig}
@@ -100,7 +100,9 @@ def test_draining_every_node_in_turn(kube: Kube, watched: HotStandbyJob, capsys:
         took = time.time() - began
         kube.merge("Node", "", node, {"spec": {"unschedulable": None}})
         assert_in_sync(watched, f"after {node}")
-        assert len(set(lives.values()) & set(watched.pod_uids().values())) == 2, "one member of each shard was moved"
+        assert len(set(pods_before.values()) & set(watched.pod_uids().values())) == 2, (
+            "one member of each shard was moved"
+        )
         newest = int(example.job()["status"]["term"])
         chief = example.events("chief", term=newest)
         assert newest == term or not [e for e in chief if e["event"] == "initialized"], "it finds the state"

@@ -110,7 +110,7 @@ def limits(puppet: Puppet) -> set[str]:
     return {file.read_text().strip() if file.exists() else "" for file in files}
 
 
-def lives(puppet: Puppet) -> set[tuple[str, int]]:
+def restarts_by_pod(puppet: Puppet) -> set[tuple[str, int]]:
     """Return the restarts of each pod's container."""
     return {(p["metadata"]["uid"], p["status"]["containerStatuses"][0]["restartCount"]) for p in puppet.pods()}
 
@@ -125,19 +125,19 @@ def test_running_pods_are_resized_in_place(
     puppet = Puppet.make(kube, namespace, "job", shared, worker=worker, **others)
     puppet.wait_phase("Running")
     wait_for(lambda: limits(puppet) == {str(256 << 20)}, "every program runs with its limit")
-    before, asked = lives(puppet), time.time()
+    before, asked = restarts_by_pod(puppet), time.time()
 
     sizes = {role: {"resources": of_size(384)} for role in ("ps", "worker", "chief")}
     kube.merge("PSTrainingJob", namespace, "job", {"spec": sizes})
     wait_for(lambda: limits(puppet) == {str(384 << 20)}, "the kernel has every new limit")
     took = time.time() - asked
     wait_for(lambda: resizing(puppet) == ("False", "Resized"), "it is reported")
-    assert lives(puppet) == before, "no pod was replaced, and no container restarted"
+    assert restarts_by_pod(puppet) == before, "no pod was replaced, and no container restarted"
     assert all(puppet.runs(task) == 1 for task in TASKS)
 
     kube.merge("PSTrainingJob", namespace, "job", {"spec": {"chief": {"resources": {"limits": None}}}})
     wait_for(lambda: resizing(puppet) == ("False", "ResizeInfeasible"), "a limit cannot be removed")
-    assert lives(puppet) == before
+    assert restarts_by_pod(puppet) == before
     with capsys.disabled():
         print(f"\nthree pods had their new limit after {took:.1f} s")
 

@@ -77,7 +77,7 @@ def operator_version(kube: Kube, namespace: str) -> str:
     return str(pod["metadata"]["labels"]["app.kubernetes.io/version"])
 
 
-def lives(puppet: Puppet) -> dict[str, int]:
+def restarts_by_pod(puppet: Puppet) -> dict[str, int]:
     """Return the job's pods by uid, with the restarts of their containers."""
     return {
         p["metadata"]["uid"]: sum(s["restartCount"] for s in p["status"].get("containerStatuses", ()))
@@ -111,29 +111,29 @@ def test_a_running_job_survives_upgrade_rollback_and_uninstall(
     puppet = Puppet.make(kube, namespace, "job", shared)
     puppet.wait_phase("Running")
     wait_for(lambda: ready(puppet) == {"ps": 1, "chief": 1, "worker": 2}, "every pod is ready")
-    before, old_status = lives(puppet), puppet.status()
+    before, old_status = restarts_by_pod(puppet), puppet.status()
     assert set(before.values()) == {0}
 
     helm_in("upgrade", RELEASE, str(CHART), *own)
     assert (operator_version(kube, namespace), has_field(kube)) == (__version__, True)
-    assert lives(puppet) == before, "no pod was touched"
+    assert restarts_by_pod(puppet) == before, "no pod was touched"
     assert puppet.status() == old_status, "no task was notified"
     acts(puppet, 2)
 
-    before = lives(puppet)
+    before = restarts_by_pod(puppet)
     helm_in("rollback", RELEASE, "1", "--wait", "--timeout", "120s")
     assert (operator_version(kube, namespace), has_field(kube)) == (OLDER, False)
-    assert lives(puppet) == before
+    assert restarts_by_pod(puppet) == before
     acts(puppet, 3)
 
-    before = lives(puppet)
+    before = restarts_by_pod(puppet)
     helm_in("uninstall", RELEASE, "--wait")
     assert not kube.list("Deployment", namespace, "app.kubernetes.io/component=operator")
     assert puppet.phase() == "Running", "the CRD, and with it the job, is kept"
-    assert lives(puppet) == before, "its pods continue"
+    assert restarts_by_pod(puppet) == before, "its pods continue"
 
     helm_in("install", RELEASE, str(CHART), *own, "--set", "crds.keep=false")
-    assert lives(puppet) == before
+    assert restarts_by_pod(puppet) == before
     acts(puppet, 4)
     # Not left to the CRD's deletion: a garbage collector that does not watch jobs yet would never notice it.
     kubectl(kube, "delete", "pstj", "--all", "-n", namespace)

@@ -81,13 +81,13 @@ def step(world: World, what: tuple[str, str, int, int]) -> None:
         case "cut":
             pass
         case "late":
-            tell_late(world, what[2])
+            report_late(world, what[2])
         case _:
             play(world, what)
     world.controllers()
 
 
-def tell_late(world: World, code: int) -> None:
+def report_late(world: World, code: int) -> None:
     """Let partitioned nodes report the end of replaced pods, which must not change the job's result."""
     assert world.nodes is not None
     assert world.job is not None

@@ -26,7 +26,7 @@ class Kills:
         self.left, self.made = number, 0
         self._draw, self._lock = random.Random(seed), threading.Lock()
 
-    def strike(self, chance: float) -> bool:
+    def is_hit(self, chance: float) -> bool:
         """Whether to kill the calling process now."""
         with self._lock:
             hit = self.left > 0 and self._draw.random() < chance
@@ -34,7 +34,7 @@ class Kills:
             self.made += hit
             return hit
 
-    def lingers(self) -> bool:
+    def continues(self) -> bool:
         """Whether a killed process continues for a while, as a process does on a partitioned node."""
         with self._lock:
             return self._draw.random() < AFTERLIFE
@@ -49,15 +49,15 @@ class Fate:
         self.over = threading.Event()
         """Set when the process is given up and its successor may start."""
 
-    def knock(self) -> None:
+    def die_if_due(self) -> None:
         """Kill the process at this point if its time has come."""
         if self._calls_left is not None:
             self._calls_left -= 1
             if self._calls_left <= 0:
                 raise KilledError
-        elif self._kills.strike(self._chance):
+        elif self._kills.is_hit(self._chance):
             self.over.set()
-            if not self._kills.lingers():
+            if not self._kills.continues():
                 raise KilledError
             self._calls_left = LAST_CALLS
 
@@ -66,16 +66,16 @@ _fates: dict[int, Fate] = {}
 """The fate of each thread."""
 
 
-def mortal(guarded: Callable[..., Any]) -> Callable[..., Any]:
+def killable(guarded: Callable[..., Any]) -> Callable[..., Any]:
     """Replaces `Client._guarded` for threads that may be killed before and after each call."""
 
     def call(*arguments: Any) -> Any:
         fate = _fates.get(threading.get_ident())
         if fate:
-            fate.knock()
+            fate.die_if_due()
         found = guarded(*arguments)
         if fate:
-            fate.knock()
+            fate.die_if_due()
         return found
 
     return call

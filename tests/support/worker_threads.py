@@ -41,10 +41,10 @@ class Crew:
             for worker, share in enumerate(shares)
         ]
         self._rig = rig
-        for thread in [*self.threads, threading.Thread(target=self._beat, daemon=True)]:
+        for thread in [*self.threads, threading.Thread(target=self._send_heartbeats, daemon=True)]:
             thread.start()
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send heartbeats of the running workers, as their processes do."""
         while any(thread.is_alive() for thread in self.threads):
             for thread, who in zip(self.threads, self._rig.identities, strict=False):

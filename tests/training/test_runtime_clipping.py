@@ -58,7 +58,9 @@ def rigs(client: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield make
 
 
-def alone(rig: Rig, build: Callable[[], Any], make: Callable[[], Any], steps: Sequence[Sequence[Any]]) -> list[Any]:
+def in_one_process(
+    rig: Rig, build: Callable[[], Any], make: Callable[[], Any], steps: Sequence[Sequence[Any]]
+) -> list[Any]:
     """Return the variables of one process's model that trains on all batches of each step."""
     import tensorflow as tf
 
@@ -111,7 +113,7 @@ def test_the_mean_is_clipped_as_in_one_process(rigs: Any, name: str, mode: str, 
     shares = [batches(STEPS, seed=worker) for worker in range(workers)]
     Crew(rig, shares).join()
     state, steps = rig.snapshot(), list(zip(*shares, strict=True))
-    assert difference(rig, state, alone(rig, build, sgd(name), steps)) < 1e-6
+    assert difference(rig, state, in_one_process(rig, build, sgd(name), steps)) < 1e-6
     if workers > 1:
         assert difference(rig, state, mean_of_clipped(rig, build, name, steps)) > 1e-4, "each worker's is another mean"
 
@@ -131,7 +133,7 @@ def test_table_rows_count_towards_the_norm(rigs: Any, name: str, mode: str) -> N
     rig = rigs(make, build, ps=2, workers=2, loss="binary_crossentropy", mode=mode)
     shares = [embedding.batches(STEPS, seed=worker) for worker in range(2)]
     Crew(rig, shares).join()
-    embedding.equal(rig.snapshot(), embedding.alone(rig, make, list(zip(*shares, strict=True))), rtol=1e-6)
+    embedding.equal(rig.snapshot(), embedding.in_one_process(rig, make, list(zip(*shares, strict=True))), rtol=1e-6)
 
 
 @in_all("tests/training/test_runtime_clipping.py::test_the_mean_is_clipped_as_in_one_process")
@@ -141,7 +143,7 @@ def test_accumulated_batches_are_clipped_together(rigs: Any) -> None:
     shares = [batches(2 * STEPS, seed=worker) for worker in range(2)]
     Crew(rig, shares, accumulation=2).join()
     steps = [[*shares[0][k : k + 2], *shares[1][k : k + 2]] for k in range(0, 2 * STEPS, 2)]
-    assert difference(rig, rig.snapshot(), alone(rig, build, sgd("clipnorm"), steps)) < 1e-6
+    assert difference(rig, rig.snapshot(), in_one_process(rig, build, sgd("clipnorm"), steps)) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm"])
@@ -283,7 +285,7 @@ def test_a_late_server_clips_by_the_decided_norms(rigs: Any, client: Any) -> Non
     assert client.call(decided)[0] == 1
     assert [record.step for record in rig.store.read()] == [1, 0]
     state = rig.control.snapshot(fence=1)
-    assert difference(rig, state, alone(rig, build, sgd("global_clipnorm"), [[batch]])) < 1e-6
+    assert difference(rig, state, in_one_process(rig, build, sgd("global_clipnorm"), [[batch]])) < 1e-6
 
 
 def halves() -> Any:

@@ -51,7 +51,7 @@ class BoundedDictionary(Dictionary):
                 del of_keys[key]
 
 
-def school(client: Any, patch: pytest.MonkeyPatch, mode: str, **policy: int) -> ReplicatedJob:
+def replicated_job(client: Any, patch: pytest.MonkeyPatch, mode: str, **policy: int) -> ReplicatedJob:
     def rig(client: Any) -> Rig:
         ordered, build = mode == "Sync", lambda: model(**policy)
         return rig_of(client, ps=SHARDS, members=2, mode=mode, ordered_sums=ordered, build=build)
@@ -84,7 +84,7 @@ def losses() -> list[tuple[int, int]]:
 def test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost(
     client: Any, monkeypatch: pytest.MonkeyPatch, policy: dict[str, int]
 ) -> None:
-    found = school(client, monkeypatch, "Sync", **policy)
+    found = replicated_job(client, monkeypatch, "Sync", **policy)
     for shard, member in losses():
         found.train(2)
         found.lose(shard, member)
@@ -113,7 +113,7 @@ def test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost(
     "tests/training/test_runtime_dynamic_hot.py::test_members_equal_a_dictionary_bit_for_bit_whichever_is_lost"
 )  # the same transfer
 def test_in_async_the_rows_of_all_acknowledged_updates_survive(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = school(client, monkeypatch, "Async")
+    found = replicated_job(client, monkeypatch, "Async")
     for shard, member in [(0, 0), (0, 1)]:
         found.train(2)
         found.lose(shard, member)

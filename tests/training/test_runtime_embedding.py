@@ -57,7 +57,7 @@ def batches(number: int, *, seed: int, rows: int = ROWS) -> list[Any]:
     ]
 
 
-def alone(
+def in_one_process(
     rig: Rig, make: Callable[[], Any], steps: Any, *, build: Callable[[], Any] | None = None, ordered: bool = False
 ) -> dict[str, Any]:
     """Return the values by path after the same updates of Keras's own layers in one process.
@@ -138,7 +138,7 @@ def test_tables_equal_keras_in_one_process(client: Any, name: str, ps: int, mode
     rig.start()
     shares = [batches(30, seed=worker) for worker in range(workers)]
     Crew(rig, shares).join()
-    equal(rig.control.snapshot(fence=1), alone(rig, make, list(zip(*shares, strict=True))))
+    equal(rig.control.snapshot(fence=1), in_one_process(rig, make, list(zip(*shares, strict=True))))
 
 
 @in_all("tests/training/test_runtime_sync.py::test_it_equals_one_process_on_all_batches_together")  # rows of tables
@@ -157,7 +157,7 @@ def test_with_ordered_sums_tables_equal_one_process_bit_for_bit(client: Any, nam
     shares = [batches(STEPS, seed=worker) for worker in range(2)]
     Crew(rig, shares).join()
     steps = list(zip(*shares, strict=True))
-    expected = alone(rig, make, steps, build=clicks(keras.layers.Embedding, twice=False), ordered=True)
+    expected = in_one_process(rig, make, steps, build=clicks(keras.layers.Embedding, twice=False), ordered=True)
     state = rig.control.snapshot(fence=1)
     assert set(expected) == set(state.variables)
     for path, value in expected.items():
@@ -171,7 +171,7 @@ def test_optimizers_with_momentum_equal_keras_where_every_row_is_touched(client:
     steps = [_touching_all(seed) for seed in range(20)]
     Crew(rig, [steps]).join()
     # Keras computes the weight decay in float32: a value near zero has the rounding error of its larger former value.
-    equal(rig.control.snapshot(fence=1), alone(rig, make, [[step] for step in steps]), rtol=1e-5, atol=1e-8)
+    equal(rig.control.snapshot(fence=1), in_one_process(rig, make, [[step] for step in steps]), rtol=1e-5, atol=1e-8)
 
 
 def _touching_all(seed: int) -> Any:
@@ -200,7 +200,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any) -> None:
     shares = [batches(40, seed=worker) for worker in range(2)]
     Crew(rig, shares, accumulation=4).join()
     steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 40, 4)]
-    equal(rig.control.snapshot(fence=1), alone(rig, make, steps))
+    equal(rig.control.snapshot(fence=1), in_one_process(rig, make, steps))
 
 
 def test_untouched_rows_stay_unchanged(client: Any) -> None:

@@ -62,7 +62,9 @@ def reports(rig: Rig) -> Window:
     return window
 
 
-def alone(rig: Rig, build: Any, made: Sequence[Any], optimizer: Any, **options: Any) -> tuple[Any, dict[str, float]]:
+def in_one_process(
+    rig: Rig, build: Any, made: Sequence[Any], optimizer: Any, **options: Any
+) -> tuple[Any, dict[str, float]]:
     """Return a plain model after `fit` on the same data, and the logs of its epoch."""
     import tensorflow as tf
 
@@ -95,7 +97,9 @@ def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptu
     )
     rig.start()
     rig.train(two_labels(10))
-    model, logs = alone(rig, two_outputs, two_labels(10), lambda: keras.optimizers.Adam(0.01), loss=losses, **several())
+    model, logs = in_one_process(
+        rig, two_outputs, two_labels(10), lambda: keras.optimizers.Adam(0.01), loss=losses, **several()
+    )
     assert "AutoGraph could not transform" not in caplog.text
     assert_equal(rig.control.snapshot(fence=1), rig, model)
     chief, window = rig.new_store().model.step.compiled, reports(rig)
@@ -151,7 +155,7 @@ def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) ->
 
         Crew(rig, [made[:4], [*made[4:], made[0]]]).join()
         made = [*made, made[0]]
-    _, logs = alone(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
+    _, logs = in_one_process(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
     reported = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
     assert set(reported) == set(logs) - {"loss"}
     for name, value in reported.items():
@@ -174,7 +178,7 @@ def test_several_devices_report_the_metrics_of_the_whole_batch(client: Any) -> N
         rig = Rig(client, still, ps=1, build=binary, loss="binary_crossentropy", compiled={"metrics": metrics})
         rig.start()
         rig.train(made)
-    _, logs = alone(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
+    _, logs = in_one_process(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
     reported = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
     assert set(reported) == {"accuracy", "auc"}
     for name, value in reported.items():
@@ -199,7 +203,9 @@ def test_class_weights(client: Any, mode: str) -> None:
     rig.start()
     rig.train(batches(10))
     loss = "sparse_categorical_crossentropy"
-    assert_equal(rig.snapshot(), rig, alone(rig, small, batches(10), momentum, loss=loss, class_weight=WEIGHTS)[0])
+    assert_equal(
+        rig.snapshot(), rig, in_one_process(rig, small, batches(10), momentum, loss=loss, class_weight=WEIGHTS)[0]
+    )
 
 
 def test_class_weights_with_sample_weights_are_rejected(client: Any) -> None:

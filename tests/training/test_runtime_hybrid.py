@@ -20,7 +20,7 @@ from tests.support.servers import GENERATION, SESSION, batches, in_float64, larg
 from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_embedding as embedding
-from tests.training.test_runtime_sync import STEPS, alone, convolutional, optimizer
+from tests.training.test_runtime_sync import STEPS, convolutional, in_one_process, optimizer
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def test_it_equals_one_process_on_all_batches_together(rigs: Any, name: str, ps:
     state = rig.snapshot()
     assert state.step == STEPS
     rig.assert_replicas_are_equal()
-    expected = alone(rig, build, name, list(zip(*shares, strict=True)), ordered=False)
+    expected = in_one_process(rig, build, name, list(zip(*shares, strict=True)), ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
@@ -89,7 +89,7 @@ def test_with_tables_it_equals_keras_in_one_process(rigs: Any, name: str, ps: in
     rig = rigs(make, ps=ps, build=build, workers=workers, loss="binary_crossentropy")
     shares = shares_of(workers, embedding.batches, 30)
     Crew(rig, shares).join()
-    embedding.equal(rig.snapshot(), embedding.alone(rig, make, list(zip(*shares, strict=True))))
+    embedding.equal(rig.snapshot(), embedding.in_one_process(rig, make, list(zip(*shares, strict=True))))
     rig.assert_replicas_are_equal()
 
 
@@ -101,7 +101,7 @@ def test_accumulated_batches_equal_one_large_batch(rigs: Any) -> None:
     shares = [batches(40, seed=worker) for worker in range(2)]
     Crew(rig, shares, accumulation=4).join()
     steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 40, 4)]
-    state, expected = rig.snapshot(), alone(rig, build, "Adam", steps, ordered=False)
+    state, expected = rig.snapshot(), in_one_process(rig, build, "Adam", steps, ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
@@ -115,7 +115,7 @@ def test_gradients_with_nan_never_reach_the_parameters(rigs: Any) -> None:
     crew = Crew(rig, [[good, bad], [bad, bad]])
     crew.join()
     assert [reply.finite for reply in crew.replies[0]] == [True, False]
-    state, expected = rig.snapshot(), alone(rig, small, "Adam", [[good]], ordered=False)
+    state, expected = rig.snapshot(), in_one_process(rig, small, "Adam", [[good]], ordered=False)
     assert state.step == 2
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)

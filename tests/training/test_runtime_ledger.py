@@ -21,7 +21,7 @@ from pstraining.runtime.data.sources import Ranges
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.ps.data_ledger import SplitPosition
 from tests.support import counting
-from tests.support.crashing_workers import Kills, Line, mortal
+from tests.support.crashing_workers import Kills, Line, killable
 from tests.support.servers import SESSION, SPREAD, Rig, batches, small
 from tests.support.soak_marks import ALL, in_all, some
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
@@ -209,7 +209,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     samples = 60 * SIMULATED_KILLS
     monkeypatch.setattr(counting, "SAMPLES", samples)
     monkeypatch.setattr(counting, "PACE", 0.0)
-    monkeypatch.setattr(client, "_guarded", mortal(client._guarded))
+    monkeypatch.setattr(client, "_guarded", killable(client._guarded))
     source = Ranges(samples, counting.BLOCK, counting.read)
     training = TrainingSettings(mode=Mode.SYNC, epochs=1)
     checkpoint = CheckpointSettings(path=str(tmp_path), interval_seconds=1, keep=2)

@@ -122,7 +122,7 @@ def _compare(
     assert state.step == STEPS
     naming.reset_uids()  # Muon goes by the layers' names
     steps: Sequence[Any] = list(zip(*shares, strict=True))
-    expected = sync.alone(rig, build, ROWS[name], steps, ordered=ordered)
+    expected = sync.in_one_process(rig, build, ROWS[name], steps, ordered=ordered)
     assert_equal(state.variables, rig, expected)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True) if exact else ():
         np.testing.assert_array_equal(state.variables[tensor.path], variable.numpy(), err_msg=tensor.path)

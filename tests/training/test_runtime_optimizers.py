@@ -107,7 +107,7 @@ def test_each_variable_and_table_has_the_optimizer_that_keras_gives_it(client: A
     shares = [[touching_all(2 * step + worker) for step in range(STEPS)] for worker in range(WORKERS)]
     build = embedding.ours(twice=False)
     state, first = train_and_restore(client, wide_and_deep, shares, tmp_path, build=build, loss="binary_crossentropy")
-    expected = embedding.alone(
+    expected = embedding.in_one_process(
         first,
         wide_and_deep,
         list(zip(*shares, strict=True)),
@@ -138,7 +138,7 @@ def test_schedule_free_equals_keras_and_is_evaluated_with_its_average(client: An
 
     shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _schedule_free, shares, tmp_path)
-    expected = sync.alone(rig, small, _schedule_free, list(zip(*shares, strict=True)), ordered=True)
+    expected = sync.in_one_process(rig, small, _schedule_free, list(zip(*shares, strict=True)), ordered=True)
     own = expected.optimizer
     seen = dict(evaluation_weights(state, rig.model.trained_by, over=False))
     assert_equal(state.variables, rig, expected)
@@ -181,7 +181,7 @@ def test_an_optimizer_on_whole_tensors_is_restored_onto_another_number_of_server
     shares = [batches(STEPS, seed=worker) for worker in range(WORKERS)]
     state, rig = train_and_restore(client, _adafactor, shares, tmp_path)
     assert_equal(
-        state.variables, rig, sync.alone(rig, small, _adafactor, list(zip(*shares, strict=True)), ordered=True)
+        state.variables, rig, sync.in_one_process(rig, small, _adafactor, list(zip(*shares, strict=True)), ordered=True)
     )
 
 
@@ -203,7 +203,7 @@ def test_hybrid_workers_apply_an_optimizer_of_whole_tensors(client: Any) -> None
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
     steps = list(zip(*shares, strict=True))
-    assert_equal(state.variables, rig, sync.alone(rig, in_float64(small), _lamb, steps, ordered=False))
+    assert_equal(state.variables, rig, sync.in_one_process(rig, in_float64(small), _lamb, steps, ordered=False))
 
 
 def test_the_rows_of_a_table_are_not_a_whole_tensor() -> None:

@@ -52,7 +52,7 @@ def train(rig: Rig, made: Any) -> list[Any]:
     return results
 
 
-def alone(rig: Rig, made: Any, *, delayed: bool) -> dict[str, Any]:
+def in_one_process(rig: Rig, made: Any, *, delayed: bool) -> dict[str, Any]:
     """Return Keras's parameters; with `delayed`, each gradient but the first is computed without the update before
     it.
     """
@@ -83,11 +83,11 @@ def alone(rig: Rig, made: Any, *, delayed: bool) -> dict[str, Any]:
 def test_each_gradient_misses_the_workers_own_last_update_and_no_other(rig: Rig) -> None:
     made = batches(8)
     results = train(rig, made)
-    expected, found = alone(rig, made, delayed=True), rig.snapshot().variables
+    expected, found = in_one_process(rig, made, delayed=True), rig.snapshot().variables
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, atol=1e-6)
     assert [result.staleness for result in results] == [0, *[1] * 7]
-    plain = alone(rig, made, delayed=False)
+    plain = in_one_process(rig, made, delayed=False)
     assert any(np.abs(plain[path] - value).max() > 1e-3 for path, value in expected.items()), "the delay shows"
 
 

@@ -63,11 +63,11 @@ def beating(rig: Rig, worker: int) -> Iterator[None]:
     """Send the worker's heartbeats during the block, as its process does."""
     ended = threading.Event()
 
-    def beat() -> None:
+    def send_heartbeats() -> None:
         while not ended.wait(0.2):
             rig.store.heartbeat(worker, 1)
 
-    thread = threading.Thread(target=beat, daemon=True)
+    thread = threading.Thread(target=send_heartbeats, daemon=True)
     thread.start()
     try:
         yield

@@ -51,7 +51,7 @@ def deep() -> Any:
     return keras.Sequential([keras.Input((8,)), *widths, keras.layers.Dense(3, activation="softmax")])
 
 
-def school(
+def replicated_job(
     client: Any,
     patch: pytest.MonkeyPatch,
     optimizer: Callable[[], Any] = adam,
@@ -140,7 +140,7 @@ def assert_as_if_undisturbed(found: ReplicatedJob) -> None:
 def test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal(
     client: Any, monkeypatch: pytest.MonkeyPatch, optimizer: Any, training: dict[str, Any]
 ) -> None:
-    found = school(client, monkeypatch, optimizer, **training)
+    found = replicated_job(client, monkeypatch, optimizer, **training)
     found.train(BEFORE)
     found.lose(0, 0)
     found.establish()
@@ -173,7 +173,7 @@ def test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal(
 )  # A chunk of another step is rejected and sent again. Without the check, the member in sync differs from its source.
 def test_with_a_chunk_of_another_step_the_learner_differs(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, it is given again; with the check switched off the member that is in sync differs."""
-    found = school(client, monkeypatch)
+    found = replicated_job(client, monkeypatch)
     found.lose(0, 0)
     found.establish(readmit=True)
     (learner,), (source, *_) = found.view.learners, found.view.shards[0]
@@ -195,7 +195,7 @@ def test_with_a_chunk_of_another_step_the_learner_differs(client: Any, monkeypat
 def test_a_lost_learner_costs_no_step_and_its_successor_restarts_the_transfer(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = school(client, monkeypatch)
+    found = replicated_job(client, monkeypatch)
     found.lose(0, 0)
     found.lose(1, 1)
     found.establish(readmit=True)
@@ -221,7 +221,7 @@ def test_a_lost_learner_costs_no_step_and_its_successor_restarts_the_transfer(
     "::test_steps_continue_during_a_state_transfer_and_the_learner_ends_bit_equal"
 )  # and the chief is lost
 def test_a_new_chief_continues_a_state_transfer(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = school(client, monkeypatch)
+    found = replicated_job(client, monkeypatch)
     found.lose(0, 0)
     found.establish(readmit=True)
     assert found.state_transfer.run(0.0)
@@ -243,7 +243,7 @@ def test_a_new_chief_continues_a_state_transfer(client: Any, monkeypatch: pytest
 def test_after_too_many_late_chunks_the_state_is_copied_between_two_steps(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = school(client, monkeypatch)
+    found = replicated_job(client, monkeypatch)
     found.train()
     found.lose(0, 0)
     with monkeypatch.context() as patch:
@@ -276,7 +276,7 @@ def test_a_standby_takes_over_and_a_little_state_is_copied(
     The worker computes on a device that stands in for an accelerator, before and after both changes.
     """
     with computing_on(client, "CPU:1"):
-        found = school(client, monkeypatch, incremental_bytes=10**9, build=small, mode=mode)
+        found = replicated_job(client, monkeypatch, incremental_bytes=10**9, build=small, mode=mode)
         found.train()
         if mode == "Sync":
             with monkeypatch.context() as patch:
@@ -312,7 +312,7 @@ def test_a_worker_does_not_pull_current_parameters_again(
     """A worker does not pull current parameters again. Otherwise all workers would fetch all parameters with every view
     change.
     """
-    found = school(client, monkeypatch)
+    found = replicated_job(client, monkeypatch)
     found.train()
     monkeypatch.setattr(found._worker, "_may_hold", holds)
     fetches = watched_fetches(client, found, monkeypatch)

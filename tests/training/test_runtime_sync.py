@@ -53,7 +53,7 @@ def optimizer(name: str) -> Any:
     return getattr(keras.optimizers, kind)(**options)
 
 
-def alone(
+def in_one_process(
     rig: Rig,
     build: Callable[[], Any],
     name: str | Callable[[], Any],
@@ -114,7 +114,7 @@ def test_it_equals_one_process_on_all_batches_together(client: Any, name: str, p
     Crew(rig, shares).join()
     state = rig.control.snapshot(fence=1)
     assert state.step == STEPS
-    expected = alone(rig, build, name, list(zip(*shares, strict=True)), ordered=ordered)
+    expected = in_one_process(rig, build, name, list(zip(*shares, strict=True)), ordered=ordered)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         if ordered:
             np.testing.assert_array_equal(state.variables[tensor.path], variable.numpy())
@@ -140,7 +140,7 @@ def test_accumulated_batches_equal_one_large_batch(client: Any, name: str, ps: i
     state = rig.control.snapshot(fence=1)
     assert state.step == number
     steps = [[*shares[0][k : k + 4], *shares[1][k : k + 4]] for k in range(0, 4 * number, 4)]
-    expected = alone(rig, build, name, steps, ordered=False)
+    expected = in_one_process(rig, build, name, steps, ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
@@ -162,7 +162,7 @@ def test_steps_average_unequal_batches_of_workers_with_different_counts(client: 
     shares[2] = [tuple(tf.concat(parts, 0) for parts in zip(one, two, strict=True)) for one, two in pairs]
     Crew(rig, shares).join()
     state = rig.control.snapshot(fence=1)
-    expected = alone(rig, build, "momentum", list(zip(*shares, strict=True)), ordered=False)
+    expected = in_one_process(rig, build, "momentum", list(zip(*shares, strict=True)), ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-9, atol=1e-12)
 
@@ -240,7 +240,7 @@ def test_gradients_with_nan_never_reach_the_parameters(shared: Any) -> None:
     warm_up(rig, [good[0]])  # a worker that traces for long is not waited for
     Crew(rig, [[good[0]], [bad]]).join()
     state = rig.control.snapshot(fence=1)
-    expected = alone(rig, small, "momentum", [[good[0]]], ordered=False)
+    expected = in_one_process(rig, small, "momentum", [[good[0]]], ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)
     crew = Crew(rig, [[bad], [bad]])
@@ -280,6 +280,6 @@ def test_gradients_of_a_workers_former_process_do_not_count(shared: Any) -> None
         assert not thread.is_alive()
     old.threads[1].join(1)
     state = rig.control.snapshot(fence=1)
-    expected = alone(rig, small, "momentum", [fresh], ordered=False)
+    expected = in_one_process(rig, small, "momentum", [fresh], ordered=False)
     for variable, tensor in zip(expected.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(state.variables[tensor.path], variable.numpy(), rtol=1e-4, atol=1e-6)

@@ -113,7 +113,9 @@ def test_on_servers_it_equals_keras_and_is_restored(client: Any, tmp_path: Path,
     shares = [batches(STEPS, seed=worker) for worker in range(2 if ALL else 1)]
     state, rig = train_and_restore(client, make, shares, tmp_path, servers=3, build=wide)
     assert cut(rig.store.layout) == {"sequential/dense_1/kernel"}
-    assert_equal(state.variables, rig, sync.alone(rig, wide, make, list(zip(*shares, strict=True)), ordered=True))
+    assert_equal(
+        state.variables, rig, sync.in_one_process(rig, wide, make, list(zip(*shares, strict=True)), ordered=True)
+    )
     whole = Rig(client, make, ps=3, build=wide)
     assert not cut(whole.store.layout)
     whole.start(state)
@@ -140,7 +142,9 @@ def test_hybrid_workers_have_every_segment(client: Any, monkeypatch: pytest.Monk
     finally:
         for updates in rig.workers:
             updates.close()
-    assert_equal(state.variables, rig, sync.alone(rig, build, lamb, list(zip(*shares, strict=True)), ordered=False))
+    assert_equal(
+        state.variables, rig, sync.in_one_process(rig, build, lamb, list(zip(*shares, strict=True)), ordered=False)
+    )
 
 
 @in_all("tests/training/test_runtime_trust_ratio.py::test_on_servers_it_equals_keras_and_is_restored")  # in any order
@@ -150,7 +154,7 @@ def test_sums_in_any_order(client: Any) -> None:
     assert cut(rig.store.layout)
     rig.start()
     rig.train(batches(5))
-    expected = sync.alone(rig, wide, plain, [[batch] for batch in batches(5)], ordered=False)
+    expected = sync.in_one_process(rig, wide, plain, [[batch] for batch in batches(5)], ordered=False)
     assert_equal(rig.snapshot().variables, rig, expected)
 
 
@@ -183,7 +187,9 @@ def test_members_scale_alike_after_any_loss(client: Any, cuts: list[int]) -> Non
     assert pairs.expected
     assert not pairs.differences(pairs.both)
     steps = list(zip(*pairs.shares, strict=True))
-    assert_equal(pairs.rig.snapshot().variables, pairs.rig, sync.alone(pairs.rig, wide, plain, steps, ordered=True))
+    assert_equal(
+        pairs.rig.snapshot().variables, pairs.rig, sync.in_one_process(pairs.rig, wide, plain, steps, ordered=True)
+    )
     survivors = ((1,), (0,))
     for end in cuts:
         pairs.play(MESSAGES[:end])
