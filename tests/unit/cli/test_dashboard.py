@@ -207,7 +207,9 @@ def test_hostile_texts_and_parameters(page: Page, cluster: DashboardCluster) -> 
     assert page.ask("nothing")[0] == 404
 
 
-def test_errors_of_the_cluster_are_answers(page: Page, cluster: DashboardCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_cluster_are_answers(
+    page: Page, cluster: DashboardCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: Any) -> Any:
         raise RequestError("The API server did not respond.", 0)
 
