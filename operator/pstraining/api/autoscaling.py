@@ -1,4 +1,4 @@
-"""Sizes that follow from measurements: `spec.autoscaling`, and what the operator reports of it in status."""
+"""Sizes that follow from measurements: `spec.autoscaling`, and the operator's report of them in status."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,11 +10,11 @@ from pstraining.api import names, schemas
 from pstraining.api.base import ApiModel
 
 Quantity = Annotated[str, BeforeValidator(str), Field(json_schema_extra=schemas.quantity)]
-"""A positive amount, such as 8Gi, or as a number."""
+"""A positive quantity, such as 8Gi, as a text or a number."""
 
 
 class AutoscalingMode(StrEnum):
-    """What becomes of the measurements."""
+    """Use of the measurements."""
 
     OFF = "Off"
     RECOMMEND = "Recommend"
@@ -22,7 +22,7 @@ class AutoscalingMode(StrEnum):
 
 
 class SizedRole(StrEnum):
-    """The roles, as the spec names them."""
+    """The roles, by their names in the spec."""
 
     PS = names.PS
     WORKER = names.WORKER
@@ -85,7 +85,7 @@ class RoleSizing(ApiModel):
     grown_memory: str | None = Field(
         default=None, description="Memory limit that Grow has set; it applies while it is larger than that of the spec."
     )
-    grown_from: str | None = Field(default=None, description="Memory limit before.")
+    grown_from: str | None = Field(default=None, description="Memory limit before the last change.")
     grown_time: datetime | None = Field(default=None, description="Time of the last change.")
-    message: str = Field(default="", description="Reason of the last change, or why it could not be made.")
+    message: str = Field(default="", description="Reason of the last change, or of its failure.")
     at_maximum: bool = Field(default=False, description="Marks a role that needs more memory than maxAllowed allows.")

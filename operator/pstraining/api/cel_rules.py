@@ -15,7 +15,7 @@ _FREE_ENV: Final = " || ".join(f"e.name == '{name}'" for name in contract.ENV_OF
 
 
 def _main(containers: str) -> str:
-    """Return a CEL expression for a list of one: the training container of a template."""
+    """Return a CEL expression for a list with one item, the training container of a template."""
     return f"{containers}.filter(c, c.name == '{names.MAIN_CONTAINER}' || {containers}.size() == 1)"
 
 

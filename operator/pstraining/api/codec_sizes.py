@@ -10,7 +10,7 @@ SMALLEST: Final = 1024
 INT8_BLOCK: Final = 256
 ONE_BIT_BLOCK: Final = 4096
 TOP_K_BLOCK: Final = 65536
-"""Number of elements that share a scale or a counter, as the two above."""
+"""Number of elements that share a scale or a counter; the two constants above have the same meaning."""
 MIN_SHARD_BYTES: Final = 256 * 1024
 """Default of minShardBytes, as in TensorFlow's `MinSizePartitioner`. A call costs a server as much time as 80 KB at
 1 Gbit/s."""

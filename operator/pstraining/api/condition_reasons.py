@@ -1,7 +1,7 @@
 """The possible reasons of each condition, and of actions.
 
-docs/reference/conditions.md and docs/reference/events.md are generated from it. The simulation in tests/support checks
-every status and every action of the unit tests against it.
+docs/reference/conditions.md and docs/reference/events.md are generated from this module. The simulation in
+tests/support checks every status and every action of the unit tests against it.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ PODS_WAIT: Final = (
     Reason.VOLUME_NOT_MOUNTED,
     Reason.STILL_WAITING,
 )
-"""Reasons that a pod does not run. Training may continue without that pod."""
+"""Reasons why a pod does not run. Training may continue without that pod."""
 _OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.JOB_FINISHED)
 _ENDS: Final = (Reason.NOT_FINISHED, Reason.JOB_FINISHED)
 
@@ -99,7 +99,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
 }
 """Reasons by condition, in the order of the page."""
 OF_EVENTS_ALONE: Final = (Reason.TOOK_OVER, Reason.MEMORY_GROWN, Reason.MEMORY_DOUBLED, Reason.GROWTH_REFUSED)
-"""The reasons of events that no condition has."""
+"""The reasons that only events have."""
 
 OF_ACTIONS: Final = (
     Reason.AWAITS_ADMISSION,

@@ -34,36 +34,36 @@ WITNESSES_KEYS: Final = ("witnesses", "seats")
 """Keys of the witnesses in the cluster map. The operator writes both, and the runtime reads the first that exists: the
 runtime in a task's image may be older or newer than the operator, and may know only one of them."""
 RUN_DIR: Final = "/run/pstraining"
-"""A writable emptyDir that lives as long as the pod: markers, the state of the task."""
+"""A writable emptyDir that lives as long as the pod, with markers of the task's state."""
 SUCCESS_MARKER: Final = "succeeded"
 """File in RUN_DIR: the program has ended with 0 and must not run again in this pod."""
 FAILED_MARKER: Final = "failed"
 """File in RUN_DIR: the program has failed for good and must not run again in this pod; it holds the exit code."""
 OWNED_MARKERS: Final = ("runtime-owned", "owned")
-"""Files in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device: it owns the server's
-state, fences it by its term, and wants it kept when a new attempt of the chief starts. The second name is that of
-former versions. The launcher comes with the operator and the runtime with the job's image, so their versions may
-differ: the chief writes both files, and the launcher accepts either."""
+"""Files in RUN_DIR of a PS that pstraining.runtime's chief writes through the PS's own device. They show that the
+runtime owns the server's state and fences it by the chief's term, so the launcher keeps the state when a new attempt of
+the chief starts. The second name is that of former versions. The launcher comes with the operator and the runtime with
+the job's image, so their versions may differ: the chief writes both files, and the launcher accepts either."""
 NODE_FILE: Final = "node"
 """File in RUN_DIR of a PS with hot standbys, and of such a standby: the name of its node. Workers read it through the
 PS's own device: members on one node may be lost together."""
 IDLES: Final = "it does not run again in this pod, which idles until it is removed"
-"""The end of the last line that a launcher logs when it runs its program no more. The program's own log is that of the
-container's run before."""
+"""The end of the last line that a launcher logs when it no longer runs its program. The program's own log is that of
+the container's previous run."""
 IN_SYNC_MARKER: Final = "in-sync"
-"""File in RUN_DIR of a PS with hot standbys, and of such a standby. The chief writes it through the PS's own device:
-the term and epoch since which the server is in sync; empty if it is not. The launcher serves it. Such a PS is ready
-only while it is in sync, or while no member is."""
+"""File in RUN_DIR of a PS with hot standbys, and of such a standby. The chief writes to it, through the PS's own
+device, the term and epoch since which the server is in sync; it is empty if the server is not in sync. The launcher
+serves it. Such a PS is ready only while it is in sync, or while no member is in sync."""
 DRAINING_MARKERS: Final = ("draining", "leaving")
 """Files in RUN_DIR of such a PS: its pod is being terminated. The launcher writes both, and the chief accepts either,
 as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties
-IN_SYNC_MARKER; the launcher waits for that, some seconds at most."""
+IN_SYNC_MARKER; the launcher waits some seconds for this at most."""
 
 LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
 
 ENV_JOB: Final = "PSTRAINING_JOB"
 ENV_JOB_UID: Final = "PSTRAINING_JOB_UID"
-"""On the chief: the job's uid. A job that is created again has another one, and terms of its own."""
+"""On the chief: the job's uid. A job that is created again has another uid, and its terms start again."""
 ENV_NAMESPACE: Final = "PSTRAINING_NAMESPACE"
 ENV_TASK_TYPE: Final = "PSTRAINING_TASK_TYPE"
 """TensorFlow's task type: chief, worker, ps or evaluator."""
@@ -89,7 +89,7 @@ ENV_CHECKPOINT_DIR: Final = "PSTRAINING_CHECKPOINT_DIR"
 ENV_GPUS: Final = "PSTRAINING_GPUS"
 """On a task whose container has GPUs: their number. The runtime compares it with the GPUs that TensorFlow finds."""
 ENV_PROGRESS_URL: Final = "PSTRAINING_PROGRESS_URL"
-"""On the task with the chief's duties: the URL for its program's progress reports. The launcher passes it to the
+"""On the task that does the chief's work: the URL for its program's progress reports. The launcher passes it to the
 program in the variables of Kubeflow's KEP-2779, with the paths of the two files that a client needs."""
 ENV_PROGRESS_AUTHORITY: Final = "PSTRAINING_PROGRESS_AUTHORITY"
 """On the same task: the certificate of the authority that signs the endpoint's certificate, in PEM."""
@@ -117,6 +117,6 @@ EXIT_BAD_SETTINGS: Final = 78
 EXIT_SAVED: Final = 79
 """A chief's exit code once the whole state is saved for another layout, and the servers accept no more updates."""
 TERMINATION_MESSAGE_FILE: Final = "/dev/termination-log"
-"""Kubernetes' default file of a container's message. The runtime writes the reason that it refused the program."""
+"""Kubernetes' default file for a container's message. The runtime writes the reason why it refuses the program."""
 PS_LOSS_GRACE_SECONDS: Final = 10
-"""Seconds after a program's failure. A PS that is unreachable for this time is taken as its cause."""
+"""Seconds after a program's failure. A PS that is unreachable for this time counts as the cause."""

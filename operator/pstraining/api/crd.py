@@ -48,7 +48,7 @@ def _convert(node: Any, definitions: dict[str, Any]) -> Any:
         return _convert({**node["allOf"][0], **siblings}, definitions)
     for refused in ("prefixItems", "anyOf", "oneOf"):
         if refused in node:
-            raise ValueError(f"a CRD schema cannot hold {refused}: {node}")
+            raise ValueError(f"a CRD schema cannot contain {refused}: {node}")
     if node.get("type") == "number":
         raise ValueError(f"no floats in a CRD: {node}")
     out = {k: v for k, v in node.items() if k not in _DROPPED and not (k == "default" and v is None)}
@@ -149,7 +149,7 @@ def _columns() -> list[dict[str, Any]]:
 
 @cache
 def custom_resource_definition() -> dict[str, Any]:
-    """Return the CRD as a dict for the API server. All callers share it, so only change a copy."""
+    """Return the CRD as a dict for the API server. All callers share it, so change only a copy."""
     schema = {
         "type": "object",
         "description": "Training of one TensorFlow model with parameter servers.",

@@ -29,7 +29,7 @@ class Server(StrEnum):
 
 
 class Addressing(StrEnum):
-    """Network address of a worker."""
+    """Kind of a worker's network address."""
 
     HEADLESS = "Headless"
     CLUSTER_IP = "ClusterIP"
@@ -123,7 +123,7 @@ class PSSpec(Role):
     )
     resources: Resources | None = Field(
         default=None,
-        description="Resources of the training container (named tensorflow, or the only one), in place of the "
+        description="Resources of the training container (named tensorflow, or the only one), instead of the "
         "template's. " + _RESIZED,
     )
     server: Server = Field(
@@ -136,7 +136,8 @@ class PSSpec(Role):
         default=None,
         description="Handling of the servers' memory when a new attempt of the chief starts. Restart: the "
         "servers' processes restart, which frees the variables of the old attempt. Keep: they keep running. "
-        "Default: Keep if the program uses pstraining.runtime, else Restart. Restart is refused with hot standbys.",
+        "Default: Keep if the program uses pstraining.runtime, otherwise Restart. Restart is refused with hot "
+        "standbys.",
     )
     volume_claim_templates: list[VolumeClaimTemplate] = Field(
         default_factory=list, max_length=8, description="Claims created for each parameter server, as in a StatefulSet."
@@ -154,17 +155,17 @@ class WorkerSpec(Role):
         default=None,
         ge=1,
         le=10000,
-        description="Fewest workers that training can continue with. If set, a worker that exceeds its failure "
-        "budget is given up while at least this many are left. If unset, the first such worker fails the job. Also "
-        "the number of workers in a gang, and of the workers that vote with hot standbys.",
+        description="Minimum number of workers with which training continues. If set, a worker that exceeds its "
+        "failure budget is given up while at least this many remain. If unset, the first such worker fails the job. "
+        "Also the number of workers in a gang, and of the workers that vote with hot standbys.",
     )
     template: PodTemplate = Field(
         description="Pod template of the workers, and the default template of the other roles."
     )
     resources: Resources | None = Field(
         default=None,
-        description="Resources of the workers' training container (named tensorflow, or the only one), in place of the "
-        "template's. Other roles that copy the template keep those of the template. " + _RESIZED,
+        description="Resources of the workers' training container (named tensorflow, or the only one), instead of the "
+        "template's. Other roles that copy the template keep the template's resources. " + _RESIZED,
     )
     addressing: Addressing = Field(
         default=Addressing.HEADLESS,
@@ -178,7 +179,7 @@ class ChiefSpec(Role):
 
     enabled: bool = Field(
         default=True,
-        description="Runs the chief in its own pod. Default true. When false, worker 0 has the chief's duties and "
+        description="Runs the chief in its own pod. Default true. When false, worker 0 does the chief's work and "
         "counts as the chief in successPolicy.",
     )
     template: PodTemplate | None = Field(
@@ -189,17 +190,17 @@ class ChiefSpec(Role):
     )
     resources: Resources | None = Field(
         default=None,
-        description="Resources of the training container (named tensorflow, or the only one), in place of the "
+        description="Resources of the training container (named tensorflow, or the only one), instead of the "
         "template's. " + _RESIZED,
     )
 
 
 class EvaluatorSpec(Role):
-    """The evaluator, which evaluates checkpoints beside training; its end does not end the job."""
+    """The evaluator, which evaluates checkpoints during training; its end does not end the job."""
 
     enabled: bool = Field(
         default=False,
-        description="Runs an evaluator pod beside training. Default false. It mounts the checkpoint volume read-only.",
+        description="Runs an evaluator pod during training. Default false. It mounts the checkpoint volume read-only.",
     )
     template: PodTemplate | None = Field(
         default=None,
@@ -209,7 +210,7 @@ class EvaluatorSpec(Role):
     )
     resources: Resources | None = Field(
         default=None,
-        description="Resources of the training container (named tensorflow, or the only one), in place of the "
+        description="Resources of the training container (named tensorflow, or the only one), instead of the "
         "template's. " + _RESIZED,
     )
     in_cluster: bool = Field(
@@ -250,13 +251,13 @@ class CheckpointSpec(ApiModel):
     )
     volume: VolumeSource | None = Field(
         default=None,
-        description="Volume source of a pod, without a name, such as {persistentVolumeClaim: {claimName: c}}. A "
-        "claim of your own outlives the job.",
+        description="Volume source of a pod, without a name, such as {persistentVolumeClaim: {claimName: c}}. Your "
+        "own claim outlives the job.",
     )
     volume_claim_template: ClaimTemplate | None = Field(
         default=None,
-        description="Spec of the claim <job>-checkpoint, which the operator creates. retainPolicy says whether the "
-        "claim outlives the job. An existing claim of that name is used as it is, and never deleted.",
+        description="Spec of the claim <job>-checkpoint, which the operator creates. retainPolicy decides whether the "
+        "claim outlives the job. An existing claim of that name is used unchanged, and never deleted.",
     )
     retain_policy: Retention = Field(
         default=Retention.RETAIN,
@@ -295,7 +296,7 @@ class NetworkSpec(ApiModel):
         ge=1,
         le=10_000_000,
         description="Bandwidth of a node's network in each direction, in megabits per second. `kubectl pstraining "
-        "plan` estimates the duration of an update from it; nothing is limited.",
+        "plan` estimates the duration of an update from it. It does not limit traffic.",
     )
 
 
@@ -337,7 +338,7 @@ class PSTrainingJobSpec(ApiModel):
 
 
 def _texts(labels: Any) -> Any:
-    """Return the labels that are texts: the API server accepts no others, and null means absent."""
+    """Return the labels whose values are texts: the API server accepts no others, and null means absent."""
     return {k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, dict) else {}
 
 

@@ -1,7 +1,7 @@
 """All names, labels and annotations of the API and of a job's children.
 
-The length budget: a job's name has at most 40 characters, so that the longest child, "<job>-worker-<index>", stays a
-legal label value, hostname and Service name (63 characters) with a nine-digit index and a Deployment's pod suffix.
+A job's name has at most 40 characters, so that the longest child's name, "<job>-worker-<index>", is a legal label
+value, hostname and Service name (63 characters) with a nine-digit index and a Deployment's pod suffix.
 """
 
 import re
@@ -65,10 +65,10 @@ ANNOTATION_CONTAINER: Final = f"{GROUP}/container"
 ANNOTATION_SHARDS: Final = f"{GROUP}/shards"
 """On a StatefulSet of PSs: the number of shards that training has."""
 ANNOTATION_LAYOUT: Final = f"{GROUP}/layout"
-"""On a StatefulSet of PSs: the number of the layout that its shards are; written together with ANNOTATION_SHARDS.
-Without it, all pods are replaced for another number of shards."""
+"""On a StatefulSet of PSs: the number of the layout of its shards; written together with ANNOTATION_SHARDS. Without it,
+all pods are replaced for another number of shards."""
 ANNOTATION_LAYOUT_TERM: Final = f"{GROUP}/layout-term"
-"""On a StatefulSet of PSs: the first term of the chief that trains the layout; written together with it."""
+"""On a StatefulSet of PSs: the first term of the chief that trains the layout; written together with the layout."""
 ANNOTATION_FIXED: Final = f"{GROUP}/fixed-fields"
 """On objects that own pods: a hash of the fields that are fixed while the job runs."""
 ANNOTATION_SERVER_TEMPLATE: Final = f"{GROUP}/server-template"
@@ -169,7 +169,7 @@ def chief_job(job: str, term: int) -> str:
 
 
 def is_child(job: str, name: str) -> bool:
-    """Return whether a name is that of a child of the job, claims excluded."""
+    """Return whether a name is that of a child of the job, except for claims."""
     return name.startswith(job) and _CHILD.fullmatch(name[len(job) :]) is not None
 
 

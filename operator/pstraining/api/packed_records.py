@@ -1,7 +1,7 @@
 """Keeps status within etcd's limit: beyond FULL_RECORDS_MAX, the records of replicas are stored in columns.
 
-etcd accepts objects of 1.5 MiB. A drain of all nodes gives each of up to 10,000 workers a record, and a record in full
-has 196 bytes. In columns a record has about 40 bytes. Packing loses nothing, so the counters stay exact.
+etcd accepts objects of up to 1.5 MiB. A drain of all nodes gives each of up to 10,000 workers a record, and a full
+record has 196 bytes. In columns a record has about 40 bytes. Packing is lossless, so the counters stay exact.
 """
 
 import binascii

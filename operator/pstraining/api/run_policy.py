@@ -1,6 +1,6 @@
 """The run policy of a job: restarts, budgets, deadlines, clean-up, success and failure.
 
-Fields that TFJob has, too, have TFJob's names.
+Fields that TFJob also has have TFJob's names.
 """
 
 from enum import StrEnum
@@ -104,8 +104,8 @@ class SchedulingPolicy(ApiModel):
         default=Gang.NONE,
         description="Scheduler that starts the required pods together. None (default): pods are scheduled one by "
         "one. SchedulerPlugins, Volcano: the parameter servers, the chief and the required workers start together "
-        "or not at all. That scheduler must run in the cluster. Other pods of the job are created once the gang has "
-        "its places.",
+        "or not at all. That scheduler must run in the cluster. Other pods of the job are created once the whole "
+        "gang has nodes.",
     )
     queue: str | None = Field(
         default=None,
@@ -124,8 +124,8 @@ class SchedulingPolicy(ApiModel):
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="Seconds for which pods with a place hold it for the rest of the gang. Default: the "
-        "scheduler's own setting. Needs gang SchedulerPlugins.",
+        description="Seconds for which the scheduler reserves nodes while other pods of the gang have none. Default: "
+        "the scheduler's own setting. Needs gang SchedulerPlugins.",
     )
     priority_class: str | None = Field(
         default=None, max_length=253, description="PriorityClassName of every pod whose template has none."
@@ -156,7 +156,7 @@ class RunPolicy(ApiModel):
         ge=0,
         le=2**31 - 1,
         description="Seconds from the job's end until it is deleted with its pods. Default: the job is kept. "
-        "checkpoint.retainPolicy says whether the claim <job>-checkpoint goes with it.",
+        "checkpoint.retainPolicy decides whether the claim <job>-checkpoint is deleted with it.",
     )
     active_deadline_seconds: int | None = Field(
         default=None,
@@ -246,7 +246,7 @@ class ExitCodes(ApiModel):
 
 
 class FailureRule(ApiModel):
-    """Reaction to one kind of failure; a field that is not set matches everything."""
+    """Reaction to one kind of failure; a field that is not set matches any failure."""
 
     role: FailedRole | None = Field(default=None, description="Role that failed. Default: any.")
     exit_codes: ExitCodes | None = Field(default=None, description="Exit codes that match. Default: any.")
@@ -261,7 +261,7 @@ class FailureRule(ApiModel):
 
 
 class FailurePolicy(ApiModel):
-    """Reactions to failures: the first matching rule decides, else the role's restartPolicy."""
+    """Reactions to failures: the first matching rule decides, or else the role's restartPolicy."""
 
     rules: list[FailureRule] = Field(
         default_factory=list, max_length=20, description="Rules in order of precedence: the first match decides."

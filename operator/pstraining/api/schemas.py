@@ -26,12 +26,12 @@ def _replace(schema: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def opaque(schema: dict[str, Any]) -> None:
-    """Replace a schema by that of any object."""
+    """Replace a schema with that of any object."""
     _replace(schema, {"type": "object", **_PRESERVE})
 
 
 def resources(schema: dict[str, Any]) -> None:
-    """Replace a schema by that of a container's resources."""
+    """Replace a schema with that of a container's resources."""
     properties = {
         "limits": {**_QUANTITIES, "description": "Upper bounds for the container, such as memory: 8Gi."},
         "requests": {**_QUANTITIES, "description": "Resources reserved for the container on its node, such as cpu: 2."},
@@ -40,12 +40,12 @@ def resources(schema: dict[str, Any]) -> None:
 
 
 def quantity(schema: dict[str, Any]) -> None:
-    """A positive quantity, as a text or a whole number."""
+    """Replace a schema with that of a positive quantity, as a text or a whole number."""
     _replace(schema, {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN})
 
 
 def claim_template(schema: dict[str, Any]) -> None:
-    """Replace a schema by that of a PersistentVolumeClaim's spec with its two required fields."""
+    """Replace a schema with that of a PersistentVolumeClaim's spec with its two required fields."""
     properties: dict[str, Any] = {
         "accessModes": {
             "type": "array",
@@ -72,7 +72,7 @@ def exit_codes(schema: dict[str, Any]) -> None:
 
 
 def pod_template(schema: dict[str, Any]) -> None:
-    """Replace a schema by that of a pod template: opaque, except for the fields that the CEL rules read."""
+    """Replace a schema with that of a pod template: opaque, except for the fields that the CEL rules read."""
     variable = {
         "type": "object",
         "required": ["name"],
@@ -147,7 +147,7 @@ def map_list(*keys: str) -> Any:
 
 
 def atomic_list(most: int) -> Any:
-    """Return an extension for a bounded list that one writer replaces: managedFields then has no entry per item."""
+    """Return an extension for a bounded list that one writer replaces as a whole, without managedFields per item."""
 
     def extend(schema: dict[str, Any]) -> None:
         schema["x-kubernetes-list-type"] = "atomic"

@@ -25,17 +25,17 @@ class StandbyPlacement(ApiModel):
     node_selector: dict[str, NodeLabel] | None = Field(
         default=None,
         max_length=16,
-        description="Labels of the standbys' nodes, in place of nodeSelector of the template. {} selects every node.",
+        description="Labels of the standbys' nodes, instead of nodeSelector of the template. {} selects every node.",
     )
     tolerations: list[Toleration] | None = Field(
         default=None,
         max_length=32,
-        description="Tolerations of the standbys (core/v1 Toleration), in place of those of the template.",
+        description="Tolerations of the standbys (core/v1 Toleration), instead of those of the template.",
     )
     affinity: Affinity | None = Field(
         default=None,
-        description="Affinity of the standbys (core/v1 Affinity), in place of that of the template. The members of a "
-        "shard stay on different nodes in any case.",
+        description="Affinity of the standbys (core/v1 Affinity), instead of that of the template. The members of a "
+        "shard are always on different nodes.",
     )
 
 
@@ -57,6 +57,6 @@ class Standby(ApiModel):
     )
     placement: StandbyPlacement | None = Field(
         default=None,
-        description="Nodes for the standbys, such as reliable nodes beside primaries on spot nodes. A field that is "
-        "not set is that of the parameter servers' template.",
+        description="Nodes for the standbys, such as reliable nodes if the primaries are on spot nodes. A field that "
+        "is not set is that of the parameter servers' template.",
     )

@@ -29,10 +29,10 @@ class LastFailure(ApiModel):
 
     pod: str = Field(description="Name of the pod that failed.")
     exit_code: int | None = Field(
-        default=None, description="Exit code of its training container, if the container ended."
+        default=None, description="Exit code of the pod's training container, if the container ended."
     )
     reason: str = Field(default="", description="Cause of the failure, as in failurePolicy.")
-    message: str = Field(default="", description="Last line of its log.")
+    message: str = Field(default="", description="Last line of the container's log.")
     time: datetime | None = Field(default=None, description="Time of the failure.")
     count: int = Field(default=0, description="Failures of this replica so far.")
 
@@ -102,7 +102,7 @@ class TrainingProgress(ApiModel):
 
 
 class ReplicaRecord(ApiModel):
-    """Counters of one replica that failed or was replaced; its pods do not keep them."""
+    """Counters of one replica that failed or was replaced, because they outlive its pods."""
 
     role: str = Field(description="Role of the replica.")
     index: int = Field(description="Task index of the replica.")
@@ -159,7 +159,7 @@ class StatusCondition(ApiModel):
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Status of the condition: True, False or Unknown.")
     reason: str = Field(description="Reason in one word, for programs.")
-    message: str = Field(default="", description="Explanation for people, with the next step where there is one.")
+    message: str = Field(default="", description="Human-readable explanation, with the next step if there is one.")
     last_transition_time: datetime = Field(description="Last time that status changed.")
     observed_generation: int = Field(default=0, description="Generation of the spec that the condition describes.")
 
@@ -168,7 +168,7 @@ class PSTrainingJobStatus(ApiModel):
     """Observed state of the job, written by the operator."""
 
     observed_generation: int = Field(
-        default=0, description="Newest generation of the spec that the operator has acted on."
+        default=0, description="Newest generation of the spec that the operator has processed."
     )
     phase: str = Field(default="", description="Summary for display. Use the conditions in automation.")
     conditions: list[StatusCondition] = Field(
@@ -212,8 +212,8 @@ class PSTrainingJobStatus(ApiModel):
     replica_records: list[ReplicaRecord] = Field(
         default_factory=list,
         json_schema_extra=schemas.atomic_list(FULL_RECORDS_MAX),
-        description="Counters of replicas that failed or were replaced. With more than 200 of them, the list has those "
-        "that are given up or failed most; packedRecords has the others.",
+        description="Counters of replicas that failed or were replaced. If there are more than 200, the list has the "
+        "replicas that are given up or failed most often; packedRecords has the others.",
     )
     packed_records: list[PackedRecords] = Field(
         default_factory=list,

@@ -1,7 +1,7 @@
-"""The history of a job: `summary.json` and a folder of logs beside its checkpoints. The chief writes it, the CLI reads.
+"""The history of a job: `summary.json` and a folder of logs beside its checkpoints. The chief writes it for the CLI.
 
-The file outlives the job, the operator and their versions. Fields may be added, and `schema` changes if a field changes
-its meaning.
+The file outlives the job, the operator and their versions. Fields may be added. `schema` changes if a field's meaning
+changes.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class HistoryPolicy(StrEnum):
 
 
 class JobOutcome(StrEnum):
-    """The outcome of a job, as its chief reported it."""
+    """The outcome of a job, as reported by its chief."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -46,21 +46,21 @@ class LogEnd:
 
     content: bytes
     whole: bool
-    """Whether the content is the whole log, as far as the kubelet has kept it."""
+    """Whether the content is all of the log that the kubelet has kept."""
 
 
 class KeptLog(ApiModel):
-    """The log of one run of a task's container, or the reason that it is missing."""
+    """The log of one run of a task's container, or the reason why it is missing."""
 
     task: str = Field(description="Name of the task, such as worker-0.")
-    pod: str = Field(description="Name of its pod.")
-    previous: bool = Field(default=False, description="Whether it is the run before the container was restarted.")
+    pod: str = Field(description="Name of the task's pod.")
+    previous: bool = Field(default=False, description="Whether the run is the one before the container's restart.")
     file: str = Field(default="", description="Path of the log, relative to the summary; empty if there is none.")
     whole: bool = Field(
         default=True,
-        description="Whether the file has the whole log, as far as the kubelet has kept it; otherwise it has its end.",
+        description="Whether the file has all of the log that the kubelet has kept; otherwise it has the log's end.",
     )
-    missing: str = Field(default="", description="Why there is no log.")
+    missing: str = Field(default="", description="Reason why the log is missing; empty otherwise.")
 
 
 class Summary(ApiModel):
@@ -70,25 +70,25 @@ class Summary(ApiModel):
     name: str = Field(description="Name of the job.")
     namespace: str = Field(description="Namespace of the job.")
     uid: str = Field(default="", description="UID of the job.")
-    outcome: JobOutcome = Field(description="How the job has ended. Unfinished: no chief has written its end.")
-    message: str = Field(default="", description="What the chief knows of the end, for people.")
+    outcome: JobOutcome = Field(description="Outcome of the job. Unfinished: no chief has written its end.")
+    message: str = Field(default="", description="Human-readable explanation of the end by the chief.")
     time: datetime = Field(description="Time at which the chief wrote the file.")
     term: int = Field(default=0, description="Number of the attempt of the chief that wrote the file.")
     result: dict[str, float | None] | None = Field(
-        default=None, description="What Trainer.run returned on the chief; null if training has not ended."
+        default=None, description="Return value of Trainer.run on the chief; null if training has not ended."
     )
     training: dict[str, Any] | None = Field(
         default=None, description="Last progress and metrics, with the fields of status.training."
     )
     settings: dict[str, Any] = Field(
-        default_factory=dict, description="Settings that were in force, of training and of checkpoints."
+        default_factory=dict, description="Settings of training and of checkpoints that were in force."
     )
     job: dict[str, Any] | None = Field(
         default=None,
-        description="The job, with spec and status, as the operator knew it; null if the chief could not ask it.",
+        description="The job with its spec and status, from the operator; null if the operator did not answer.",
     )
     pods: list[dict[str, Any]] = Field(
-        default_factory=list, description="The job's pods, as the operator knew them: the fields that it reads."
+        default_factory=list, description="The job's pods, with the fields that the operator reads."
     )
     logs: list[KeptLog] = Field(default_factory=list, description="The logs, one for each run of a container.")
-    notes: list[str] = Field(default_factory=list, description="What is missing, and why.")
+    notes: list[str] = Field(default_factory=list, description="Missing data, with reasons.")

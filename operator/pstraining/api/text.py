@@ -7,17 +7,17 @@ _CONCEAL = "8"
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return the text with every character that prints nothing, such as a control character, as \\xNN or \\uNNNN.
+    r"""Return the text with every unprintable character, such as a control character, as \\xNN or \\uNNNN.
 
     Args:
-        text: of unknown origin.
-        keep: characters that stay as they are.
+        text: a text of unknown origin.
+        keep: characters that are not escaped.
     """
     return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
 
 
 def printable_but_coloured(text: str) -> str:
-    """Return the text for a terminal: printable, with its line breaks, tabs and colours, but nothing concealed."""
+    """Return the text for a terminal: printable, with its line breaks, tabs and colours, but no concealed text."""
     text = text.replace("\r\n", "\n")
     pieces: list[str] = []
     end = 0

@@ -37,8 +37,8 @@ class CompressionSpec(ApiModel):
         default=None,
         description="Encoding of gradients sent to the parameter servers. None (default of the runtime): "
         "unchanged 32-bit floats. Bf16, Int8 and OneBit: 2, 1 and 1/8 bytes per value. TopK: 4 bytes for each of "
-        "the largest values; the others are not sent. Auto: Int8 while workers measure faster steps with it, else "
-        "None.",
+        "the largest values; the others are not sent. Auto: Int8 while workers measure faster steps with it, "
+        "otherwise None.",
     )
     pull: Codec | None = Field(
         default=None,
@@ -88,8 +88,8 @@ class TrainingSpec(ApiModel):
         default=None,
         ge=1,
         le=2**31,
-        description="Number of passes over the data if it is handed out (Ranges or Files), else of the program's "
-        "steps_per_epoch steps. With steps also set, training ends at the first limit.",
+        description="Number of passes over the data if it is assigned to workers (Ranges or Files), otherwise of the "
+        "program's steps_per_epoch steps. With steps also set, training ends at the first limit.",
     )
     accumulation_steps: int | None = Field(
         default=None,

@@ -7,7 +7,7 @@ _T = TypeVar("_T")
 
 
 def copied(value: _T) -> _T:
-    """Return a copy of a JSON value, faster than `copy.deepcopy`, which supports any objects and cycles.
+    """Return a copy of a JSON value. It is faster than `copy.deepcopy`, which supports any objects and cycles.
 
     Args:
         value: any JSON value.

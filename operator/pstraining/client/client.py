@@ -13,7 +13,7 @@ from pstraining.client.program import JobProgram, program_of
 from pstraining.progress import Progress
 
 STEM_MAX: Final = 35
-"""Characters of a default name before its random suffix. The name of a job has at most 40."""
+"""Maximum characters of a default name before its random suffix. The name of a job has at most 40."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Job:
     phase: str = ""
     """The phase, such as Pending, Running, Succeeded or Failed."""
     reason: str = ""
-    """The job's most important problem or pending condition; empty without any."""
+    """The job's most important problem or pending condition; empty without one."""
 
     def __str__(self) -> str:
         return self.name
@@ -157,7 +157,7 @@ class Client:
             job: the job, or its name.
             follow: whether to wait for further lines.
             role: chief, worker, ps or evaluator; by default all.
-            index: the task's index; by default all of the role.
+            index: the task's index; by default all tasks of the role.
         """
         return self._backend.logs(str(job), follow=follow, role=role, index=index)
 

@@ -29,9 +29,9 @@ from pstraining.client.program import JobProgram
 from pstraining.progress import Progress
 
 TAIL: Final = 60
-"""Number of lines of a failed task's log."""
+"""Maximum number of lines of a failed task's log in an error."""
 ROOM: Final = 1000
-"""Maximum number of lines that wait for the reader."""
+"""Maximum number of queued lines that the reader has not read."""
 
 
 class ClusterBackend:
@@ -243,7 +243,7 @@ class _QueueWriter(LogWriter):
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise the plugin's errors as ClientError."""
+    """Raise ClientError instead of the plugin's errors."""
     try:
         yield
     except CommandError as error:

@@ -24,7 +24,7 @@ _MODULE_NAMES: Final = {"__name__", "__file__", "__doc__"}
 
 @dataclass(frozen=True)
 class JobProgram:
-    """The files of a job, and the one that it runs."""
+    """The files of a job, and the name of the file that it runs."""
 
     name: str
     """Name of the function or the script, part of the job's default name."""

@@ -1,7 +1,7 @@
 """Implements the port over HTTP with the configuration, credentials and connections of kubernetes.aio's client.
 
-Bodies are plain JSON. The client's typed Api classes validate every body and parse every answer into models, which
-costs more than the request itself. This module needs only a few paths and five verbs.
+Bodies are plain JSON. The typed Api classes of kubernetes.aio validate every body and parse every answer into models,
+which costs more than the request itself. This module needs only a few paths and five verbs.
 """
 
 import logging
@@ -23,14 +23,14 @@ from pstraining.kube.slots import AdaptiveLimiter
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT: Final = 32
-"""Concurrent requests; more only make an API server slower."""
+"""Maximum number of concurrent requests; more only make an API server slower."""
 ADDRESSES: Final = 4
-"""Concurrent creations of Services that get a cluster IP. With 16, an API server created 38 per second, with 8 it
-created 71, with one 119; under load some took longer than ten seconds and were sent again. With 2, a busy API server
-that took a second for each delayed all other creations. With 8, the ten Services of one large job were the last of its
-children to exist; with 3 they were not."""
+"""Maximum number of concurrent creations of Services that get a cluster IP. With 16, an API server created 38 per
+second, with 8 it created 71, with one 119. Under load some creations took longer than ten seconds and were sent again.
+With 2, a busy API server that took a second for each one delayed all other creations. With 8, the ten Services of one
+large job were the last of its children to exist; with 3 they were not."""
 WARNINGS_MAX: Final = 50
-"""Events that are read about one object: Kubernetes counts repetitions in one event."""
+"""Maximum number of events that are read about one object: Kubernetes counts repetitions in one event."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -83,7 +83,7 @@ class KubeClient:
         return await self._request("PATCH", path, query, dict(body), APPLY)
 
     async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
-        """JSON Patch by our field manager; the uid is written as well, which makes it a precondition."""
+        """JSON Patch by our field manager; writing the uid as well makes it a precondition."""
         path = RESOURCES[kind].path(namespace, name)
         query = {"fieldManager": names.FIELD_MANAGER, "fieldValidation": "Strict"}
         values = {"/metadata/uid": uid, **parts}
@@ -107,8 +107,8 @@ class KubeClient:
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         answer = await self._request("DELETE", RESOURCES[kind].path(namespace, name), body=body)
-        # Some kinds return a Status, others the object's last state. Only an object that finalizers or a grace period
-        # still keep has a deletionTimestamp.
+        # Some kinds return a Status, others the object's last state. An object has a deletionTimestamp only while
+        # finalizers or a grace period keep it.
         metadata = answer.get("metadata") or {}
         kept_by = metadata.get("finalizers") if grace_seconds == 0 else metadata.get("deletionTimestamp")
         return answer if kept_by else None
@@ -126,7 +126,7 @@ class KubeClient:
         return await self._request("PATCH", path, {"fieldManager": names.FIELD_MANAGER}, body, MERGE_PATCH)
 
     async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
-        """JSON merge patch to the status subresource by a field manager of its own."""
+        """JSON merge patch to the status subresource by the progress's own field manager."""
         path = RESOURCES[Kind.PS_TRAINING_JOB].path(namespace, name, "status")
         body = {"metadata": {"resourceVersion": version}, "status": {"training": dict(progress)}}
         return await self._request("PATCH", path, {"fieldManager": names.PROGRESS_FIELD_MANAGER}, body, MERGE_PATCH)
@@ -147,11 +147,11 @@ class KubeClient:
         return await self._request("GET", SECRETS.path(namespace, name))
 
     async def create_secret(self, namespace: str, body: Manifest) -> Object:
-        """Create a Secret; Conflict if it exists already."""
+        """Create a Secret; raises Conflict if it exists already."""
         return await self._request("POST", SECRETS.path(namespace), body=dict(body))
 
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
-        """Read the events of type Warning about one object, a few at most."""
+        """Read the events of type Warning about one object, at most WARNINGS_MAX."""
         query = {"fieldSelector": f"type=Warning,involvedObject.uid={uid}", "limit": str(WARNINGS_MAX)}
         answer = await self._request("GET", f"/api/v1/namespaces/{namespace}/events", query)
         return list(answer.get("items") or ())
@@ -221,7 +221,7 @@ class KubeClient:
         Raises:
             ApiError: one of its four classes; no other error is raised.
         """
-        # Other paths contain the name; some bodies have no metadata.
+        # Only the path of a creation lacks the object's name; some bodies have no metadata.
         name = (body.get("metadata") or {}).get("name") if method == "POST" else None
         release = await self._requests.acquire((method, path, name))
         try:

@@ -27,7 +27,7 @@ async def load_configuration(environ: Mapping[str, str] | None = None) -> Config
     configuration = Configuration()
     # The client limits its own requests (slots.py); a request must not wait for a hung one.
     configuration.connection_pool_maxsize = 0
-    # Proxies and ~/.netrc must not change how the API server is reached.
+    # Proxies and ~/.netrc must not change the connection to the API server.
     configuration.client_session_kwargs = {"trust_env": False}
     path, context = environ.get(KUBECONFIG), environ.get(CONTEXT)
     try:

@@ -15,7 +15,7 @@ PERMANENT_ERRORS = ("failed to create typed patch object", *TOO_LARGE)
 """Messages of permanent errors that the API server reports with status 500."""
 
 UID_PRECONDITION = re.compile(r"UID in (the )?precondition", re.IGNORECASE)
-"""The message for a delete with another uid. Built-in kinds in the API server's cache and other kinds differ."""
+"""The message for a delete with another uid. It varies between the kinds in the API server's cache and other kinds."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ApiError(Exception):
         """The reason of the Status object; empty without one."""
         self.causes = causes
         self.retry_after = retry_after
-        """Seconds that the API server asks the client to wait; None if it does not."""
+        """Seconds that the API server requests the client to wait; None without such a request."""
 
 
 class Conflict(ApiError):  # noqa: N818 - says what happened
@@ -60,7 +60,7 @@ class Conflict(ApiError):  # noqa: N818 - says what happened
 
     @property
     def precondition_failed(self) -> bool:
-        """Whether another object has the name now."""
+        """Whether the name now belongs to another object."""
         return UID_PRECONDITION.search(self.message) is not None
 
 

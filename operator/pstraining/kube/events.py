@@ -8,7 +8,7 @@ from pstraining.core.actions import Event
 
 CONTROLLER = f"{names.GROUP}/operator"
 MAX_NOTE = 1024
-"""Bytes of a note; the API server rejects longer ones."""
+"""Maximum bytes of a note; the API server rejects longer ones."""
 MAX_REASON = 128
 
 

@@ -1,9 +1,9 @@
 """Executes the actions of a plan, stage by stage (write_order.py). It is the only writer of a job's children.
 
-A refused action becomes a verdict and ends the writes of the pass: a job must not run with a part refused, or with a
-name taken. An error that is worth a retry is raised to the queue, which requests a new plan. Such an error means that
-the plan was made from outdated observations, so its other actions are not sent either. Requests in flight are awaited
-and recorded in any case.
+A refused action becomes a verdict and ends the writes of the pass, because a job must not run without an object that
+was refused or whose name is taken. An error that is worth a retry is raised to the queue, which requests a new plan.
+Such an error means that the plan was computed from outdated observations, so its other actions are not sent either.
+Requests in flight are always awaited and recorded.
 """
 
 import asyncio
@@ -33,22 +33,22 @@ from pstraining.kube.write_order import Stage, stages
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT: Final = 16
-"""Concurrent requests of one job."""
+"""Maximum number of concurrent requests of one job."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
 CLAIM_DELETED = "the existing claim of this name is being deleted"
-CLAIM_USED = "it exists already, is used as it is, and is not deleted with the job"
+CLAIM_USED = "it exists already, is used unchanged, and is not deleted with the job"
 
 
 class WriteCache(Protocol):
     """Records our own writes, so that the next pass sees them before the watch delivers them."""
 
     def wrote(self, namespace: str, job: str, written: Object) -> None:
-        """Record that the API server has this object now."""
+        """Record that the API server now has this object."""
 
     def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Record that the API server has no object of this uid any more."""
+        """Record that the API server no longer has an object with this uid."""
 
 
 class Executor:
@@ -96,7 +96,7 @@ class Executor:
     async def _stage(
         self, namespace: str, job: str, job_uid: str, planned: Sequence[Action], stage: Stage
     ) -> dict[int, Outcome]:
-        """Send the actions of one stage concurrently; send no more of them after a failure."""
+        """Send the actions of one stage concurrently; after a failure, no further action is sent."""
         outcomes: dict[int, Outcome] = {}
         errors: dict[int, Exception] = {}
         refused = False
@@ -170,7 +170,7 @@ class Executor:
         return Outcome(action, Verdict.DONE)
 
     async def _delete_left_behind(self, namespace: str, action: Create, existing: Object) -> Outcome:
-        """Delete what an earlier job of this name left behind; the next pass creates the object."""
+        """Delete an object that an earlier job of this name left behind; the next pass creates the new one."""
         await self._port.delete(action.kind, namespace, action.name, existing["metadata"]["uid"])
         self._on_write(action.kind, "delete")
         logger.info("%s %s: %s", action.kind, action.name, LEFT_BEHIND)
@@ -184,7 +184,7 @@ class Executor:
         except Conflict as error:
             if not error.precondition_failed:
                 raise
-            remaining = None  # another object has the name now, so the deleted one no longer exists
+            remaining = None  # the name belongs to another object, so the deleted one no longer exists
         else:
             self._on_write(action.kind, "delete")
         if remaining is None:
@@ -235,9 +235,10 @@ def _belongs_to_predecessor(existing: Object, job: str, job_uid: str) -> bool:
 
 
 def _is_left_behind(kind: Kind, existing: Object, job: str, job_uid: str) -> bool:
-    """Whether an object without a controller is an earlier job's of this name, by the labels that the operator sets.
+    """Whether an object without a controller belongs to an earlier job of this name, by the operator's labels.
 
-    Two jobs of one name do not exist at a time, so no other job uses it. Claims hold data and are used as they are.
+    Two jobs of one name never exist at the same time, so no other job uses the object. Claims contain data and are used
+    unchanged.
     """
     labels = existing["metadata"].get("labels") or {}
     earlier = labels.get(names.LABEL_JOB) == job and labels.get(names.LABEL_JOB_UID, job_uid) != job_uid

@@ -28,7 +28,7 @@ SAFE_PART = 0.8
 RENEWALS = 3
 """Renewals per lease duration."""
 POLL_SECONDS_MAX = 1.0
-"""Upper bound of the seconds between two polls of a waiting operator, and so of a clean handover."""
+"""Upper bound of the seconds between two polls of a waiting operator, and therefore of a clean handover."""
 
 
 class LeaseLostError(Exception):
@@ -136,7 +136,7 @@ class Lease:
             logger.info("Lease %s/%s is released", self._namespace, self._name)
 
     async def _quietly_try(self) -> str | None:
-        """Take or renew the Lease if allowed; return its holder, None if it is unknown."""
+        """Acquire or renew the Lease if allowed; return its holder, None if it is unknown."""
         try:
             # A hung request must not outlast the Lease: the next attempt may succeed.
             async with asyncio.timeout(self._duration / RENEWALS):
@@ -170,7 +170,7 @@ class Lease:
         return self._observed is not None and self._clock() >= self._observed.since + duration
 
     async def _write(self, sent: float, lease: Object | None) -> str | None:
-        """Write the Lease with our identity; return the holder, None if another write came first."""
+        """Write the Lease with our identity; return the holder, or None if another write came first."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = dict((lease or {}).get("spec") or {})
         if spec.get("holderIdentity") != self._identity:

@@ -2,8 +2,8 @@
 
 A pass may be running when the Lease is lost: the process was paused, or the API server was unreachable for too long.
 The plan of such a pass is outdated if a successor has acted meanwhile. Versions and uids make most of its writes
-harmless, but not all: an old replica count would undo the successor's scale-up. Nor can a write be taken back that was
-sent before: an operator that stops without its answer lets the Lease expire, and does not release it.
+harmless, but not all: an old replica count would undo the successor's scale-up. A write that was already sent cannot be
+withdrawn either. An operator that stops before its answer therefore lets the Lease expire, and does not release it.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ _Answer = TypeVar("_Answer")
 
 
 class LeasedPort:
-    """An `ApiPort` whose writes raise Transient while the Lease is not held; reads go through.
+    """An `ApiPort` whose writes raise Transient while the Lease is not held; reads are always sent.
 
     Args:
         port: carries out the calls.
-        is_held: whether this operator holds the Lease now.
+        is_held: returns whether this operator holds the Lease now.
     """
 
     def __init__(self, port: ApiPort, is_held: Callable[[], bool]) -> None:

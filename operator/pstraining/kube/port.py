@@ -17,49 +17,52 @@ class ApiPort(Protocol):
     """Reads and writes the objects of jobs."""
 
     async def create(self, kind: Kind, namespace: str, body: Manifest) -> Object:
-        """POST with strict field validation; Conflict (`already_exists`) if the name is taken."""
+        """POST with strict field validation; raises Conflict (`already_exists`) if the name is taken."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """Read one object; one of the cluster ignores the namespace."""
+        """Read one object; for cluster-scoped kinds the namespace is ignored."""
 
     async def apply(self, kind: Kind, namespace: str, name: str, body: Manifest) -> Object:
         """Forced server-side apply.
 
-        The body has metadata.uid: an absent or replaced object is a Conflict (or NotFound), and is never created or
-        adopted. Fields of an earlier body that this one lacks are removed. Fields of `create` that no body has named
-        stay, so a body may hold a part of the created object, provided that it is always the same part.
+        The body has metadata.uid: for an absent or replaced object the call raises Conflict or NotFound, so that no
+        object is created or adopted. Fields of an earlier body that this body lacks are removed. Fields of `create`
+        that no body has named do not change. A body may therefore contain a part of the created object, provided that
+        it is always the same part.
         """
 
     async def replace(self, kind: Kind, namespace: str, name: str, uid: str, parts: Mapping[str, Any]) -> Object:
-        """Set values, those of absent members as well (JSON Patch, RFC 6902), all or none.
-
-        An object of another uid is a Conflict.
+        """Set all values or none, including those of absent members (JSON Patch, RFC 6902).
 
         Args:
-            kind: the object's.
-            namespace: the object's.
-            name: the object's.
-            uid: the object's.
+            kind: the object's kind.
+            namespace: the object's namespace.
+            name: the object's name.
+            uid: the object's uid.
             parts: the values by JSON pointer.
+
+        Raises:
+            Conflict: the object has another uid.
         """
 
     async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
         """Change requests and limits of one container of a pod (subresource `resize`, strategic merge patch).
 
-        A pod of another uid is a Conflict.
-
         Args:
-            namespace: the pod's.
-            name: the pod's.
-            uid: the pod's.
+            namespace: the pod's namespace.
+            name: the pod's name.
+            uid: the pod's uid.
             container: the container's name.
-            resources: its requests and limits; those that are not named stay.
+            resources: the new requests and limits; resources that are not named do not change.
+
+        Raises:
+            Conflict: the pod has another uid.
         """
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object | None:
-        """Delete in the background if the uid matches; Conflict (`precondition_failed`) if it does not.
+        """Delete in the background if the uid matches; raises Conflict (`precondition_failed`) if it does not.
 
         With a grace period of 0 seconds a pod is removed at once, whether or not its node has stopped it.
 
@@ -70,24 +73,25 @@ class ApiPort(Protocol):
     async def patch_status(self, namespace: str, name: str, body: Manifest) -> Object:
         """Server-side apply a PSTrainingJob's status.
 
-        metadata.resourceVersion in the body is the version of the job that the status was computed from; Conflict if
-        the job has changed since. (The status subresource of a custom resource ignores metadata.uid.)
+        metadata.resourceVersion in the body is the version of the job from which the status was computed. The call
+        raises Conflict if the job has changed since. (The status subresource of a custom resource ignores
+        metadata.uid.)
         """
 
     async def merge_status(self, kind: Kind, namespace: str, name: str, version: str, status: Manifest) -> Object:
         """Change the status of another program's object (JSON merge patch: null removes a field).
 
-        Conflict if the object's resourceVersion is another one.
+        Raises Conflict if the object has another resourceVersion.
         """
 
     async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
         """Set `status.training` of a PSTrainingJob (JSON merge patch: null removes a field).
 
-        Conflict if the job's resourceVersion is another one.
+        Raises Conflict if the job has another resourceVersion.
         """
 
     async def warnings(self, namespace: str, uid: str) -> list[Object]:
-        """Read the events of type Warning about one object, a few at most."""
+        """Read the events of type Warning about one object; their number is bounded."""
 
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """POST an event of events.k8s.io/v1."""
@@ -100,7 +104,7 @@ class LeasePort(Protocol):
         """Read the Lease."""
 
     async def create_lease(self, namespace: str, body: Mapping[str, Any]) -> Object:
-        """Create the Lease; Conflict if it exists already."""
+        """Create the Lease; raises Conflict if it exists already."""
 
     async def replace_lease(self, namespace: str, name: str, body: Mapping[str, Any]) -> Object:
-        """Replace the Lease; Conflict unless its resourceVersion is the body's."""
+        """Replace the Lease; raises Conflict if its resourceVersion differs from the body's."""

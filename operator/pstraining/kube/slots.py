@@ -1,10 +1,10 @@
 """A concurrency limit that hung requests do not consume.
 
-An API server may leave some requests without an answer, for example those of one webhook. They must not block all
-others: a holder that many others overtake gives its slot to the next caller and continues uncounted. Its next request
-starts uncounted at once, because a hung request is retried again and again; otherwise fifty hung jobs of a thousand
-cost a third of the others' speed. A slow API server is slow for all requests and keeps the limit: more requests would
-make it slower.
+An API server may leave some requests without an answer, for example those of one webhook. They must not block all other
+requests: a holder that many others overtake gives its slot to the next caller and continues uncounted. Its next request
+starts uncounted at once, because a hung request is retried again and again. Otherwise fifty hung jobs of a thousand
+reduce the speed of the others by a third. A slow API server is slow for all requests; the limit then stays in force,
+because more requests would make the server slower.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ CHECK_SECONDS: Final = 1.0
 OVERTAKEN_FACTOR: Final = 4
 """A holder hangs if this many times the limit have finished since it started."""
 HOLD_SECONDS_MAX: Final = 5.0
-"""Seconds after which a holder gives up its slot in any case: half of a request's timeout, so that a server that
-answers nothing has about twice the limit in flight at most."""
+"""Seconds after which every holder gives up its slot: half of a request's timeout, so that a server that never answers
+has about twice the limit in flight at most."""
 UNCOUNTED_MAX: Final = 500
 """Upper bound of uncounted holders; each of them has a connection."""
 

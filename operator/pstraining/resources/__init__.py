@@ -1,1 +1,1 @@
-"""Pure builders: from a job to the manifests of its children, one kind of child a file."""
+"""Pure builders: from a job to the manifests of its children, with one file for each kind of child."""

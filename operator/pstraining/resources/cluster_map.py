@@ -31,7 +31,7 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
 
 
 def _outside_cluster(job: PSTrainingJob) -> dict[str, list[str]]:
-    """Return the addresses of the tasks that are measured and are no part of the cluster, by task type."""
+    """Return the addresses of the tasks that are measured but not part of the cluster, by task type."""
     spec, name = job.spec, job.metadata.name
     if not spec.evaluator.enabled or spec.evaluator.in_cluster:
         return {}
@@ -54,8 +54,8 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST,
 
     Args:
         job: the owner.
-        term: the chief's newest term. If servers ignore it, the text always has the first one.
-        layout: the layout; the number of the first is left out.
+        term: the chief's newest term. If servers ignore terms, the text always has the first term.
+        layout: the layout; the number of the first layout is left out.
         ended: whether the job has ended, so that restarted containers must idle.
     """
     spec = job.spec
@@ -93,7 +93,7 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST,
 
 @dataclass
 class _Digests:
-    """Digests of the last job by term and layout, as every pod of a job has one. The job does not change."""
+    """Digests of the last job by term and layout, because every pod of a job needs one. The job is immutable."""
 
     job: PSTrainingJob | None = None
     found: dict[tuple[int, int, int, bool], str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ _digests = _Digests()
 
 
 def digest(job: PSTrainingJob, role: str, term: int, layout: ServerLayout = FIRST) -> str:
-    """Return a short hash of the fields that a role reads; only PSs read the term, only the chief that it is to end."""
+    """Return a short hash of the fields that a role reads: only PSs read the term, and only the chief `ending`."""
     if _digests.job is not job:
         _digests.job, _digests.found = job, {}
     own_term, ending = (term if role == names.PS else 1), layout.ending and role == names.CHIEF

@@ -1,7 +1,8 @@
-"""The accelerators of a pod template: what requests them, what selects nodes for them, and a copy without them. Pure.
+"""The accelerators of a pod template: their requests, the selectors of their nodes, and a copy without them. Pure.
 
-A copy of the worker's template runs in roles that need no accelerator. It leaves the workers' nodes if the template
-selects them only by what marks nodes with accelerators. Another selector may mean anything: then all of it is kept.
+Roles that need no accelerator run a copy of the worker's template. The copy may run on other nodes than the workers if
+all selectors of the template are marks of nodes with accelerators. The meaning of other selectors is unknown, so with
+any such selector all of them are kept.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,22 +17,22 @@ _NODE_LABELS: Final = (
     "karpenter.k8s.aws/instance-accelerator",
     "kubernetes.azure.com/accelerator",
 )
-"""Beginnings of the labels by which the large providers mark nodes with accelerators."""
+"""Prefixes of the labels with which the large providers mark nodes with accelerators."""
 _NEUTRAL: Final = (
     "kubernetes.io/os",
     "kubernetes.io/arch",
     "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region",
 )
-"""Labels that nodes without accelerators have, too."""
+"""Labels that nodes without accelerators also have."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _ATTRACT: Final = ("In", "Exists", "Gt", "Lt")
-"""Operators of node affinity that need the label."""
+"""Operators of node affinity that require the label to be present."""
 
 
 def domains(spec: Mapping[str, Any]) -> set[str]:
-    """Return the domains of the extended resources that a pod requests, such as nvidia.com; claims have none."""
+    """Return the domains of the extended resources that a pod requests, such as nvidia.com; claims have no domain."""
     return {name.partition("/")[0] for amounts in _amounts(spec) for name in amounts if "/" in name}
 
 
@@ -41,7 +42,7 @@ def are_requested(spec: Mapping[str, Any]) -> bool:
 
 
 def drop(spec: dict[str, Any]) -> None:
-    """Remove what requests accelerators, and what selects nodes for them if nothing else selects nodes.
+    """Remove the requests for accelerators, and the selectors of their nodes if there are no other selectors.
 
     Args:
         spec: the pod's spec; it is changed.
@@ -60,14 +61,14 @@ def drop(spec: dict[str, Any]) -> None:
 
 
 def kept_selectors(spec: Mapping[str, Any]) -> list[str]:
-    """Return the labels, other than those of accelerators, that confine a pod to some nodes."""
+    """Return the labels, other than those of accelerators, by which a pod selects nodes."""
     found = domains(spec)
     keys = [*_mapping(spec.get("nodeSelector")), *(_key(e) for term in _terms(spec) for e in _expressions(term))]
     return [key for key in dict.fromkeys(keys) if key and key not in _NEUTRAL and not _marks(key, found)]
 
 
 def _amounts(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Amounts of resources by name. Only those of extended resources have a domain in their name."""
+    """Yield amounts of resources by name. Only names of extended resources have a domain."""
     for container in _containers(spec):
         resources = container.get("resources") or {}
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
@@ -82,7 +83,7 @@ def _marks(key: str, found: set[str]) -> bool:
     return key.startswith(_NODE_LABELS) or key.partition("/")[0] in found
 
 
-# Templates may hold anything: what is of a wrong type is left as it is, and the API server refuses the pod.
+# Templates may contain any value. Values of a wrong type are not changed, and the API server refuses the pod.
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -101,12 +102,12 @@ def _node_affinity(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _terms(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The terms of the required node affinity."""
+    """Return the terms of the required node affinity."""
     return _list(_mapping(_node_affinity(spec).get(_REQUIRED)).get("nodeSelectorTerms"))
 
 
 def _expressions(term: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The expressions of a term that need a label."""
+    """Return the expressions of a term that require a label."""
     found = [*_list(term.get("matchExpressions")), *_list(term.get("matchFields"))]
     return [expression for expression in found if expression.get("operator") in _ATTRACT]
 
@@ -130,7 +131,7 @@ def _leave_by_affinity(spec: dict[str, Any], found: set[str]) -> None:
         gone = [e for e in _expressions(term) if _marks(_key(e), found)]
         if gone:
             _put(term, "matchExpressions", [e for e in term["matchExpressions"] if e not in gone])
-    # Terms are alternatives. Every node meets one without a condition, although Kubernetes lets none meet it.
+    # Terms are alternatives. Here every node meets a term without conditions, although in Kubernetes no node meets it.
     if any(not term for term in terms):
         del affinity[_REQUIRED]
     preferred = affinity.get(_PREFERRED)
@@ -143,7 +144,7 @@ def _prefers(item: Mapping[str, Any], found: set[str]) -> bool:
 
 
 def _put(target: dict[str, Any], name: str, value: Any) -> None:
-    """Set a field, or remove it if nothing is left of it."""
+    """Set a field, or remove it if its value is empty."""
     if value:
         target[name] = value
     else:

@@ -1,8 +1,8 @@
-"""A hash of the fields that are fixed while a job runs: what holds pods carries the values that it was created from.
+"""A hash of the fields that are fixed while a job runs, which every child with pods carries since its creation.
 
 The API server lets these fields change while a job is suspended. An operator that was away may see neither the
-suspension nor the resumption, and then finds pods of other values than the job's. The hash is of the stored values, and
-leaves out those that are defaults: a new field with a default changes nothing. See
+suspension nor the resumption, and then finds pods that were created from other values than the job's. The hash covers
+the stored values except defaults, so a new field with a default does not change it. See
 docs/project/decisions/0002-render-pods-only-when-they-start.md.
 """
 
@@ -17,14 +17,14 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.resources import standbys
 
 FORMAT: Final = "2-"
-"""How the hash is made. A version that makes it in another way takes another format, and leaves running jobs alone."""
+"""The format of the hash. A version that computes another hash uses another format, and does not restart jobs."""
 
 
 @dataclass
 class _Last:
-    """The last job with its hash: a pass compares every child that holds pods. The job does not change.
+    """The last job with its hash, because a pass compares every child with pods. The job is immutable.
 
-    Both are replaced at once, because several threads may plan.
+    Both are replaced together, because several threads may plan.
     """
 
     of: tuple[PSTrainingJob, str] | None = None
@@ -34,7 +34,7 @@ _last = _Last()
 
 
 def digest(job: PSTrainingJob) -> str:
-    """Return the hash; equal for jobs whose pods may run beside each other."""
+    """Return the hash; it is equal for jobs whose pods may run at the same time."""
     last = _last.of
     if last is None or last[0] is not job:
         last = _last.of = (job, _digest(job))
@@ -46,7 +46,7 @@ def _digest(job: PSTrainingJob) -> str:
     # Hot standbys are replaced one at a time when these change (policies/rolling_update.py).
     paths = FIXED_WHILE_RUNNING if standbys.is_hot(job) else (*FIXED_WHILE_RUNNING, *FREE_WITH_HOT_STANDBYS)
     if "checkpoint" in spec:
-        # The rest of it feeds no pod, and changes while the job runs.
+        # Its other fields are not rendered into pods, and may change while the job runs.
         fixed = {field.rstrip("?") for field in CHECKPOINT_FIXED}
         spec["checkpoint"] = {k: v for k, v in spec["checkpoint"].items() if k in fixed}
     values = {path.rstrip("?"): _at(spec, path.rstrip("?")) for path in paths}
@@ -56,11 +56,11 @@ def _digest(job: PSTrainingJob) -> str:
 
 
 def differ(job: PSTrainingJob, carried: str | None) -> bool:
-    """Return whether pods were created from other values; objects of other versions say nothing about it.
+    """Return whether pods were created from other values; False for objects of versions with another format.
 
     Args:
         job: the job.
-        carried: the hash on what holds the pods.
+        carried: the hash on the child with the pods; None without one.
     """
     return carried is not None and carried.startswith(FORMAT) and carried != digest(job)
 

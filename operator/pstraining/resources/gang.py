@@ -1,7 +1,7 @@
 """Gangs: the pods that must be placed together, and the PodGroup and marks that each gang scheduler requires.
 
 A gang has the pods that the job cannot train without: every parameter server, the chief, and worker.minReplicas workers
-(all workers if it is not set). Standbys and the evaluator are no members, because a job trains without them and must
+(all workers if it is not set). Standbys and the evaluator are not members, because a job trains without them and must
 not wait for their nodes. minAvailable can add workers to the gang.
 
 Both schedulers count pods of any role. The pods outside the gang are therefore created only once the gang is placed
@@ -39,14 +39,14 @@ class Provider(Protocol):
     """The requirements of one gang scheduler."""
 
     scheduler: str
-    """The schedulerName of its default installation."""
+    """The schedulerName of the scheduler's default installation."""
     api_version: str
-    """The apiVersion of its PodGroups."""
+    """The apiVersion of the scheduler's PodGroups."""
     product: str
-    """The product to install if the API server does not know its PodGroups."""
+    """The product to install if the API server does not know these PodGroups."""
 
     def group(self, policy: SchedulingPolicy, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Return the fields of its PodGroup's spec besides minMember.
+        """Return the fields of a PodGroup's spec except minMember.
 
         Args:
             policy: the job's scheduling policy.
@@ -132,7 +132,7 @@ def build(job: PSTrainingJob, scheduler: Provider, gang: GangMembers, requests: 
 
 
 def join(job: PSTrainingJob, found: dict[str, Any], spec: dict[str, Any]) -> None:
-    """Make a pod a member of the job's PodGroup, if the job has a gang.
+    """Add a pod to the job's PodGroup, if the job has a gang.
 
     All pods of a job join, including those outside the gang: each of them counts when another one is replaced, and a
     queue accounts for all of them. The template's own schedulerName wins.

@@ -1,4 +1,4 @@
-"""What pods depend on besides their job: how the operator is installed, and on which platform."""
+"""The operator's installation and its platform, on which pods depend besides their job."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -9,7 +9,7 @@ from pstraining.api import names
 
 @dataclass(frozen=True)
 class ProgressEndpoint:
-    """Where training programs report their progress."""
+    """The endpoint to which training programs report their progress."""
 
     url: str
     """URL of the operator's Service, without a path."""
@@ -23,18 +23,18 @@ class KueueSupport(Enum):
     OFF = auto()
     """The operator ignores the labels of queues."""
     MISSING = auto()
-    """The operator supports Kueue, and the API server does not serve its Workloads."""
+    """The operator supports Kueue, but the API server does not serve its Workloads."""
     ON = auto()
 
 
 @dataclass(frozen=True)
 class Installation:
-    """How the operator is installed."""
+    """The operator's installation."""
 
     sets_ids: bool = True
     """Whether the operator sets the user and group IDs of new pods; otherwise the platform assigns them."""
     progress: ProgressEndpoint | None = None
-    """None if the operator accepts no progress."""
+    """The endpoint for progress; None if the operator does not accept progress."""
     kueue: KueueSupport = KueueSupport.OFF
     resizes_pods: bool = False
     """Whether the API server serves the subresource pods/resize (KEP-1287), by which running pods are resized."""
@@ -50,7 +50,7 @@ def progress_path(namespace: str, name: str) -> str:
 
 
 def usage_path(namespace: str, name: str) -> str:
-    """Return the path at which the launcher of a job's chief reports what the job's pods use."""
+    """Return the path at which the launcher of a job's chief reports the resource usage of the job's pods."""
     return f"{progress_path(namespace, name)}/usage"
 
 

@@ -1,7 +1,7 @@
-"""Kueue's objects for a job: the Workload that asks for quota, and what an admission adds to pods.
+"""Kueue's objects for a job: the Workload that requests quota, and the fields that an admission adds to pods.
 
-The API is kueue.x-k8s.io/v1beta2 (https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/). A user's templates stay as
-they are: an admission is merged into rendered pods alone, so that nothing has to be restored after an eviction.
+The API is kueue.x-k8s.io/v1beta2 (https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/). A user's templates do not
+change: an admission is only merged into rendered pods, so that no template has to be restored after an eviction.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ LABEL_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 LABEL_MAX_SECONDS: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 LABEL_JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 PREBUILT: Final = "kueue.x-k8s.io/prebuilt-workload-name"
-"""Annotation, or label, of a job that MultiKueue has sent here: the name of the Workload that it has sent before."""
+"""Annotation, or label, of a job that MultiKueue has sent here: the name of the Workload that it sent first."""
 LABEL_ORIGIN: Final = "kueue.x-k8s.io/multikueue-origin"
-"""On what MultiKueue has sent here: the cluster that it comes from."""
+"""Label of objects that MultiKueue has sent here: the cluster from which they come."""
 LABEL_POD_SET: Final = "kueue.x-k8s.io/podset"
 ANNOTATION_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 ANNOTATION_REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
@@ -34,7 +34,7 @@ ANNOTATION_SLICE: Final = "kueue.x-k8s.io/workload-slice-name"
 ANNOTATION_WORKLOAD: Final = "kueue.x-k8s.io/workload"
 ANNOTATION_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
 DEFAULT_QUEUE: Final = "default"
-"""The LocalQueue of jobs without a label, where a namespace has it."""
+"""The LocalQueue of jobs without a label, in a namespace that has such a queue."""
 GATE_TOPOLOGY: Final = "kueue.x-k8s.io/topology"
 STANDBY: Final = "standby"
 """The pod set of the members that are not the first of their shard."""
@@ -52,7 +52,7 @@ _OWN_ANNOTATIONS: Final = (
 _OPTIONAL: Final = ("priorityClassRef", "maximumExecutionTimeSeconds")
 """Fields of a Workload's spec that a job may lack."""
 _MAX_NAME: Final = 57
-"""Characters of a Workload's name before its hash; the whole name has at most 63."""
+"""Maximum characters of a Workload's name before its hash; the whole name has at most 63."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Priority:
 
 @dataclass(frozen=True)
 class PodSetAssignment:
-    """What an admission gives to the pods of one pod set."""
+    """The fields that an admission assigns to the pods of one pod set."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -79,11 +79,11 @@ class PodSetAssignment:
 
 @dataclass(frozen=True)
 class WorkloadTerms:
-    """What a Workload asks for besides the kinds of its pods; fixed while it has quota, but for fewer workers."""
+    """The terms of a Workload besides the kinds of its pods; with quota, only the number of workers may decrease."""
 
     workers: int
     fewest_workers: int | None
-    """The number of workers with which Kueue may admit the job; None for all."""
+    """The minimum number of workers with which Kueue may admit the job; None for all workers."""
     is_elastic: bool
     """Whether the number of workers changes by slices."""
     max_seconds: int | None
@@ -97,7 +97,7 @@ class SliceChain:
     first: str
     """Name of the first Workload."""
     replaces: str
-    """Name of the Workload that it replaces once it is admitted."""
+    """Name of the Workload that the slice replaces once it is admitted."""
 
 
 def workload_name(job: PSTrainingJob, extra: str = "") -> str:
@@ -111,8 +111,8 @@ def prebuilt(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
     """Return the name of the Workload that MultiKueue has sent with a job; empty if it has sent none.
 
     Args:
-        labels: the job's.
-        annotations: the job's.
+        labels: the job's labels.
+        annotations: the job's annotations.
     """
     return annotations.get(PREBUILT) or labels.get(PREBUILT, "")
 
@@ -128,7 +128,7 @@ def is_dispatched(job: PSTrainingJob) -> bool:
 
 
 def is_elastic(job: PSTrainingJob) -> bool:
-    """Whether its number of workers changes by workload slices.
+    """Whether the job's number of workers changes by workload slices.
 
     With worker.minReplicas, Kueue may admit fewer. MultiKueue sends a job once, with all of its workers.
     """
@@ -158,8 +158,8 @@ def counts(job: PSTrainingJob) -> dict[str, int]:
 def digest(job: PSTrainingJob) -> str:
     """Return a hash of the fields that decide what the pods request.
 
-    It is made of the job and not of rendered pods, because another version of the operator renders other pods, and
-    must not stop the job for it.
+    It is computed from the job and not from rendered pods, because another version of the operator renders other pods,
+    but must not stop the job.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     roles = {role: spec.get(role) or {} for role in names.ROLES}
@@ -168,25 +168,25 @@ def digest(job: PSTrainingJob) -> str:
 
 
 def spec_digest(job: PSTrainingJob) -> str:
-    """Return a hash of the spec that another cluster gets; whether the job is suspended here is no part of it."""
+    """Return a hash of the spec that another cluster gets, without `suspend`, which only applies here."""
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     spec.get("runPolicy", {}).pop("suspend", None)
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _marks(job: PSTrainingJob) -> dict[str, str]:
-    """Return the annotations by which the operator recognizes what a Workload was made from."""
+    """Return the annotations by which the operator recognizes the spec from which a Workload was created."""
     return {names.ANNOTATION_POD_SETS: digest(job)} | (
         {names.ANNOTATION_SPEC: spec_digest(job)} if is_dispatched(job) else {}
     )
 
 
 def pod_sets(job: PSTrainingJob, fewest_workers: int | None = None) -> list[dict[str, Any]]:
-    """Return the pod sets of a job: the number of each role's pods, and of each pod what its placement depends on.
+    """Return the pod sets of a job: the number of each role's pods, and the fields on which their placement depends.
 
     Args:
         job: the job.
-        fewest_workers: the number of workers with which Kueue may admit the job; None for all.
+        fewest_workers: the minimum number of workers with which Kueue may admit the job; None for all workers.
     """
     tasks = {
         names.PS: PodTask(names.PS),
@@ -210,9 +210,9 @@ def build(job: PSTrainingJob, priority: Priority, name: str, chain: SliceChain |
 
     Args:
         job: the job as its user wrote it.
-        priority: its priority; Kueue needs one in any case.
+        priority: the job's priority; Kueue always needs one.
         name: the Workload's name.
-        chain: its place among slices; None for the first Workload of a job.
+        chain: the Workload's place among slices; None for the first Workload of a job.
     """
     found = metadata(job, name, "queue", annotations=_annotations(job, name, chain))
     found["labels"] |= {LABEL_JOB_UID: job.metadata.uid}
@@ -221,13 +221,13 @@ def build(job: PSTrainingJob, priority: Priority, name: str, chain: SliceChain |
 
 
 def corrections(job: PSTrainingJob, priority: Priority, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes a Workload without quota the one that a job would get now, by JSON pointer.
+    """Return the changes, by JSON pointer, that turn a Workload without quota into the one that a job would get now.
 
-    Fields and annotations of others stay. The resourceVersion is a precondition, because they are written again.
+    Other clients' fields and annotations are written again unchanged, so the resourceVersion is a precondition.
 
     Args:
         job: the job as its user wrote it.
-        priority: its priority.
+        priority: the job's priority.
         manifest: the Workload.
     """
     observed = manifest["metadata"]
@@ -250,7 +250,7 @@ def prioritized(priority: Priority) -> dict[str, Any]:
 
 
 def _annotations(job: PSTrainingJob, name: str, chain: SliceChain | None) -> dict[str, str]:
-    """Return the annotations of a Workload; a slice of an elastic Workload is elastic, whatever the job is now."""
+    """Return the annotations of a Workload; a slice of an elastic Workload stays elastic, even if the job is not."""
     found = _marks(job)
     if chain is not None or is_elastic(job):
         found |= {ANNOTATION_ELASTIC: "true", ANNOTATION_SLICE: name if chain is None else chain.first}
@@ -270,7 +270,7 @@ def _spec(job: PSTrainingJob, priority: Priority, *, is_slice: bool) -> dict[str
 
 
 def pod_set_of(manifest: Mapping[str, Any]) -> str | None:
-    """Return the pod set of the pods that an object holds; None if it holds none."""
+    """Return the pod set of an object's pods; None if the object has no pods."""
     labels = manifest["metadata"].get("labels") or {}
     match manifest["kind"]:
         case "StatefulSet":
@@ -284,8 +284,8 @@ def place(manifest: dict[str, Any], assigned: Mapping[str, PodSetAssignment]) ->
     """Return an object, with its admission merged into its pod template.
 
     Args:
-        manifest: the object; one without a pod template is returned as it is.
-        assigned: what each pod set was given; empty for a job without a queue.
+        manifest: the object; an object without a pod template is returned unchanged.
+        assigned: the assignment of each pod set; empty for a job without a queue.
     """
     found = assigned.get(pod_set_of(manifest) or "") if assigned else None
     template = (manifest.get("spec") or {}).get("template")
@@ -321,7 +321,7 @@ def conflict(job: PSTrainingJob, assigned: Mapping[str, PodSetAssignment]) -> st
             for key, value in values.items():
                 if (own or {}).get(key, value) != value:
                     where = f"the admission sets {field_name} {key} of pod set {pod_set['name']} to {value}"
-                    return f"{where}, and the template of the job to {(own or {})[key]}"
+                    return f"{where}, but the template of the job sets it to {(own or {})[key]}"
     return ""
 
 
@@ -335,7 +335,7 @@ def _outline(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metadata(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the labels and annotations of pods that other programs may read; those of this API change with versions."""
+    """Yield pods' labels and annotations without those of this API, which vary between versions of the operator."""
     for key in ("labels", "annotations"):
         values = {k: v for k, v in (found.get(key) or {}).items() if not k.startswith(f"{names.GROUP}/")}
         if values:

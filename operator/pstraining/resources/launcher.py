@@ -1,5 +1,4 @@
-"""The launcher's ConfigMap: immutable and named by version, so that a running job keeps the launcher it started
-with."""
+"""The launcher's ConfigMap: immutable and named by version, so that a running job keeps its launcher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ class LauncherMap:
 
     name: str
     is_current: bool = True
-    """Whether its launcher is that of this version. A running job keeps the launcher it started with. That of a former
-    version may serve the status of parameter servers alone, and may not follow layouts."""
+    """Whether its launcher is that of this version. A running job keeps the launcher with which it started. A launcher
+    of a former version may only serve the status of parameter servers, and may not follow layouts."""
 
 
 def config_map_name(job: PSTrainingJob, launcher: LauncherFiles) -> str:

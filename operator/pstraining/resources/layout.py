@@ -1,4 +1,4 @@
-"""How the parameters are partitioned over the servers, as far as the rendered children depend on it."""
+"""The layout of the parameters on the servers, with the fields on which the rendered children depend."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,17 @@ class ServerLayout:
     """The layout of a job whose servers stay when their number changes."""
 
     number: int = 1
-    """Counts the layouts since the StatefulSet of the servers was created. Two layouts never have the same number."""
+    """Number of the layout since the StatefulSet of the servers was created. Two layouts never have the same number."""
     term: int = 1
-    """The first term of the chief that trains it: a server with a promise to an earlier one has a former layout."""
+    """The first term of the chief that trains the layout. A server with a promise to an earlier term has a former
+    layout."""
     starting: int = 0
-    """Servers that start for the next layout, besides the `spec.ps.replicas` of the current one."""
+    """Number of servers that start for the next layout, besides the `spec.ps.replicas` of the current one."""
     ending: bool = False
-    """Whether the leader is to save the state and to end, for another layout."""
+    """Whether the leader has to save the state and end, for another layout."""
     recorded: bool = False
-    """Whether a StatefulSet of the job records it; then every StatefulSet that is created later does."""
+    """Whether a StatefulSet of the job records the layout; if so, StatefulSets that are created later record it too."""
 
 
 FIRST = ServerLayout()
-"""The layout of a job that is created."""
+"""The layout of a new job."""

@@ -23,20 +23,20 @@ _PRUNED_BY: Final = ("argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "hel
 
 
 def on_template(template: Mapping[str, str] | None, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels or annotations of pods: the template's win, but for those of this API.
+    """Return the labels or annotations of pods. Those of the template take precedence, except those of this API.
 
     Args:
-        template: what the template says.
-        own: the operator's.
+        template: the labels or annotations of the template.
+        own: the labels or annotations of the operator.
     """
     theirs = {k: v for k, v in (template or {}).items() if not k.startswith(f"{names.GROUP}/")}
     return {**own, **theirs}
 
 
 def without_owner(found: Mapping[str, str]) -> dict[str, str]:
-    """Return labels or annotations without those by which Argo CD and Flux take an object for one of theirs.
+    """Return labels or annotations without those by which Argo CD and Flux recognize their own objects.
 
-    They delete such an object if it is not in Git and has no owner.
+    They would delete such an object if it is not in Git and has no owner.
     """
     return {k: v for k, v in found.items() if k != names.LABEL_APP_INSTANCE and not k.startswith(_PRUNED_BY)}
 

@@ -10,11 +10,11 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.resources.metadata import role_selector
 
 _SPREAD = (names.PS, names.WORKER)
-"""Roles whose pods are spread, each role by itself."""
+"""Roles whose pods are spread, separately for each role."""
 
 FAINT_SKEW: Final = 32
-"""A spread with this skew counts less than the affinity. The scheduler weighs both alike, and scores a node by its pods
-plus the skew, relative to the highest such score. The larger the skew, the less one pod changes the score."""
+"""A spread with this skew counts less than the affinity. The scheduler gives both the same weight, and scores a node by
+its pods plus the skew, relative to the highest such score. The larger the skew, the less one pod changes the score."""
 
 
 def prefer(job: PSTrainingJob, role: str, spec: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def prefer(job: PSTrainingJob, role: str, spec: dict[str, Any]) -> None:
 
 
 def _keep_together(job: PSTrainingJob, key: str, spec: dict[str, Any]) -> None:
-    """Prefer the topology domain of the job's other pods; the first pod may go anywhere."""
+    """Prefer the topology domain of the job's other pods; the first pod has no preference."""
     term = {"labelSelector": {"matchLabels": {names.LABEL_JOB_UID: job.metadata.uid}}, "topologyKey": key}
     together = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
     affinity = spec.get("affinity") or {}

@@ -33,7 +33,7 @@ from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.metadata import on_template, role_labels
 
 TOKEN_SECONDS = 3600
-"""Seconds for which a token for reports of progress is valid; the kubelet renews it before."""
+"""Seconds for which a token for reports of progress is valid; the kubelet renews it earlier."""
 
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
@@ -104,7 +104,7 @@ def build(
 
 
 def sized(job: PSTrainingJob, role: str) -> dict[str, Any]:
-    """Return the pod spec of a role from which sizes follow: its containers have the resources that pods are made with.
+    """Return the pod spec of a role from which sizes follow: its containers have the resources of rendered pods.
 
     Args:
         job: the job.
@@ -119,7 +119,7 @@ def sized(job: PSTrainingJob, role: str) -> dict[str, Any]:
 
 
 def main_container(spec: dict[str, Any]) -> dict[str, Any]:
-    """The wrapped container: the one named `tensorflow`, else the only one."""
+    """Return the wrapped container: the one named `tensorflow`, or else the only one."""
     containers: list[dict[str, Any]] = spec["containers"]
     return next((c for c in containers if c.get("name") == names.MAIN_CONTAINER), containers[0])
 
@@ -197,21 +197,21 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
 
 
 def _gpus(container: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the variable with the number of GPUs that the container's limits ask for, such as nvidia.com/gpu."""
+    """Return the variable with the number of GPUs in the container's limits, such as nvidia.com/gpu."""
     asked = resource_requests.of_container({"resources": {"limits": (container.get("resources") or {}).get("limits")}})
     number = sum(int(amount) for name, amount in asked.items() if name.endswith("/gpu"))
     return [{"name": contract.ENV_GPUS, "value": str(number)}] if number > 0 else []
 
 
 def _readiness(job: PSTrainingJob, task: PodTask) -> dict[str, Any]:
-    """Return the readiness probe: a PS serves; in the other roles the program runs, and its launcher does not wait."""
+    """Return the readiness probe: a PS is ready if it serves, another role if its program runs."""
     is_ps = task.role == names.PS
     return {
         "httpGet": {"path": "/readyz", "port": contract.STATUS_PORT_NAME},
-        # Programs wait for a PS. The readiness of the others only feeds the status.
+        # Programs wait for the readiness of a PS. That of other roles is only shown in the status.
         "periodSeconds": 1 if is_ps else 2,
         "timeoutSeconds": 5,
-        # A hot standby must be unready whenever it is not in sync; other servers may only answer late.
+        # A hot standby must be unready whenever it is not in sync. Another server that fails a probe may only be slow.
         "failureThreshold": 1 if is_ps and standbys.is_hot(job) else 3,
     }
 
@@ -265,7 +265,7 @@ def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
 def _accept_progress(
     job: PSTrainingJob, spec: dict[str, Any], container: dict[str, Any], endpoint: ProgressEndpoint
 ) -> None:
-    """Let the program report its progress: the endpoint's address and authority, and a token for this job alone."""
+    """Let the program report its progress: add the endpoint's address and authority, and a token for this job only."""
     url = endpoint.url + progress_path(job.metadata.namespace, job.metadata.name)
     container["env"] = [
         {"name": contract.ENV_PROGRESS_URL, "value": url},
@@ -280,7 +280,7 @@ def _accept_progress(
 def _restart_policy(job: PSTrainingJob, task: PodTask) -> str:
     roles: dict[str, Role] = {names.PS: job.spec.ps, names.WORKER: job.spec.worker, names.CHIEF: job.spec.chief}
     policy = roles.get(task.role, job.spec.evaluator).restart_policy
-    # Exit code 0 of the task with the chief's duty is the job's success, so that task never runs again.
+    # Exit code 0 of the task that does the chief's work is the job's success, so that task never runs again.
     final = policy is RestartPolicy.ALWAYS and has_chief_duty(job, task)
     return RestartPolicy.ON_FAILURE if final else policy
 
@@ -289,7 +289,7 @@ def _mount(
     job: PSTrainingJob, task: PodTask, spec: dict[str, Any], container: dict[str, Any], launcher: LauncherMap
 ) -> None:
     sources = [
-        # All files: a running job keeps the launcher it started with, and its version may have other files.
+        # All files are mounted, because a running job keeps its launcher, whose version may have other files.
         {"configMap": {"name": launcher.name}},
         {
             "configMap": {

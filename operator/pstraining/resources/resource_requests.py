@@ -25,10 +25,10 @@ _POD_LEVEL: Final = ("cpu", "memory", "hugepages-")
 
 
 def of_pod(spec: Mapping[str, Any]) -> Amounts:
-    """What a pod with this spec asks for.
+    """Return the resources that a pod with this spec requests.
 
-    Containers run together, and so do sidecars (init containers that are restarted forever) with all that comes
-    after them; other init containers run alone, one after the other. What has a limit and no request asks for the
+    Containers run together. Sidecars (init containers that are restarted forever) run together with all later
+    containers. Other init containers run alone, in sequence. A resource with a limit but no request counts with its
     limit.
     """
     runs = _sum(of_container(c) for c in spec.get("containers") or ())
@@ -49,37 +49,37 @@ def of_pod(spec: Mapping[str, Any]) -> Amounts:
 
 
 def total(pods: Iterable[tuple[int, Amounts]]) -> dict[str, str]:
-    """The sum of these numbers of pods of each kind, as quantities, without resources that no pod requests."""
+    """Return the sum over numbers of pods and their amounts, as quantities, without resources that no pod requests."""
     found = _sum({name: amount * count for name, amount in amounts.items()} for count, amounts in pods)
     return {name: quantity(amount) for name, amount in sorted(found.items()) if amount > 0}
 
 
 def parse(text: str | int | float) -> Decimal:
-    """A Kubernetes quantity, such as 500m or 1Gi.
+    """Return the number of a Kubernetes quantity, such as 500m or 1Gi.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a quantity.
     """
     found = _QUANTITY.fullmatch(str(text).strip())
     if found is None:
-        raise ValueError(f"{text!r} is no quantity, such as 500m or 1Gi")
+        raise ValueError(f"{text!r} is not a quantity, such as 500m or 1Gi")
     number, exponent, suffix = found.groups()
     return Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
 
 
 def quantity(amount: Decimal) -> str:
-    """An amount as a quantity: whole, or in thousandths, rounded up as Kubernetes does."""
+    """Return an amount as a quantity: whole, or in thousandths, rounded up as in Kubernetes."""
     return str(int(amount)) if amount == amount.to_integral_value() else f"{math.ceil(amount * 1000)}m"
 
 
 def of_container(container: Mapping[str, Any]) -> Amounts:
-    """What a container asks for. What has a limit and no request asks for the limit."""
+    """Return the resources that a container requests. A resource with a limit but no request counts with its limit."""
     resources = container.get("resources") or {}
     return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
 
 
 def _amounts(quantities: Mapping[str, Any] | None) -> Amounts:
-    """Those that can be read; what cannot is refused with the pod's template, in the API server's words."""
+    """Return the valid quantities. The API server refuses a pod template with an invalid one."""
     found: Amounts = {}
     for name, text in (quantities or {}).items():
         if _QUANTITY.fullmatch(str(text).strip()):

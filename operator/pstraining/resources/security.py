@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Any
 
 _USER = 1000
-"""A non-root user for images that name no user; without it the kubelet refuses to start them."""
+"""A non-root user for images without a user, which the kubelet otherwise refuses to start."""
 _ESCALATING = {"SYS_ADMIN", "ALL"}
 """Capabilities that include the right to escalate."""
 
@@ -13,11 +13,11 @@ class PodIds(StrEnum):
     """The party that sets the user and group IDs of pods whose template has none."""
 
     AUTO = "auto"
-    """The platform if it assigns IDs, else the operator."""
+    """The platform sets them if it assigns IDs; otherwise the operator does."""
     SET = "set"
-    """The operator."""
+    """The operator sets them."""
     PLATFORM = "platform"
-    """The platform: the pods have no IDs when they are created."""
+    """The platform sets them; the operator creates pods without IDs."""
 
 
 def sets_ids(setting: PodIds, *, platform_assigns_ids: bool) -> bool:
@@ -54,7 +54,7 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         added = {str(name).removeprefix("CAP_") for name in (own.get("capabilities") or {}).get("add") or ()}
         if own.get("runAsUser") == 0:
             own.setdefault("runAsNonRoot", False)
-        # Kubernetes lets a container with SYS_ADMIN escalate in any case, and refuses false beside CAP_SYS_ADMIN.
+        # Kubernetes always lets a container with SYS_ADMIN escalate, and refuses false together with CAP_SYS_ADMIN.
         if not added & _ESCALATING:
             own.setdefault("allowPrivilegeEscalation", False)
         own.setdefault("capabilities", {"drop": ["ALL"]})

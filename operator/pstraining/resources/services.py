@@ -37,7 +37,7 @@ def build_all(job: PSTrainingJob, pointers: Mapping[int, Pointer]) -> Iterator[d
 
 
 def build_starting(job: PSTrainingJob, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """Yield the Services of the shards that only the next layout has, and whose servers start for it."""
+    """Yield the Services of the shards that only the next layout has; their servers are starting."""
     for index in indices:
         members = range(standbys.members(job)) if standbys.is_hot(job) else ()
         yield from (build_member(job, index, member) for member in members)

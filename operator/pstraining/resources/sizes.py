@@ -1,7 +1,7 @@
-"""The size of a pod: the resources of its training container, and which changes of it a running pod can take.
+"""The size of a pod: the resources of its training container, and the changes that a running pod supports.
 
-The rules are those of Kubernetes' in-place resize (KEP-1287), as far as they follow from the template. The API server
-and the kubelet decide about the rest, such as a LimitRange or the room on the node.
+The rules are those of Kubernetes' in-place resize (KEP-1287) that depend only on the template. The API server and the
+kubelet check the others, such as a LimitRange or the room on the node.
 """
 
 import json
@@ -14,18 +14,18 @@ from pstraining.api.values import copied
 from pstraining.resources.resource_requests import Amounts, parse
 
 RESIZABLE: Final = ("cpu", "memory")
-"""The resources that a running pod can get more or less of."""
+"""The resources whose amounts can change in a running pod."""
 _KINDS: Final = ("requests", "limits")
 
 
 def text(container: Mapping[str, Any]) -> str:
-    """Return the resources of a container as canonical JSON; those of claims (`claims`) are left out."""
+    """Return the resources of a container as canonical JSON, without resource claims (`claims`)."""
     found = container.get("resources") or {}
     return json.dumps({kind: found[kind] for kind in _KINDS if found.get(kind)}, sort_keys=True)
 
 
 def known(written: str) -> str:
-    """Return a size that an annotation holds; empty if another client has written something else there."""
+    """Return the size in an annotation; empty if another client has written another text."""
     try:
         found = json.loads(written)
     except ValueError:
@@ -35,10 +35,10 @@ def known(written: str) -> str:
 
 
 def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) -> str:
-    """Return why a running pod cannot be resized; empty if it can, as far as its template shows.
+    """Return why a running pod cannot be resized; empty if its template allows the resize.
 
     Args:
-        before: its present size, as `text` gives it.
+        before: the pod's present size, as `text` gives it.
         after: the wanted size.
         spec: the pod's spec, with any size.
         container: the name of the container that is resized.
@@ -48,14 +48,14 @@ def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) ->
     others = [name for name in changed if name not in RESIZABLE]
     removed = sorted(f"{kind}.{name}" for kind, name in old.keys() - new.keys())
     if others:
-        return f"{others[0]} changes, and Kubernetes resizes only cpu and memory of a running pod"
+        return f"{others[0]} changes, but Kubernetes resizes only cpu and memory of a running pod"
     if removed:
-        return f"{removed[0]} is removed, and a running pod keeps each request and limit"
+        return f"{removed[0]} is removed, but a running pod keeps each request and limit"
     if spec.get("resources"):
-        return "the template has resources of the whole pod, with which Kubernetes does not resize it"
+        return "the template has pod-level resources, and Kubernetes does not resize such a pod"
     classes = [qos_class(_with(spec, container, size)) for size in (before, after)]
     if classes[0] != classes[1]:
-        return f"its QoS class would change from {classes[0]} to {classes[1]}, which a running pod keeps"
+        return f"its QoS class would change from {classes[0]} to {classes[1]}, but a running pod keeps its class"
     return ""
 
 
@@ -77,7 +77,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 
 def asked(size: str) -> dict[str, Any]:
-    """Return what a running pod is asked to have. What has a limit and no request requests the limit, as in a new pod.
+    """Return the resources to request for a running pod. Without a request the limit is requested, as in a new pod.
 
     Args:
         size: the wanted size, as `text` gives it.
@@ -124,14 +124,14 @@ def whole_mebibytes(amount: Decimal) -> Decimal:
 
 
 def memory_text(amount: Decimal) -> str:
-    """Return an amount of memory as a quantity, in whole Mi or Gi where it is that, else in bytes."""
+    """Return an amount of memory as a quantity: in Gi or Mi if it is a whole number of them, otherwise in bytes."""
     number = math.ceil(amount)
     suffix, size = next(((s, n) for s, n in (("Gi", 2**30), ("Mi", 2**20)) if number % n == 0), ("", 1))
     return f"{number // size}{suffix}"
 
 
 def changes(before: str, after: str) -> Iterator[str]:
-    """Yield the changes from one size to another, for people, such as `limits.memory 1Gi -> 2Gi`."""
+    """Yield the changes from one size to another, for display, such as `limits.memory 1Gi -> 2Gi`."""
     old, new = json.loads(before or "{}"), json.loads(after or "{}")
     for kind in _KINDS:
         was, will = old.get(kind) or {}, new.get(kind) or {}
@@ -145,7 +145,7 @@ def _changes(name: str, old: Mapping[tuple[str, str], Any], new: Mapping[tuple[s
 
 
 def _amounts(size: str) -> dict[tuple[str, str], Any]:
-    """Return all amounts by kind and name. What has a limit and no request requests the limit, as in the API server."""
+    """Return all amounts by kind and name. Without a request the limit is requested, as in the API server."""
     found = json.loads(size or "{}")
     parsed: dict[str, Amounts] = {kind: _parsed(found.get(kind) or {}) for kind in _KINDS}
     parsed["requests"] = parsed["limits"] | parsed["requests"]
@@ -158,7 +158,7 @@ def _parsed(quantities: Mapping[str, Any]) -> Amounts:
         try:
             found[name] = parse(quantity)
         except ValueError:
-            continue  # the API server refuses the template, in its own words
+            continue  # the API server refuses the template
     return found
 
 

@@ -35,7 +35,7 @@ def tasks(job: PSTrainingJob) -> Iterator[tuple[int, int]]:
 
 
 def witnesses(job: PSTrainingJob) -> int:
-    """Return the number of workers that vote on the members in sync: those that the job always has."""
+    """Return the number of workers that vote on the members in sync: the number that the job always has."""
     worker = job.spec.worker
     return (worker.min_replicas or worker.replicas) if is_hot(job) else 0
 
@@ -52,17 +52,17 @@ def pod(job: PSTrainingJob, index: int, member: int) -> str:
 
 
 def server_template(job: PSTrainingJob) -> str:
-    """Return a hash of the fields from which the servers' pods are made and that may change while hot standbys run."""
+    """Return a hash of the fields of the servers' pods that may change while hot standbys run."""
     return _template_hash(job, job.spec.ps.resources)
 
 
 def differs_in_size_only(job: PSTrainingJob, carried: str, size: dict[str, Any]) -> bool:
-    """Whether a server was made from spec.ps as it is now, with other resources.
+    """Whether a server was created from the current spec.ps except for its resources.
 
     Args:
         job: the job.
         carried: the hash on the server's pod.
-        size: the resources of its training container.
+        size: the resources of the pod's training container.
     """
     return carried in (server_template(job), _template_hash(job, None), _template_hash(job, size))
 
@@ -73,11 +73,11 @@ def _template_hash(job: PSTrainingJob, resources: dict[str, Any] | None) -> str:
 
 
 def place(job: PSTrainingJob, member: int, spec: dict[str, Any]) -> None:
-    """Select the nodes of a standby, where the job places standbys differently from primaries.
+    """Select the nodes of a standby, if the job places standbys differently from primaries.
 
     Args:
         job: the owner.
-        member: the number of the member in its shard; 0 is the one that is primary first.
+        member: the number of the member in its shard; member 0 is the first primary.
         spec: the pod's spec; it is changed.
     """
     placement = job.spec.ps.standby.placement

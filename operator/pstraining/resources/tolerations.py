@@ -1,7 +1,7 @@
 """Limits the time for which a pod stays bound to a lost node, unless its template sets its own tolerations.
 
-Kubernetes sets five minutes at admission. Training waits meanwhile, which costs more than the pods of a node that
-returns later are worth.
+Kubernetes sets five minutes at admission. Training waits meanwhile, which costs more than replacing the pods of a node
+that returns later.
 """
 
 from typing import Any, Final
@@ -33,5 +33,5 @@ def tolerate(job: PSTrainingJob, spec: dict[str, Any]) -> None:
 
 
 def _is_for(toleration: dict[str, Any], taint: str) -> bool:
-    """As Kubernetes' own admission reads it: no key stands for every key, no effect for every effect."""
+    """Whether a toleration is for a taint. As in Kubernetes, an absent key or effect stands for every one."""
     return toleration.get("key") in (None, "", taint) and toleration.get("effect") in (None, "", _EFFECT)

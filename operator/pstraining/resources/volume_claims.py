@@ -25,7 +25,7 @@ def templates(job: PSTrainingJob) -> dict[str, Any]:
 
 
 def checkpoint_retention(job: PSTrainingJob) -> Retention:
-    """Return what becomes of the job's checkpoint claim; without a template now, an earlier claim is kept."""
+    """Return the retention of the job's checkpoint claim; if the spec no longer has a template, the claim is kept."""
     checkpoint = job.spec.checkpoint
     if checkpoint is None or checkpoint.volume_claim_template is None:
         return Retention.RETAIN
@@ -33,7 +33,7 @@ def checkpoint_retention(job: PSTrainingJob) -> Retention:
 
 
 def shard(job: PSTrainingJob, claim: str) -> int | None:
-    """Return the shard of a claim, by its name; None if it comes from none of the job's templates."""
+    """Return the shard of a claim, by its name; None if the claim is not from one of the job's templates."""
     for template in job.spec.ps.volume_claim_templates:
         for member in range(standbys.members(job)):
             prefix = f"{template.metadata.name}-{standbys.stateful_set(job, member)}-"

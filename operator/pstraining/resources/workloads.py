@@ -1,4 +1,4 @@
-"""The children that hold pods: StatefulSets of PSs, one Deployment per worker, one Job per attempt of the chief."""
+"""The children with pods: StatefulSets of PSs, one Deployment per worker, one Job per attempt of the chief."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def build_parameter_servers(
     layout: ServerLayout = FIRST,
     installation: Installation = STANDARD,
 ) -> dict[str, Any]:
-    """Return the StatefulSet of all shards' members with one number; it replaces only pods that end or are deleted.
+    """Return the StatefulSet of all shards' members with one number. It only replaces pods that end or are deleted.
 
     Args:
         job: the owner.
@@ -33,7 +33,7 @@ def build_parameter_servers(
     found = outline_parameter_servers(job, member)
     made_for = {names.ANNOTATION_SHARDS: str(job.spec.ps.replicas), names.ANNOTATION_FIXED: fixed_fields.digest(job)}
     if layout.recorded or launcher.is_current:
-        # Without it, all pods are replaced for another number of shards: a former launcher follows no layout.
+        # Without this annotation, all pods are replaced for another number of shards: old launchers ignore layouts.
         made_for[names.ANNOTATION_LAYOUT] = str(layout.number)
         if standbys.is_hot(job):
             made_for[names.ANNOTATION_LAYOUT_TERM] = str(layout.term)
@@ -61,7 +61,7 @@ def outline_parameter_servers(job: PSTrainingJob, member: int = 0) -> dict[str, 
 def build_worker(
     job: PSTrainingJob, index: int, launcher: LauncherMap, *, installation: Installation = STANDARD
 ) -> dict[str, Any]:
-    """Return one worker's Deployment, which keeps the worker's identity also while the operator is down."""
+    """Return one worker's Deployment, which keeps the worker's identity even while the operator is down."""
     found = outline_worker(job, index)
     found["metadata"]["annotations"] = {names.ANNOTATION_FIXED: fixed_fields.digest(job)}
     found["spec"] |= {
@@ -81,7 +81,7 @@ def outline_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
 
 
 def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[str, Any]:
-    """Return the apply that ends a worker: no replicas, and an annotation with the reason."""
+    """Return the body of an apply that ends a worker: no replicas, and an annotation with the reason."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -78,5 +78,5 @@ def test_a_quantity_is_the_amount_rounded_up(amount: Decimal) -> None:
 
 
 def test_an_invalid_quantity_is_rejected() -> None:
-    with pytest.raises(ValueError, match="'1 Gi' is no quantity"):
+    with pytest.raises(ValueError, match="'1 Gi' is not a quantity"):
         resource_requests.parse("1 Gi")
