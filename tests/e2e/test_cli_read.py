@@ -159,7 +159,7 @@ def _a_restart_is_explained(puppet: Puppet, printed: Say) -> None:
 
 
 def _a_report_has_all_logs(printed: Say, archive: Path) -> None:
-    assert "0 things could not be read" in printed("report", "digits", "--file", str(archive))
+    assert "0 parts could not be read" in printed("report", "digits", "--file", str(archive))
     with tarfile.open(archive) as found:
         paths = [name.partition("/")[2] for name in found.getnames()]
     logs = [path for path in paths if path.startswith("pods/") and path.endswith(".log")]

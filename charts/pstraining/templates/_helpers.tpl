@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The release's name, and the chart's if that says anything more; short enough for "-operator-leader-election". */}}
+{{/* The release's name, with the chart's name unless the release's contains it; short enough for "-operator-leader-election". */}}
 {{- define "pstraining.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
@@ -38,7 +38,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects the operator's pod: never changes in a release. */}}
+{{/* The labels that select the operator's pod. They never change in a release. */}}
 {{- define "pstraining.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "pstraining.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -53,7 +53,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* Whether the operator accepts progress. auto: not if it would be all that a ClusterRole is for. Empty or true. */}}
+{{/* "true" if the operator accepts progress, otherwise empty. auto: not if only progress would need a ClusterRole. */}}
 {{- define "pstraining.progress" -}}
 {{- $enabled := toString .Values.progress.enabled -}}
 {{- if or (eq $enabled "true") (and (eq $enabled "auto") (not .Values.watch.namespaces)) }}true{{ end -}}

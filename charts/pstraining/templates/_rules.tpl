@@ -9,7 +9,7 @@ a call that is added to the operator is added here and there.
 - apiGroups: [pstraining.dev]
   resources: [pstrainingjobs/status]
   verbs: [patch]
-# Clusters with the admission plugin OwnerReferencesPermissionEnforcement ask for it of whoever sets blockOwnerDeletion.
+# The admission plugin OwnerReferencesPermissionEnforcement requires this right of clients that set blockOwnerDeletion.
 - apiGroups: [pstraining.dev]
   resources: [pstrainingjobs/finalizers]
   verbs: [update]
@@ -26,11 +26,11 @@ a call that is added to the operator is added here and there.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, get, list, watch, patch, delete]
-# A TensorFlow server runs whatever it is sent: one for each job.
+# One for each job, because a TensorFlow server executes every request.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, get, list, watch, patch, delete]
-# One for each job that is scheduled as a gang. Never watched: its kind need not be installed.
+# One for each job that is scheduled as a gang. It is never watched, because its kind need not be installed.
 - apiGroups: [scheduling.x-k8s.io, scheduling.volcano.sh]
   resources: [podgroups]
   verbs: [create, get, patch, delete]
@@ -42,11 +42,11 @@ a call that is added to the operator is added here and there.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch, delete]
-# Another size of running pods, without a restart: Kubernetes 1.33 or newer.
+# Resizes of running pods without a restart (Kubernetes 1.33 or newer).
 - apiGroups: [""]
   resources: [pods/resize]
   verbs: [patch]
-# Why a StatefulSet or a Job has no pod is told nowhere else.
+# Only events report why a StatefulSet or a Job has no pod.
 - apiGroups: [""]
   resources: [events]
   verbs: [list, watch]
@@ -71,7 +71,7 @@ a call that is added to the operator is added here and there.
 {{- end }}
 {{- end -}}
 
-{{/* What belongs to no namespace and is read for jobs in queues: nodes and tolerations of a flavor, values of priorities. */}}
+{{/* Cluster-scoped objects that are read for jobs in queues: flavors with their nodes and tolerations, and priority classes. */}}
 {{- define "pstraining.kueueRules" -}}
 - apiGroups: [kueue.x-k8s.io]
   resources: [resourceflavors, workloadpriorityclasses]
@@ -81,21 +81,21 @@ a call that is added to the operator is added here and there.
   verbs: [get]
 {{- end -}}
 
-{{/* What it may do with the logs of a job's own pods, which its chief keeps beside the checkpoints. */}}
+{{/* The rights to the logs of a job's own pods, which its chief keeps beside the checkpoints. */}}
 {{- define "pstraining.logRules" -}}
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
 {{- end -}}
 
-{{/* Whether a report of progress comes from the pod that its token names: in a ClusterRole, as tokens have no namespace. */}}
+{{/* The right to review the tokens of reports of progress. It needs a ClusterRole, because reviews have no namespace. */}}
 {{- define "pstraining.tokenRules" -}}
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]
 {{- end -}}
 
-{{/* What it may do in its own namespace: the Lease that lets one operator at a time work. */}}
+{{/* The rights in the operator's own namespace: the Lease, which lets one operator at a time work. */}}
 {{- define "pstraining.leaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -106,7 +106,7 @@ a call that is added to the operator is added here and there.
   verbs: [get, update]
 {{- end -}}
 
-{{/* The same for progress: the Secret with the authority that signs the endpoint's certificate. */}}
+{{/* The rights in the operator's own namespace for progress: the Secret with the authority of the endpoint's certificate. */}}
 {{- define "pstraining.progressRules" -}}
 - apiGroups: [""]
   resources: [secrets]

@@ -77,7 +77,7 @@ class ClusterClient(Protocol):
         """Change a PSTrainingJob with a merge patch and return the stored object."""
 
     def create(self, api: str, plural: str, body: Object) -> Object:
-        """Create an object and return what is stored. Raises ConflictError if the name is taken."""
+        """Create an object and return the stored one. Raises ConflictError if the name is taken."""
 
     def delete(self, namespace: str, name: str) -> None:
         """Delete a PSTrainingJob; its children are deleted in the background."""
@@ -171,7 +171,7 @@ class KubeconfigClient:
         return self._merge(_job(namespace, name), change)
 
     def create(self, api: str, plural: str, body: Object) -> Object:
-        """Create an object, with strict validation, and return what is stored."""
+        """Create an object, with strict validation, and return the stored one."""
         path = f"{api}/namespaces/{_quoted(body['metadata']['namespace'])}/{plural}"
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return self._sent("POST", path, body, "application/json", query)

@@ -1,4 +1,4 @@
-"""All commands with examples and exit statuses, in the order of the help. Help, docs and tests are made from it."""
+"""All commands with examples and exit statuses, in the order of the help. Help, docs and tests use this table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -204,7 +204,7 @@ COMMANDS: Final = (
         version,
         (
             ("Compare plugin, operator and CRD", ""),
-            ("Print the plugin's version alone", "--client"),
+            ("Print only the plugin's version", "--client"),
         ),
         _CLUSTER,
     ),

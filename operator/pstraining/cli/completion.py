@@ -30,7 +30,7 @@ SECONDS: Final = 3.0
 
 
 class Directive(IntEnum):
-    """cobra's ShellCompDirective: whether the shell offers files, too."""
+    """cobra's ShellCompDirective: whether the shell also offers files."""
 
     FILES = 0
     NO_FILES = 4
@@ -134,7 +134,7 @@ def _overrides(given: Mapping[str, Any]) -> Overrides:
 
 
 def _waits_for_value(options: Iterable[Any], word: str) -> Any:
-    """Return the option that a word names if its value comes next, else None."""
+    """Return the option that a word names if its value comes next; otherwise None."""
     return next((o for o in options if word in o.opts and not (o.is_flag or o.count)), None)
 
 

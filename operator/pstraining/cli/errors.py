@@ -21,7 +21,7 @@ class CommandError(Exception):
     """An error that ends a command with a message, without a traceback.
 
     Args:
-        message: what happened, and what to do.
+        message: the problem and the action to take.
         code: the command's exit status.
     """
 
@@ -45,7 +45,7 @@ class RequestError(CommandError):
 
 
 class DeniedError(RequestError):
-    """The API server refused the user with 401 or 403. Such a response of a pod behind its proxy does not count."""
+    """The API server refused the user with 401 or 403. Such responses of pods behind its proxy do not raise this."""
 
 
 class AbsentError(RequestError):

@@ -23,11 +23,11 @@ class ExitCode(IntEnum):
 
 
 _MEANINGS = {
-    ExitCode.SUCCESS: "the command has done what it was asked for",
+    ExitCode.SUCCESS: "the command has succeeded",
     ExitCode.ERROR: "the command has failed or was refused, or a check has failed; the last line gives the reason",
     ExitCode.USAGE: "the arguments are wrong; nothing was done",
     ExitCode.INCOMPLETE: "a field of a TFJob has no counterpart",
-    ExitCode.JOB_FAILED: "the job has failed, or cannot start as it is",
+    ExitCode.JOB_FAILED: "the job has failed, or cannot start without a change",
     ExitCode.TIMED_OUT: "the timeout has expired",
     ExitCode.JOB_DELETED: "the job was deleted while the command waited",
     ExitCode.UNREACHABLE: "the API server did not respond",

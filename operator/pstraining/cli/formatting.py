@@ -18,7 +18,7 @@ _PREFIXES: Final = ("", "k", "M", "G", "T")
 
 
 def seconds(text: str) -> float:
-    """Parse a duration as kubectl does, such as 30s, 5m, 1h30m, 1.5h or 0, into seconds. Days are allowed, too.
+    """Parse a duration as kubectl does, such as 30s, 5m, 1h30m, 1.5h or 0, into seconds. Days are also allowed.
 
     Raises:
         ValueError: the text is not a duration.

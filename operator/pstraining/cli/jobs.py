@@ -46,7 +46,7 @@ def name_of(text: str) -> str:
 
 
 def each(items: Iterable[_From], act: Callable[[_From], _To]) -> list[_To]:
-    """Apply a function to each item, also after an error, as kubectl does, and return the results.
+    """Apply a function to each item, even after an error, as kubectl does, and return the results.
 
     Raises:
         CommandError: some items failed; the message has a line for each error.

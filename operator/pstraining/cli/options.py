@@ -58,7 +58,7 @@ Files = Annotated[
         metavar="FILE",
     ),
 ]
-Recursive = Annotated[bool, typer.Option("--recursive", "-R", help="Read the folders in the folders of -f, too.")]
+Recursive = Annotated[bool, typer.Option("--recursive", "-R", help="Also read the subfolders of the folders of -f.")]
 RoleOption = Annotated[
     TaskRole | None, typer.Option("--role", help="Show only tasks with this role. Standbys have the role ps.")
 ]
@@ -69,7 +69,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for the result. The exi
 
 
 def duration_option(text: str | float) -> float:
-    """Parse a duration into seconds. A bare number is one of seconds.
+    """Parse a duration into seconds. A number without a unit is in seconds.
 
     Raises:
         typer.BadParameter: the text is not a duration.
@@ -117,7 +117,7 @@ def _texts(*names: str, help: str) -> Any:
 
 
 _CONTEXT: Final = (
-    "Context of the kubeconfig. Default: the current context. kubectl's other connection options work, too"
+    "Context of the kubeconfig. Default: the current context. kubectl's other connection options also work"
 )
 CONNECTION: Final[dict[str, Any]] = {
     "kubeconfig": _text("--kubeconfig", help="The only kubeconfig to read. Default: KUBECONFIG, ~/.kube/config."),
@@ -132,7 +132,7 @@ CONNECTION: Final[dict[str, Any]] = {
     "impersonate_user_extra": _texts("--as-user-extra", help="KEY=VALUE of the user to act as. Can be repeated."),
     "certificate_authority": _text("--certificate-authority", help="File of the server's certificate authority."),
     "client_certificate": _text("--client-certificate", help="File of a client certificate."),
-    "client_key": _text("--client-key", help="File of its key."),
+    "client_key": _text("--client-key", help="File of the client certificate's key."),
     "insecure_skip_tls_verify": Annotated[
         bool, typer.Option("--insecure-skip-tls-verify", help="Do not check the server's certificate.", hidden=True)
     ],

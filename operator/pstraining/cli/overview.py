@@ -120,7 +120,7 @@ def _role(found: _Found, role: TaskRole) -> dict[str, Any]:
 
 
 def _sizing(job: Object, role: TaskRole, own: Sequence[TaskPod]) -> str:
-    """Return what was measured of a role, and its present size, in words; empty if it is not measured."""
+    """Return a role's measurements and its present size as text; empty if the role is not measured."""
     items = (job.get("status") or {}).get("autoscaling") or ()
     found = next((item for item in items if item["role"] == role.value), None)
     return "" if found is None else words(found, next((task.pod.size for task in reversed(own)), ""))

@@ -1,4 +1,4 @@
-"""The measured and the present size of a role's pods, in words."""
+"""The measured and the present size of a role's pods, as text."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ NONE = "none"
 
 
 def words(sizing: Mapping[str, Any], size: str) -> str:
-    """Return what was measured of a role, what is recommended, and what its pods have now.
+    """Return a role's measured, recommended and present size as text.
 
     Args:
         sizing: the role's item of status.autoscaling.
-        size: the present resources of its training container, as JSON.
+        size: the present resources of the role's training container, as JSON.
     """
     present = json.loads(size or "{}")
     limits, requests = present.get("limits") or {}, present.get("requests") or {}

@@ -72,7 +72,7 @@ def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str])
         return "", f"{error} Retrying."
     if now is None or now["metadata"]["uid"] != uid:
         raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
-    # A status of an older generation says nothing about this one.
+    # A status of an older generation does not describe this one.
     if not is_seen(now, int(job["metadata"].get("generation") or 0)):
         return "", ""
     return reached(now), state(now)
@@ -112,7 +112,7 @@ def runs(job: Object) -> str:
 
 
 def running_or_ended(job: Object) -> str:
-    """Return a message once the job is running, has succeeded, or is suspended as its spec demands; "" before.
+    """Return a message once the job is running, has succeeded, or is suspended as its spec requires; "" before.
 
     Raises:
         CommandError: the job has failed, or its template is invalid.

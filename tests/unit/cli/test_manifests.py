@@ -224,7 +224,7 @@ def test_all_unreadable_documents_are_named_at_once(folder: Path) -> None:
     assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
         *("none.yaml", "*.none", "empty", "bad.yaml")
     ]
-    assert "empty has no file that ends in .json, .yaml, .yml. With -R, its subfolders are read, too." in str(
+    assert "empty has no file that ends in .json, .yaml, .yml. With -R, its subfolders are also read." in str(
         caught.value
     )
 

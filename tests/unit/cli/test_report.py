@@ -154,7 +154,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Reported()
     monkeypatch.setattr(report, "KubeconfigClient", lambda context: cluster)
     assert (
-        "default-digits.tar.gz: written; 1 thing could not be read"
+        "default-digits.tar.gz: written; 1 part could not be read"
         in CliRunner().invoke(app, ["report", "digits"]).output
     )
     again = CliRunner().invoke(app, ["report", "digits"])

@@ -54,8 +54,8 @@ def convert(
     each manifest. Each note names the TFJob's field, reports whether it is changed, behaves differently, has no
     counterpart or is refused, and what to do. All notes on all files come in one run.
 
-    Exit status 0: every field has a counterpart. 3: a field has none. 1: something cannot be read or is refused, or a
-    field has no counterpart, with --strict. With 1, no manifest is printed.
+    Exit status 0: every field has a counterpart. 3: a field has no counterpart. 1: a document cannot be read or is
+    refused, or, with --strict, a field has no counterpart. With 1, no manifest is printed.
     """
     _check_command(command)
     given = list(read(files, recursive))

@@ -21,7 +21,7 @@ ShownJob = Annotated[
     str | None,
     typer.Argument(parser=job_argument, metavar="JOB", help="Job to show first, or pstj/NAME. Default: the list."),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser, too.")]
+Open = Annotated[bool, typer.Option("--open", help="Also open the page in a browser.")]
 
 
 def dashboard(

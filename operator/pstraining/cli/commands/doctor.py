@@ -45,14 +45,14 @@ def doctor(
     cpu: Annotated[str, typer.Option(help="CPU of a parameter server, to check the capacity of nodes.")] = "500m",
     memory: Annotated[str, typer.Option(help="Memory of a parameter server, to check the capacity of nodes.")] = "1Gi",
 ) -> None:
-    """Find out why jobs do not run: the causes of one job's trouble, or checks of the cluster and the installation.
+    """Find out why jobs do not run: the causes of one job's problem, or checks of the cluster and the installation.
 
-    With a job, the command reads its conditions, pods, events, logs and rates. It prints what is likely to be wrong,
-    the most likely cause first, and what to do next.
+    With a job, the command reads its conditions, pods, events, logs and rates. It prints the likely causes, the most
+    likely one first, with the next steps.
 
     Without a job, the checks cover the version of the API server, the CRD, the operator and its Lease, your rights, the
     capacity of nodes, storage for checkpoints, the network, and the operator's metrics. They change nothing. A check
-    that you have no right for is a warning.
+    for which you lack a right is a warning.
 
     Each line begins with ok, warn or fail. The exit status is 1 if one begins with fail.
     """
@@ -73,7 +73,7 @@ def doctor(
 
 
 def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: datetime) -> dict[str, Any]:
-    """Return the likely causes of a job's trouble, for programs.
+    """Return the likely causes of a job's problem, for programs.
 
     Args:
         cluster: the job's cluster.

@@ -126,7 +126,7 @@ def plan(
 
 
 def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Planned:
-    """Ask the planner for the next actions of a job.
+    """Return the planner's next actions for a job.
 
     Args:
         cluster: the job's cluster; None plans for a job that does not exist.
@@ -195,13 +195,13 @@ def changes(before: Any, after: Any, path: str) -> Iterator[Change]:
 
 
 def bandwidth_megabits(job: Manifest, asked: float | None) -> float | None:
-    """Return the bandwidth in megabits per second: the option's, else the job's hint, else None."""
+    """Return the bandwidth in megabits per second: that of the option, or else the job's hint; None without both."""
     hint = (job["spec"].get("network") or {}).get("bandwidthMegabits")
     return asked if asked is not None else hint
 
 
 def details(planned: Planned, action: Action) -> str:
-    """Return the details of an action, for people; empty without any."""
+    """Return the details of an action, for display; empty without any."""
     if isinstance(action, (Delete, PatchStatus)):
         return ""
     if isinstance(action, (Apply, Replace)) and action.kind is Kind.CLAIM:

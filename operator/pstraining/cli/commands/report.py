@@ -1,4 +1,4 @@
-"""`report JOB`: write an archive of all that may explain a job's trouble, without secrets, to read or to send."""
+"""`report JOB`: write an archive of all data that may explain a job's problem, without secrets, to read or to send."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -36,11 +36,11 @@ def report(
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Write an archive of what may explain a job's trouble: the job, its objects, pods, events, and all logs.
+    """Write an archive of data that may explain a job's problem: the job, its objects, pods, events, and all logs.
 
     It also has the output of `status`, `doctor` and `version`, the nodes, and the operator's log. Secrets are not read.
-    Values of environment variables with secret-like names are left out, also of logs. Read the archive before you send
-    it: a program may have printed other secrets. contents.yaml lists the files, and what could not be read.
+    Values of environment variables with secret-like names are left out, and removed from logs. Read the archive before
+    you send it: a program may have printed other secrets. contents.yaml lists the files, and the unreadable parts.
     """
     cluster = KubeconfigClient(context)
     found = job_named(cluster, namespace or cluster.namespace, job)
@@ -53,7 +53,7 @@ def report(
         typer.echo(f"not read: {what}: {why}", err=True)
     if file != STANDARD_OUTPUT:
         typer.echo(
-            f"{file or f'{root}.tar.gz'}: written; {several(len(collection.left_out), 'thing')} could not be read"
+            f"{file or f'{root}.tar.gz'}: written; {several(len(collection.left_out), 'part')} could not be read"
         )
 
 

@@ -63,7 +63,7 @@ def submit(
 
 
 def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> Object:
-    """Create or change a job, print which, and return the stored job.
+    """Create or change a job, print the outcome, and return the stored job.
 
     Raises:
         CommandError: the API server refused the job, it is being deleted, or other managers own its fields.

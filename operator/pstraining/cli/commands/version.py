@@ -20,7 +20,7 @@ from pstraining.cli.output import Output, PrintedKind, show
 
 def version(
     client: Annotated[
-        bool, typer.Option("--client", help="Print the plugin's version alone, without a cluster.")
+        bool, typer.Option("--client", help="Print only the plugin's version, without a cluster.")
     ] = False,
     context: Context = None,
     output: Format = Output.TEXT,

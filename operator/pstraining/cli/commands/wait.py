@@ -34,14 +34,14 @@ def wait(
     goal: Annotated[
         str,
         typer.Option(
-            "--for", help="What to wait for: end, running, or condition=NAME[=STATUS] with one of the job's conditions."
+            "--for", help="Goal of the wait: end, running, or condition=NAME[=STATUS] with one of the job's conditions."
         ),
     ] = END,
     timeout: Timeout = math.inf,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Wait until jobs have ended, and report by the exit status whether they have succeeded.
+    """Wait until jobs have ended. The exit status reports whether they have succeeded.
 
     With --for running, the command waits until a job runs; with --for condition=NAME, until the condition is true. Each
     ends when the job has ended or was deleted, because its state is then final. Changes of a job's state are printed.
@@ -67,7 +67,7 @@ def goal_of(text: str) -> Callable[[Object], str]:
         return ended if text == END else runs
     word, _, rest = text.partition("=")
     wanted, _, status = rest.partition("=")
-    # kubectl ignores the case, too.
+    # As in kubectl, the case is ignored.
     kind = next((k for k in Condition if k.lower() == wanted.lower()), None)
     held = next((s for s in STATUSES if s.lower() == (status or "True").lower()), None)
     if word != "condition" or kind is None or held is None:

@@ -1,8 +1,8 @@
 """Selects the cluster, namespace and identity of a command. Sends no requests.
 
 Source of the rules: k8s.io/client-go tools/clientcmd, client_config.go and merged_client_builder.go, and
-k8s.io/cli-runtime's config_flags.go. It differs in a pod without a kubeconfig: with --as or --request-timeout, kubectl
-uses http://localhost:8080, and these commands the pod's own cluster.
+k8s.io/cli-runtime's config_flags.go. One rule differs: in a pod without a kubeconfig, with --as or --request-timeout,
+kubectl uses http://localhost:8080, but these commands use the pod's own cluster.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class Access:
 
     @property
     def login(self) -> tuple[str, str]:
-        """Name and password in the server's URL, which kubectl sends without other credentials; empty without any."""
+        """Name and password in the server's URL, which kubectl sends if there are no others; empty without them."""
         parts = urlsplit(self.cluster.server)
         return unquote(parts.username or ""), unquote(parts.password or "")
 

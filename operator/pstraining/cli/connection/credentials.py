@@ -15,7 +15,7 @@ from pstraining.cli.errors import CommandError
 Pair = tuple[bytes, bytes]
 """A certificate and its key, in PEM."""
 _PLAIN: Final = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-"""Characters that are not escaped in a header's name. `%` is escaped, too."""
+"""Characters that are not escaped in a header's name. `%` is also escaped."""
 
 
 class Credentials:
@@ -33,7 +33,7 @@ class Credentials:
         Raises:
             CommandError: the credentials are not available.
         """
-        # As kubectl, send no credentials over plain HTTP.
+        # Like kubectl, send no credentials over plain HTTP.
         authorization = self._authorization() if self._access.secure else ""
         if authorization := authorization or _basic(*self._access.login):
             yield "Authorization", authorization

@@ -34,7 +34,7 @@ class Printed:
 
     token: str = ""
     certificate: bytes = b""
-    """PEM, like the key."""
+    """The certificate in PEM; the key is also in PEM."""
     key: bytes = b""
     expires: datetime | None = None
 
@@ -129,7 +129,7 @@ def printed(output: bytes, version: str, subject: str) -> Printed:
 
 
 def _printed_object(output: bytes) -> dict[str, Any]:
-    """Return the ExecCredential in a plugin's output: JSON, or YAML, which kubectl accepts, too."""
+    """Return the ExecCredential in a plugin's output: JSON, or YAML, which kubectl also accepts."""
     found = [one.body if isinstance(one, Document) else {} for one in parsed("output", output.decode())]
     if len(found) != 1 or found[0].get("kind", KIND) != KIND:
         raise ValueError("not one ExecCredential")
@@ -151,7 +151,7 @@ def _interactive(plugin: ExecPlugin, subject: str) -> bool:
 
 
 def _pass_on(source: int, stream: TextIO, kept: list[str]) -> None:
-    """Copy output as it arrives, prompts without a newline included, and keep it."""
+    """Copy output as it arrives, including prompts without a newline, and keep it."""
     while piece := os.read(source, 4096):
         text = piece.decode(errors="replace")
         kept.append(text)

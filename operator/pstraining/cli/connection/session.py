@@ -113,7 +113,7 @@ class HttpSession:
     def _tls(self, certificate: Pair | None) -> ssl.SSLContext:
         cluster = self.access.cluster
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # As Go, trust every given certificate, also one that is not a root.
+        # Like Go, trust every given certificate, even if it is not a root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         authority = cluster.certificate_authority_data
         if cluster.certificate_authority:

@@ -10,7 +10,7 @@ from pstraining.cli.client import Object
 from pstraining.core.observe import parse_time
 
 POINTS: Final = 720
-"""Maximum number of points of one job: an hour with a point every 5 s. Each time it is reached, half are dropped."""
+"""Maximum number of points of one job: an hour with a point every 5 s. When it is reached, half of them are dropped."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ EVERY: Final = 5.0
 PER_SECOND: Final = 8
 """Maximum number of tasks scraped per second. Jobs with hundreds of tasks are sampled less often."""
 ROUNDS: Final = 4
-"""Number of samples that rates are computed over."""
+"""Number of samples over which rates are computed."""
 DENIED: Final = 60.0
 """Seconds until denied metrics are requested again."""
 JOBS: Final = 16

@@ -1,4 +1,4 @@
-"""Finds the causes of a job's trouble in its evidence, the most likely one first. Pure: no requests.
+"""Finds the causes of a job's problem in its evidence, the most likely one first. Pure: no requests.
 
 Conditions come before pods and logs. Causes that stop a job come before causes that slow it or end by themselves, and
 remarks come last.
@@ -59,7 +59,7 @@ class JobEvidence:
 
 
 def causes(found: JobEvidence) -> list[Check]:
-    """Return the causes of a job's trouble, the most likely one first; empty without any.
+    """Return the causes of a job's problem, the most likely one first; empty without any.
 
     Args:
         found: the job's evidence.

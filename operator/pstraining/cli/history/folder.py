@@ -19,7 +19,7 @@ from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, RequestError
 
 REASON: Final = "History"
-"""Reason of the events made from the summary."""
+"""Reason of the events that are created from the summary."""
 
 From = Annotated[
     Path | None,

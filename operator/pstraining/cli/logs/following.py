@@ -27,9 +27,9 @@ from pstraining.core.snapshot import Pod
 EVERY: Final = 1.0
 """Seconds between two polls of the job."""
 QUIET: Final = 3.0
-"""Seconds without a line, after the job's end, until logs of pods that are kept are closed."""
+"""Seconds without a line, after the job's end, until logs of kept pods are closed."""
 LATEST: Final = 15.0
-"""Seconds after the job's end until they are closed even if they continue."""
+"""Seconds after the job's end until these logs are closed even if they continue."""
 PATIENCE: Final = 60.0
 """Seconds of failed requests until the command fails."""
 ROOM: Final = 10_000

@@ -61,6 +61,6 @@ class LogWriter:
         sys.stdout.flush()
 
     def remark(self, text: str) -> None:
-        """Write a remark, after the lines before it."""
+        """Write a remark after the lines that precede it."""
         self.flush()
         typer.echo(text, err=True)

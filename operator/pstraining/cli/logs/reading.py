@@ -1,7 +1,7 @@
 """Reads the logs of a job's tasks, one task after another.
 
 The log of a task is that of its container's current run. When a program has ended, the kubelet restarts its container,
-whose launcher then only waits: the program's log is that of the run before, and is read, too.
+whose launcher then only waits. The program's log is then that of the previous run, which is also read.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,9 +64,9 @@ def read(
 def program_log(
     cluster: ClusterClient, namespace: str, task: TaskPod, selection: LogSelection, *, is_over: bool
 ) -> Iterator[dict[str, str]]:
-    """Yield the query of the current run's log, after that of the run before if the current one only waits.
+    """Yield the query of the current run's log, preceded by that of the previous run if the current one only waits.
 
-    The pod's status shows a restart too late: the kubelet reports it some time afterwards.
+    The pod's status may not show a restart yet, because the kubelet reports it with a delay.
 
     Args:
         cluster: the job's cluster.

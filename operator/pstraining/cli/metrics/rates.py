@@ -11,7 +11,7 @@ from pstraining.cli.metrics.samples import Samples
 SLOW: Final = 0.75
 """A straggler is a worker with less than this share of the median worker's steps."""
 ENOUGH_STEPS: Final = 5
-"""Minimum steps of the median worker in the interval. With fewer, chance decides, and no worker is a straggler."""
+"""Minimum steps of the median worker in the interval. With fewer steps, differences are random: none is a straggler."""
 
 
 @dataclass(frozen=True)

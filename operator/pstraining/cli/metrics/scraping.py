@@ -27,8 +27,8 @@ def trains(task: TaskPod) -> bool:
 def devices_of(cluster: ClusterClient, tasks: Sequence[TaskPod]) -> dict[str, dict[str, int]]:
     """Return the number of devices that each task computes on, by the pod's uid and by type: {"GPU": 2}.
 
-    Tasks that do not report it are left out. The first denied or timed-out request ends the scrapes, because the others
-    would fail, too.
+    Tasks that do not report it are left out. The first denied or timed-out request ends the scrapes, because the other
+    ones would also fail.
     """
     unreachable = threading.Event()
 

@@ -33,7 +33,7 @@ class Carried:
     """Numbers of parameter servers, and the bytes on the busiest link with each."""
     ways: tuple[Row, ...]
     bounds: tuple[Row, ...]
-    """Figures that no setting reaches, for comparison."""
+    """Lower bounds that no setting reaches, for comparison."""
 
     @property
     def most(self) -> float:

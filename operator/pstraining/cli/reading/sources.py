@@ -79,7 +79,7 @@ def _folder(folder: str, recursive: bool) -> Iterator[ManifestSource | CommandEr
                 found = True
                 yield _file(os.path.join(place, name))
     if not found:
-        hint = "" if recursive else " With -R, its subfolders are read, too."
+        hint = "" if recursive else " With -R, its subfolders are also read."
         yield CommandError(f"{folder} has no file that ends in {', '.join(EXTENSIONS)}.{hint}")
 
 

@@ -112,7 +112,7 @@ class Collection:
         return sorted(children, key=lambda child: str(child["metadata"]["name"]))
 
     def _own_events(self, events: Iterable[Object], objects: Sequence[Object]) -> list[Object]:
-        """Return the events of the job, its objects and pods, deleted ones included."""
+        """Return the events of the job, its objects and its pods, including deleted ones."""
         uids = {found["metadata"].get("uid") for found in (self.job, *objects)}
 
         def is_own(event: Object) -> bool:

@@ -184,7 +184,7 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
 
 
 def _run_policy(spec: Fields, notes: Notes) -> Fields:
-    """Return the fields of runPolicy, those included that old TFJobs have in spec itself."""
+    """Return the fields of runPolicy, including those that old TFJobs have in spec itself."""
     policy = spec.below("runPolicy")
     for name in FIELDS:
         if not spec.has(name):

@@ -1,4 +1,4 @@
-"""Labels, annotations, selectors and scheduler names that have an effect on TFJobs, and none on PSTrainingJobs."""
+"""Labels, annotations, selectors and scheduler names that have an effect on TFJobs, but not on PSTrainingJobs."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Converts a TFJob's runPolicy."""
+"""Converts the runPolicy of a TFJob."""
 
 from collections.abc import Mapping
 from typing import Any

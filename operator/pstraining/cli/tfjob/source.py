@@ -111,7 +111,7 @@ def join(path: str, name: str) -> str:
 
 
 def texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield all texts below a value, field names included, with their paths."""
+    """Yield all texts below a value, including field names, with their paths."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, list):

@@ -1,7 +1,7 @@
 """Evaluates the CEL rules of the CRD with the library `common-expression-language`.
 
-The library has CEL's own operators, macros and functions, and none of those that Kubernetes adds: a rule that calls one
-fails with a CelError (docs/project/decisions/0015-the-cli-parses-with-libraries.md lists the differences).
+The library has CEL's own operators, macros and functions, but not those that Kubernetes adds: a rule that calls one of
+these fails with a CelError (docs/project/decisions/0015-the-cli-parses-with-libraries.md lists the differences).
 """
 
 from collections.abc import Mapping

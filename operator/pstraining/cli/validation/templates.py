@@ -28,7 +28,7 @@ _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
 """Fields that accept a number instead of a text."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
-"""Fields that are copied into pods unread: if one is wrong, the rest can still be checked."""
+"""Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
 
 def refused(job: Mapping[str, Any]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Validates values in Kubernetes' objects that the API server refuses in every version, whatever the cluster has.
+"""Validates values in Kubernetes' objects that the API servers of all versions and clusters refuse.
 
 Source of the rules: k8s.io/kubernetes pkg/apis/core/validation and k8s.io/apimachinery pkg/util/validation.
 """
