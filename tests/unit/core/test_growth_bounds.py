@@ -46,7 +46,7 @@ def test_a_template_that_kubernetes_does_not_resize_is_reported_once() -> None:
     for used in (900, 1000, 1020):
         use(world, "ps", used, growth=used * MIB // 100)
         world.settle()
-    assert "resources of the whole pod" in grown(world, "ps")["message"]
+    assert "pod-level resources" in grown(world, "ps")["message"]
     assert reasons(world) == ["GrowthRefused"]
     assert not [size for size in memory(world, "ps") if size]
 
