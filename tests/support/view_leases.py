@@ -14,7 +14,7 @@ from tests.support.view_world import Scope
 LEASE = 2
 GRACE = 5
 """Time after which the operator replaces unreachable pods. Kubernetes gives a node up after four leases or more. A
-shorter time has fewer states, and forbids no more of them.
+shorter time leads to fewer states, and to none that a longer time would exclude.
 """
 
 

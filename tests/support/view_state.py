@@ -36,7 +36,7 @@ class Running:
     status: ProcessStatus
     history: History | None = None
     parts: tuple[History | None, ...] = ()
-    """The histories of the chunks; None: the process is no learner."""
+    """The history of each chunk; None: the chunk has arbitrary content. Empty unless the process is a learner."""
     lease_age: int = 0
     """Time since its lease was renewed, by its own clock; see `view_leases`."""
 
@@ -133,7 +133,7 @@ class World:
     cut_for: int = 0
     """Time since the partition began; see `view_leases`."""
     are_leases_over: bool = False
-    """Whether no member on the cut side can renew its lease any more, because one of them was replaced."""
+    """Whether leases on the cut side have ended: a member there was replaced, and no lease was renewed since."""
 
     @property
     def processes(self) -> tuple[Running, ...]:

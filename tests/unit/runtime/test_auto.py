@@ -31,7 +31,7 @@ from pstraining.runtime.compression.auto_select import (
         ([9.0] * FEW, [1.0] * FEW, CODED),
         ([1.0] * FEW, [9.0] * FEW, PLAIN),
         ([1.0] * FEW, [1.2] * FEW, None),
-        ([9.0] * (FEW - 1) + [1.0], [1.0] * FEW, None),  # one of the values is not outside the others
+        ([9.0] * (FEW - 1) + [1.0], [1.0] * FEW, None),  # one value is not above the other format's
         ([1.2] * MANY, [1.0] * MANY, CODED),
         ([1.0] * MANY, [1.2] * MANY, PLAIN),
         ([1.0] * MANY, [1.0] * MANY, PLAIN),
