@@ -5,8 +5,8 @@ The table `mechanisms.toml` is written by hand and checked here. Each promise of
 the pages of docs has an entry, and every test that an entry names runs in `make test`. A test may therefore move to
 `make test-all` only if another one holds its mechanism.
 
-    python hack/mechanisms.py             check the table python hack/mechanisms.py --collect   also check with pytest
-        that the named parameters run (takes seconds)
+    python hack/mechanisms.py             check the table
+    python hack/mechanisms.py --collect   also check with pytest that the named parameters run (takes seconds)
 """
 
 import argparse

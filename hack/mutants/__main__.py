@@ -1,8 +1,8 @@
 """Mutate whole modules with mutmut, and report the changes that no test notices.
 
-    python -m hack.mutants                           all modules of modules.toml python -m hack.mutants replication/view
-        ...      those whose path contains one of these python -m hack.mutants --table PAGE.md           also writes
-        their rows into the page's table
+    python -m hack.mutants                           all modules of modules.toml
+    python -m hack.mutants replication/view ...      those whose path contains one of these
+    python -m hack.mutants --table PAGE.md           also writes their rows into the page's table
 
 A surviving mutant must be in survivors.toml, with the reason why no test can notice it; otherwise the run fails. mutmut
 works in a copy below build/mutants, where the package is at the top, as mutmut derives a module's name from its path.

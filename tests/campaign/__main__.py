@@ -1,7 +1,7 @@
 """The whole campaign: ``python -m tests.campaign``.
 
-Brings the local cluster up, with Kueue, unless KUBECONFIG and PSTRAINING_CONTEXT name one, runs every plan, and takes
-the cluster down again if it was not up before. The exit status is 1 if any plan diverges.
+Runs every plan on the cluster that KUBECONFIG and PSTRAINING_CONTEXT name, or else on the local cluster with Kueue. The
+local cluster is started if necessary, and then stopped afterwards. The exit status is 1 if any plan diverges.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The operator's expectations of kopf's private functions for watches; a release that changes them fails here.
 
 `controller/watch.py` is the only module that names them. It replaces `fetch_objs` and `infinite_watch` while the
-operator runs, so kopf must look both up in their modules, and must list through `fetch_objs` with our settings.
+operator runs. So kopf must look both up in their modules, and must list through `fetch_objs` with our settings.
 """
 
 import ast

@@ -1,8 +1,9 @@
 """The launcher, as real processes, when the number of parameter servers changes: containers stay, and processes
 restart.
 
-Each of these tests fails without its mechanism: the wait of a new server, the end of a server or program for another
-layout, SIGKILL after SIGTERM, and the comparison of layouts before a program starts.
+Each of these tests fails without its mechanism. The mechanisms are the wait of a new server, and the end of a server or
+program for another layout. Further ones are SIGKILL after SIGTERM, and the comparison of layouts before a program
+starts.
 """
 
 import json

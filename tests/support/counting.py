@@ -1,8 +1,9 @@
 """A program whose parameters count how often each sample was trained: `python -m tests.support.counting`.
 
 Sample i is row i of a table, and the loss is the mean of a batch's rows. Adagrad's slot adds up the squares of their
-gradients, each one over the number of samples in its update: with batches of one size, a row that was trained once by
-an update of n batches has 1 / n squared, in units of one batch; one that was trained never or twice has no such number.
+gradients, each divided by the number of samples in its update. With batches of one size, a row that was trained once by
+an update of n batches has 1 / n squared, in units of one batch. A row that was trained never or twice has another
+number.
 """
 
 import os

@@ -15,7 +15,7 @@ PACED = {
     "digits": (ROOT / "tests" / "support" / "paced.py").read_text(),
     "plain_tensorflow": (ROOT / "tests" / "support" / "paced_plain.py").read_text(),
 }
-"""Programs that train slowly, in place of their examples' programs."""
+"""Programs that train slowly, instead of their examples' programs."""
 
 
 @dataclass

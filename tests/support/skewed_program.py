@@ -1,6 +1,6 @@
 """A program that reads only some rows of a table: `python -m tests.support.skewed_program`.
 
-With UNEVEN_STRIDE 2 they all lie on the second of two parameter servers.
+With UNEVEN_STRIDE 2 they are all on the second of two parameter servers.
 """
 
 import os

@@ -4,9 +4,9 @@ It is started as `python warm_parent.py DESCRIPTOR WHAT`. WHAT is `tensorflow`, 
 processor, or `operator` or `cli`, which cost one second. A forked program has the import already. A fork copies only
 the thread that calls it, so the parent has one thread and no TensorFlow context, and checks both before every fork.
 
-A request is a JSON line, with the descriptors of the program's output and network beside it; answers are JSON lines:
-{"pid": ...} when a program has started and {"ended": pid, "code": ..., "processor_s": ...} when it has ended. When the
-requests end, all programs are killed.
+A request is a JSON line, with the descriptors of the program's output and network beside it. Answers are JSON lines:
+{"pid": ...} at the start of a program, {"ended": pid, "code": ..., "processor_s": ...} at its end. When the requests
+end, all programs are killed.
 """
 
 import ctypes

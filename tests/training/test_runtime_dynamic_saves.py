@@ -1,4 +1,4 @@
-"""Each save of tables with rows by key is of one moment, while asynchronous workers insert keys."""
+"""Each save of tables with rows by key shows one moment, while asynchronous workers insert keys."""
 
 import random
 import threading

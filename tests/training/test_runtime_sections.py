@@ -1,6 +1,6 @@
 """Every change of a server's state runs inside the server's critical section.
 
-The graphs of traced functions are checked. No test has to let two calls meet at one moment.
+The tests check the graphs of traced functions, so that no test has to let two calls meet at one moment.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ CONDITIONS = {"If", "StatelessIf"}
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The graphs of the functions that are traced from now on, without those of branches."""
+    """Return the graphs of the functions that are traced from now on, without those of branches."""
     from tensorflow.python.framework import func_graph
 
     traced: list[Any] = []
@@ -62,7 +62,7 @@ class Graph:
         return cls(definition.node, functions, handles)
 
     def changes(self) -> Iterator[tuple[str, bool]]:
-        """The variables that the graph may change, and whether that is inside a section."""
+        """Yield the variables that the graph may change, and whether the change is inside a section."""
         inside = self._inside()
         for node in self.nodes:
             is_inside = node.name in inside
@@ -80,7 +80,7 @@ class Graph:
                 yield from ((name, is_inside or at_once) for name, at_once in within.changes())
 
     def _inside(self) -> set[str]:
-        """The nodes that run after a section is entered and before it is left."""
+        """Return the nodes that run after a section is entered and before it is left."""
         outputs: dict[str, list[str]] = {}
         for name, inputs in self._inputs.items():
             for given in inputs:
@@ -91,7 +91,7 @@ class Graph:
 
 
 def source(name: str) -> str:
-    """The node or argument that an input is of."""
+    """Return the node or argument of an input."""
     return name.removeprefix("^").split(":")[0]
 
 
@@ -108,7 +108,7 @@ def changed(graphs: list[Any]) -> set[str]:
 
 
 def outside(graphs: list[Any]) -> list[set[str]]:
-    """The variables that are changed outside of a section, of each graph with such a change."""
+    """Return the variables that each graph changes outside of a section, for graphs with such a change."""
     found = [{name for name, is_inside in Graph.traced(graph).changes() if not is_inside} for graph in graphs]
     return [late for late in found if late]
 
@@ -118,7 +118,7 @@ def outside(graphs: list[Any]) -> list[set[str]]:
 def test_every_change_of_a_server_is_in_its_section(
     client: Any, graphs: list[Any], tmp_path: Path, mode: str, members: int
 ) -> None:
-    """In training, in a save in pieces, and in a restore of it."""
+    """Every change of a server is in its section: in training, in a save in pieces, and in its restore."""
     rig = Rig(client, adam, ps=1, members=members, build=model, loss="binary_crossentropy", mode=mode)
     rig.start()
     rig.train(batches(1, seed=0))
@@ -133,7 +133,9 @@ def test_every_change_of_a_server_is_in_its_section(
 
 @pytest.mark.usefixtures("pieces")
 def test_a_copy_outside_the_section_is_found(client: Any, graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations of a save, traced with the section and without it; nothing runs."""
+    """A copy outside the section is found: operations of a save are traced with the section and without it, and never
+    run.
+    """
     import tensorflow as tf
 
     from pstraining.runtime.ps.saving.parts import ShardParts
