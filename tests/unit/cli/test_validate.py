@@ -144,7 +144,10 @@ def test_templates_whose_pods_are_accepted(spec: dict[str, Any]) -> None:
     ("checkpoint", "reported"),
     [
         (None, [NOT_KEPT]),
-        ({"path": None, "volume": {"emptyDir": {}}}, ["spec.checkpoint.volume: is an emptyDir: checkpoints are deleted"]),
+        (
+            {"path": None, "volume": {"emptyDir": {}}},
+            ["spec.checkpoint.volume: is an emptyDir: checkpoints are deleted"],
+        ),
         ({"volume": {"hostPath": {"path": "/c"}}}, ["spec.checkpoint.volume: is a hostPath: a chief that is started"]),
         ({"volume": {"persistentVolumeClaim": {"claimName": "mine"}}}, []),
         ({"volumeClaimTemplate": CLAIM}, []),

@@ -1,6 +1,6 @@
 """Finds how a training step changes variables without a gradient, from the operations that the step emits.
 
-A moving average is recognized by its layer and by the number of its assignments in a step. Any other write of a step
+A moving average is recognized by its layer and by the number of its assignments in a step. Every other write of a step
 counts as a change of unknown kind.
 """
 
