@@ -33,15 +33,19 @@ class {name}:
 
     def _inner(self) -> None: ...
 '''
+SETTINGS = '''
+class {name}:
+    """Settings of a job's training."""
+'''
 
 
-def page(folder: Path, **given: str) -> str:
+def page(folder: Path, definition: dict[str, Any] | None = None, source: str = SOURCE, **given: str) -> str:
     runtime = folder / "pstraining" / "runtime"
     runtime.mkdir(parents=True)
     (folder / "pstraining" / "__init__.py").touch()
     words: dict[str, Any] = {"name": "Trainer", "more": "        steps: how many.", **given}
-    (runtime / "__init__.py").write_text(SOURCE.format_map(words) + f"\n__all__ = ['{words['name']}']\n")
-    return library(custom_resource_definition(), folder)
+    (runtime / "__init__.py").write_text(source.format_map(words) + f"\n__all__ = ['{words['name']}']\n")
+    return library(definition or custom_resource_definition(), folder)
 
 
 def test_a_class(tmp_path: Path) -> None:
@@ -67,4 +71,4 @@ def test_a_setting_that_jobs_lack_is_rejected_by_name(tmp_path: Path) -> None:
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del spec["training"]["properties"]["compression"]["properties"]["topKPermille"]
     with pytest.raises(UndocumentedError, match=r"compression.top_k_permille: the job's spec.training"):
-        library(definition)
+        page(tmp_path, definition, SETTINGS, name="TrainingSettings")
