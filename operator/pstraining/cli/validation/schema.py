@@ -70,7 +70,7 @@ def defaulted(schema: Schema, value: Any) -> Any:
     """Return the value as the API server stores it: with defaults, without nulls."""
     if isinstance(value, list) and "items" in schema:
         return [defaulted(schema["items"], item) for item in value]
-    if not isinstance(value, Mapping):
+    if not schema or not isinstance(value, Mapping):
         return value
     given = {name: item for name, item in value.items() if item is not None or not _known(schema, name)}
     for name, below in (schema.get("properties") or {}).items():
@@ -124,6 +124,8 @@ def _below(schema: Schema, name: str) -> Schema:
 
 def _checked(schema: Schema, value: Any, path: str) -> Iterator[Finding]:
     """Yield the schema's findings for a value and all values below it."""
+    if not schema:
+        return  # most of a pod template: the CRD does not know it
     problem = _wrong_type(schema, value) or _out_of_bounds(schema, value)
     if problem:
         yield Finding(path, problem)
@@ -193,6 +195,8 @@ def _out_of_bounds(schema: Schema, value: Any) -> str:
 
 def _violated(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Finding]:
     """Yield the CEL rules that a value and all values below it violate."""
+    if not schema:
+        return
     yield from _violated_here(schema.get("x-kubernetes-validations") or (), value, old, path)
     if isinstance(value, list) and "items" in schema:
         # Items of lists cannot be matched with those of the old object.

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from pstraining.cli.validation.schema import Finding, did_you_mean, path_of
@@ -47,8 +48,13 @@ def wrong_values(steps: Steps, value: Any, rule: str = "") -> Iterator[Finding]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from wrong_values((*steps, index), item, f"{rule}.#")
-    elif problem := next((check(value) for end, check in _RULES.items() if rule.endswith(f".{end}")), ""):
+    elif (check := _check(rule)) and (problem := check(value)):
         yield Finding(path_of(steps), problem)
+
+
+@lru_cache(maxsize=1024)
+def _check(rule: str) -> Callable[[Any], str] | None:
+    return next((check for end, check in _RULES.items() if rule.endswith(f".{end}")), None)
 
 
 def _wrong_key(rule: str, name: str) -> str:
