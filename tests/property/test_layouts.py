@@ -107,10 +107,13 @@ class History:
         world = self.after("settle", lambda _: None).world
         world.lingering = set()
         for _ in range(30):
+            before = (len(world.writes), world.status_writes, copied(world.pods))
             schedule(world)
             world.reconcile()
             world.controllers()
             save(world)
+            if before == (len(world.writes), world.status_writes, world.pods):
+                break
         wanted = world.job["spec"]["ps"]["replicas"] if world.job is not None else 0
         shards = layout(world)[1] // (2 if is_hot(world) else 1)
         assert (phase(world), shards, world.plan().actions) == ("Running", wanted, ()), self.events
