@@ -3,10 +3,13 @@
 import random
 from collections import deque
 from dataclasses import dataclass
+from operator import is_
 
-from pstraining.runtime.replication.view import Process
 from tests.support.view_state import Chief, ForkedError, World, altered
 from tests.support.view_world import Scope
+
+Came = dict[World, tuple[World, str, str] | None]
+"""The states that were found, each with the one before it, an actor, and what it did; None for the first state."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
         ForkedError: describes the shortest history that leads to it.
     """
     first = canonical(scope, start)
-    came: dict[World, tuple[World, str] | None] = {first: None}
+    came: Came = {first: None}
     left, events, acknowledging = deque([first]), 0, 0
     while left:
         world = left.popleft()
@@ -48,7 +51,7 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
             if any(chief.epoch > epochs and not chief.ended for chief in event.then.chiefs):
                 continue
             then, known = canonical(scope, event.then), len(came)
-            came.setdefault(then, (world, f"{event.actor}: {event.what}"))  # hash once: it takes most of the time
+            came.setdefault(then, (world, event.actor, event.what))  # hash once: it takes most of the time
             if len(came) == known:
                 continue
             if known == limit:
@@ -57,31 +60,39 @@ def explore(scope: Scope, start: World, *, epochs: int, limit: int) -> Explored:
     return Explored(len(came), events, acknowledging, complete=True)
 
 
-def path(came: dict[World, tuple[World, str] | None], world: World) -> list[str]:
+def path(came: Came, world: World) -> list[str]:
     """Return the events that led to a state."""
     lines = []
     while step := came[world]:
-        world, line = step
-        lines.append(line)
+        world, actor, what = step
+        lines.append(f"{actor}: {what}")
     return lines[::-1]
 
 
 def canonical(scope: Scope, world: World) -> World:
     """Return an equivalent state without parts that have no effect any more, so that more paths lead to it."""
     tasks = scope.voters.tasks
-    places = [*enumerate(world.running), *world.former]
-    alive = {Process(tasks[index], found.status.incarnation) for index, found in places if found is not None}
+    # Plain tuples, which equal a Process and are made faster.
+    alive: set[tuple[str, int]] = {
+        (task, found.status.incarnation) for task, found in zip(tasks, world.running, strict=True) if found is not None
+    }
+    alive.update((tasks[index], found.status.incarnation) for index, found in world.former)
+    chiefs = tuple([_kept(chief, alive) for chief in world.chiefs])
+    late = world.late and tuple(sorted((call for call in world.late if call.to in alive), key=repr))
+    if late == world.late and all(map(is_, chiefs, world.chiefs)):
+        return world
+    return altered(world, chiefs=chiefs, late=late)
 
-    def kept(chief: Chief) -> Chief:
-        if chief.ended:
-            return Chief(chief.term, chief.side, ended=True)
-        if all(call.to in alive for call in chief.calls) and alive.issuperset(chief.voteless_before):
-            return chief
-        calls = tuple(call for call in chief.calls if call.to in alive)
-        return altered(chief, calls=calls, voteless_before=chief.voteless_before.intersection(alive))
 
-    late = sorted((call for call in world.late if call.to in alive), key=repr)
-    return altered(world, chiefs=tuple(map(kept, world.chiefs)), late=tuple(late))
+def _kept(chief: Chief, alive: set[tuple[str, int]]) -> Chief:
+    """Return what a chief may still do."""
+    if chief.ended:
+        ended = Chief(chief.term, chief.side, ended=True)
+        return chief if chief == ended else ended
+    if alive.issuperset(chief.voteless_before) and alive.issuperset([call.to for call in chief.calls]):
+        return chief
+    calls = tuple(call for call in chief.calls if call.to in alive)
+    return altered(chief, calls=calls, voteless_before=frozenset(p for p in chief.voteless_before if p in alive))
 
 
 def play(scope: Scope, world: World, script: tuple[str, ...]) -> World:

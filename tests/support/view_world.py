@@ -12,7 +12,19 @@ from pstraining.runtime.replication import acceptor
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
 from tests.support.view_calls import Decision, Looked, Seen, check, decisions, source_of
-from tests.support.view_state import Call, Chief, Event, Faults, History, Running, Step, World, altered, write_of
+from tests.support.view_state import (
+    Call,
+    Chief,
+    Event,
+    Faults,
+    History,
+    Running,
+    Status,
+    Step,
+    World,
+    altered,
+    write_of,
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +66,9 @@ class Scope:
         ballot, members = Ballot(1, 1), self.voters.members
         view = View(ballot, tuple(tuple(Process(task, 1) for task in shard) for shard in self.voters.shards))
         running = [
-            Running(ProcessStatus(1, ballot, True, view, active=True, step=0), ())
+            Running(Status(1, ballot, True, view, active=True, step=0), ())
             if task in members
-            else Running(ProcessStatus(1, ballot, True, view))
+            else Running(Status(1, ballot, True, view))
             for task in self.voters.tasks
         ]
         return World(tuple(running), tuple(1 for _ in running), (Chief(1, 0),), faults, under=ballot)
@@ -239,9 +251,7 @@ class Scope:
             if found is None:
                 incarnation = world.incarnations[index] + 1
                 incarnations = (*world.incarnations[:index], incarnation, *world.incarnations[index + 1 :])
-                begun = altered(
-                    self._with(world, index, Running(ProcessStatus(incarnation))), incarnations=incarnations
-                )
+                begun = altered(self._with(world, index, Running(Status(incarnation))), incarnations=incarnations)
                 yield Event("restart", self.voters.tasks[index], begun)
             elif left.kills:
                 fewer = altered(left, kills=left.kills - 1)
@@ -270,7 +280,7 @@ class Scope:
             found, number = world.running[index], world.incarnations[index] + 1
             if task in self.voters.members and found and all(index != replaced for replaced, _ in world.former):
                 incarnations = (*world.incarnations[:index], number, *world.incarnations[index + 1 :])
-                running = (*world.running[:index], Running(ProcessStatus(number)), *world.running[index + 1 :])
+                running = (*world.running[:index], Running(Status(number)), *world.running[index + 1 :])
                 former = (*world.former, (index, found))
                 then = altered(world, running=running, incarnations=incarnations, former=former, faults=fewer)
                 yield Event("operator", f"replaces {task}", altered(then, are_leases_over=True))
@@ -342,14 +352,22 @@ class Scope:
 
     def _at(self, world: World, side: int, index: int) -> Running | None:
         """Return the process that a side reaches in a task's place: on the cut side, still the replaced one."""
-        former = next((found for replaced, found in world.former if replaced == index), None)
-        return former if former is not None and side != self.operator else world.running[index]
+        if side != self.operator:
+            for replaced, former in world.former:
+                if replaced == index:
+                    return former
+        return world.running[index]
 
     def _process(self, world: World, process: Process) -> Running | None:
         """Return the process if it runs."""
         index = self.voters.tasks.index(process.task)
-        found = (world.running[index], *(found for replaced, found in world.former if replaced == index))
-        return next((each for each in found if each and each.status.incarnation == process.incarnation), None)
+        newest = world.running[index]
+        if newest is not None and newest.status.incarnation == process.incarnation:
+            return newest
+        for replaced, former in world.former:
+            if replaced == index and former.status.incarnation == process.incarnation:
+                return former
+        return None
 
     def _with(self, world: World, index: int, found: Running | None) -> World:
         for number, (replaced, former) in enumerate(world.former):
@@ -359,5 +377,7 @@ class Scope:
         return altered(world, running=(*world.running[:index], found, *world.running[index + 1 :]))
 
     def _reaches(self, world: World, side: int, task: str) -> bool:
+        if not world.is_cut or self.sides[task] == side:
+            return True
         index = self.voters.tasks.index(task)
-        return not world.is_cut or self.sides[task] == side or any(index == replaced for replaced, _ in world.former)
+        return any(index == replaced for replaced, _ in world.former)
