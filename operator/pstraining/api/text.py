@@ -13,6 +13,8 @@ def printable(text: str, keep: str = "") -> str:
         text: a text of unknown origin.
         keep: characters that are not escaped.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
 
 
