@@ -22,7 +22,7 @@ from tests.unit.runtime.test_checkpoint import layout, names, opened, state
 
 OLD, NEW = Writer("job", 1), Writer("job", 2)
 KEEP: Final = 2
-INTERLEAVINGS: Final = 200 if ALL else 80
+INTERLEAVINGS: Final = 200 if ALL else 40
 
 
 @pytest.mark.parametrize(
