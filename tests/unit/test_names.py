@@ -1,6 +1,5 @@
 """A class name has one meaning, and the runtime names its types: few of them are `Any`."""
 
-import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -10,15 +9,15 @@ import pstraining
 PACKAGE = Path(pstraining.__file__).parent
 ANY_MAX = 80
 """Occurrences of `Any` in the runtime, imports included: TensorFlow and Keras have no types."""
+CLASS = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 
 
 def definitions() -> dict[str, set[str]]:
     """The modules that define each class name, nested classes included."""
     modules = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                modules[node.name].add(str(path.relative_to(PACKAGE)))
+        for name in CLASS.findall(path.read_text(encoding="utf-8")):
+            modules[name].add(str(path.relative_to(PACKAGE)))
     return modules
 
 
