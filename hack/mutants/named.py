@@ -1,9 +1,10 @@
 """Try the named mutants: `python -m hack.mutants.named [NAME ...]`; exit with 1 if a test does not notice one.
 
-Each mutant is tried in a fork of this process, which has imported pytest and no part of the package. Its tests must
-pass without the mutant.
+Each mutant is tried in a fork of this process, which has imported pytest and no part of the package that a mutant
+changes. The tests of a mutant must pass without it.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -12,14 +13,12 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-import hypothesis
-import pydantic
 import pytest
 
 from hack.mutants.modules import PACKAGES, ROOT, Named, import_name, named
 
-WARM = (hypothesis, pydantic)
-"""Modules that are imported before the forks."""
+WARM = ("hypothesis", "numpy", "pstraining.api.models", "pytest_asyncio.plugin")
+"""Modules that are imported before the forks: tests import them, and no mutant changes them."""
 PASSED, FAILED = 0, 1
 
 
@@ -61,6 +60,7 @@ def exit_code(tests: Sequence[str], mutant: Named | None = None) -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         if mutant is not None:
+            assert import_name(mutant.module) not in sys.modules, "it is imported without the change"
             sys.meta_path.insert(0, Mutating(mutant))
         code = int(pytest.main([*tests, "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]))
     finally:
@@ -70,6 +70,9 @@ def exit_code(tests: Sequence[str], mutant: Named | None = None) -> int:
 def main(names: Sequence[str]) -> int:
     """Try the mutants; return the number of faulty ones."""
     os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT / PACKAGES))
+    for module in WARM:
+        importlib.import_module(module)
     tried, wrong = [each for each in named() if not names or each.name in names], 0
     if exit_code(sorted({test for each in tried for test in each.tests})) != PASSED:
         print("the tests fail as they are")
