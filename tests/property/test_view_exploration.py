@@ -133,10 +133,10 @@ CUT = Faults(chiefs=2, steps=2, replaces=2)
 MOST, FEW, ALL_MEMBERS = ({"p": 0, "s": 1, "w": 0}, {"p": 0, "s": 1, "w": 1}, {"p": 0, "s": 0, "v": 1, "w": 1})
 
 
-def cut(sides: dict[str, int], rules: Rules | None = None) -> tuple[Scope, World]:
+def cut(sides: dict[str, int], rules: Rules | None = None, faults: Faults = CUT) -> tuple[Scope, World]:
     witnesses = tuple(task for task in sides if task not in ("p", "s"))
     found = Scope(Voters((("p", "s"),), witnesses), sides, rules or Rules(), polls_at_once=True)
-    return found, replace(found.start(CUT), is_cut=True)
+    return found, replace(found.start(faults), is_cut=True)
 
 
 @pytest.mark.parametrize(
@@ -172,5 +172,5 @@ def if_most(silent: int, voters: int, *, members_elsewhere: bool) -> bool:
 )
 def test_without_the_operators_rule_both_sides_continue(sides: dict[str, int], rule: Callable[..., bool]) -> None:
     with pytest.raises(ForkedError, match="is still there") as forked:
-        explore(*cut(sides, Rules(may_go_on=rule)), epochs=2, limit=LIMIT)
+        explore(*cut(sides, Rules(may_go_on=rule), replace(CUT, replaces=1)), epochs=2, limit=LIMIT)
     print(forked.value)
