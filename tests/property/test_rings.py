@@ -83,6 +83,7 @@ class Cluster:
     gradients: int = 0
     restores: int = 0
     compared: dict[tuple[int, int], frozenset[Gradient]] = field(default_factory=dict)
+    known: list[list[frozenset[Gradient]]] = field(default_factory=list)
 
     def look(self) -> HybridObservation:
         shards = tuple(ShardRound(s.step, s.attempt, sum(1 << w for w in s.pushed)) for s in self.servers)
@@ -370,6 +371,9 @@ def _compare(cluster: Cluster) -> None:
     """Demand that all parameters of one step, on any process, contain the same gradients."""
     histories = [server.history for server in cluster.servers]
     histories += [worker.history for worker in cluster.workers.values() if worker.history is not None]
+    if histories == cluster.known:
+        return
+    cluster.known = [list(history) for history in histories]
     for history in histories:
         for step, made in enumerate(history):
             first = cluster.compared.setdefault((cluster.restores, step), made)
