@@ -127,7 +127,16 @@ REFUSED = {
         edit("spec.runPolicy.cleanPodPolicy.onSuccess", "Never"),
         "spec.runPolicy.cleanPodPolicy.onSuccess",
     ),
-    "no checkpoint volume": (edit("spec.checkpoint.path", "/c"), "exactly one of volume and volumeClaimTemplate"),
+    "no checkpoint volume": (edit("spec.checkpoint.path", "/c"), "exactly one of uri, volume and volumeClaimTemplate"),
+    "a volume and an object store": (
+        edit("spec.checkpoint", {"uri": "s3://bucket/a", "volume": {"emptyDir": {}}}),
+        "exactly one of uri, volume and volumeClaimTemplate",
+    ),
+    "a mount path of an object store": (
+        edit("spec.checkpoint", {"uri": "s3://bucket/a", "path": "/c"}),
+        "spec.checkpoint.path is the mount path of a volume",
+    ),
+    "a URI of another store": (edit("spec.checkpoint", {"uri": "file:///tmp"}), "spec.checkpoint.uri"),
     "a claim of one's own that would be deleted": (
         edit("spec.checkpoint", {"volume": {"emptyDir": {}}, "retainPolicy": "Delete"}),
         "spec.checkpoint.retainPolicy: Delete needs volumeClaimTemplate",

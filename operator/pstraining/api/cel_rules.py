@@ -30,7 +30,7 @@ FIXED_WHILE_RUNNING: Final = (
 )
 """Fields that are rendered into pods, with a question mark if they may be absent. Running pods are not rendered again.
 Sizes are not among them, because running pods are resized (core/policies/resizing.py)."""
-CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "volume?", "volumeClaimTemplate?")
+CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "uri?", "volume?", "volumeClaimTemplate?")
 """The fields of spec.checkpoint that are rendered into pods."""
 
 
@@ -350,8 +350,13 @@ def checkpoint() -> list[Rule]:
     """Return the rules on spec.checkpoint."""
     return [
         {
-            "rule": "has(self.volume) != has(self.volumeClaimTemplate)",
-            "message": "spec.checkpoint needs exactly one of volume and volumeClaimTemplate",
+            "rule": "[has(self.uri), has(self.volume), has(self.volumeClaimTemplate)].exists_one(given, given)",
+            "message": "spec.checkpoint needs exactly one of uri, volume and volumeClaimTemplate",
+        },
+        {
+            "rule": "!has(self.uri) || self.path == '/checkpoints'",
+            "message": "spec.checkpoint.path is the mount path of a volume, and uri has none; remove path",
+            "fieldPath": ".path",
         },
         {
             "rule": "self.retainPolicy != 'Delete' || has(self.volumeClaimTemplate)",

@@ -6,7 +6,7 @@ added together with its behaviour, never before.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -220,6 +220,10 @@ class EvaluatorSpec(Role):
     )
 
 
+OBJECT_URI: Final = r"^(s3|gs)://[a-z0-9][a-z0-9._-]*[a-z0-9](/[A-Za-z0-9!_.*'()-]+)*$"
+"""URIs of a bucket and a prefix, whose characters need no escaping. Clouds check the rest."""
+
+
 class CheckpointSpec(ApiModel):
     """Storage of the chief's checkpoints."""
 
@@ -228,6 +232,14 @@ class CheckpointSpec(ApiModel):
         pattern="^/[^:]*$",
         max_length=1024,
         description="Mount path of the volume in the chief, and read-only in the evaluator. Default /checkpoints. "
+        "Programs find it in PSTRAINING_CHECKPOINT_DIR.",
+    )
+    uri: str | None = Field(
+        default=None,
+        pattern=OBJECT_URI,
+        max_length=1024,
+        description="Bucket and prefix of an object store instead of a volume, as s3://bucket/prefix or "
+        "gs://bucket/prefix. Only the chief writes there, with the credentials of its environment or service account. "
         "Programs find it in PSTRAINING_CHECKPOINT_DIR.",
     )
     keep: int = Field(
@@ -309,8 +321,8 @@ class PSTrainingJobSpec(ApiModel):
     evaluator: EvaluatorSpec = EvaluatorSpec()
     checkpoint: CheckpointSpec | None = Field(
         default=None,
-        description="Durable storage for checkpoints: exactly one of volume and volumeClaimTemplate. Without it, the "
-        "loss of a parameter server restarts training from the beginning, except with hot standbys. When the pods "
+        description="Durable storage for checkpoints: exactly one of uri, volume and volumeClaimTemplate. Without it, "
+        "the loss of a parameter server restarts training from the beginning, except with hot standbys. When the pods "
         "end, the parameters are lost unless the program saves them itself.",
     )
     training: TrainingSpec = TrainingSpec()

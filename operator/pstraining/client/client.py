@@ -120,8 +120,8 @@ class Client:
             options: ps and workers, the numbers of parameter servers and workers (1); image (required on a cluster);
                 packages, requirements that pip installs before the program starts; training, as spec.training;
                 resources of each task, as {"cpu": 2, "memory": "4Gi", "nvidia.com/gpu": 1}, or with requests and
-                    limits; checkpoint, the size of a claim as "10Gi", or a dict as spec.checkpoint; env, environment
-                    variables; spec, other fields, merged into the job's spec.
+                    limits; checkpoint, the size of a claim as "10Gi", the URI of an object store, or a dict as
+                    spec.checkpoint; env, environment variables; spec, other fields, merged into the job's spec.
 
         Raises:
             ClientError: the program cannot be sent, an option is wrong, or the cluster rejected the job.

@@ -166,9 +166,13 @@ def _log_of_the_failure(run: _Run) -> str:
 
 
 def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
-    """Return spec.checkpoint for processes, with a local folder instead of a volume."""
+    """Return spec.checkpoint for processes, with a local folder instead of a volume; a URI stays."""
     if not wanted:
         return None
+    if isinstance(wanted, str) and "://" in wanted:
+        return {"path": wanted}
+    if not isinstance(wanted, str) and "uri" in wanted:
+        return {"path": wanted["uri"], **{k: v for k, v in wanted.items() if k != "uri"}}
     kept = {} if isinstance(wanted, str) else {k: v for k, v in wanted.items() if not k.startswith("volume")}
     return {**kept, "path": str(Path.cwd() / "checkpoints" / name)}
 

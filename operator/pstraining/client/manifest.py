@@ -110,9 +110,11 @@ def _resources(wanted: Mapping[str, Any]) -> Object:
 
 
 def _checkpoint(wanted: str | Mapping[str, Any]) -> Object:
-    """Return spec.checkpoint. A text is the size of a claim."""
+    """Return spec.checkpoint. A text is the URI of an object store, or the size of a claim."""
     if not isinstance(wanted, str):
         return copy.deepcopy(dict(wanted))
+    if "://" in wanted:
+        return {"uri": wanted}
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": wanted}}}
     return {"volumeClaimTemplate": claim}
 

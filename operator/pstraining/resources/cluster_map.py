@@ -83,7 +83,7 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST,
         kept = spec.checkpoint.model_dump(
             by_alias=True, include={"path", "keep", "interval_seconds", "history"}, exclude_none=True
         )
-        content["checkpoint"] = kept
+        content["checkpoint"] = kept | {"path": spec.checkpoint.uri or spec.checkpoint.path}
     if spec.autoscaling.mode is not AutoscalingMode.OFF:
         content["measured"] = _outside_cluster(job)
     if ended:

@@ -258,7 +258,7 @@ def _identity(job: PSTrainingJob, task: PodTask) -> list[dict[str, Any]]:
         found.append(value(contract.ENV_STATUS_PORT, str(contract.STATUS_PORT)))
     found.append(value(contract.ENV_RESTART_POLICY, _restart_policy(job, task)))
     if job.spec.checkpoint is not None:
-        found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.path))
+        found.append(value(contract.ENV_CHECKPOINT_DIR, job.spec.checkpoint.uri or job.spec.checkpoint.path))
     return found
 
 
@@ -308,7 +308,7 @@ def _mount(
     ]
     checkpoint = job.spec.checkpoint
     reads = task.role == names.EVALUATOR
-    if checkpoint is not None and (has_chief_duty(job, task) or reads):
+    if checkpoint is not None and checkpoint.uri is None and (has_chief_duty(job, task) or reads):
         claim = {"persistentVolumeClaim": {"claimName": names.checkpoint_claim(job.metadata.name)}}
         # A volume that was copied from a template has another name.
         volumes.append({**(checkpoint.volume or claim), "name": _CHECKPOINT_VOLUME})

@@ -264,6 +264,10 @@ def hold_port(held: ExitStack, port: int = 0) -> int:
     return int(sock.getsockname()[1])
 
 
+def _absolute(checkpoints: str) -> str:
+    return checkpoints if "://" in checkpoints else str(Path(checkpoints).resolve())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m pstraining.runtime.local", description=__doc__.split("\n")[0])
@@ -274,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--restarts", type=int, default=3, help="restarts of each failed process (default 3)")
     parser.add_argument("--steps", type=int, help="overrides the program's steps, as spec.training.steps does")
     parser.add_argument("--training", default="{}", help="the job's spec.training, as JSON")
-    parser.add_argument("--checkpoint-dir", help="folder for checkpoints")
+    parser.add_argument("--checkpoint-dir", help="folder or URI for checkpoints")
     parser.add_argument("-m", dest="module", help="module to run; its own arguments follow")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="or a file to run, and its arguments")
     options = parser.parse_args(arguments)
@@ -290,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chief=not options.no_chief,
         restarts=options.restarts,
         training=training,
-        checkpoint={"path": str(Path(options.checkpoint_dir).resolve())} if options.checkpoint_dir else None,
+        checkpoint={"path": _absolute(options.checkpoint_dir)} if options.checkpoint_dir else None,
         echo=sys.stdout,
     )
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -12,7 +12,13 @@ from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.devices import by_type
 from pstraining.runtime.config.loading import loading
 from pstraining.runtime.config.server import become_server
-from pstraining.runtime.config.settings import CheckpointSettings, SettingsError, TrainingSettings, resolve
+from pstraining.runtime.config.settings import (
+    CheckpointSettings,
+    SettingsError,
+    TrainingSettings,
+    is_object_store,
+    resolve,
+)
 from pstraining.runtime.data.sources import Source
 from pstraining.runtime.data.total_updates import total_updates
 from pstraining.runtime.data.validation import Validation
@@ -66,16 +72,16 @@ class Trainer:
             `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
         train_step: computes the loss instead of `loss`. It is traced with the Keras model and a batch of any structure,
             and returns a scalar, or (scalar, {name: scalar}). The means of the named scalars are in the logs.
-        tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if there
-            are any. False: none.
+        tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if they are
+            in a folder. False: none.
         evaluate: creates the dataset on which the chief evaluates the last checkpoint.
         metrics: as for `keras.Model.compile`, or a function that creates them. An epoch's logs have their values over
             the batches of all workers, and the validation's.
         loss_weights: as for `keras.Model.compile`.
         weighted_metrics: as for `keras.Model.compile`, or a function that creates them.
         class_weight: as for `keras.Model.fit`: factor of a sample's loss by its class.
-        checkpoint: folder and interval of checkpoints; the folder also gets `result.json`, `final.keras` and
-            `final.weights.h5`.
+        checkpoint: place and interval of checkpoints: a folder, or a URI as `s3://bucket/prefix`. The place also gets
+            `result.json`, `final.keras` and `final.weights.h5`.
         training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
             "backup_workers": 1}`.
         devices: a worker's devices that compute, such as `["GPU:0"]`; None: all accelerators that TensorFlow sees, or
@@ -148,7 +154,8 @@ class Trainer:
         from pstraining.runtime.history.recorder import HistoryRecorder  # NumPy, which no parameter server loads
 
         history = HistoryRecorder(cluster, checkpoint)
-        with Tracking(cluster, checkpoint.path) as tracking:
+        folder = None if is_object_store(checkpoint.path) else checkpoint.path
+        with Tracking(cluster, folder) as tracking:
             return history.recorded(lambda: self._run(cluster, checkpoint, history, tracking))
 
     def _run(
@@ -312,6 +319,7 @@ class Trainer:
         from pstraining.runtime.chief.chief import Chief
         from pstraining.runtime.chief.options import ChiefOptions
         from pstraining.runtime.chief.reports.reporting import FitOptions
+        from pstraining.runtime.telemetry import tensorboard
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
@@ -330,7 +338,7 @@ class Trainer:
                 context.epochs,
                 validation,
                 callbacks,
-                summaries=self._summaries(context.checkpoint.path),
+                summaries=tensorboard.folder_of(self._tensorboard, context.checkpoint.path),
                 track=context.tracking.write,
                 local_optimizers=training.local_steps > 1,
             ),
@@ -370,12 +378,6 @@ class Trainer:
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
         return ParameterStore(members)
-
-    def _summaries(self, checkpoints: str | None) -> Path | None:
-        """Return the folder for TensorBoard; None for none."""
-        if isinstance(self._tensorboard, str | Path):
-            return Path(self._tensorboard)
-        return Path(checkpoints) / "tensorboard" if checkpoints and self._tensorboard is not False else None
 
 
 @dataclass(frozen=True)

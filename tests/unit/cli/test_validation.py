@@ -112,6 +112,8 @@ def test_an_invalid_field_is_named(path: str, value: Any, message: str) -> None:
     [
         ("spec.ps.replicas", 2.0),  # as programs write it
         ("spec.checkpoint", {"volumeClaimTemplate": CLAIM}),
+        ("spec.checkpoint", {"uri": "s3://my-bucket/jobs/digits"}),
+        ("spec.checkpoint", {"uri": "gs://my.bucket"}),
         ("spec.ps.resources", {"limits": {"cpu": 1, "memory": "1Gi"}}),
         ("spec.worker.template.spec.anything", 1),
         ("spec.runPolicy.schedulingPolicy", {"gang": "Volcano", "queue": "q", "minAvailable": 4}),
@@ -170,6 +172,7 @@ CHECKPOINT: dict[str, Any] = {
     "path": "/d",
     "keep": 4,
     "intervalSeconds": 5,
+    "uri": "s3://bucket/c",
     "volume": {"hostPath": {"path": "/c"}},
     "volumeClaimTemplate": CLAIM | {"storageClassName": "fast"},
     "retainPolicy": "Delete",
@@ -183,7 +186,7 @@ def test_checkpoint_fields_except_retain_policy_are_immutable(field: str) -> Non
     old = job(spec={"checkpoint": {"volumeClaimTemplate": CLAIM, "retainPolicy": "Retain"}})
     new = copy.deepcopy(old)
     new["spec"]["checkpoint"][name] = CHECKPOINT[name]
-    if name == "volume":
+    if name in ("uri", "volume"):
         del new["spec"]["checkpoint"]["volumeClaimTemplate"]
     refused = [f.field for f in validate(new, old)]
     assert refused == ([] if name == "retainPolicy" else ["spec.checkpoint"])

@@ -154,6 +154,12 @@ def test_a_checkpoint_is_set_by_size_and_all_else_by_the_spec() -> None:
     assert claim["resources"]["requests"]["storage"] == "10Gi"
 
 
+def test_a_checkpoint_is_set_by_a_uri() -> None:
+    rig = Rig()
+    rig.train(checkpoint="s3://bucket/digits")
+    assert rig.spec["checkpoint"] == {"uri": "s3://bucket/digits"}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -98,6 +98,7 @@ HELD: list[tuple[str, dict[str, Any], list[dict[str, Any]] | None, bool]] = [
     ("chief", {"checkpoint": {"volume": {"nfs": {"server": "s", "path": "/"}}}}, UNKNOWN, False),
     ("chief", VOLUME, UNKNOWN, False),
     ("chief", CHECKPOINT, UNKNOWN, True),
+    ("chief", {"checkpoint": {"uri": "s3://bucket/a"}}, UNKNOWN, False),  # the keys' terms fence its predecessor
     ("chief", CHECKPOINT | ALLOWED, UNKNOWN, False),
 ]
 

@@ -43,7 +43,7 @@ def jobs(path: str) -> list[dict[str, Any]]:
 
 
 def test_data_is_mounted_by_workers_and_not_by_servers() -> None:
-    volume, _ = jobs("users/data-and-volumes.md")
+    volume, _, _ = jobs("users/data-and-volumes.md")
     mounts = {role: {v["name"] for v in template["spec"]["volumes"]} for role, template in volume.items()}
     assert "data" in mounts["worker"]
     assert "data" in mounts["chief"], "according to the page, the chief copies the worker's template"
@@ -51,11 +51,18 @@ def test_data_is_mounted_by_workers_and_not_by_servers() -> None:
 
 
 def test_an_identity_reaches_the_pods_without_a_token_for_the_api_server() -> None:
-    _, bucket = jobs("users/data-and-volumes.md")
+    _, bucket, _ = jobs("users/data-and-volumes.md")
     spec = bucket["worker"]["spec"]
     assert spec["serviceAccountName"] == "reads-the-bucket"
     assert spec["automountServiceAccountToken"] is False
     assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
+
+
+def test_only_the_chief_has_the_credentials_of_a_bucket_for_checkpoints() -> None:
+    *_, bucket = jobs("users/data-and-volumes.md")
+    (container,) = bucket["chief"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
+    assert not [role for role in ("ps", "worker") if "envFrom" in bucket[role]["spec"]["containers"][0]]
 
 
 def test_roles_without_gpus_are_placed_as_the_page_shows() -> None:

@@ -194,6 +194,17 @@ def test_checkpoints_are_mounted_where_the_chiefs_duty_is() -> None:
     assert "/ckpt" not in mounts(template("worker", alone, index=1))
 
 
+def test_checkpoints_in_an_object_store_need_no_volume() -> None:
+    checkpoint = {"uri": "s3://bucket/a"}
+    for built in (
+        template("chief", {"checkpoint": checkpoint}, term=1),
+        template("evaluator", {"checkpoint": checkpoint, "evaluator": {"enabled": True}}),
+    ):
+        assert env(built)["PSTRAINING_CHECKPOINT_DIR"] == "s3://bucket/a"
+        assert [volume["name"] for volume in built["spec"]["volumes"]] == ["pstraining", "pstraining-run"]
+        assert {m["name"] for m in main(built)["volumeMounts"]} == {"pstraining", "pstraining-run"}
+
+
 def test_workers_and_chiefs_declare_the_port_of_their_metrics() -> None:
     def ports(built: dict[str, Any]) -> dict[str, int]:
         return {port["name"]: port["containerPort"] for port in main(built)["ports"]}

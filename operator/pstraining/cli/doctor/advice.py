@@ -119,9 +119,9 @@ OF_EVENTS: Final[Mapping[str, Advice]] = {
     "stuck": Advice("No action for one event. Report repeated ones, with the logs.", STANDS_STILL),
     "non_finite": Advice("Lower the learning rate, clip gradients, or check the data.", STANDS_STILL),
     "state_lost": Advice("No action: training resumes from the newest checkpoint.", STANDS_STILL),
-    "checkpoint_failed": Advice("Free space on the checkpoint volume.", CHECKPOINTS),
-    "not_saved": Advice("Free space on the checkpoint volume.", CHECKPOINTS),
-    "checkpoint_unreadable": Advice("Check the storage of the checkpoint volume.", CHECKPOINTS),
+    "checkpoint_failed": Advice("Free space on the checkpoint volume, or check access to the bucket.", CHECKPOINTS),
+    "not_saved": Advice("Free space on the checkpoint volume, or check access to the bucket.", CHECKPOINTS),
+    "checkpoint_unreadable": Advice("Check the storage of the checkpoints.", CHECKPOINTS),
 }
 """Advice by the name of an event in the log of a program that uses pstraining.runtime."""
 

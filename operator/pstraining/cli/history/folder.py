@@ -55,7 +55,7 @@ def read_summary(folder: Path) -> Summary:
     try:
         return Summary.model_validate_json(path.read_bytes())
     except OSError as error:
-        hint = "The history of a job is beside its checkpoints, on the volume of spec.checkpoint."
+        hint = "The history of a job is beside its checkpoints, at spec.checkpoint: mount it, or copy it from a bucket."
         raise CommandError(f"--from: {path} cannot be read: {error.strerror}. {hint}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

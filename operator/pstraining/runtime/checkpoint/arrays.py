@@ -5,9 +5,8 @@ opened, before memory is allocated for its tensors. A MemoryError is therefore n
 servers wrote themselves are in separate files beside it, see `parts`.
 """
 
+import io
 import math
-import os
-import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -21,10 +20,13 @@ import numpy as np
 from pstraining.runtime.checkpoint.checksums import FindDamaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.manifest import Manifest
-from pstraining.runtime.checkpoint.parts import PartFolder, read_at
+from pstraining.runtime.checkpoint.parts import PartFolder
+from pstraining.runtime.checkpoint.ports.ranges import Ranges, RangeStream, read_at
 from pstraining.runtime.checkpoint.state import ENDED, Entry, State, StateBlocks, whole
 from pstraining.runtime.model.partition import Array
 
+ARRAYS: Final = "state.npz"
+"""The name of the file."""
 READ_BYTES: Final = 1 << 20
 """Number of bytes that a check reads at once."""
 BLOCK_BYTES: Final = 4 << 20
@@ -83,36 +85,36 @@ class _Place(NamedTuple):
 
 
 class StoredState:
-    """A state in files, which stays readable while this object lives, even if its folder is renamed.
+    """A state in a file, and in parts beside it if the servers wrote some tensors themselves.
 
     Args:
-        path: the path of the file of tensors; the parts are in the same folder.
+        file: the file of tensors.
         step: the state's step.
         manifest: the description of the files.
+        folder: the folder of the parts.
 
     Raises:
         CorruptCheckpointError: the file does not match the manifest, or is damaged.
         Exception: the file is damaged; the type depends on the library that detects it.
     """
 
-    def __init__(self, path: Path, step: int, manifest: Manifest) -> None:
-        self.step = step
+    def __init__(self, file: Ranges, step: int, manifest: Manifest, folder: Path | None = None) -> None:
+        self.step, self._file = step, file
         described = {name: own for name, own in manifest.tensors.items() if name not in manifest.parts}
-        self._descriptor = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._descriptor)
-        with os.fdopen(os.dup(self._descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
+        with io.BufferedReader(RangeStream(file)) as stream, zipfile.ZipFile(stream) as archive:
             found = {entry.filename: entry for entry in archive.infolist()}
             if set(found) != {f"{name}.npy" for name in described}:
                 raise CorruptCheckpointError("the file's tensors differ from those that the metadata lists")
-            room = os.fstat(self._descriptor).st_size
             self._places = {
-                name: _place(archive, file, found[f"{name}.npy"], own, room) for name, own in described.items()
+                name: _place(archive, stream, found[f"{name}.npy"], own, file.size) for name, own in described.items()
             }
             for entry in found.values():
                 _check_sum(archive, entry)
         shapes = {name: manifest.tensors[name] for name in manifest.parts}
         self._in_parts = {name: Entry(dtype, tuple(shape)) for name, (dtype, shape) in shapes.items()}
-        self.parts = PartFolder(path.parent, self._in_parts, manifest.parts) if manifest.parts else None
+        if manifest.parts and folder is None:
+            raise CorruptCheckpointError("the metadata lists parts, which an object store does not have")
+        self.parts = PartFolder(folder, self._in_parts, manifest.parts) if folder and manifest.parts else None
         """The tensors in separate files; None without any. `check_parts` checks their content."""
 
     def check_parts(self, find_damaged: FindDamaged) -> None:
@@ -177,7 +179,7 @@ class StoredState:
     def _elements(self, name: str, first: int, begin: int, end: int) -> Array:
         dtype = np.dtype(self._places[name].entry.dtype)
         offset, size = first + begin * dtype.itemsize, (end - begin) * dtype.itemsize
-        return read_at(self._descriptor, offset, size, name).view(dtype)
+        return read_at(self._file, offset, size, name).view(dtype)
 
 
 def _place(archive: zipfile.ZipFile, file: IO[bytes], entry: zipfile.ZipInfo, described: object, room: int) -> _Place:

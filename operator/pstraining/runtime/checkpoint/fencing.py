@@ -61,9 +61,13 @@ class FolderTerm:
 
 def superseded(folder: Path, newest: int) -> SupersededError:
     """Return the error for a chief whose folder has the term `newest` of another chief."""
-    other = _read(folder / naming.marker(newest))
+    return superseded_by(_read(folder / naming.marker(newest)), folder, newest)
+
+
+def superseded_by(other: Writer, place: object, newest: int) -> SupersededError:
+    """Return the error for a chief whose storage, at `place`, has the term `newest` of another chief."""
     name = f"term {other.term} of job {other.job}" if other.has_order else "another chief"
-    return SupersededError(f"this chief's term is over: {name} now owns {folder} ({naming.marker(newest)})")
+    return SupersededError(f"this chief's term is over: {name} now owns {place} ({naming.marker(newest)})")
 
 
 def markers(folder: Path) -> list[int]:
@@ -133,8 +137,16 @@ def _create(folder: Path, number: int, writer: Writer) -> bool:
 
 def _read(marker: Path) -> Writer:
     try:
-        content = json.loads((marker / CHIEF).read_text(encoding="utf-8"))
+        return writer_of((marker / CHIEF).read_bytes())
+    except OSError:  # removed meanwhile
+        return Writer()
+
+
+def writer_of(marker: bytes) -> Writer:
+    """Return the chief that a marker names; one without a name if the marker is damaged."""
+    try:
+        content = json.loads(marker.decode())
         job, term = content["job"], content["term"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # removed meanwhile, or damaged
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Writer()
     return Writer(str(job), term if isinstance(term, int) else None)

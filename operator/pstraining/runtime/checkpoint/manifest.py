@@ -6,7 +6,7 @@ Pure: no file system.
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
@@ -21,6 +21,14 @@ _UNSEALED: Final = 1
 """The format without a checksum."""
 
 
+class Segment(NamedTuple):
+    """A range of the file of tensors that is an object of its own in an object store."""
+
+    size: int
+    checksum: int
+    """CRC-32."""
+
+
 class Manifest(NamedTuple):
     """The contents of a checkpoint."""
 
@@ -28,9 +36,18 @@ class Manifest(NamedTuple):
     """Dtype and shape of every tensor by name."""
     parts: Mapping[str, Parts]
     """The files of the tensors that have separate files, by the tensor's name."""
+    segments: Sequence[Segment] = ()
+    """The segments of the file of tensors in an object store, in order; none on a volume."""
 
 
-def encode(key: Key, term: int, entries: Mapping[str, Entry], parts: Mapping[str, Parts], layout: Layout) -> bytes:
+def encode(
+    key: Key,
+    term: int,
+    entries: Mapping[str, Entry],
+    parts: Mapping[str, Parts],
+    layout: Layout,
+    segments: Sequence[Segment] = (),
+) -> bytes:
     """Return a manifest's content.
 
     Args:
@@ -39,6 +56,7 @@ def encode(key: Key, term: int, entries: Mapping[str, Entry], parts: Mapping[str
         entries: dtype and shape of every tensor, by name.
         parts: the files of the tensors that have separate files, by the tensor's name.
         layout: the layout of the state on the servers, for human readers and tools; a restore does not need it.
+        segments: the segments of the file of tensors in an object store.
     """
     content = {
         "format": FORMAT,
@@ -49,6 +67,8 @@ def encode(key: Key, term: int, entries: Mapping[str, Entry], parts: Mapping[str
         "parts": {name: own.describe() for name, own in parts.items()},
         "layout": _describe(layout),
     }
+    if segments:
+        content["segments"] = [list(segment) for segment in segments]
     return json.dumps(sealed(content), indent=1).encode()
 
 
@@ -68,7 +88,8 @@ def decode(text: str, key: Key) -> Manifest:
         raise CorruptCheckpointError(
             f"the metadata belongs to step {content['step']} of term {content.get('folderTerm', 0)}"
         )
-    return Manifest(content["arrays"], {name: Parts.of(own) for name, own in content.get("parts", {}).items()})
+    parts = {name: Parts.of(own) for name, own in content.get("parts", {}).items()}
+    return Manifest(content["arrays"], parts, [Segment(*own) for own in content.get("segments", ())])
 
 
 def describe(entries: Mapping[str, Entry]) -> dict[str, list[object]]:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.ports.ranges import OpenFile, read_at
 from pstraining.runtime.checkpoint.state import Entry, StateBlocks
 from pstraining.runtime.model.partition import Array
 
@@ -158,25 +159,9 @@ class PartFolder:
 
     def _rows(self, file: PartFile, dtype: np.dtype[np.generic], width: int, first: int, last: int) -> Array:
         skip, of_row = len(header(str(dtype), file.rows, width)), width * dtype.itemsize
-        descriptor = os.open(file.name, os.O_RDONLY, dir_fd=self._descriptor)
+        opened = OpenFile(file.name, folder=self._descriptor)
         try:
-            content = read_at(descriptor, skip + first * of_row, (last - first) * of_row, file.name)
+            content = read_at(opened, skip + first * of_row, (last - first) * of_row, file.name)
         finally:
-            os.close(descriptor)
+            opened.close()
         return content.view(dtype).reshape(-1, width)
-
-
-def read_at(descriptor: int, offset: int, size: int, name: str) -> Array:
-    """Return `size` bytes of an open file from `offset` on. Shape: [size].
-
-    Raises:
-        CorruptCheckpointError: the file ends earlier.
-    """
-    found = np.empty(size, np.uint8)
-    rest = found.data
-    while rest:
-        read = os.preadv(descriptor, [rest], offset)
-        if not read:
-            raise CorruptCheckpointError(f"{name} ends too early")
-        rest, offset = rest[read:], offset + read
-    return found

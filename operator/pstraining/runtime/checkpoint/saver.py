@@ -7,7 +7,6 @@ a failure of the last save is an error.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from pstraining.runtime.checkpoint import interval as intervals
@@ -15,8 +14,8 @@ from pstraining.runtime.checkpoint.arrays import StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.fencing import Writer
+from pstraining.runtime.checkpoint.objects.choice import storage_at
 from pstraining.runtime.checkpoint.state import StateBlocks, StateParts
-from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -56,7 +55,7 @@ class Saver:
         damaged: FindDamaged = find_damaged,
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
-        self.checkpoints = Checkpoints(Path(settings.path), keep=settings.keep, writer=writer, damaged=damaged)
+        self.checkpoints = storage_at(settings.path, keep=settings.keep, writer=writer, damaged=damaged)
         self.checkpoints.open()
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
         self._counters = counters or ChiefCounters()
@@ -123,7 +122,7 @@ class Saver:
                 reason=str(error),
                 newest=self._newest_step(),
                 retry_seconds=self.interval(),
-                help=f"training continues; make room in {self.checkpoints.folder}: earlier checkpoints are kept",
+                help=f"training continues, and earlier checkpoints are kept. {self.checkpoints.remedy}",
             )
 
     def save_last(self, state: StateBlocks) -> None:
@@ -139,8 +138,9 @@ class Saver:
             event("not_saved", step=state.step, reason=str(error), newest=newest)
             before = "there is no earlier checkpoint" if newest is None else f"the newest checkpoint has step {newest}"
             raise NotSavedError(
-                f"the state at step {state.step} could not be saved in {self.checkpoints.folder} ({error}); {before}. "
-                "Make room there; while the parameter servers run, a restarted chief saves their state"
+                f"the state at step {state.step} could not be saved in {self.checkpoints.location} ({error}); "
+                f"{before}. {self.checkpoints.remedy}; while the parameter servers run, a restarted chief saves their "
+                "state"
             ) from None
 
     def replace_last(self, state: StateBlocks) -> None:
@@ -153,7 +153,7 @@ class Saver:
         self.save_last(state)
 
     def read_back(self, state: StateBlocks) -> StoredState:
-        """Return the last checkpoint as it is on disk; one that cannot be read is saved again first.
+        """Return the last checkpoint as it is stored; one that cannot be read is saved again first.
 
         Args:
             state: the state that was saved last.
@@ -165,7 +165,7 @@ class Saver:
         try:
             return self.checkpoints.load(state.step)
         except CorruptCheckpointError as error:
-            event("checkpoint_unreadable", step=state.step, reason=str(error), path=str(self.checkpoints.folder))
+            event("checkpoint_unreadable", step=state.step, reason=str(error), path=self.checkpoints.location)
         self._kept = None
         self.save_last(state)
         return self.checkpoints.load(state.step)
@@ -182,8 +182,8 @@ class Saver:
         except OSError as error:
             event("not_saved", step=self._kept, reason=str(error), newest=self._kept)
             raise NotSavedError(
-                f"the result could not be written to {self.checkpoints.folder} ({error}); the checkpoint of step "
-                f"{self._kept} is kept: make room, and start the program again"
+                f"the result could not be written to {self.checkpoints.location} ({error}); the checkpoint of step "
+                f"{self._kept} is kept. {self.checkpoints.remedy}, and start the program again"
             ) from None
 
     def _newest_step(self) -> int | None:
@@ -194,6 +194,6 @@ class Saver:
             began = self._clock()
             path = self.checkpoints.save(state, term=self._term(), layout=self._layout)
             self._kept, self._cost, self._kept_as_ended = state.step, self._clock() - began, state.ended_early
-            self._counters.saved(state.step, self._cost, path)
+            self._counters.saved(state.step, self._cost, self.checkpoints.size(state.step))
             event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3))
         self._last, self._failures = self._clock(), 0

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import IO, Final
 
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
-from pstraining.runtime.checkpoint.arrays import StoredState
+from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.parts import WritesParts
+from pstraining.runtime.checkpoint.ports.ranges import OpenFile
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
-ARRAYS: Final = "state.npz"
 _TRIALS: Final = 3
 """Maximum number of trials: another chief that starts at the same time may delete a trial's folder."""
 
@@ -49,6 +49,10 @@ class Checkpoints:
         self, folder: Path, *, keep: int, writer: Writer | None = None, damaged: FindDamaged = find_damaged
     ) -> None:
         self.folder, self._keep, self._writer = folder, keep, writer or Writer()
+        self.location = str(folder)
+        """The folder, for messages."""
+        self.remedy = f"Make room in {folder}"
+        """What a person does about a failed save."""
         self._damaged = damaged
         self._term: FolderTerm | None = None
 
@@ -134,7 +138,6 @@ class Checkpoints:
             SupersededError: the folder belongs to another chief now, whose checkpoints are unchanged.
             Exception: the state's blocks could not be read. The files of the checkpoint are deleted.
         """
-        files.make_folder(self.folder)
         own = self._own()
         self._sweep(own.number)
         try:
@@ -146,6 +149,10 @@ class Checkpoints:
         except Exception:  # the state could not be read, such as after the loss of a server
             self._sweep(own.number)
             raise
+
+    def size(self, step: int) -> int:
+        """Return the size of the newest checkpoint of a step in bytes."""
+        return sum(file.stat().st_size for file in self.path(step).iterdir())
 
     def write_whole(self, name: str, write: Callable[[Path], object]) -> None:
         """Create or replace a file beside the checkpoints in one operation.
@@ -206,7 +213,8 @@ class Checkpoints:
         files.sync_folder(self.folder)
 
     def _own(self) -> FolderTerm:
-        """Return this chief's term, which is taken now if the disk was full in `open`."""
+        """Return this chief's term, which is taken now if the folder was not opened, or its disk was full then."""
+        files.make_folder(self.folder)
         self._term = self._term or take(self.folder, self._writer)
         self._term.check()
         return self._term
@@ -223,7 +231,7 @@ class Checkpoints:
     def _load(self, key: Key, path: Path) -> StoredState:
         try:
             said = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
-            found = StoredState(path / ARRAYS, key.step, said)
+            found = StoredState(OpenFile(path / ARRAYS), key.step, said, path)
         except (CorruptCheckpointError, MemoryError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds

@@ -103,7 +103,8 @@ class CheckpointSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, populate_by_name=True)
 
     path: str | None = None
-    """Folder; None: no checkpoints, and the loss of a parameter server starts training from the beginning."""
+    """Folder, or a URI of an object store (see OBJECT_STORES); None: no checkpoints, and the loss of a parameter server
+    starts training from the beginning."""
     keep: int = Field(default=3, ge=1)
     """How many of the newest checkpoints are kept."""
     interval_seconds: int | None = Field(default=None, ge=1)
@@ -111,6 +112,23 @@ class CheckpointSettings(BaseModel):
     `checkpoint.interval`."""
     history: HistoryPolicy = HistoryPolicy.KEEP
     """Whether the chief writes the job's history, `summary.json` and the logs, beside the checkpoints."""
+
+
+OBJECT_STORES: Final = ("s3://", "gs://", "file://")
+"""Beginnings of the URIs of object stores. A `file://` one has the objects as files, for trials without a store."""
+
+
+def is_object_store(path: str | None) -> bool:
+    """Return whether checkpoints are in an object store.
+
+    Raises:
+        SettingsError: the URI has another scheme.
+    """
+    if path is None or "://" not in path:
+        return False
+    if not path.startswith(OBJECT_STORES):
+        raise SettingsError(f"checkpoint.path: {path} must be a folder, or begin with {', '.join(OBJECT_STORES)}")
+    return True
 
 
 def resolve(name: str, model: type[Settings], script: Mapping[str, object], job: Mapping[str, object]) -> Settings:

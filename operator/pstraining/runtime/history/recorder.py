@@ -7,15 +7,14 @@ the job: an event reports the parts that could not be written.
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pstraining import progress
 from pstraining.api.summary import LOGS_FOLDER, SUMMARY_FILE, HistoryPolicy, JobOutcome, Summary
-from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.fencing import Writer
+from pstraining.runtime.checkpoint.objects.choice import storage_at
+from pstraining.runtime.checkpoint.ports.checkpoint_storage import CheckpointStorage
 from pstraining.runtime.checkpoint.state import SupersededError
-from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.errors import final_error
@@ -57,9 +56,9 @@ class HistoryRecorder:
     ) -> None:
         self._cluster, self._operator = cluster or Cluster("", Task("chief", 0), {}), operator or OperatorClient()
         keeps = checkpoint is not None and checkpoint.history is HistoryPolicy.KEEP
-        self._folder = Path(checkpoint.path) if checkpoint and checkpoint.path and keeps else None
+        self._folder = checkpoint.path if checkpoint and checkpoint.path and keeps else None
         self._is_on = self._folder is not None and self._cluster.is_chief
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: CheckpointStorage | None = None
         self.settings: dict[str, object] = {}
         """The settings in force, by the API's names."""
         self._training: dict[str, object] | None = None
@@ -68,7 +67,7 @@ class HistoryRecorder:
         self._stop: _Background | None = None
         """The request for the job and its logs after SIGTERM."""
 
-    def attach(self, checkpoints: Checkpoints) -> None:
+    def attach(self, checkpoints: CheckpointStorage) -> None:
         """Use the chief's checkpoints, with its term of the folder, and start the history."""
         self._checkpoints = checkpoints
         if self._is_on:
@@ -133,7 +132,7 @@ class HistoryRecorder:
                 checkpoints.write_folder_whole(LOGS_FOLDER, found.texts)
             text = summary.model_dump_json(by_alias=True, indent=1) + "\n"
             checkpoints.write_whole(SUMMARY_FILE, lambda path: path.write_text(text, encoding="utf-8"))
-            event("history", outcome=outcome, path=str(checkpoints.folder / SUMMARY_FILE), logs=len(found.texts))
+            event("history", outcome=outcome, path=f"{checkpoints.location}/{SUMMARY_FILE}", logs=len(found.texts))
         except Exception as error:  # noqa: BLE001 - the history never fails the job
             help_ = "training is not affected; the history of the job is incomplete"
             event("history_failed", outcome=outcome, reason=f"{type(error).__name__}: {error}", help=help_)
@@ -157,13 +156,12 @@ class HistoryRecorder:
             notes=found.notes,
         )
 
-    def _writable(self) -> Checkpoints:
+    def _writable(self) -> CheckpointStorage:
         """Return the chief's checkpoints, or new ones if the chief failed before it opened them."""
         if self._checkpoints is None:
             assert self._folder is not None  # noqa: S101 - without a folder nothing is written
-            files.make_folder(self._folder)
             writer = Writer(self._cluster.job_uid, self._cluster.term) if self._cluster.task.type == "chief" else None
-            self._checkpoints = Checkpoints(self._folder, keep=1, writer=writer)
+            self._checkpoints = storage_at(self._folder, keep=1, writer=writer)
         return self._checkpoints
 
 

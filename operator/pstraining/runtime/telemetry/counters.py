@@ -8,7 +8,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, STATE, WEIGHT, Counters
 
@@ -166,8 +165,8 @@ class ChiefCounters:
         self.takeovers += lost
         self.replicated = whole
 
-    def saved(self, step: int, seconds: float, folder: Path) -> None:
-        """Record a checkpoint that was written to a folder."""
+    def saved(self, step: int, seconds: float, size: int) -> None:
+        """Record a checkpoint that was written. `size`: in bytes."""
         self.checkpoints += 1
         self.checkpoint_step, self.checkpoint_seconds, self.checkpoint_time = step, seconds, time.time()
-        self.checkpoint_bytes = sum(file.stat().st_size for file in folder.iterdir())
+        self.checkpoint_bytes = size

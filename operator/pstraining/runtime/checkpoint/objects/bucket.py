@@ -1,0 +1,134 @@
+"""A prefix of an object store behind a few operations. The only module that imports obstore.
+
+The library retries server errors, throttling and interrupted bodies, and renews credentials that have a source. What is
+left is an OSError here: a PermissionError for denied access, a FileNotFoundError for a missing object or bucket.
+"""
+
+import errno
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore import exceptions
+from obstore.store import from_url
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, RetryConfig
+
+RETRIES: "Final[RetryConfig]" = {
+    "max_retries": 10,
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+    "retry_timeout": timedelta(seconds=60),
+}
+"""Repetitions of a request. The chief reports a failed save after a minute, and retries it later."""
+PART_BYTES: Final = 8 << 20
+"""Size of the parts in which `put_file` uploads a file."""
+LIST_TRIALS: Final = 3
+"""Trials of a list: the library continues an interrupted object, but not an interrupted list."""
+_IN_FLIGHT: Final = 2
+_DENIED: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+
+
+class Bucket:
+    """The objects below a prefix.
+
+    Args:
+        store: obstore's store, with the prefix.
+        url: the prefix as a URI, for messages.
+    """
+
+    def __init__(self, store: "ObjectStore", url: str) -> None:
+        self._store, self.url = store, url.rstrip("/")
+
+    @classmethod
+    def at(cls, url: str, retries: "RetryConfig" = RETRIES) -> "Bucket":
+        """Return the prefix of a URI. Credentials, region and endpoint come from the environment.
+
+        Raises:
+            OSError: the library does not accept the URI or the environment.
+        """
+        with _os_errors(url):
+            if url.startswith("file:"):
+                return cls(from_url(url, mkdir=True), url)
+            return cls(from_url(url, retry_config=retries), url)
+
+    def put(self, key: str, content: bytes | bytearray) -> None:
+        """Create or replace an object in one operation."""
+        with _os_errors(self._of(key)):
+            obstore.put(self._store, key, content, use_multipart=False)
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Create an object in one operation; return False if there is one with this key.
+
+        False may also be the reply to a repeated request whose first trial succeeded.
+        """
+        try:
+            with _os_errors(self._of(key)):
+                obstore.put(self._store, key, content, mode="create", use_multipart=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Create or replace an object by a file, in bounded memory; readers see all of it or none."""
+        with _os_errors(self._of(key)):
+            obstore.put(
+                self._store,
+                key,
+                path,
+                use_multipart=path.stat().st_size > PART_BYTES,
+                chunk_size=PART_BYTES,
+                max_concurrency=_IN_FLIGHT,
+            )
+
+    def get(self, key: str) -> memoryview:
+        """Return an object's content.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with _os_errors(self._of(key)):
+            return memoryview(obstore.get(self._store, key).bytes())
+
+    def sizes(self, folder: str | None = None) -> dict[str, int]:
+        """Return the size of each object by its key: of all, or of those whose keys begin with a folder and a slash."""
+        for trial in range(LIST_TRIALS):
+            try:
+                with _os_errors(self.url):
+                    listed = obstore.list(self._store, folder)
+                    return {found["path"]: found["size"] for page in listed for found in page}
+            except OSError as error:
+                if error.errno != errno.EIO or trial == LIST_TRIALS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def delete(self, keys: Collection[str]) -> None:
+        """Delete objects; missing ones are no error."""
+        if keys:
+            with suppress(FileNotFoundError), _os_errors(self.url):
+                obstore.delete(self._store, sorted(keys))
+
+    def _of(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+
+@contextmanager
+def _os_errors(place: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, _first_line(error), place) from None
+    except exceptions.AlreadyExistsError as error:
+        raise FileExistsError(errno.EEXIST, _first_line(error), place) from None
+    except _DENIED as error:
+        raise PermissionError(errno.EACCES, _first_line(error), place) from None
+    except exceptions.BaseError as error:
+        raise OSError(errno.EIO, _first_line(error), place) from None
+
+
+def _first_line(error: Exception) -> str:
+    """Return the library's message without its appended structures."""
+    return str(error).partition("\n\nDebug source")[0].strip()
