@@ -291,7 +291,7 @@ def test_a_store_that_fails_often_loses_nothing(s3: FakeS3) -> None:
 def test_a_lost_reply_to_the_marker_takes_one_term(s3: FakeS3) -> None:
     lost = iter([Fault(500, "InternalError", after=True)])
     s3.fault = lambda request: next(lost, None) if request.method == "PUT" else None
-    opened(bucket_of(s3), writer=OLD)
+    opened(bucket_of(s3), writer=Writer())  # worker 0 of a job without a chief, which takes a term at each start
     assert [key for key in s3.objects if "/terms/" in key] == ["jobs/a/terms/term-1"]
 
 
@@ -312,7 +312,7 @@ def test_expired_credentials_fail_the_save_and_hide_no_checkpoint(s3: FakeS3) ->
     s3.fault = lambda request: EXPIRED if request.key.endswith("npz.00001") else None
     with pytest.raises(OSError, match="ExpiredToken"):
         checkpoints.save(state(10), term=1, layout=layout())
-    s3.fault = lambda _: EXPIRED
+    s3.fault = lambda request: EXPIRED if request.method == "GET" and not request.query else None
     for call in (checkpoints.newest, lambda: checkpoints.load(5), lambda: opened(bucket_of(s3))):
         with pytest.raises(OSError, match="ExpiredToken"):
             call()

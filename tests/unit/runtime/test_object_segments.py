@@ -48,11 +48,14 @@ def test_a_slow_store_bounds_the_segments_in_memory() -> None:
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    for done in range(6):
-        started.acquire()
-        assert len(running) <= done + IN_FLIGHT
-        assert len(written) <= done + IN_FLIGHT
-        go.release()
+    try:
+        for done in range(6):
+            assert started.acquire(timeout=60)
+            assert len(running) <= done + IN_FLIGHT
+            assert len(written) <= done + IN_FLIGHT
+            go.release()
+    finally:
+        go.release(6)  # the upload threads end also after a failure
     thread.join(60)
     assert len(written) == 6
 
