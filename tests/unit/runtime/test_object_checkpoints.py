@@ -226,7 +226,7 @@ def test_a_chief_that_is_stopped_at_any_moment_touches_nothing_of_a_later_one() 
             for step in (300, 400):
                 old.save(state(step), term=1, layout=layout())
         except SupersededError as error:
-            assert "term 2 of job job has taken memory://bucket over" in str(error)  # noqa: PT017
+            assert "term 2 of job job now owns memory://bucket" in str(error)  # noqa: PT017
             superseded += 1
         if not saved:
             break
