@@ -13,7 +13,7 @@ _NOT_DURABLE: Final = {
 # The operator cannot observe whether a program saves by itself, for example in an object store.
 _NOT_SET: Final = (
     "is not set: the operator keeps no checkpoint of this job. When its pods end, the parameters are lost unless the "
-    "program saves them itself. Set spec.checkpoint to keep them on a volume or in an object store."
+    "program saves them itself. Set spec.checkpoint to keep them on a volume."
 )
 
 
