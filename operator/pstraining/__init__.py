@@ -8,7 +8,7 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the client when it is used: the launcher, the operator and training programs do without it."""
+    """Import the client on its first use, because the launcher, the operator and training programs do not need it."""
     if name == "Client":
         return import_module("pstraining.client.client").Client
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

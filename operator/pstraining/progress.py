@@ -1,6 +1,6 @@
 """Reports a training program's progress to the operator, which shows it in `kubectl get pstrainingjobs`.
 
-The form is that of Kubeflow's KEP-2779. The module needs the standard library alone, so any program may use it:
+Reports have the format of Kubeflow's KEP-2779. The module only needs the standard library, so any program may use it:
 
     from pstraining import progress
 
@@ -34,16 +34,16 @@ from pstraining.api import contract
 logger = logging.getLogger(__name__)
 
 ENV_FILE: Final = "PSTRAINING_PROGRESS_FILE"
-"""Of a job on one machine: the file that takes the newest report, as JSON."""
+"""In a job on one machine: the file to which the newest report is written, as JSON."""
 PERIOD_SECONDS: Final = 59.0
-"""Seconds between two reports of a job, and between two writes of its status, while nothing special happens. What users
-read is no older than a minute, and 1,000 jobs cause at most 17 writes a second."""
+"""Seconds between two reports of a job, and between two writes of its status, without milestones. Users read progress
+that is at most a minute old, and 1,000 jobs cause at most 17 writes per second."""
 MILESTONE_SECONDS: Final = 5.0
-"""Seconds from a report to the next at the end of an epoch, or of a further 5 % of training."""
+"""Minimum seconds between two reports at a milestone: the end of an epoch, or of a further 5 % of training."""
 TIMEOUT_SECONDS: Final = 5.0
-"""Seconds after which a report is given up; a later one has newer numbers."""
+"""Seconds after which a report is given up; a later report has newer numbers."""
 SHARE: Final = 5
-"""Percent of training that are worth a report."""
+"""Percent of training after which progress is a milestone."""
 
 
 def is_milestone(before: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
@@ -56,9 +56,9 @@ def due_in(sent: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: f
     """Return the seconds until the newest report is sent.
 
     Args:
-        sent: the report that was sent last; None if none was.
+        sent: the report that was sent last; None before the first one.
         newest: the newest report.
-        seconds: time since the last one.
+        seconds: seconds since the last report was sent.
     """
     if sent is None:
         return 0.0
@@ -89,9 +89,9 @@ class Progress:
     checkpoint_step: int | None = None
     """Step of the newest checkpoint."""
     checkpoint_time: float | None = None
-    """Its time, in seconds since 1970."""
+    """Time of the newest checkpoint, in seconds since 1970."""
     stalled: str = ""
-    """Why no steps are made; empty while they are."""
+    """Why training makes no steps; empty while it makes steps."""
 
     def content(self) -> dict[str, Any]:
         """Return the content of a report."""
@@ -136,7 +136,7 @@ class Progress:
 
 def _numbers(metrics: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, float]]:
     for metric in metrics:
-        with contextlib.suppress(ValueError):  # other clients may report words
+        with contextlib.suppress(ValueError):  # other clients may report texts
             yield metric["name"], float(metric["value"])
 
 
@@ -162,10 +162,10 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class OperatorServer:
-    """The operator's endpoint, by the variables of KEP-2779."""
+    """The operator's endpoint, from the variables of KEP-2779."""
 
     url: SplitResult
-    """Where progress is reported; it has no host where nothing is served."""
+    """The URL for reports of progress; it has no host if there is no endpoint."""
     certificate: str | None
     """The file with the authority's certificate."""
     token: str | None
@@ -178,7 +178,7 @@ class OperatorServer:
         return cls(url, environ.get(contract.ENV_SERVER_CERTIFICATE), environ.get(contract.ENV_SERVER_TOKEN))
 
     def connection(self, timeout: float) -> http.client.HTTPSConnection:
-        """Return a connection that is made at its first request.
+        """Return a connection that is opened by its first request.
 
         Args:
             timeout: seconds for connecting, and for each answer.
@@ -202,10 +202,10 @@ class OperatorServer:
 
 
 class ProgressReporter:
-    """Sends the newest report from a thread of its own.
+    """Sends the newest report from a separate thread.
 
     Args:
-        environ: the program's environment, with the variables of KEP-2779; without them nothing is sent.
+        environ: the program's environment, with the variables of KEP-2779; without them no report is sent.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -245,7 +245,7 @@ class ProgressReporter:
         sent: dict[str, Any] | None = None
         sent_at = 0.0
         while (newest := self._next(sent, sent_at)) is not None:
-            sent, sent_at = newest, time.monotonic()  # before it is sent: a slow answer must not delay the next report
+            sent, sent_at = newest, time.monotonic()  # a slow answer must not delay the next report
             self._send(newest)
         if self._connection is not None:
             self._connection.close()
@@ -267,7 +267,7 @@ class ProgressReporter:
     def _send(self, newest: dict[str, Any]) -> None:
         body = json.dumps({"trainerStatus": newest | {"lastUpdatedTime": datetime.now(UTC).isoformat()}}).encode()
         problem = ""
-        for _ in range(2):  # the server closes connections that stay idle
+        for _ in range(2):  # the server closes idle connections
             try:
                 problem = self._post(body)
                 break
@@ -282,7 +282,7 @@ class ProgressReporter:
             logger.warning("Progress cannot be reported to %s: %s", self._server.url.netloc, problem)
 
     def _post(self, body: bytes) -> str:
-        """Send one report; return the problem, if there is one."""
+        """Send one report; return the problem, or an empty text."""
         if self._connection is None:
             self._connection = self._server.connection(TIMEOUT_SECONDS)
         headers = {"Content-Type": "application/json", **self._server.authorization()}

@@ -1,7 +1,7 @@
-"""Secrets are left out of reports and histories: values of variables with secret-like names, and secret-like texts.
+"""Removes secrets from reports and histories: values of variables with secret-like names, and secret-like texts.
 
-What a variable had as its value is left out everywhere, also of logs. A program may print secrets of other forms: read
-a report before sending it. The module needs the standard library alone.
+The value of such a variable is removed everywhere, including logs. A program may print secrets of other forms: read a
+report before sending it. The module only needs the standard library.
 """
 
 import re
@@ -14,13 +14,13 @@ _NAME: Final = re.compile(
     r"|(^|_)(auth|dsn|cookie|session|sas|pat|pwd|conn(ection)?_?str(ing)?)(_|$)",
     re.IGNORECASE,
 )
-"""Names of environment variables."""
+"""Secret-like names of environment variables."""
 _SAFE_NAME: Final = re.compile(r"_(file|path|dir|folder|url|endpoint|name|id|ttl|seconds|audience)$", re.IGNORECASE)
-"""Endings of names of variables that say where a secret is, not which."""
+"""Endings of names of variables that locate or describe a secret, but do not contain it."""
 _WORDS: Final = r"(?:password|passwd|secret|token|api[-_]?key|access[-_]?key)"
 _VALUE: Final = r"[^\s\"',;&]{6,}"
 _FLAG: Final = re.compile(rf"--?[\w-]*{_WORDS}", re.IGNORECASE)
-"""An argument whose value is the next one."""
+"""An argument whose value is the next argument."""
 _TEXTS: Final = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), LEFT_OUT),
     (re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"), LEFT_OUT),  # a JSON web token
@@ -33,21 +33,21 @@ _TEXTS: Final = (
         rf"\1{LEFT_OUT}",
     ),
 )
-"""What looks like a secret in any text, and what stands in its place."""
+"""Patterns of secrets in any text, each with its replacement."""
 _DROPPED: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
-"""Annotations that hold the whole object once more."""
+"""Annotations with a second copy of the whole object."""
 SHORT: Final = 6
-"""Characters of a value below which it is not looked for elsewhere: it would be found in other words."""
+"""Minimum characters of a value that is removed from other texts: a shorter one would also occur in other words."""
 
 
 class Redactor:
-    """Leaves secrets out of objects and texts. What it has left out of an object, it leaves out of all later texts."""
+    """Removes secrets from objects and texts. Values that `learn` has found in objects are removed from all texts."""
 
     def __init__(self) -> None:
         self._values: set[str] = set()
 
     def redacted(self, found: Any) -> Any:
-        """An object of the API without secrets, and without the fields that no reader needs."""
+        """Return an object of the API without secrets, and without fields that no reader needs."""
         if isinstance(found, Mapping):
             return self._mapping(found)
         if isinstance(found, list):
@@ -56,7 +56,7 @@ class Redactor:
         return self.text(found) if isinstance(found, str) else found
 
     def text(self, text: str) -> str:
-        """A text without secrets."""
+        """Return a text without secrets."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, LEFT_OUT)
         for pattern, instead in _TEXTS:
@@ -64,7 +64,7 @@ class Redactor:
         return text
 
     def learn(self, found: Any) -> None:
-        """Take in the secret-like values of an object, to leave them out of everything that follows."""
+        """Remember the secret-like values of an object, to remove them from all later objects and texts."""
         if isinstance(found, Mapping):
             if _is_secret(found):
                 self._remember(str(found["value"]))
@@ -86,7 +86,7 @@ class Redactor:
 
 
 def _is_secret(found: Mapping[str, Any]) -> bool:
-    """Whether it is an environment variable with a secret-like name and a value."""
+    """Return whether an object is an environment variable with a secret-like name and a value."""
     name, value = found.get("name"), found.get("value")
     if not (isinstance(name, str) and isinstance(value, str) and value):
         return False

@@ -1,1 +1,1 @@
-"""Decisions: pure functions from what was observed to actions, status and events. No clock, no I/O, no logging."""
+"""Decisions: pure functions from observations to actions, status and events. No clock, no I/O, no logging."""

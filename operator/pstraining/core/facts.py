@@ -62,7 +62,7 @@ def size_of(job: PSTrainingJob, role: str) -> Size:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one pass knows about a job."""
+    """The knowledge of one pass about a job."""
 
     job: PSTrainingJob
     """The job as it runs: a queue may hold it, or admit fewer workers (policies/admission.py), its memory may have
@@ -73,7 +73,7 @@ class Facts:
     """The status as stored."""
     now: datetime
     queue: QueueState
-    """What Kueue has decided about the job, with the job as its user wrote it."""
+    """Kueue's decisions about the job, with the job as its user wrote it."""
     resharding: Resharding
     """The layout of the parameters, and the next step towards the layout of the spec."""
 

@@ -22,7 +22,7 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 PASSED_DEADLINE = 1
 """The shortest spec.activeDeadlineSeconds of a pod; Kubernetes does not let it be raised afterwards."""
 RUN_ONCE = (names.CHIEF, names.EVALUATOR)
-"""The roles whose pods have restartPolicy Never: each attempt is a pod of its own."""
+"""The roles whose pods have restartPolicy Never: each attempt has a separate pod."""
 
 
 @dataclass(frozen=True)

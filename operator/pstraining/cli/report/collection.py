@@ -49,7 +49,7 @@ class Collection:
     """Kinds of data that are not requested again, because a request was denied or not answered."""
 
     def files(self) -> Iterator[File]:
-        """Yield the files. Objects come first, because their secret values are redacted in the logs, too."""
+        """Yield the files. Objects come first, because their secret values are also redacted in the logs."""
         namespace, name = self._namespace, self.job["metadata"]["name"]
         children = [child for kind in CHILDREN for child in self._children(kind)]
         pods = self.tried("pods", "pods", lambda: self.cluster.pods(namespace, name)) or []

@@ -40,7 +40,7 @@ def why(task: TaskPod) -> list[str]:
     """Return the reasons that a task is not ready or was restarted; empty without any."""
     status = task.manifest.get("status") or {}
     pod = task.pod
-    # The operator ended containers beside the finished program: the pod's reason says nothing about the program.
+    # The operator ended containers beside the finished program: the pod's reason does not concern the program.
     of_pod = () if pod.finished and pod.active_deadline == PASSED_DEADLINE else _of_pod(status)
     found = [one_line(text) for text in (*of_pod, *_of_containers(status))]
     if not found and pod.container.running and not (pod.ready or pod.deleting or pod.terminal):

@@ -23,7 +23,7 @@ from pstraining.resources.kueue import PodSetAssignment, Priority
 
 @dataclass(frozen=True)
 class QueueState:
-    """What Kueue has decided about a job."""
+    """Kueue's decisions about a job."""
 
     job: PSTrainingJob
     """The job as its user wrote it."""
@@ -219,7 +219,7 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
     """Return the job as it runs: suspended while it is not admitted, and with the admitted number of workers.
 
     Args:
-        state: what Kueue has decided.
+        state: Kueue's decisions about the job.
         snapshot: the observed state.
         has_ended: whether status has recorded the end; the job is then cleaned up, and not suspended.
     """

@@ -8,8 +8,8 @@ StatefulSet replaces it before. Deleting it by force is safe only if a process t
 - A chief: its term fences it, and only the next one counts.
 - A member or a chief of a job with hot standbys: not while its part may continue by itself on nodes that do not
   answer (cut_off.py).
-- A pod with a volume of its own: only if the node is gone or tainted node.kubernetes.io/out-of-service (KEP-2268), or
-  if the user allows two nodes to mount the volume (runPolicy.forceDeleteVolumes).
+- A pod with its own volume: only if the node was deleted or tainted node.kubernetes.io/out-of-service (KEP-2268), or if
+  the user allows two nodes to mount the volume (runPolicy.forceDeleteVolumes).
 """
 
 from collections.abc import Collection, Iterator

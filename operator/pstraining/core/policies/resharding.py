@@ -89,7 +89,7 @@ class Resharding:
 
     @property
     def servers_wanted(self) -> int:
-        """The number of servers that run for training, or start beside it."""
+        """The number of servers that run for training, or start during it."""
         return self.current + self.layout.starting
 
     @property

@@ -94,7 +94,7 @@ class EpochEnds:
         """Call the callbacks for the end of training, with the logs of the last epoch.
 
         Args:
-            state: the last state; None: the model stays as it is.
+            state: the last state; None: the model is not changed.
             averaged: whether the averages of an optimizer with `use_ema` replace the weights, as at the end of `fit`.
         """
         self._give(lambda: self._close(state, averaged=averaged))

@@ -65,7 +65,7 @@ def assign(
     if type(optimizer) is not getattr(keras.optimizers, "MultiOptimizer", None):
         check(optimizer)
         return [optimizer], [0] * len(variables)
-    found = optimizer._inner_optimizers  # Keras adds those of a function here, too, and callbacks read them
+    found = optimizer._inner_optimizers  # Keras also adds those of a function here, and callbacks read them
     numbers = []
     for variable in variables:
         try:
