@@ -140,9 +140,7 @@ class Cluster:
         return server.step == step + 1
 
     def lose(self, *, arbiter: bool) -> None:
-        """Lose the arbiter or its standby: the chief lets the other servers apply the decided step, and everything else
-        is void.
-        """
+        """Lose the arbiter or its standby: the chief lets the others apply the decided step, all else is void."""
         first, following = self.servers[0], self.servers[0].attempt + 1
         if arbiter:
             self.made_in = self.standby.attempt

@@ -145,14 +145,23 @@ def device(cluster: Any, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def plain_arithmetic() -> Iterator[None]:
+def rewriting() -> Iterator[None]:
+    """Grappler rewrites graphs, as in jobs' processes: for tests that count messages."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not ALL})
+
+
+@pytest.fixture
+def plain_arithmetic(rewriting: None) -> Iterator[None]:
     """Rewrite graphs with the program's arithmetic, without approximate reciprocals, whose error exceeds 1e-9."""
     import tensorflow as tf
 
     from pstraining.runtime.model import determinism
 
     before = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     determinism.plain_arithmetic()
     yield
     rewritten = {"arithmetic_optimization": True, "remapping": True, "constant_folding": True}

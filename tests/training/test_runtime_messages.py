@@ -14,7 +14,7 @@ from tests.support.messages import Messages, messages_of
 from tests.support.servers import Rig, batches, small
 from tests.support.soak_marks import in_all
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefixtures("rewriting")]
 
 
 def step(client: Any, *, mode: str = "Sync", **options: Any) -> list[Messages]:

@@ -26,6 +26,7 @@ from pstraining.runtime.errors import install_exit_code
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
+from pstraining.runtime.telemetry.summaries_folder import folder_of
 from pstraining.runtime.tracking.tracking import Tracking
 from pstraining.runtime.transport import http2_probe, sockets
 from pstraining.runtime.worker.thread import WorkerThread
@@ -319,7 +320,6 @@ class Trainer:
         from pstraining.runtime.chief.chief import Chief
         from pstraining.runtime.chief.options import ChiefOptions
         from pstraining.runtime.chief.reports.reporting import FitOptions
-        from pstraining.runtime.telemetry import tensorboard
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal
         callbacks = list(self._callbacks()) if self._callbacks else []
@@ -338,7 +338,7 @@ class Trainer:
                 context.epochs,
                 validation,
                 callbacks,
-                summaries=tensorboard.folder_of(self._tensorboard, context.checkpoint.path),
+                summaries=folder_of(self._tensorboard, context.checkpoint.path),
                 track=context.tracking.write,
                 local_optimizers=training.local_steps > 1,
             ),

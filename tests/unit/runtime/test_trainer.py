@@ -8,6 +8,7 @@ import pytest
 
 from pstraining.runtime import Ranges, Trainer
 from pstraining.runtime.config.settings import SettingsError
+from pstraining.runtime.telemetry.summaries_folder import folder_of
 
 
 def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer:
@@ -47,9 +48,11 @@ def test_epochs_need_a_finite_source(monkeypatch: pytest.MonkeyPatch) -> None:
         (False, "/c", None),
         ("/t", None, Path("/t")),
         (Path("/t"), "/c", Path("/t")),
+        (None, "s3://bucket/prefix", None),
+        ("/t", "s3://bucket/prefix", Path("/t")),
     ],
 )
 def test_summaries_lie_beside_the_checkpoints(
     tensorboard: str | Path | bool | None, checkpoints: str | None, expected: Path | None
 ) -> None:
-    assert trainer(tensorboard=tensorboard)._summaries(checkpoints) == expected
+    assert folder_of(tensorboard, checkpoints) == expected
