@@ -61,23 +61,33 @@ class FakeS3:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a program that uses this store."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-        }
+        return environment(self.url)
+
+
+def environment(url: str) -> dict[str, str]:
+    """Return the environment of a program that uses the store at `url`."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
 
 
 @contextmanager
-def serving() -> Iterator[FakeS3]:
-    """Serve an empty store, with the path-style address `<url>/<bucket>/<key>`, until the context ends."""
+def serving(host: str = "127.0.0.1", port: int = 0) -> Iterator[FakeS3]:
+    """Serve an empty store, with the path-style address `<url>/<bucket>/<key>`, until the context ends.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0: a free one.
+    """
     store = FakeS3()
     handler = type("Handler", (_Handler,), {"store": store})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer((host, port), handler)
     server.daemon_threads = True
-    store.url = f"http://127.0.0.1:{server.server_port}"
+    store.url = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -253,7 +253,7 @@ def test_of_two_chiefs_that_take_a_term_at_once_one_gets_it() -> None:
     mine.save(state(5), term=1, layout=layout())
     assert mine.steps() == [5]
     assert steps_of(bucket) == ["ckpt-0000000005-term-2", "terms"]
-    with pytest.raises(SupersededError, match="term 1 of job job has taken"):
+    with pytest.raises(SupersededError, match="term 1 of job job now owns"):
         others[0].save(state(6), term=1, layout=layout())
 
 
