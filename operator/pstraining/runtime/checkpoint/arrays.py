@@ -21,7 +21,7 @@ from pstraining.runtime.checkpoint.checksums import FindDamaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.manifest import Manifest
 from pstraining.runtime.checkpoint.parts import PartFolder
-from pstraining.runtime.checkpoint.ports.ranges import Ranges, RangeStream, read_at
+from pstraining.runtime.checkpoint.ports.ranges import RangeStream, SeekableFile, read_at
 from pstraining.runtime.checkpoint.state import ENDED, Entry, State, StateBlocks, whole
 from pstraining.runtime.model.partition import Array
 
@@ -98,7 +98,7 @@ class StoredState:
         Exception: the file is damaged; the type depends on the library that detects it.
     """
 
-    def __init__(self, file: Ranges, step: int, manifest: Manifest, folder: Path | None = None) -> None:
+    def __init__(self, file: SeekableFile, step: int, manifest: Manifest, folder: Path | None = None) -> None:
         self.step, self._file = step, file
         described = {name: own for name, own in manifest.tensors.items() if name not in manifest.parts}
         with io.BufferedReader(RangeStream(file)) as stream, zipfile.ZipFile(stream) as archive:

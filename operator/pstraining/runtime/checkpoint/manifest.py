@@ -21,7 +21,7 @@ _UNSEALED: Final = 1
 """The format without a checksum."""
 
 
-class Segment(NamedTuple):
+class FileSegment(NamedTuple):
     """A range of the file of tensors that is an object of its own in an object store."""
 
     size: int
@@ -36,7 +36,7 @@ class Manifest(NamedTuple):
     """Dtype and shape of every tensor by name."""
     parts: Mapping[str, Parts]
     """The files of the tensors that have separate files, by the tensor's name."""
-    segments: Sequence[Segment] = ()
+    segments: Sequence[FileSegment] = ()
     """The segments of the file of tensors in an object store, in order; none on a volume."""
 
 
@@ -46,7 +46,7 @@ def encode(
     entries: Mapping[str, Entry],
     parts: Mapping[str, Parts],
     layout: Layout,
-    segments: Sequence[Segment] = (),
+    segments: Sequence[FileSegment] = (),
 ) -> bytes:
     """Return a manifest's content.
 
@@ -89,7 +89,7 @@ def decode(text: str, key: Key) -> Manifest:
             f"the metadata belongs to step {content['step']} of term {content.get('folderTerm', 0)}"
         )
     parts = {name: Parts.of(own) for name, own in content.get("parts", {}).items()}
-    return Manifest(content["arrays"], parts, [Segment(*own) for own in content.get("segments", ())])
+    return Manifest(content["arrays"], parts, [FileSegment(*own) for own in content.get("segments", ())])
 
 
 def describe(entries: Mapping[str, Entry]) -> dict[str, list[object]]:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
-from pstraining.runtime.checkpoint.manifest import Segment
+from pstraining.runtime.checkpoint.manifest import FileSegment
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -40,7 +40,7 @@ class SegmentWriter(io.RawIOBase):
     def __init__(self, put: Callable[[int, bytearray], None], segment_bytes: int = SEGMENT_BYTES) -> None:
         self._put, self._segment_bytes = put, segment_bytes
         self._content = bytearray()
-        self._segments: list[Segment] = []
+        self._segments: list[FileSegment] = []
         self._pool = ThreadPoolExecutor(IN_FLIGHT, "pstraining-upload")
         self._uploads: deque[Future[None]] = deque()
 
@@ -68,7 +68,7 @@ class SegmentWriter(io.RawIOBase):
                 self._upload()
         return len(whole)
 
-    def finish(self) -> list[Segment]:
+    def finish(self) -> list[FileSegment]:
         """Upload the rest, wait for all uploads, and return the segments.
 
         Raises:
@@ -85,7 +85,7 @@ class SegmentWriter(io.RawIOBase):
             self._uploads.popleft().result()
         content, self._content = self._content, bytearray()
         self._uploads.append(self._pool.submit(self._put, len(self._segments), content))
-        self._segments.append(Segment(len(content), zlib.crc32(content)))
+        self._segments.append(FileSegment(len(content), zlib.crc32(content)))
 
 
 class SegmentedFile:
@@ -96,7 +96,7 @@ class SegmentedFile:
         get: returns the content of the segment with this index. Raises FileNotFoundError if it is missing, and OSError.
     """
 
-    def __init__(self, segments: Sequence[Segment], get: Callable[[int], memoryview]) -> None:
+    def __init__(self, segments: Sequence[FileSegment], get: Callable[[int], memoryview]) -> None:
         self._segments, self._get, self._lock = segments, get, threading.Lock()
         self._ends = list(accumulate(segment.size for segment in segments))
         self.size = self._ends[-1] if segments else 0
@@ -134,6 +134,6 @@ class SegmentedFile:
                 content = self._get(index)
             except FileNotFoundError:
                 raise CorruptCheckpointError(f"segment {index} is missing") from None
-            if Segment(len(content), zlib.crc32(content)) == self._segments[index]:
+            if FileSegment(len(content), zlib.crc32(content)) == self._segments[index]:
                 return content
         raise CorruptCheckpointError(f"segment {index} does not match its checksum")

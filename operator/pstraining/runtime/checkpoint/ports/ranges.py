@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-class Ranges(Protocol):
+class SeekableFile(Protocol):
     """A file that can be read from any byte on."""
 
     @property
@@ -42,7 +42,7 @@ class OpenFile:
         return os.preadv(self._descriptor, [target], offset)
 
 
-def read_at(file: Ranges, offset: int, size: int, name: str) -> Array:
+def read_at(file: SeekableFile, offset: int, size: int, name: str) -> Array:
     """Return `size` bytes of a file from `offset` on. Shape: [size].
 
     Raises:
@@ -61,7 +61,7 @@ def read_at(file: Ranges, offset: int, size: int, name: str) -> Array:
 class RangeStream(io.RawIOBase):
     """A file as Python's libraries read it."""
 
-    def __init__(self, file: Ranges) -> None:
+    def __init__(self, file: SeekableFile) -> None:
         self._file, self._position = file, 0
 
     def readable(self) -> bool:
