@@ -26,8 +26,8 @@ RETRIES: "Final[RetryConfig]" = {
 """Repetitions of a request. The chief reports a failed save after a minute, and retries it later."""
 PART_BYTES: Final = 8 << 20
 """Size of the parts in which `put_file` uploads a file."""
-LIST_TRIALS: Final = 3
-"""Trials of a list: the library continues an interrupted object, but not an interrupted list."""
+LIST_ATTEMPTS: Final = 3
+"""Attempts at a list: the library continues an interrupted object, but not an interrupted list."""
 _IN_FLIGHT: Final = 2
 _DENIED: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 
@@ -63,7 +63,7 @@ class Bucket:
     def create(self, key: str, content: bytes) -> bool:
         """Create an object in one operation; return False if there is one with this key.
 
-        False may also be the reply to a repeated request whose first trial succeeded.
+        False may also be the reply to a repeated request whose first attempt succeeded.
         """
         try:
             with _os_errors(self._of(key)):
@@ -94,14 +94,14 @@ class Bucket:
             return memoryview(obstore.get(self._store, key).bytes())
 
     def sizes(self, folder: str | None = None) -> dict[str, int]:
-        """Return the size of each object by its key: of all, or of those whose keys begin with a folder and a slash."""
-        for trial in range(LIST_TRIALS):
+        """Return the size of each object by its key: of all objects, or of those in a folder."""
+        for attempt in range(LIST_ATTEMPTS):
             try:
                 with _os_errors(self.url):
                     listed = obstore.list(self._store, folder)
                     return {found["path"]: found["size"] for page in listed for found in page}
             except OSError as error:
-                if error.errno != errno.EIO or trial == LIST_TRIALS - 1:
+                if error.errno != errno.EIO or attempt == LIST_ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
 

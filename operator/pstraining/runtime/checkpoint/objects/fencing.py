@@ -59,7 +59,7 @@ def take(bucket: Bucket, writer: Writer) -> BucketTerm:
 def _create(bucket: Bucket, number: int, writer: Writer) -> bool:
     """Create a marker; return False if another chief has that term or a higher one."""
     key, content = keys.marker(number), json.dumps(asdict(writer) | {"nonce": secrets.token_hex(8)}).encode()
-    # After a lost reply the library repeats the request, and finds the marker of its first trial.
+    # After a lost reply the library repeats the request, and finds the marker of its first attempt.
     if not bucket.create(key, content) and bytes(bucket.get(key)) != content:
         return False
     if bucket.create(key, content):

@@ -48,7 +48,7 @@ class BucketCheckpoints:
         self.location = bucket.url
         """The prefix as a URI."""
         self.remedy = f"Check that {bucket.url} can be written to, and that the credentials are valid"
-        """What a person does about a failed save."""
+        """What a user can do about a failed save."""
         self._term: BucketTerm | None = None
 
     def open(self) -> None:
@@ -106,7 +106,7 @@ class BucketCheckpoints:
 
         Args:
             state: the state to save.
-            term: the chief's term in its job, which the manifest has for people.
+            term: the chief's term in its job, which the manifest has for human readers.
             layout: the layout of the state on the servers.
 
         Raises:
@@ -181,9 +181,9 @@ class BucketCheckpoints:
     def _load(self, attempt: Attempt) -> StoredState:
         try:
             text = bytes(self._bucket.get(attempt.manifest)).decode()
-            said = manifest.decode(text, attempt.key)
-            file = SegmentedFile(said.segments, lambda index: self._bucket.get(attempt.segment(index)))
-            return StoredState(file, attempt.key.step, said)
+            described = manifest.decode(text, attempt.key)
+            file = SegmentedFile(described.segments, lambda index: self._bucket.get(attempt.segment(index)))
+            return StoredState(file, attempt.key.step, described)
         except FileNotFoundError as error:
             raise CorruptCheckpointError(f"{error.filename} is missing") from None
         except (CorruptCheckpointError, MemoryError, OSError):

@@ -19,7 +19,7 @@ class CheckpointStorage(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What a person does about a failed save, as a sentence without its end."""
+        """What a user can do about a failed save, as a sentence without its full stop."""
         ...
 
     def open(self) -> None:
@@ -58,7 +58,7 @@ class CheckpointStorage(Protocol):
 
         Args:
             state: the state to save.
-            term: the chief's term in its job, which the manifest has for people.
+            term: the chief's term in its job, which the manifest has for human readers.
             layout: the layout of the state on the servers.
 
         Raises:
