@@ -160,7 +160,8 @@ def test_a_stopped_program_is_not_restarted(pod: MakePod, ps: FakePs, trap: str,
 def test_signals_reach_the_program(pod: MakePod, ps: FakePs, number: signal.Signals) -> None:
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     trap = "lambda number, _: (print('got', number, flush=True), sys.exit(9))"
-    script = f"import signal, sys; signal.signal({int(number)}, {trap}); print('ready', flush=True); signal.pause()"
+    ready = "os.write(1, b'ready')"  # `print` is not reentrant: the signal may arrive before it has returned
+    script = f"import os, signal, sys; signal.signal({int(number)}, {trap}); {ready}; signal.pause()"
     chief.start(PYTHON, "-c", script)
     eventually(lambda: "ready" in chief.log())
     chief.kill(number)
