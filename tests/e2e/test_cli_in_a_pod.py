@@ -10,18 +10,13 @@ from packaging.requirements import Requirement
 from pstraining import __version__
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.pod_security import CONTAINER_SECURITY
 from tests.support.scripted_program import manifest, share
 from tests.support.soak_marks import in_all
 
 pytestmark = pytest.mark.cluster
 
 ACCOUNT, POD, SITE = "ci", "in-a-pod", "/site"
-SECURITY: Object = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 @pytest.mark.parametrize("right", [True, False], ids=["may read jobs", "may read nothing"])
@@ -73,7 +68,7 @@ def pod(namespace: str) -> Object:
         "imagePullPolicy": "IfNotPresent",
         "command": ["kubectl-pstraining", "status"],
         "env": [{"name": "PYTHONPATH", "value": SITE}],
-        "securityContext": SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [{"name": "site", "mountPath": SITE, "readOnly": True}],
     }
     spec = {

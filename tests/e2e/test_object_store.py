@@ -8,6 +8,7 @@ import yaml
 from tests.support import fake_s3
 from tests.support.examples import PACED, ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
+from tests.support.pod_security import CONTAINER_SECURITY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 PORT = 9000
@@ -30,6 +31,7 @@ def start_store(kube: Kube, namespace: str, image: str) -> str:
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", SERVE],
         "env": [{"name": "PYTHONPATH", "value": "/srv/s3"}],
+        "securityContext": CONTAINER_SECURITY | {"runAsUser": 1000},
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
         "volumeMounts": [{"name": "program", "mountPath": "/srv/s3"}],
     }

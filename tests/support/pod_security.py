@@ -5,6 +5,14 @@ from typing import Any
 
 _VOLUMES = ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 
+CONTAINER_SECURITY: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The security context of a container that the standard admits."""
+
 
 def violations(spec: Mapping[str, Any]) -> list[str]:
     """Return the fields that violate the standard."""
