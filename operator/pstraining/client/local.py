@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
-from pstraining.client.manifest import JobOptions
+from pstraining.client.manifest import JobOptions, checkpoint_of
 from pstraining.client.program import JobProgram
 from pstraining.progress import ENV_FILE, Progress, read_file
 from pstraining.runtime.local import LocalJob
@@ -169,11 +169,10 @@ def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
     """Return spec.checkpoint for processes, with a local folder instead of a volume; a URI stays."""
     if not wanted:
         return None
-    if isinstance(wanted, str) and "://" in wanted:
-        return {"path": wanted}
-    if not isinstance(wanted, str) and "uri" in wanted:
-        return {"path": wanted["uri"], **{k: v for k, v in wanted.items() if k != "uri"}}
-    kept = {} if isinstance(wanted, str) else {k: v for k, v in wanted.items() if not k.startswith("volume")}
+    asked = checkpoint_of(wanted)
+    if "uri" in asked:
+        return {"path": asked.pop("uri"), **asked}
+    kept = {k: v for k, v in asked.items() if not k.startswith("volume")}
     return {**kept, "path": str(Path.cwd() / "checkpoints" / name)}
 
 

@@ -70,7 +70,7 @@ def build_job(name: str, namespace: str, program: JobProgram, options: JobOption
     if options.training:
         spec["training"] = dict(options.training)
     if options.checkpoint:
-        spec["checkpoint"] = _checkpoint(options.checkpoint)
+        spec["checkpoint"] = checkpoint_of(options.checkpoint)
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -109,7 +109,7 @@ def _resources(wanted: Mapping[str, Any]) -> Object:
     return {"requests": flat, "limits": {name: value for name, value in flat.items() if name != "cpu"}}
 
 
-def _checkpoint(wanted: str | Mapping[str, Any]) -> Object:
+def checkpoint_of(wanted: str | Mapping[str, Any]) -> Object:
     """Return spec.checkpoint. A text is the URI of an object store, or the size of a claim."""
     if not isinstance(wanted, str):
         return copy.deepcopy(dict(wanted))
