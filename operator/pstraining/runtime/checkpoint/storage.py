@@ -52,7 +52,7 @@ class Checkpoints:
         self.location = str(folder)
         """The folder, for messages."""
         self.remedy = f"Make room in {folder}"
-        """What a person does about a failed save."""
+        """What a user can do about a failed save."""
         self._damaged = damaged
         self._term: FolderTerm | None = None
 
@@ -230,8 +230,8 @@ class Checkpoints:
 
     def _load(self, key: Key, path: Path) -> StoredState:
         try:
-            said = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
-            found = StoredState(OpenFile(path / ARRAYS), key.step, said, path)
+            described = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
+            found = StoredState(OpenFile(path / ARRAYS), key.step, described, path)
         except (CorruptCheckpointError, MemoryError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds

@@ -55,8 +55,7 @@ def attempt_of(key: str) -> Attempt | None:
 
 def whole(keys: Iterable[str]) -> set[Attempt]:
     """Return the attempts that have a manifest: these are the checkpoints."""
-    found = {attempt: key for key in keys if (attempt := attempt_of(key)) and key == attempt.manifest}
-    return set(found)
+    return {attempt for key in keys if (attempt := attempt_of(key)) and key == attempt.manifest}
 
 
 def next_attempt(keys: Iterable[str], key: Key, nonce: str) -> Attempt:

@@ -201,19 +201,21 @@ class BucketCheckpoints:
         own.check()
         self._bucket.put(attempt.manifest, content)
         own.check()
-        self._retire(attempt)
-        self._sweep(own.number)
+        self._retire(attempt, own.number)
         return f"{self.location}/{attempt.folder}"
 
     def _put(self, attempt: Attempt, index: int, content: bytearray) -> None:
         self._bucket.put(attempt.segment(index), content)
 
-    def _retire(self, written: Attempt) -> None:
-        """Delete the manifests of superfluous checkpoints, and of earlier attempts at this one."""
-        found = self._found()
+    def _retire(self, written: Attempt, term: int) -> None:
+        """Delete superfluous checkpoints and earlier attempts at this one, their manifests first; then sweep."""
+        listed = set(self._bucket.sizes())
+        found = keys.whole(listed)
         gone = set(naming.superfluous({one.key for one in found}, written=written.key, keep=self._keep))
         former = [one for one in found if one.key == written.key and one < written]
-        self._bucket.delete([one.manifest for one in found if one.key in gone or one in former])
+        retired = {one.manifest for one in found if one.key in gone or one in former}
+        self._bucket.delete(retired)
+        self._bucket.delete(keys.orphans(listed - retired, term))
 
     def _sweep(self, term: int) -> None:
         """Delete the objects of this and earlier terms that belong to no checkpoint."""
