@@ -24,15 +24,15 @@ settings.load_profile("steady")
 _SPENT = pytest.StashKey[float]()
 
 
-# The garbage collector goes through modules and thousands of collected tests neither while they are made nor later:
-# they stay to the end. What a test leaves is small, and is collected after so many objects that it costs little.
+# The garbage collector never visits modules and collected tests, which stay to the end. A test leaves few objects, and
+# a rare collection costs little.
 gc.disable()
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_COLLECTION_THRESHOLDS = (50_000, 20, 20)
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
     gc.enable()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.kube import Kube, Object, job_condition, wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.pod_security import CONTAINER_SECURITY
 from tests.support.scripted_program import PROGRAM, Puppet, template
 from tests.support.soak_marks import ALL
 
@@ -150,10 +151,7 @@ def test_a_preempted_worker_costs_no_budget_and_is_replaced(
         "priorityClassName": urgent,
     }
     pod["containers"][0] |= {"resources": large, "command": ["sleep", "600"], "volumeMounts": []}
-    pod["containers"][0]["securityContext"] = {
-        **{"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 1000},
-        **{"capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
-    }
+    pod["containers"][0]["securityContext"] = CONTAINER_SECURITY | {"runAsUser": 1000}
     metadata = {"name": "urgent", "namespace": namespace}
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
     wait_for(partial(restarted, puppet), f"its end is reported: {puppet.job()}", 90)

@@ -1,4 +1,4 @@
-"""Null in a template is absent, at every path of it: in the operator's objects, and in the findings of validate."""
+"""Null in a template counts as absent, at every path: in the operator's objects, and in the findings of `validate`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -82,7 +82,7 @@ REQUIRED: set[Path] = {
     *((*CONTAINERS, i, "name") for i in (0, 1)),
     *((*CONTAINERS, 0, "env", i, "name") for i in (0, 1)),
 }
-"""What the CRD asks for; where nulls are kept, items of these lists are refused, too."""
+"""The fields that the CRD requires; items of these lists are rejected where nulls are kept."""
 SPEC: dict[str, Any] = {
     "ps": {"standby": {"mode": "Hot", "replicasPerShard": 1}, "server": "Builtin"},
     "training": {"mode": "Sync"},
@@ -99,7 +99,7 @@ def paths(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def changed(path: Path, *, null: bool) -> dict[str, Any]:
-    """The template with null at a path, or without what is there; an item of a list is empty instead."""
+    """Return the template with null at a path, or without the path's value; an item of a list is empty instead."""
     found = copied(TEMPLATE)
     *above, last = path
     target: Any = found
@@ -119,7 +119,7 @@ def written(template: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def whole(template: dict[str, Any], roles: Sequence[str] = ROLES) -> dict[str, Any]:
-    """A job all of whose roles have this template, or some of them."""
+    """Return a job whose roles, or some of them, have this template."""
     manifest = written({} if names.WORKER in roles else SMALL)
     for role in roles:
         manifest["spec"].setdefault(role, {})["template"] = copied(template)

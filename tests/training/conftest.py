@@ -56,7 +56,6 @@ def divided() -> None:
     divide_cpu()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -115,8 +115,8 @@ def test_a_standby_without_the_attempt_costs_the_dense_parameters(
 def test_without_recorded_attempts_batches_count_twice(pairs: RingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs.play(rounds_messages(random.Random(0)))
     pairs.fail_over(pairs.both)
-    anew = [[list(first), *rest] for first, *rest in pairs.updates]  # equal batches that count as other ones
-    monkeypatch.setattr(pairs, "updates", anew)
+    copied = [[list(first), *rest] for first, *rest in pairs.updates]  # equal batches that count as other ones
+    monkeypatch.setattr(pairs, "updates", copied)
     with pytest.raises(AssertionError, match=f"step {STEPS + 1}"):
         pairs.finish(pairs.both)
 
