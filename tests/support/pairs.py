@@ -84,6 +84,17 @@ class Pairs:
         self._ballot += 1
         self.rig.start(term=self._ballot, generation=self._generation)
 
+    @property
+    def fence(self) -> int:
+        """The present chief's fence."""
+        return self._ballot
+
+    def primaries(self) -> Any:
+        """Return the administration of the primaries alone."""
+        from pstraining.runtime.chief.store_admin import StoreAdmin
+
+        return StoreAdmin(self.rig.store.for_assignment(((PRIMARY,),) * SHARDS))
+
     def play(self, messages: Sequence[Message]) -> None:
         """Send messages of the first round to members in their initial state."""
         gradients = self._gradients  # computed before the state is restored

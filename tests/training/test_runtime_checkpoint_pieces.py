@@ -77,7 +77,7 @@ def kept(rig: Rig) -> list[bool]:
     def look() -> list[Any]:
         return [
             rig.control.client.to_local(tf.reduce_any([copy.initialized() for copy in own._copies]))
-            for own in rig.control._states._primaries
+            for own in rig.control._states._sources
         ]
 
     return [bool(found) for found in rig.control.client.call(tf.function(look, autograph=False))]

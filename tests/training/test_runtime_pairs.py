@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstraining.runtime.ps import worker_registry
@@ -83,3 +84,17 @@ def test_without_the_standbys_acknowledgement_first_a_step_is_lost(pairs: Pairs)
     pairs.play([*early, Message("apply primary", 0), Message("apply primary", 1)])
     with pytest.raises(AssertionError, match="cannot follow"):
         pairs.fail_over(((1,), (0,)))
+
+
+def test_a_save_from_standbys_completes_a_step_that_its_worker_left(pairs: Pairs) -> None:
+    """The worker is lost once one standby has applied the step: the save includes the step, and no primary has it."""
+    messages = rounds_messages(random.Random(0))
+    pairs.play(messages[: messages.index(Message("apply standby", 0)) + 1])
+    states = pairs.rig.control.snapshot(fence=pairs.fence)
+    assert states.step == 1
+    assert [record.step for record in pairs.rig.store.read()] == [0, 0, 1, 1]
+    pairs.fail_over(pairs.both)
+    of_primaries = pairs.primaries().snapshot(fence=pairs.fence)
+    assert of_primaries.step == 1
+    for name, value in states.tensors.items():
+        assert np.array_equal(of_primaries.tensors[name], value), name

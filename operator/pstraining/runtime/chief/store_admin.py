@@ -41,8 +41,7 @@ class StoreAdmin:
         self.find_damaged = self._states.files.find_damaged
         self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
         self._rates = self._on_primaries(lambda shard: shard.learning_rates())
-        follow = store.updates.follow
-        self._follow = self._on_primaries(follow) if follow else None
+        self._follow = self._on(self._states.sources, self._emit_follow) if store.updates.follow else None
         pause_steps = store.updates.pause_steps
         self._pause = self._on_all(pause_steps) if pause_steps else None
         first = store.shards[0]
@@ -288,6 +287,15 @@ class StoreAdmin:
 
         function: TracedFunction = tf.function(everywhere, autograph=False)
         return function
+
+    def _emit_follow(self, shard: Shard, session: Tensor, step: Tensor) -> Tensor:
+        """Emit applying the step after `step`, which others have applied, on a primary or a standby. int64[]."""
+        updates = self.store.updates
+        if updates.member_round_ops is not None:
+            return updates.member_round_ops(shard, shard in self.store.standbys).follow(session, step)
+        if updates.follow is None:
+            raise ValueError("servers of this update mode are not in lockstep, and follow no step")
+        return updates.follow(shard, session, step)
 
     def _emit_losses(self) -> Tensor:
         """Take the losses of the first server and its standbys, which have equal sums."""

@@ -38,7 +38,7 @@ class ServerFiles:
 
     Args:
         client: the connection to the servers.
-        members: every shard's parts on its members, the primary first.
+        members: every shard's parts on its members, first the one whose state is saved.
         most: see `ShardParts.units`.
         demand: calls a function on all servers; raises `FencedError` if a server's result is not 1, its acceptance.
     """
@@ -56,7 +56,7 @@ class ServerFiles:
     def write(
         self, folder: Path, planned: Mapping[str, Sequence[PlannedFile]], token: int, between: Callable[[], None]
     ) -> dict[str, Parts]:
-        """Let the primaries write files of the copy into a folder, and force them to disk.
+        """Let the servers write files of their copies into a folder, and force them to disk.
 
         Args:
             folder: the folder of the checkpoint that is being written.
@@ -139,7 +139,7 @@ class ServerFiles:
         return set() if reason else {piece.name for piece in pieces}
 
     def _why_not(self, folder: Path) -> str | None:
-        """Return why a primary and the chief do not read each other's files in a folder; None if all do."""
+        """Return why a server and the chief do not read each other's files in a folder; None if all do."""
         question, content = folder / "question", secrets.token_hex(16)
         question.write_text(content, encoding="ascii")
         try:
@@ -160,7 +160,7 @@ class ServerFiles:
     def _write_all(
         self, folder: Path, files: Sequence[PlannedFile], token: int, between: Callable[[], None]
     ) -> dict[Path, str]:
-        """Let the primaries write files, and return each file's checksum by its path."""
+        """Let the servers write files, and return each file's checksum by its path."""
         of_shards: dict[int, list[PlannedFile]] = {}
         for file in files:
             of_shards.setdefault(file.window.shard, []).append(file)
@@ -168,10 +168,10 @@ class ServerFiles:
 
     def _write(self, folder: Path, file: PlannedFile, token: int) -> tuple[Path, str]:
         path, window = folder / file.file.name, file.window
-        primary, unit = self._members[window.shard][0], self._units[window.shard][window.unit]
+        member, unit = self._members[window.shard][0], self._units[window.shard][window.unit]
         is_there, checksum = self._call(
             ("write", window.shard, window.unit),
-            lambda *given: primary.write(unit, *given),
+            lambda *given: member.write(unit, *given),
             *(int64(token), int64(window.begin), int64(window.end), str(path), tf.constant(file.header)),
         )
         if not is_there:

@@ -24,6 +24,7 @@ from pstraining.runtime.chief.state.state_map import StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.saving.parts import ShardParts
+from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
 
 RANGE_BYTES: Final = 8 << 20
@@ -50,21 +51,29 @@ class StateAdmin:
 
     def __init__(self, store: ParameterStore, demand: Callable[..., None]) -> None:
         self._client, self._demand_of = store.client, demand
+        # Standbys in lockstep are equal to their primary after each step. A save from them leaves the primary's processor,
+        # memory and network to the workers.
+        in_lockstep = store.updates.member_round_ops is not None
         self._members = [
-            [ShardParts(member) for member in (primary, *standbys)]
+            [ShardParts(member) for member in ((*standbys, primary) if in_lockstep else (primary, *standbys))]
             for primary, standbys in zip(store.shards, store.standbys_of, strict=True)
         ]
-        self._primaries = [members[0] for members in self._members]
-        self._layout, self._places = store.layout, StateMap(store.layout, self._primaries)
-        self._most = max(1, PIECE_BYTES // len(self._primaries))
-        self._units = [shard.units(self._most) for shard in self._primaries]
-        grows = any(shard.arenas for shard in self._primaries)
-        self._is_small = not grows and sum(shard.bytes for shard in self._primaries) <= PIECE_BYTES
+        self._sources = [members[0] for members in self._members]
+        self._layout, self._places = store.layout, StateMap(store.layout, self._sources)
+        self._most = max(1, PIECE_BYTES // len(self._sources))
+        self._units = [shard.units(self._most) for shard in self._sources]
+        grows = any(shard.arenas for shard in self._sources)
+        self._is_small = not grows and sum(shard.bytes for shard in self._sources) <= PIECE_BYTES
         self.files = ServerFiles(self._client, self._members, self._most, demand)
         self._traced: dict[Hashable, TracedFunction] = {}
 
+    @property
+    def sources(self) -> list[Shard]:
+        """The member of each shard whose state is saved: a standby if standbys apply the same steps."""
+        return [source.shard for source in self._sources]
+
     def copy_ahead(self, fence: int, between: Callable[[], None]) -> int:
-        """Let the primaries copy their tables in ranges, each between two updates; return the copy's name.
+        """Let the sources copy their tables in ranges, each between two updates; return the copy's name.
 
         Args:
             fence: the chief's fence.
@@ -76,9 +85,9 @@ class StateAdmin:
         token = time.time_ns()
         if self._is_small:
             return token
-        begin = self._emit_on(self._primaries, ShardParts.begin_copy)
+        begin = self._emit_on(self._sources, ShardParts.begin_copy)
         self._demand("begin copy", begin, int64(fence), int64(token))
-        ranges = [_ranges(shard) for shard in self._primaries]
+        ranges = [_ranges(shard) for shard in self._sources]
         with ThreadPoolExecutor(len(ranges), "pstraining-copy-ahead") as pool:
             for turn in zip_longest(*ranges):
                 between()
@@ -89,7 +98,7 @@ class StateAdmin:
     def copy(
         self, fence: int, token: int, between: Callable[[], None]
     ) -> tuple[list[Array], Callable[[int], ServerState]]:
-        """Copy each primary's state at one moment between two of its updates; the servers keep a large one.
+        """Copy each source's state at one moment between two of its updates; the servers keep a large one.
 
         Args:
             fence: the chief's fence.
@@ -97,7 +106,7 @@ class StateAdmin:
             between: see `ServerState`.
 
         Returns:
-            The servers' records, and a function from a step to the state.
+            The sources' records, and a function from a step to the state.
         """
         values, places = list[Sequence[Array]](), self._places
         if self._is_small:
@@ -107,7 +116,7 @@ class StateAdmin:
             kept = self._client.call(self._function("keep", self._emit_keep), int64(fence), int64(token))
             records, rows = [record for record, _ in kept], [own.tolist() for _, own in kept]
             if any(rows):
-                places = StateMap(self._layout, self._primaries, rows)
+                places = StateMap(self._layout, self._sources, rows)
 
         def fetch(window: ReadWindow) -> Sequence[Array]:
             if not values:
@@ -116,11 +125,11 @@ class StateAdmin:
             return [values[window.shard][number].reshape(-1) for number in numbers]
 
         def write(folder: Path) -> dict[str, Parts]:
-            planned = {} if self._is_small else plan(places, self._primaries, self._most)
+            planned = {} if self._is_small else plan(places, self._sources, self._most)
             return self.files.write(folder, planned, token, between)
 
         def state(step: int) -> ServerState:
-            return ServerState(step, places, self._primaries, self._most, fetch, between, write)
+            return ServerState(step, places, self._sources, self._most, fetch, between, write)
 
         return records, state
 
@@ -135,7 +144,7 @@ class StateAdmin:
         Raises:
             StateMismatchError: the state belongs to another model or optimizer.
         """
-        contents = Contents(self._places, self._primaries, state, fresh=fresh, device=self._client.local)
+        contents = Contents(self._places, self._sources, state, fresh=fresh, device=self._client.local)
         contents.check()
         return contents
 
@@ -207,15 +216,15 @@ class StateAdmin:
 
     def _copy_range(self, call: tuple[int, _Rows, int, int]) -> None:
         shard, rows, fence, token = call
-        copy = self._emit_on([self._primaries[shard]], lambda own, *given: own.copy_ahead(rows.part, *given))
+        copy = self._emit_on([self._sources[shard]], lambda own, *given: own.copy_ahead(rows.part, *given))
         given = int64(fence), int64(token), int64(rows.begin), int64(rows.end)
         self._demand(("copy ahead", shard, rows.part), copy, *given)
 
     def _fetch(self, window: ReadWindow, token: int) -> Sequence[Array]:
-        primary, unit = self._primaries[window.shard], self._units[window.shard][window.unit]
+        source, unit = self._sources[window.shard], self._units[window.shard][window.unit]
 
         def read(token: Tensor, begin: Tensor, end: Tensor) -> tuple[Tensor, list[Tensor]]:
-            found: tuple[Tensor, list[Tensor]] = self._client.to_local(primary.read(unit, token, begin, end))
+            found: tuple[Tensor, list[Tensor]] = self._client.to_local(source.read(unit, token, begin, end))
             return found
 
         function = self._function(("read", window.shard, window.unit), read)
@@ -226,10 +235,10 @@ class StateAdmin:
         return found
 
     def _emit_snapshot(self) -> list[Tensor]:
-        return self._on(self._primaries, lambda own: own.snapshot())
+        return self._on(self._sources, lambda own: own.snapshot())
 
     def _emit_keep(self, fence: Tensor, token: Tensor) -> list[tuple[Tensor, Tensor]]:
-        return self._on(self._primaries, lambda own: own.keep(fence, token))
+        return self._on(self._sources, lambda own: own.keep(fence, token))
 
     def _emit_write(self, fence: Tensor, values: Sequence[Sequence[Tensor]], *, fresh: bool) -> list[Tensor]:
         return [
