@@ -1,8 +1,8 @@
 """The layers, and their test files, that a change may have broken.
 
 `make test-changed` runs them. Cheap layers run completely. Of the other layers only test files run that a changed
-module reaches: by imports (read with grimp), by `conftest.py`, or because they name the module as the program of a
-process, such as `"pstraining.controller.main"`. Tests that use a module only inside a pod are not found, because images
+module reaches. It reaches them by imports (read with grimp) or by `conftest.py`, or they name the module as the program
+of a process, such as `"pstraining.controller.main"`. Tests that use a module only inside a pod are not found, because images
 contain the whole package; a note of the plan reports this. Except for `Repository.read` and `changed_files`, all
 functions are pure.
 """

@@ -2,7 +2,7 @@
 break.
 
 The table `mechanisms.toml` is written by hand and checked here. Each promise of README, the API, the known limits and
-the pages of docs has an entry, and every test that an entry names runs in `make test`. A test may therefore move to
+the pages of docs has an entry. Every test that an entry names runs in `make test`. A test may therefore move to
 `make test-all` only if another one holds its mechanism.
 
     python hack/mechanisms.py             check the table

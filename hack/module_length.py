@@ -1,7 +1,7 @@
 """Refuse modules of more than 400 lines, and packages of the runtime with more than 12 modules.
 
-A module above the limit usually has more than one subject, and in a larger package a reader does not find a subject by
-its name. Prints each module and package above its limit; the exit status is then 1.
+A module above the limit usually has more than one subject. In a larger package a reader does not find a subject by its
+name. Prints each module and package above its limit; the exit status is then 1.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A test cluster: started with the project's images, or the one that the environment names.
 
 `make demo` and the tests that need a cluster share this module. If KUBECONFIG and PSTRAINING_CONTEXT are set, only that
-context is used: nothing is built or started, and its nodes must be able to pull the images.
+context is used. Nothing is built or started then, and its nodes must be able to pull the images.
 """
 
 import os

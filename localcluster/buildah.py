@@ -1,7 +1,7 @@
 """The buildah commands of this package, with a separate storage in the cache.
 
 Storage and registry settings are separate: the user's images and configuration are neither read
-nor changed, and a short name always means an image that was built here.
+nor changed. A short name always means an image that was built here.
 """
 
 import json

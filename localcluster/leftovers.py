@@ -1,6 +1,6 @@
 """Removal of files that the cluster's programs write to fixed paths outside the cluster's folders.
 
-Only files that certainly belong to the instance, and empty folders, are removed: another instance,
+Only files that certainly belong to the instance, and empty folders, are removed. Another instance,
 a container engine or a real kubelet may run on the same machine.
 """
 

@@ -46,7 +46,7 @@ class Bench:
     async def namespace(self, what: str) -> AsyncIterator[str]:
         """Provide a new namespace, and delete it afterwards.
 
-        If possible the whole cluster is recreated instead: every program then starts with an empty cluster, and the
+        If possible the whole cluster is recreated instead. Every program then starts with an empty cluster, and the
         thousands of objects of a large load need no garbage collection.
         """
         name = f"bench-{what}-{uuid.uuid4().hex[:6]}"

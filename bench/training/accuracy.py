@@ -1,7 +1,7 @@
 """The accuracy of modes and codecs: `python -m bench.training.accuracy`.
 
 Every variant trains on real parameter servers with as many samples as plain synchronous training, over 5 folds and 5
-seeds, and is compared with it in pairs (`pairs`). All runs use the same servers and workers; each run starts from new
+seeds. It is compared with that training in pairs (`pairs`). All runs use the same servers and workers; each run starts from new
 values. The exit status is 1 if a variant loses more than its limit, or if the control does not.
 """
 

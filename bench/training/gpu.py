@@ -1,8 +1,8 @@
 """Training on a GPU beside plain Keras on the same card: `python -m bench.training.gpu`.
 
-One worker and parameter servers on this host train in mode Async, in each of several ways; `fit` trains the same model
+One worker and parameter servers on this host train in mode Async, in each of several ways. `fit` trains the same model
 with the same batches. They run in turn, and the median of the rounds' ratios of steps per second counts. The share of
-transfers is the time of one copy of the parameters to the GPU and one of the gradient back, measured alone, over the
+transfers is measured alone: the time of one copy of the parameters to the GPU and one of the gradient back, over the
 time of a step.
 
 `--cpu` runs tiny models on the CPU instead: that shows that the program works, and measures nothing.

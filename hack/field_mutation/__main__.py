@@ -3,8 +3,8 @@
     python -m hack.field_mutation                      all fields
     python -m hack.field_mutation spec.network ...     fields with these prefixes
 
-The field's test (fields.toml) runs twice: unchanged, when it must pass, and with the field removed from every job
-before the operator's code reads it (plugin.py), when it must fail.
+The field's test (fields.toml) runs twice. It must pass unchanged. It must fail if the field is removed from every job
+before the operator's code reads it (plugin.py).
 """
 
 import json

@@ -4,9 +4,9 @@
     python -m hack.mutants replication/view ...      those whose path contains one of these
     python -m hack.mutants --table PAGE.md           also writes their rows into the page's table
 
-A surviving mutant must be in survivors.toml, with the reason why no test can notice it; otherwise the run fails. mutmut
-works in a copy below build/mutants, where the package is at the top, as mutmut derives a module's name from its path.
-It forks a process for each mutant from one that has the tests imported, and runs the tests that reach the mutated
+A surviving mutant must be in survivors.toml, with the reason why no test can notice it; otherwise the run fails. The
+tool mutmut works in a copy below build/mutants, where the package is at the top. It derives a module's name from its
+path. It forks a process for each mutant from one that has the tests imported, and runs the tests that reach the mutated
 function.
 """
 

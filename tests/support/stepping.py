@@ -10,7 +10,20 @@ import pytest
 
 from pstraining.runtime.checkpoint import files
 
-OF_OS: Final = ("mkdir", "rename", "replace", "unlink", "rmdir", "listdir", "scandir", "open", "fsync", "stat", "lstat")
+OF_OS: Final = (
+    "mkdir",
+    "rename",
+    "replace",
+    "unlink",
+    "rmdir",
+    "listdir",
+    "scandir",
+    "open",
+    "fsync",
+    "link",
+    "stat",
+    "lstat",
+)
 _own = threading.local()
 
 

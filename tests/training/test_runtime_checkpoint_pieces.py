@@ -57,9 +57,9 @@ def rig_of(client: Any, ps: int) -> Rig:
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the size of pieces, so that even a small model has several of them."""
     from pstraining.runtime.chief.state import state_admin
-    from pstraining.runtime.ps.saving import parts
+    from pstraining.runtime.ps.saving import part_copies
 
-    monkeypatch.setattr(parts, "SMALL_TABLE", 0)
+    monkeypatch.setattr(part_copies, "SMALL_TABLE", 0)
     monkeypatch.setattr(state_admin, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(state_admin, "RANGE_BYTES", PIECE)
 

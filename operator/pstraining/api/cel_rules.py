@@ -30,7 +30,9 @@ FIXED_WHILE_RUNNING: Final = (
 )
 """Fields that are rendered into pods, with a question mark if they may be absent. Running pods are not rendered again.
 Sizes are not among them, because running pods are resized (core/policies/resizing.py)."""
-CHECKPOINT_FIXED: Final = ("path", "keep", "intervalSeconds?", "history?", "uri?", "volume?", "volumeClaimTemplate?")
+CHECKPOINT_FIXED: Final = (
+    *("path", "keep", "intervalSeconds?", "fullEvery?", "history?", "uri?", "volume?", "volumeClaimTemplate?"),
+)
 """The fields of spec.checkpoint that are rendered into pods."""
 
 
@@ -357,6 +359,12 @@ def checkpoint() -> list[Rule]:
             "rule": "!has(self.uri) || self.path == '/checkpoints'",
             "message": "spec.checkpoint.path is the mount path of a volume, and uri has none; remove path",
             "fieldPath": ".path",
+        },
+        {
+            "rule": "!has(self.uri) || !has(self.fullEvery) || self.fullEvery == 1",
+            "message": "spec.checkpoint.fullEvery needs a volume, because an object store cannot link files; remove "
+            "fullEvery, or use a volume",
+            "fieldPath": ".fullEvery",
         },
         {
             "rule": "self.retainPolicy != 'Delete' || has(self.volumeClaimTemplate)",

@@ -256,6 +256,14 @@ class CheckpointSpec(ApiModel):
         "checkpoint and the rate of lost servers (Young's rule), 5 seconds to 10 minutes. Slow saves raise the upper "
         "bound.",
     )
+    full_every: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Number of saves of pstraining.runtime of which one is full. The others write only the changed "
+        "rows of large tables, where the parameter servers write their tables themselves. Default 1: every save is "
+        "full.",
+    )
     history: HistoryPolicy | None = Field(
         default=None,
         description="History of the job beside the checkpoints of pstraining.runtime: summary.json, and the end of "

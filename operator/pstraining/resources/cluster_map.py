@@ -81,7 +81,7 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST,
         content["onChiefRestart"] = spec.ps.on_chief_restart
     if spec.checkpoint is not None:
         kept = spec.checkpoint.model_dump(
-            by_alias=True, include={"path", "keep", "interval_seconds", "history"}, exclude_none=True
+            by_alias=True, include={"path", "keep", "interval_seconds", "full_every", "history"}, exclude_none=True
         )
         content["checkpoint"] = kept | {"path": spec.checkpoint.uri or spec.checkpoint.path}
     if spec.autoscaling.mode is not AutoscalingMode.OFF:

@@ -57,9 +57,11 @@ def test_a_container_knows_the_number_of_its_gpus() -> None:
 
 
 def test_the_runtimes_environment() -> None:
-    spec = {"checkpoint": {"keep": 7, "intervalSeconds": 11, "history": "None", "volume": {"emptyDir": {}}}}
+    spec = {
+        "checkpoint": {"keep": 7, "intervalSeconds": 11, "fullEvery": 5, "history": "None", "volume": {"emptyDir": {}}}
+    }
     reported = json.loads(cluster_map.document(typed(job(spec=spec))))["checkpoint"]
-    assert reported == {"path": "/checkpoints", "keep": 7, "intervalSeconds": 11, "history": "None"}
+    assert reported == {"path": "/checkpoints", "keep": 7, "intervalSeconds": 11, "fullEvery": 5, "history": "None"}
 
 
 def test_the_checkpoints_volume() -> None:

@@ -191,6 +191,21 @@ def test_a_volume_that_cannot_rename_folders_is_named_at_the_start(
     assert names(tmp_path) == []
 
 
+def test_a_volume_that_cannot_link_files_refuses_incremental_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    opened(tmp_path)
+    with pytest.raises(
+        SettingsError,
+        match=rf"^checkpoint\.fullEvery: the volume of {tmp_path} cannot link a file \(Operation not permitted\)",
+    ):
+        Checkpoints(tmp_path, keep=1, links=True).open()
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [("rmdir", "cannot delete a folder"), ("fsync", "cannot be written to"), ("replace", "cannot replace a file")],

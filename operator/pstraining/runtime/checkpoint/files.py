@@ -11,6 +11,8 @@ from typing import IO, Final
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full disk or quota."""
+LINK: Final = "link a file"
+"""The operation that only incremental saves need."""
 _NO_EXCHANGE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -90,8 +92,8 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def rehearse(trial: Path) -> str | None:
-    """Try each operation of a save once, below `trial`.
+def rehearse(trial: Path, *, links: bool = False) -> str | None:
+    """Try each operation of a save once, below `trial`; with `links` that of an incremental save, too.
 
     Returns:
         The operation that the volume does not support, with the error; None if it supports all.
@@ -104,8 +106,11 @@ def rehearse(trial: Path) -> str | None:
         folder.mkdir()
         write_durably(folder / "file", lambda file: file.write(b"trial"))
         sync_folder(folder)
-    what = "rename a folder"
+    what = LINK
     try:
+        if links:
+            os.link(final / "file", final / "link")
+        what = "rename a folder"
         os.rename(final, trial / "renamed")
         os.rename(trial / "renamed", final)
         what = "replace a folder"

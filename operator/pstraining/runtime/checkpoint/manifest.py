@@ -1,6 +1,7 @@
 """The manifest of a checkpoint, `metadata.json`, which is written last and describes the other files.
 
-Format 2 adds tensors in separate files, and the manifest's own checksum. Format 1 is still read.
+Format 2 adds tensors in separate files, and the manifest's own checksum. Format 3 adds files of changed rows; a
+checkpoint without them has format 2, which earlier versions read. Format 1 is still read.
 Pure: no file system.
 """
 
@@ -17,6 +18,8 @@ from pstraining.runtime.model.partition import Layout
 
 NAME: Final = "metadata.json"
 FORMAT: Final = 2
+FORMAT_OF_CHANGES: Final = 3
+"""The format of a checkpoint with files of changed rows, which earlier versions must not read without them."""
 _UNSEALED: Final = 1
 """The format without a checksum."""
 
@@ -58,8 +61,8 @@ def encode(
         layout: the layout of the state on the servers, for human readers and tools; a restore does not need it.
         segments: the segments of the file of tensors in an object store.
     """
-    content = {
-        "format": FORMAT,
+    content: dict[str, object] = {
+        "format": FORMAT_OF_CHANGES if any(own.changes for own in parts.values()) else FORMAT,
         "step": key.step,
         "term": term,
         "folderTerm": key.term,
@@ -80,7 +83,7 @@ def decode(text: str, key: Key) -> Manifest:
         Exception: the manifest is damaged; the type depends on the kind of damage.
     """
     content = json.loads(text)
-    if content["format"] not in (_UNSEALED, FORMAT):
+    if content["format"] not in (_UNSEALED, FORMAT, FORMAT_OF_CHANGES):
         raise CorruptCheckpointError(f"format {content['format']} is not known")
     if content["format"] != _UNSEALED and sealed(content) != content:
         raise CorruptCheckpointError("the metadata does not match its checksum")

@@ -1,6 +1,7 @@
 """Tensors whose rows the parameter servers wrote to separate files, and the mapping of rows to files.
 
 A file is a NumPy file of some rows, which `numpy.load` reads. The manifest has its name, its rows and its checksum.
+After an incremental save, files of changed rows follow those of the full save before it. They replace rows in order.
 """
 
 import io
@@ -33,21 +34,54 @@ class PartFile(NamedTuple):
     """The checksum of the whole file, see `checksums`."""
 
 
+class ChangedFile(NamedTuple):
+    """Rows of a tensor that have changed since the files before were written, and their indices in another file.
+
+    The index i in that file, int64, stands for row `first` + `stride` * i of the tensor.
+    """
+
+    name: str
+    indices: str
+    """Name of the file of indices, which are in ascending order."""
+    first: int
+    stride: int
+    rows: int
+    checksum: str
+    checksum_of_indices: str
+
+
 class Parts(NamedTuple):
-    """The files of one tensor. Each row is in exactly one file."""
+    """The files of one tensor."""
 
     width: int
     """Number of elements in a row; 1 for a tensor that is split by elements instead of rows."""
     files: Sequence[PartFile]
+    """Files that have each row exactly once. Empty in the result of an incremental save for a tensor with `changes`."""
+    changes: Sequence[ChangedFile] = ()
+    """Files of changed rows, in the order in which they replace rows."""
 
     @classmethod
     def of(cls, described: Any) -> "Parts":
         """Return the parts that a manifest describes."""
-        return cls(described["width"], [PartFile(*file) for file in described["files"]])
+        changes = [ChangedFile(*file) for file in described.get("changes", ())]
+        return cls(described["width"], [PartFile(*file) for file in described["files"]], changes)
 
     def describe(self) -> dict[str, object]:
         """Return the description for the manifest."""
-        return {"width": self.width, "files": [list(file) for file in self.files]}
+        changes = {"changes": [list(file) for file in self.changes]} if self.changes else {}
+        return {"width": self.width, "files": [list(file) for file in self.files], **changes}
+
+    def followed_by(self, later: "Parts") -> "Parts":
+        """Return these files and the changes of a later incremental save."""
+        return self._replace(changes=[*self.changes, *later.changes])
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksum of each file by name."""
+        found = {file.name: file.checksum for file in self.files}
+        for change in self.changes:
+            found |= {change.indices: change.checksum_of_indices, change.name: change.checksum}
+        return found
 
 
 def header(dtype: str, rows: int, width: int) -> bytes:
@@ -61,6 +95,16 @@ def header(dtype: str, rows: int, width: int) -> bytes:
 @runtime_checkable
 class WritesParts(StateBlocks, Protocol):
     """A state of which the servers may write some tensors themselves, to separate files."""
+
+    @property
+    def copy(self) -> int:
+        """The name of the servers' copy that the state is read from."""
+        ...
+
+    @property
+    def base(self) -> int | None:
+        """The copy whose tables this state continues with the rows that have changed since; None: it is complete."""
+        ...
 
     def write_parts(self, folder: Path) -> Mapping[str, Parts]:
         """Let the servers write tensors to a checkpoint's folder where they can, and force the files to disk.
@@ -137,7 +181,7 @@ class PartFolder:
     @property
     def checksums(self) -> dict[Path, str]:
         """The expected checksum of each file."""
-        return {self.folder / file.name: file.checksum for own in self.parts.values() for file in own.files}
+        return {self.folder / file: checksum for own in self.parts.values() for file, checksum in own.checksums.items()}
 
     def read(self, name: str, begin: int, end: int) -> Array:
         """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin].
@@ -145,7 +189,7 @@ class PartFolder:
         Raises:
             CorruptCheckpointError: a file was truncated after its check.
         """
-        (width, files), dtype = self.parts[name], np.dtype(self._entries[name].dtype)
+        (width, files, changes), dtype = self.parts[name], np.dtype(self._entries[name].dtype)
         low, high = begin // width, -(-end // width)
         found = np.empty([high - low, width], dtype)
         for file in files:
@@ -155,9 +199,25 @@ class PartFolder:
                 at = file.first + file.stride * first - low
                 rows = self._rows(file, dtype, width, first, last)
                 found[at : at + file.stride * (last - first) : file.stride] = rows
+        for change in changes:
+            # Only the pages that the search reads are loaded.
+            with open(change.indices, "rb", opener=self._open) as file_of_indices:
+                skip = len(header("int64", change.rows, 1))
+                indices = np.memmap(file_of_indices, np.int64, "r", skip, (change.rows,))
+            first, last = (
+                int(np.searchsorted(indices, -(-(row - change.first) // change.stride))) for row in (low, high)
+            )
+            if first < last:
+                rows = self._rows(change, dtype, width, first, last)
+                found[change.first + change.stride * np.asarray(indices[first:last]) - low] = rows
         return found.reshape(-1)[begin - low * width : end - low * width]
 
-    def _rows(self, file: PartFile, dtype: np.dtype[np.generic], width: int, first: int, last: int) -> Array:
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(name, flags, dir_fd=self._descriptor)
+
+    def _rows(
+        self, file: PartFile | ChangedFile, dtype: np.dtype[np.generic], width: int, first: int, last: int
+    ) -> Array:
         skip, of_row = len(header(str(dtype), file.rows, width)), width * dtype.itemsize
         opened = OpenFile(file.name, folder=self._descriptor)
         try:

@@ -15,7 +15,8 @@ from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSavedError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.objects.choice import storage_at
-from pstraining.runtime.checkpoint.state import StateBlocks, StateParts
+from pstraining.runtime.checkpoint.parts import WritesParts
+from pstraining.runtime.checkpoint.state import SavePlan, StateBlocks, StateParts
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -55,8 +56,11 @@ class Saver:
         damaged: FindDamaged = find_damaged,
     ) -> None:
         assert settings.path is not None  # noqa: S101 - a job without a folder has no saver
-        self.checkpoints = storage_at(settings.path, keep=settings.keep, writer=writer, damaged=damaged)
+        self.checkpoints = storage_at(
+            settings.path, keep=settings.keep, full_every=settings.full_every, writer=writer, damaged=damaged
+        )
         self.checkpoints.open()
+        self._full_every, self._incremental = settings.full_every, 0
         self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
         self._counters = counters or ChiefCounters()
         self._servers = layout.ps
@@ -92,6 +96,11 @@ class Saver:
         """Return whether the interval since the last save has passed, and count the interval."""
         interval = self._counters.checkpoint_interval = self.interval()
         return self._clock() - self._last >= interval
+
+    def plan(self) -> SavePlan:
+        """Return what the next save needs of a copy: the changed rows of tables, or everything."""
+        base = self.checkpoints.base if self._incremental + 1 < self._full_every else None
+        return SavePlan(base, recorded=self._full_every > 1)
 
     def restored(self, state: StateParts | None, *, lost: bool) -> None:
         """Note that the servers were restored.
@@ -194,6 +203,9 @@ class Saver:
             began = self._clock()
             path = self.checkpoints.save(state, term=self._term(), layout=self._layout)
             self._kept, self._cost, self._kept_as_ended = state.step, self._clock() - began, state.ended_early
+            is_full = not isinstance(state, WritesParts) or state.base is None
+            self._incremental = 0 if is_full else self._incremental + 1
             self._counters.saved(state.step, self._cost, self.checkpoints.size(state.step))
-            event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3))
+            how = {"full": is_full} if self._full_every > 1 else {}
+            event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3), **how)
         self._last, self._failures = self._clock(), 0

@@ -37,6 +37,19 @@ class Entry(NamedTuple):
         return math.prod(self.shape)
 
 
+class SavePlan(NamedTuple):
+    """The relation of a copy of the servers' state to the copies before and after it."""
+
+    base: int | None = None
+    """The copy since which only the changed rows of tables are needed; None: the copy is complete."""
+    recorded: bool = False
+    """Whether a later copy may have this one as its base."""
+
+
+FULL: Final = SavePlan()
+"""A complete copy that no other continues."""
+
+
 class StateEntries(Protocol):
     """The step and the tensors of a state."""
 

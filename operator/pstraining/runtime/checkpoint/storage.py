@@ -1,22 +1,24 @@
 """Checkpoints: folders with the state of training, each complete or absent.
 
 A checkpoint is a folder `ckpt-<step>-term-<n>`. `state.npz` has the tensors by logical name, further files have rows
-that the servers wrote themselves, and `metadata.json` lists both. The folder is written under another name, forced to
-disk and renamed, which is atomic for readers. Tensors are stored in the model's shapes, not in the servers' slices, and
-therefore restore to any number of servers.
+that the servers wrote themselves, and `metadata.json` lists both. An incremental save writes only the rows of tables
+that have changed, and links the files of the checkpoint before: every folder is whole without any other. The folder is
+written under another name, forced to disk and renamed, which is atomic for readers. Tensors are stored in the model's
+shapes, not in the servers' slices, and therefore restore to any number of servers.
 
 One chief writes at a time. A superseded chief that has not noticed it yet neither deletes nor replaces checkpoints of
 a later one: names contain the term (`naming`), and the chief checks the markers (`fencing`) before it writes,
 renames and deletes.
 """
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
@@ -24,7 +26,7 @@ from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
-from pstraining.runtime.checkpoint.parts import WritesParts
+from pstraining.runtime.checkpoint.parts import Parts, WritesParts
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
@@ -35,6 +37,15 @@ _TRIALS: Final = 3
 """Maximum number of trials: another chief that starts at the same time may delete a trial's folder."""
 
 
+class _Continued(NamedTuple):
+    """A checkpoint that the next save may continue."""
+
+    copy: int
+    """The name of the servers' copy that was saved."""
+    folder: Path
+    parts: Mapping[str, Parts]
+
+
 class Checkpoints:
     """The checkpoints of a job in one folder; `open` it to write.
 
@@ -43,18 +54,26 @@ class Checkpoints:
         keep: how many of the newest checkpoints are kept.
         writer: the identity of the chief that writes.
         damaged: reads the files that the servers wrote, and returns the damaged ones.
+        links: whether saves may be incremental, which links files.
     """
 
     def __init__(
-        self, folder: Path, *, keep: int, writer: Writer | None = None, damaged: FindDamaged = find_damaged
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        writer: Writer | None = None,
+        damaged: FindDamaged = find_damaged,
+        links: bool = False,
     ) -> None:
         self.folder, self._keep, self._writer = folder, keep, writer or Writer()
         self.location = str(folder)
         """The folder, for messages."""
         self.remedy = f"Make room in {folder}"
         """What a user can do about a failed save."""
-        self._damaged = damaged
+        self._damaged, self._links = damaged, links
         self._term: FolderTerm | None = None
+        self._last: _Continued | None = None
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, including unreadable ones, the newest last."""
@@ -118,12 +137,22 @@ class Checkpoints:
                 f"checkpoint.path: {self.folder} cannot be written to ({error.strerror or error}): mount a volume "
                 "there, or give another path"
             ) from None
+        if cannot is not None and cannot.startswith(files.LINK):
+            raise SettingsError(
+                f"checkpoint.fullEvery: the volume of {self.folder} cannot {cannot}, which incremental saves need: "
+                "remove the field, or mount another volume"
+            )
         if cannot is not None:
             raise SettingsError(
                 f"checkpoint.path: the volume of {self.folder} cannot {cannot}, which every checkpoint needs: mount "
                 "one with a file system that can (a block volume, NFS, CephFS; not an object store) there, or give "
                 "another path"
             )
+
+    @property
+    def base(self) -> int | None:
+        """The copy of the servers that an incremental save may continue; None: the next save is full."""
+        return self._last.copy if self._last else None
 
     def save(self, state: StateBlocks, *, term: int, layout: Layout) -> Path:
         """Write a checkpoint, delete superfluous ones, and return the new one's folder.
@@ -138,10 +167,10 @@ class Checkpoints:
             SupersededError: the folder belongs to another chief now, whose checkpoints are unchanged.
             Exception: the state's blocks could not be read. The files of the checkpoint are deleted.
         """
-        own = self._own()
+        own, (last, self._last) = self._own(), (self._last, None)
         self._sweep(own.number)
         try:
-            return self._write(state, term, layout, own)
+            return self._write(state, term, layout, own, last)
         except OSError:
             own.check()  # a later chief deletes the files of an earlier one's save: report that instead
             self._sweep(own.number)
@@ -250,7 +279,7 @@ class Checkpoints:
             term = max(markers(self.folder), default=0) + 1  # chiefs of the present terms do not delete its folder
             folder = self.folder / naming.temporary(term, f"trial-{secrets.token_hex(4)}")
             try:
-                return files.rehearse(folder)
+                return files.rehearse(folder, links=self._links)
             except FileNotFoundError:
                 if trial == _TRIALS - 1:
                     raise
@@ -258,13 +287,15 @@ class Checkpoints:
                 files.remove(folder)
         return None
 
-    def _write(self, state: StateBlocks, term: int, layout: Layout, own: FolderTerm) -> Path:
+    def _write(self, state: StateBlocks, term: int, layout: Layout, own: FolderTerm, last: _Continued | None) -> Path:
         key = Key(own.number, state.step)
         final = self.folder / key.name
         temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
         temporary.mkdir()
         entries = state.entries
         parts = state.write_parts(temporary) if isinstance(state, WritesParts) else {}
+        if isinstance(state, WritesParts) and state.base is not None:
+            parts = _continued(temporary, parts, last if last and last.copy == state.base else None)
         rest = state.without(parts) if isinstance(state, WritesParts) else state
         files.write_durably(temporary / ARRAYS, lambda file: arrays.write(file, rest))
         content = manifest.encode(key, term, entries, parts, layout)
@@ -278,6 +309,8 @@ class Checkpoints:
         for other in naming.superfluous(found, written=key, keep=self._keep):
             files.remove(found[other])
         self._sweep(own.number)
+        if self._links and parts and isinstance(state, WritesParts):
+            self._last = _Continued(state.copy, final, parts)
         return final
 
     def _sweep(self, term: int) -> None:
@@ -304,3 +337,27 @@ def _identity(path: Path) -> int:
         return path.stat().st_ino
     except OSError:
         return 0
+
+
+def _continued(folder: Path, parts: Mapping[str, Parts], last: _Continued | None) -> dict[str, Parts]:
+    """Link the files that an incremental save does not replace, and return the files of every tensor.
+
+    Args:
+        folder: the folder of the checkpoint that is being written.
+        parts: the files that the servers have just written.
+        last: the checkpoint that the save continues.
+
+    Raises:
+        OSError: that checkpoint is gone, or the volume cannot link a file.
+    """
+    found = dict(parts)
+    for name, changed in parts.items():
+        if changed.files:
+            continue
+        if last is None or name not in last.parts:
+            raise OSError(errno.ENOENT, "the checkpoint that an incremental save continues is gone", str(folder))
+        for file in last.parts[name].checksums:
+            if not (folder / file).exists():  # a table's tensors share the indices of changed rows
+                os.link(last.folder / file, folder / file)
+        found[name] = last.parts[name].followed_by(changed)
+    return found

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.saver import Saver
-from pstraining.runtime.checkpoint.state import StateLostError, StateParts, SupersededError, whole
+from pstraining.runtime.checkpoint.state import FULL, SavePlan, StateLostError, StateParts, SupersededError, whole
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
 from pstraining.runtime.chief.errors import FencedError
@@ -183,7 +183,7 @@ class Chief:
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
             self._admin.set_record(self._fence, generation=-self._shards[0].generation)
-        with self._copied() as state:
+        with self._copied(self._saver.plan() if self._saver else FULL) as state:
             if self._saver:
                 self._saver.save_last(state)
         event("stopped", term=self._term, step=state.step)
@@ -296,7 +296,7 @@ class Chief:
                 return
             self._reporter.report(self._shards[0].step, done, self._snapshot, self._fence)
             if self._saver and self._saver.is_due():
-                with self._copied() as state:
+                with self._copied(self._saver.plan()) as state:
                     self._saver.try_to_save(state)
             if not (self._view_changer and self._view_changer.transfer(POLL)):
                 time.sleep(POLL)
@@ -321,13 +321,13 @@ class Chief:
             raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
 
     @contextmanager
-    def _copied(self) -> Iterator[ServerState]:
+    def _copied(self, plan: SavePlan = FULL) -> Iterator[ServerState]:
         """Copy the state on the servers, which train on meanwhile, and mark it if training ended early."""
-        with self._admin.copied(fence=self._fence, wait=self._waiting(), between=self._hold_while_saving) as state:
+        with self._admin.copied(plan, fence=self._fence, wait=self._waiting(), between=self._while_saving) as state:
             self._admin.resume_steps()
             yield state.ended() if self._early else state
 
-    def _hold_while_saving(self) -> None:
+    def _while_saving(self) -> None:
         self._check_abort()
         self._hold_view()
 
@@ -363,7 +363,7 @@ class Chief:
         """Return a function to call while workers push dense parameters; it raises if no worker can."""
 
         def check() -> None:
-            self._hold_while_saving()
+            self._while_saving()
             if self._decide() is not ChiefAction.PROCEED:
                 raise FencedError("the servers' state has changed")
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.runtime.checkpoint.state import State, StateParts, whole
+from pstraining.runtime.checkpoint.state import FULL, SavePlan, State, StateParts, whole
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.state.state_admin import StateAdmin
@@ -145,11 +145,17 @@ class StoreAdmin:
 
     @contextmanager
     def copied(
-        self, *, fence: int, wait: Callable[[], None], between: Callable[[], None] = lambda: None
+        self,
+        plan: SavePlan = FULL,
+        *,
+        fence: int,
+        wait: Callable[[], None],
+        between: Callable[[], None] = lambda: None,
     ) -> Iterator[ServerState]:
         """Copy the state, consistent on each server, and yield it; the servers keep the copy until the block's end.
 
         Args:
+            plan: the copy that this one may continue.
             fence: the chief's fence.
             wait: called while workers push newer dense parameters; may raise to end the wait.
             between: called between the calls that create and read the copy; may raise to end it.
@@ -161,7 +167,7 @@ class StoreAdmin:
             FencedError: a server is under another term.
         """
         try:
-            yield self._copy(fence, wait, between)
+            yield self._copy(fence, wait, between, plan)
         except ShardLostError:  # the chief's next term releases the copy
             raise
         except BaseException:
@@ -173,11 +179,12 @@ class StoreAdmin:
         """Let every server delete the copy that it keeps for this chief or its predecessor."""
         self._states.release(fence)
 
-    def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None]) -> ServerState:
-        token = self._states.copy_ahead(fence, between)
+    def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None], plan: SavePlan) -> ServerState:
+        changes = None if plan.base is None else self._states.changes_since(fence, plan.base)
+        token = self._states.copy_ahead(fence, between) if changes is None else time.time_ns()
         while True:
             flushed = self.flush_dense(wait)
-            records, state = self._states.copy(fence, token, between)
+            records, state = self._states.copy(fence, token, between, changes=changes, recorded=plan.recorded)
             for index, record in enumerate(records):
                 if int(record[RecordField.FENCE]) != fence:
                     raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")

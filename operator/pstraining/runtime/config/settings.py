@@ -110,6 +110,8 @@ class CheckpointSettings(BaseModel):
     interval_seconds: int | None = Field(default=None, ge=1)
     """Seconds from the end of one checkpoint to the start of the next; None: by Young's rule, see
     `checkpoint.interval`."""
+    full_every: int = Field(default=1, ge=1, le=100)
+    """Number of saves of which one is full. The others write, of large tables, only the rows that have changed."""
     history: HistoryPolicy = HistoryPolicy.KEEP
     """Whether the chief writes the job's history, `summary.json` and the logs, beside the checkpoints."""
 

@@ -23,7 +23,7 @@ from pstraining.runtime.ps.messages import SessionToken
 from pstraining.runtime.ps.record import ANY_GENERATION, ONE_STEP, RECORD_SIZE, RecordField
 from pstraining.runtime.ps.tables import dynamic_table
 from pstraining.runtime.ps.tables.arena import Arena
-from pstraining.runtime.ps.tables.touched_rows import TouchedRows
+from pstraining.runtime.ps.tables.touched_rows import records_on
 from pstraining.runtime.ps.tensors import field, with_field
 from pstraining.runtime.ps.variables import PSVariable, variables_on
 from pstraining.runtime.ps.worker_registry import WorkerRegistry
@@ -109,7 +109,7 @@ class Shard:
             self._table_optimizers = TableOptimizers(model.optimizers, rows, model.table_groups) if rows else None
             self.dynamic = dynamic_table.tables_on(ps, layout.ps, container, model, self.rows, self._slots_of_tables())
             """The tables with rows by key, by the numbers of the tables."""
-            self.touched = TouchedRows(
+            self.touched, self.changed = records_on(
                 device, container, ps, {n: table for n, table in enumerate(self.tables) if n not in self.dynamic}
             )
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
@@ -274,7 +274,8 @@ class Shard:
             if scale:
                 step -= scale.skipped()  # as Keras's iterations
             moved = unless(overflowed, lambda: self._apply_rows(tables, step, touched))
-            moved += self.touched.record({n: rows for n, (rows, _) in enumerate(touched) if n not in self.dynamic})
+            fixed = {n: rows for n, (rows, _) in enumerate(touched) if n not in self.dynamic}
+            moved += [*self.touched.record(fixed), *self.changed.record(fixed)]
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
             return self.count_step(losses)

@@ -47,7 +47,9 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "no_checkpoints": EventText(
         _CHIEF, "There is no folder for checkpoints, and the model is not saved.", "Set `spec.checkpoint`."
     ),
-    "checkpoint": EventText(_CHIEF, "A checkpoint was written to `path`, in `seconds`."),
+    "checkpoint": EventText(
+        _CHIEF, "A checkpoint was written to `path`, in `seconds`; with `fullEvery` also whether it is `full`."
+    ),
     "checkpoint_way": EventText(
         _CHIEF,
         "Large tensors are saved, or restored, `by` the servers, or by the chief because of `reason`.",

@@ -49,6 +49,8 @@ class BucketCheckpoints:
         """The prefix as a URI."""
         self.remedy = f"Check that {bucket.url} can be written to, and that the credentials are valid"
         """What a user can do about a failed save."""
+        self.base = None
+        """See `CheckpointStorage`: every save is full."""
         self._term: BucketTerm | None = None
 
     def open(self) -> None:

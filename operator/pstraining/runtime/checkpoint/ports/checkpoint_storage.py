@@ -22,6 +22,11 @@ class CheckpointStorage(Protocol):
         """What a user can do about a failed save, as a sentence without its full stop."""
         ...
 
+    @property
+    def base(self) -> int | None:
+        """The copy of the servers that an incremental save may continue; None: the next save is full."""
+        ...
+
     def open(self) -> None:
         """Check that the storage can hold checkpoints, and take its next term.
 

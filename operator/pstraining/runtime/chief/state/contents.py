@@ -16,7 +16,7 @@ from pstraining.runtime.checkpoint.parts import header, shared_rows
 from pstraining.runtime.checkpoint.state import Entry, StateMismatchError, StateParts
 from pstraining.runtime.chief.state import dynamic_contents
 from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
-from pstraining.runtime.chief.state.file_plan import FilePiece
+from pstraining.runtime.chief.state.file_plan import ChangedPiece, FilePiece
 from pstraining.runtime.chief.state.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.ps.data_ledger import Ledger
@@ -91,9 +91,12 @@ class Contents:
         """The checksums of the files that servers wrote."""
         return self._folder.checksums if self._folder else {}
 
-    def files(self, most: int) -> list[FilePiece]:
-        """Return the rows of tables that servers can read from the checkpoint's files; `most`: see `pieces`."""
-        found: list[FilePiece] = []
+    def files(self, most: int) -> list[FilePiece | ChangedPiece]:
+        """Return the rows of tables that servers can read from the checkpoint's files; `most`: see `pieces`.
+
+        A server reads them in this order: changed rows replace earlier ones.
+        """
+        found: list[FilePiece | ChangedPiece] = []
         for shard, own in enumerate(self._shards if self._folder else ()):
             for number, unit in enumerate(own.units(most)):
                 part = own.parts[unit.numbers[0]]
@@ -101,18 +104,23 @@ class Contents:
                     found += self._of_files(shard, number, unit.numbers[0])
         return found
 
-    def _of_files(self, shard: int, unit: int, number: int) -> Iterator[FilePiece]:
+    def _of_files(self, shard: int, unit: int, number: int) -> Iterator[FilePiece | ChangedPiece]:
         part, (span,) = self._shards[shard].parts[number], self._places.of_parts[shard, number]
         source = self._source(span, part)
         if self._folder is None or source is None or source not in self._folder.parts:
             return
-        (width, files), dtype = self._folder.parts[source], self._saved[source].dtype
+        (width, files, changes), dtype = self._folder.parts[source], self._saved[source].dtype
         if (width, dtype) != (part.width, part.variable.dtype.name):
             return
         for file in files:
             if rows := shared_rows(file, span.first, span.stride):
                 skip = len(header(dtype, file.rows, width))
                 yield FilePiece(span.name, shard, unit, self._folder.folder / file.name, skip, rows)
+        for change in changes:
+            paths = self._folder.folder / change.name, self._folder.folder / change.indices
+            skips = len(header(dtype, change.rows, width)), len(header("int64", change.rows, 1))
+            numbers = change.first, change.stride, span.first, span.stride
+            yield ChangedPiece(span.name, shard, unit, *paths, skips, numbers)
 
     def pieces(self, most: int, without: Collection[str] = ()) -> Iterator[StatePiece | RowsPiece]:
         """Yield the pieces of all shards.

@@ -3,13 +3,13 @@
 Pure: no file system, no TensorFlow operation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from pstraining.runtime.checkpoint.parts import FILE_BYTES, PartFile, SharedRows, header
+from pstraining.runtime.checkpoint.parts import FILE_BYTES, ChangedFile, PartFile, SharedRows, header
 from pstraining.runtime.chief.state.server_state import ReadWindow
 from pstraining.runtime.chief.state.state_map import Span, StateMap
 from pstraining.runtime.ps.saving.parts import ShardParts
@@ -29,6 +29,16 @@ class PlannedFile(NamedTuple):
     width: int
 
     @property
+    def shard(self) -> int:
+        """The server's number."""
+        return self.window.shard
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.file.name
+
+    @property
     def header(self) -> bytes:
         """The file's NumPy header."""
         return header(self.dtype, self.file.rows, self.width)
@@ -37,6 +47,55 @@ class PlannedFile(NamedTuple):
     def size(self) -> int:
         """Size in bytes."""
         return len(self.header) + self.file.rows * self.width * np.dtype(self.dtype).itemsize
+
+
+class PlannedChange(NamedTuple):
+    """A file of changed rows, or of their indices, that a server will write."""
+
+    shard: int
+    table: int
+    """The table's number on the server."""
+    part: int | None
+    """The part's number; None for the indices."""
+    begin: int
+    """The first row in the server's copy of changed rows."""
+    rows: int
+    name: str
+    dtype: str = "int64"
+    width: int = 1
+
+    @property
+    def header(self) -> bytes:
+        """The file's NumPy header."""
+        return header(self.dtype, self.rows, self.width)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return len(self.header) + self.rows * self.width * np.dtype(self.dtype).itemsize
+
+
+class PlannedChanges(NamedTuple):
+    """The files of changed rows of all tables."""
+
+    files: list[PlannedChange]
+    tensors: dict[str, list[ChangedFile]]
+    """The files of each tensor by name, whose checksums are still empty."""
+
+
+class ChangedPiece(NamedTuple):
+    """The changed rows that a server reads from a file in a restore."""
+
+    name: str
+    """The tensor's name."""
+    shard: int
+    unit: int
+    path: Path
+    indices: Path
+    skips: tuple[int, int]
+    """Lengths of the headers of both files in bytes."""
+    numbers: tuple[int, int, int, int]
+    """First row and stride of the file's indices, and of the server's rows."""
 
 
 class FilePiece(NamedTuple):
@@ -73,6 +132,55 @@ def plan(places: StateMap, shards: Sequence[ShardParts], most: int) -> dict[str,
         for span in own:
             found[name] += _of_span(span, cut[span.shard][span.part], shards[span.shard].parts[span.part].width, places)
     return found
+
+
+def changing(planned: Collection[str], places: StateMap, shards: Sequence[ShardParts]) -> list[str]:
+    """Return the planned tensors of which an incremental save writes the changed rows only."""
+    return [
+        name
+        for name in planned
+        if all(span.part in shards[span.shard].table_parts for span in places.spans[name] if span.size)
+    ]
+
+
+def plan_changes(
+    names: Collection[str],
+    places: StateMap,
+    shards: Sequence[ShardParts],
+    counts: Sequence[Sequence[int]],
+    copy: int,
+) -> PlannedChanges:
+    """Return the files of changed rows.
+
+    Args:
+        names: the tensors, see `changing`.
+        places: the map of the tensors to the shards' parts.
+        shards: every shard's parts.
+        counts: the number of changed rows of each table on every shard.
+        copy: the name of the servers' copy. No other save's files have the same names.
+    """
+    of_tables: dict[tuple[int, int], list[tuple[str, Span]]] = {}
+    for name in names:
+        for span in places.spans[name]:
+            if span.size:
+                of_tables.setdefault((span.shard, shards[span.shard].table_parts[span.part]), []).append((name, span))
+    files, tensors = list[PlannedChange](), {name: list[ChangedFile]() for name in names}
+    for (shard, table), own in of_tables.items():
+        widths = {span.part: shards[shard].parts[span.part].width for _, span in own}
+        largest = max(widths[span.part] * np.dtype(places.entries[name].dtype).itemsize for name, span in own)
+        length = max(1, FILE_BYTES // largest)
+        for begin in range(0, counts[shard][table], length):
+            rows, end = min(length, counts[shard][table] - begin), f"changed-{copy:x}-{begin}.npy"
+            indices = PlannedChange(shard, table, None, begin, rows, f"ps-{shard}-rows-{table}-{end}")
+            files.append(indices)
+            for name, span in own:
+                dtype, width = places.entries[name].dtype, widths[span.part]
+                file = PlannedChange(
+                    shard, table, span.part, begin, rows, f"ps-{shard}-{span.part}-{end}", dtype, width
+                )
+                files.append(file)
+                tensors[name].append(ChangedFile(file.name, indices.name, span.first, span.stride, rows, "", ""))
+    return PlannedChanges(files, tensors)
 
 
 def _of_span(span: Span, unit: int, width: int, places: StateMap) -> Iterator[PlannedFile]:

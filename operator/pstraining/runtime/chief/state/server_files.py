@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -19,7 +20,7 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.chief.errors import FencedError
-from pstraining.runtime.chief.state.file_plan import FilePiece, PlannedFile
+from pstraining.runtime.chief.state.file_plan import ChangedPiece, FilePiece, PlannedChange, PlannedChanges, PlannedFile
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.saving.part_files import PartFiles
 from pstraining.runtime.ps.saving.parts import ShardParts
@@ -54,7 +55,12 @@ class ServerFiles:
         self._interrupted = False
 
     def write(
-        self, folder: Path, planned: Mapping[str, Sequence[PlannedFile]], token: int, between: Callable[[], None]
+        self,
+        folder: Path,
+        planned: Mapping[str, Sequence[PlannedFile]],
+        token: int,
+        between: Callable[[], None],
+        changes: PlannedChanges | None = None,
     ) -> dict[str, Parts]:
         """Let the servers write files of their copies into a folder, and force them to disk.
 
@@ -63,15 +69,16 @@ class ServerFiles:
             planned: the files of each tensor, by name.
             token: the copy's name.
             between: called repeatedly meanwhile; may raise to end the writing.
+            changes: the files of changed rows; None for a complete copy.
 
         Returns:
             The files of each tensor, by name; empty if not all servers have access to the folder.
 
         Raises:
             FencedError: a server no longer keeps the copy.
-            OSError: a file could not be written.
+            OSError: a file could not be written, or a server has no access to the folder and the copy is incomplete.
         """
-        if not planned:
+        if not planned and changes is None:
             return {}
         folder = folder.absolute()
         # An error of a volume may appear as the loss of a server, and would end every save. The save after such a loss
@@ -82,16 +89,20 @@ class ServerFiles:
             if reason is None:
                 reason = self._why_not(folder)
             _report(self._reported, "save", reason)
+            if reason and changes is not None:
+                raise OSError(errno.EIO, f"the servers cannot write the changed rows: {reason}", str(folder))
             if reason:
                 return {}
-            written = self._write_all(folder, [file for files in planned.values() for file in files], token, between)
+            files = [*(file for own in planned.values() for file in own), *(changes.files if changes else ())]
+            written = self._write_all(folder, files, token, between)
         except ShardLostError:
             self._interrupted = True
             raise
-        return {
-            name: Parts(files[0].width, [one.file._replace(checksum=written[folder / one.file.name]) for one in files])
+        found = {
+            name: Parts(files[0].width, [one.file._replace(checksum=written[one.name]) for one in files])
             for name, files in planned.items()
         }
+        return found | (_changed_parts(changes, written) if changes else {})
 
     def find_damaged(self, expected: Mapping[Path, str]) -> list[Path]:
         """Distribute files to the servers for reading, and return the files that do not have the given checksums.
@@ -109,7 +120,9 @@ class ServerFiles:
                 suspects = [path for path, checksum in found if checksum != expected[path]]
         return checksums.find_damaged({path: expected[path] for path in suspects})
 
-    def load(self, pieces: Sequence[FilePiece], expected: Mapping[Path, str], fence: int, token: Tensor) -> set[str]:
+    def load(
+        self, pieces: Sequence[FilePiece | ChangedPiece], expected: Mapping[Path, str], fence: int, token: Tensor
+    ) -> set[str]:
         """Let every member of each shard read its rows, between `begin` and `finish`.
 
         Args:
@@ -127,7 +140,7 @@ class ServerFiles:
         if not pieces:
             return set()
         reason = None if self._all_read(pieces[0].path, expected[pieces[0].path]) else "not every server reads a file"
-        of_shards: dict[int, list[FilePiece]] = {}
+        of_shards: dict[int, list[FilePiece | ChangedPiece]] = {}
         for piece in pieces:
             of_shards.setdefault(piece.shard, []).append(piece)
         if reason is None:
@@ -158,40 +171,56 @@ class ServerFiles:
         return None
 
     def _write_all(
-        self, folder: Path, files: Sequence[PlannedFile], token: int, between: Callable[[], None]
-    ) -> dict[Path, str]:
-        """Let the servers write files, and return each file's checksum by its path."""
-        of_shards: dict[int, list[PlannedFile]] = {}
+        self, folder: Path, files: Sequence[PlannedFile | PlannedChange], token: int, between: Callable[[], None]
+    ) -> dict[str, str]:
+        """Let the servers write files, and return each file's checksum by its name."""
+        of_shards: dict[int, list[PlannedFile | PlannedChange]] = {}
         for file in files:
-            of_shards.setdefault(file.window.shard, []).append(file)
+            of_shards.setdefault(file.shard, []).append(file)
         return dict(_in_parallel(of_shards, lambda _, file: self._write(folder, file, token), between))
 
-    def _write(self, folder: Path, file: PlannedFile, token: int) -> tuple[Path, str]:
-        path, window = folder / file.file.name, file.window
-        member, unit = self._members[window.shard][0], self._units[window.shard][window.unit]
-        is_there, checksum = self._call(
-            ("write", window.shard, window.unit),
-            lambda *given: member.write(unit, *given),
-            *(int64(token), int64(window.begin), int64(window.end), str(path), tf.constant(file.header)),
-        )
+    def _write(self, folder: Path, file: PlannedFile | PlannedChange, token: int) -> tuple[str, str]:
+        path, member = folder / file.name, self._members[file.shard][0]
+        key, begin, end, emit = self._write_call(member, file)
+        given = int64(token), int64(begin), int64(end), str(path), tf.constant(file.header)
+        is_there, checksum = self._call(key, emit, *given)
         if not is_there:
-            raise FencedError(f"parameter server {window.shard} no longer keeps the copy that is being saved")
+            raise FencedError(f"parameter server {file.shard} no longer keeps the copy that is being saved")
         with path.open("rb") as written:
             if os.fstat(written.fileno()).st_size != file.size:
                 raise OSError(errno.EIO, "a parameter server has written another number of bytes", str(path))
             os.fsync(written.fileno())
-        return path, checksums.as_text(checksum)
+        return file.name, checksums.as_text(checksum)
 
-    def _load(self, piece: FilePiece, fence: int, token: Tensor) -> None:
+    def _write_call(
+        self, member: PartFiles, file: PlannedFile | PlannedChange
+    ) -> tuple[Hashable, int, int, Callable[..., object]]:
+        """Return the key of a traced function that writes a file, the file's range of rows, and the operations."""
+        if isinstance(file, PlannedChange):
+            key = "write changed", file.shard, file.table, file.part
+            return key, file.begin, file.begin + file.rows, partial(member.write_changed, file.table, file.part)
+        window = file.window
+        unit = self._units[window.shard][window.unit]
+        return ("write", window.shard, window.unit), window.begin, window.end, partial(member.write, unit)
+
+    def _load(self, piece: FilePiece | ChangedPiece, fence: int, token: Tensor) -> None:
         members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
+        is_changed = isinstance(piece, ChangedPiece)
 
         def load(*given: Tensor) -> list[Tensor]:
-            return [self._client.to_local(member.load(unit, *given)) for member in members]
+            emits = [partial(one.load_changed if is_changed else one.load, unit) for one in members]
+            return [self._client.to_local(emit(*given)) for emit in emits]
 
-        rows = tf.constant(piece.rows, tf.int64)
-        given = int64(fence), token, tf.constant(str(piece.path)), int64(piece.skip), rows
+        given: tuple[Tensor, ...]
+        if isinstance(piece, ChangedPiece):
+            files = tf.constant([str(piece.path), str(piece.indices)])
+            given = files, tf.constant(piece.skips, tf.int64), tf.constant(piece.numbers, tf.int64)
+        else:
+            given = tf.constant(str(piece.path)), int64(piece.skip), tf.constant(piece.rows, tf.int64)
         with _file_errors():
-            self._demand(self._function(("load", piece.shard, piece.unit), load), *given)
+            self._demand(
+                self._function(("load", is_changed, piece.shard, piece.unit), load), int64(fence), token, *given
+            )
 
     def _all_read(self, path: Path, checksum: str) -> bool:
         """Return whether every member of every shard reads a file with this checksum."""
@@ -214,6 +243,19 @@ class ServerFiles:
         if key not in self._traced:
             self._traced[key] = tf.function(emit, autograph=False)
         return self._traced[key]
+
+
+def _changed_parts(changes: PlannedChanges, written: Mapping[str, str]) -> dict[str, Parts]:
+    """Return the files of changed rows with their checksums, by the tensors' names."""
+    widths = {file.name: file.width for file in changes.files}
+    return {
+        name: Parts(
+            widths[files[0].name] if files else 0,
+            [],
+            [one._replace(checksum=written[one.name], checksum_of_indices=written[one.indices]) for one in files],
+        )
+        for name, files in changes.tensors.items()
+    }
 
 
 def _in_parallel(

@@ -1,5 +1,6 @@
 """The state on the servers as blocks of a checkpoint: read in calls of bounded size, the next ones ahead of time."""
 
+import errno
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -66,8 +67,14 @@ class ServerState:
     fetch: Callable[[ReadWindow], Sequence[Array]]
     between: Callable[[], None] = lambda: None
     write: Callable[[Path], Mapping[str, Parts]] = lambda folder: {}
+    copy: int = 0
+    """The name of the servers' copy; 0 if they keep none."""
+    base: int | None = None
+    """The copy since which the servers have copied only the changed rows of tables; None: the copy is complete."""
     left_out: frozenset[str] = frozenset()
     """Names of tensors that this state leaves out."""
+    only_changed: frozenset[str] = frozenset()
+    """Names of tensors of which the servers have copied only the changed rows."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Tensors that are not on the servers, by name."""
 
@@ -95,7 +102,13 @@ class ServerState:
         return {name: entry for name, entry in found.items() if name not in self.left_out}
 
     def blocks(self) -> Iterator[tuple[str, Array]]:
-        """Yield names and flattened blocks of tensors: all blocks of one tensor in order, then those of the next."""
+        """Yield names and flattened blocks of tensors: all blocks of one tensor in order, then those of the next.
+
+        Raises:
+            OSError: the copy has only the changed rows of a tensor.
+        """
+        if incomplete := self.only_changed - self.left_out:
+            raise OSError(errno.EIO, f"the servers' copy has only the changed rows of {min(incomplete)}")
         windows: OrderedDict[ReadWindow, Future[Sequence[Array]]] = OrderedDict()
         room = len(self.shards) * (AHEAD + 1)
         with ThreadPoolExecutor(len(self.shards) + 1, "pstraining-read-state") as pool:

@@ -4,8 +4,10 @@ Tensors that the servers write and read themselves do not pass through the chief
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,12 +19,13 @@ from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.contents import Contents, StatePiece
 from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
-from pstraining.runtime.chief.state.file_plan import plan
+from pstraining.runtime.chief.state.file_plan import changing, plan, plan_changes
 from pstraining.runtime.chief.state.server_files import ServerFiles
 from pstraining.runtime.chief.state.server_state import ReadWindow, ServerState
 from pstraining.runtime.chief.state.state_map import StateMap
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
+from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore, int64
@@ -31,6 +34,10 @@ RANGE_BYTES: Final = 8 << 20
 """Approximate bytes of a table that a server copies in one critical section, which takes some milliseconds."""
 PIECE_BYTES: Final = 4 << 20
 """Maximum bytes of a state that moves in one call, and total size of one piece from each server for a larger state."""
+MOST_CHANGED: Final = 4
+"""Divisor of the bytes in a server's tables: if more than the quotient has changed, a save is full."""
+MOST_CHANGED_BYTES: Final = 256 << 20
+"""Maximum changed bytes on a server that are copied in one critical section, which takes about a tenth of a second."""
 
 
 class _Rows(NamedTuple):
@@ -39,6 +46,15 @@ class _Rows(NamedTuple):
     part: int
     begin: int
     end: int
+
+
+class Changes(NamedTuple):
+    """The tables of which a save copies the rows that have changed since a former copy."""
+
+    base: int
+    """The former copy's name."""
+    names: tuple[str, ...]
+    """The tensors' names."""
 
 
 class StateAdmin:
@@ -51,8 +67,8 @@ class StateAdmin:
 
     def __init__(self, store: ParameterStore, demand: Callable[..., None]) -> None:
         self._client, self._demand_of = store.client, demand
-        # Standbys in lockstep are equal to their primary after each step. A save from them leaves the primary's processor,
-        # memory and network to the workers.
+        # Standbys in lockstep are equal to their primary after each step. A save from them leaves the primary's
+        # processor, memory and network to the workers.
         in_lockstep = store.updates.member_round_ops is not None
         self._members = [
             [ShardParts(member) for member in ((*standbys, primary) if in_lockstep else (primary, *standbys))]
@@ -66,6 +82,8 @@ class StateAdmin:
         self._is_small = not grows and sum(shard.bytes for shard in self._sources) <= PIECE_BYTES
         self.files = ServerFiles(self._client, self._members, self._most, demand)
         self._traced: dict[Hashable, TracedFunction] = {}
+        self._recorded: tuple[int, int] | None = None
+        """The copy since which the servers record changed rows, and the fence under which they began."""
 
     @property
     def sources(self) -> list[Shard]:
@@ -95,28 +113,78 @@ class StateAdmin:
                 list(pool.map(self._copy_range, calls))
         return token
 
+    def changes_since(self, fence: int, base: int) -> Changes | None:
+        """Return the tables whose changed rows are enough for a save that continues a copy.
+
+        Args:
+            fence: the chief's fence.
+            base: the former copy's name.
+
+        Returns:
+            None if the rows that have changed since that copy are not known, or are many.
+        """
+        if self._is_small or (base, fence) != self._recorded:  # another view may have changed rows without a record
+            return None
+        names = changing(plan(self._places, self._sources, self._most), self._places, self._sources)
+        emit = self._emit_on(self._sources, ShardParts.changed_counts)
+        found = self._client.call(self._function("changed counts", emit), int64(base))
+        for shard, counts in zip(self._sources, found, strict=True):
+            widths = self._row_bytes(shard, names)
+            total = sum(width * shard.shard.tables[table].slices[0].rows for table, width in widths.items())
+            changed = sum(width * int(counts[table]) for table, width in widths.items())
+            if any(counts < 0) or changed > min(MOST_CHANGED_BYTES, total // MOST_CHANGED):
+                return None
+        return Changes(base, tuple(names)) if names else None
+
+    def _row_bytes(self, shard: ShardParts, names: Collection[str]) -> dict[int, int]:
+        """Return the bytes of a row and of its slots in each table of these tensors, by the table's number."""
+        found: dict[int, int] = {}
+        for number in self._numbers(shard, names):
+            part, table = shard.parts[number], shard.table_parts[number]
+            found[table] = found.get(table, 0) + part.width * part.variable.dtype.size
+        return found
+
+    def _numbers(self, shard: ShardParts, names: Collection[str]) -> list[int]:
+        """Return the numbers of a shard's parts that belong to these tensors."""
+        own = self._sources.index(shard)
+        return [span.part for name in names for span in self._places.spans[name] if span.shard == own and span.size]
+
     def copy(
-        self, fence: int, token: int, between: Callable[[], None]
+        self,
+        fence: int,
+        token: int,
+        between: Callable[[], None],
+        *,
+        changes: Changes | None = None,
+        recorded: bool = False,
     ) -> tuple[list[Array], Callable[[int], ServerState]]:
         """Copy each source's state at one moment between two of its updates; the servers keep a large one.
 
         Args:
             fence: the chief's fence.
-            token: the copy's name, as returned by `copy_ahead`.
+            token: the copy's name; of a complete copy as returned by `copy_ahead`.
             between: see `ServerState`.
+            changes: the tables of which only the changed rows are copied; None: the copy is complete.
+            recorded: whether the servers record the rows that change from now on, for `changes_since`.
 
         Returns:
             The sources' records, and a function from a step to the state.
         """
-        values, places = list[Sequence[Array]](), self._places
-        if self._is_small:
+        values, places, counts = list[Sequence[Array]](), self._places, list[list[int]]()
+        if changes is not None:
+            records, rows, counts = self._copy_changed(changes, fence, token)
+        elif self._is_small:
             taken = self._client.call(self._function("snapshot", self._emit_snapshot))
-            records, values = [record for record, _ in taken], [own for _, own in taken]
+            records, values, rows = [record for record, _ in taken], [own for _, own in taken], []
         else:
-            kept = self._client.call(self._function("keep", self._emit_keep), int64(fence), int64(token))
+            emit = self._emit_on(self._sources, partial(ShardParts.keep, recorded=recorded))
+            kept = self._client.call(self._function(("keep", recorded), emit), int64(fence), int64(token))
             records, rows = [record for record, _ in kept], [own.tolist() for _, own in kept]
-            if any(rows):
-                places = StateMap(self._layout, self._sources, rows)
+        if any(rows):
+            places = StateMap(self._layout, self._sources, rows)
+        names = changes.names if changes else ()
+        if recorded and not self._is_small:
+            self._recorded = token, fence
 
         def fetch(window: ReadWindow) -> Sequence[Array]:
             if not values:
@@ -126,12 +194,37 @@ class StateAdmin:
 
         def write(folder: Path) -> dict[str, Parts]:
             planned = {} if self._is_small else plan(places, self._sources, self._most)
-            return self.files.write(folder, planned, token, between)
+            complete = {name: files for name, files in planned.items() if name not in names}
+            changed = plan_changes(names, places, self._sources, counts, token) if changes else None
+            return self.files.write(folder, complete, token, between, changed)
 
         def state(step: int) -> ServerState:
-            return ServerState(step, places, self._sources, self._most, fetch, between, write)
+            whole = ServerState(step, places, self._sources, self._most, fetch, between, write)
+            kept = 0 if self._is_small else token
+            return replace(whole, copy=kept, base=changes.base if changes else None, only_changed=frozenset(names))
 
         return records, state
+
+    def _copy_changed(
+        self, changes: Changes, fence: int, token: int
+    ) -> tuple[list[Array], list[list[int]], list[list[int]]]:
+        """Copy changed rows; return the records, the numbers of keys, and the numbers of changed rows of each source.
+
+        Raises:
+            FencedError: a server no longer records the changed rows.
+        """
+
+        def emit(*given: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+            return self._on(self._sources, lambda own: own.keep_changed(self._numbers(own, changes.names), *given))
+
+        found = self._client.call(
+            self._function(("keep changed", changes.names), emit), int64(fence), int64(changes.base), int64(token)
+        )
+        counts = [own.tolist() for _, _, own in found]
+        for index, (record, _, _) in enumerate(found):
+            if int(record[RecordField.FENCE]) == fence and min(counts[index]) < 0:
+                raise FencedError(f"parameter server {index} no longer records the rows that have changed")
+        return [record for record, _, _ in found], [own.tolist() for _, own, _ in found], counts
 
     def release(self, fence: int) -> None:
         """Let every server delete its copy, under the fence."""
@@ -236,9 +329,6 @@ class StateAdmin:
 
     def _emit_snapshot(self) -> list[Tensor]:
         return self._on(self._sources, lambda own: own.snapshot())
-
-    def _emit_keep(self, fence: Tensor, token: Tensor) -> list[tuple[Tensor, Tensor]]:
-        return self._on(self._sources, lambda own: own.keep(fence, token))
 
     def _emit_write(self, fence: Tensor, values: Sequence[Sequence[Tensor]], *, fresh: bool) -> list[Tensor]:
         return [

@@ -1,7 +1,8 @@
-"""The record of the rows in a server's tables that change while a chief copies the tables.
+"""Records of the rows in a server's tables that steps change.
 
-Tables are copied in ranges while training continues, and copied rows may change before the last range is copied. Only
-the rows recorded here are then copied again. Outside of a copy nothing is recorded.
+Tables are copied in ranges while training continues, and copied rows may change before the last range is copied. One
+record has those rows, which are then copied again. Another one has the rows that have changed since a checkpoint, which
+an incremental save writes. Nothing is recorded unless a chief has started the record.
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,12 @@ class TouchedRows:
         container: the job's container there.
         number: the server's number.
         tables: the tables' segments, by the tables' numbers.
+        kind: the name of the record's variables.
     """
 
-    def __init__(self, device: str, container: str, number: int, tables: Mapping[int, Segment]) -> None:
+    def __init__(
+        self, device: str, container: str, number: int, tables: Mapping[int, Segment], kind: str = "touched"
+    ) -> None:
         def variable(name: str, shape: tuple[int, ...], dtype: tf.DType) -> PSVariable:
             return PSVariable(
                 name=f"{number}/{name}",
@@ -35,9 +39,9 @@ class TouchedRows:
                 initial=lambda: tf.zeros(shape, dtype),
             )
 
-        self._token = variable("touched", (), tf.int64)
+        self._token = variable(kind, (), tf.int64)
         self._marks = {
-            number: variable(f"touched/{number}", (table.slices[0].rows,), tf.bool) for number, table in tables.items()
+            number: variable(f"{kind}/{number}", (table.slices[0].rows,), tf.bool) for number, table in tables.items()
         }
 
     # Each method below emits operations, in the critical section.
@@ -66,15 +70,36 @@ class TouchedRows:
             return []
 
         def mark() -> Tensor:
-            marked = [
-                tf.raw_ops.ResourceScatterUpdate(
-                    resource=self._marks[number].handle, indices=rows, updates=tf.ones_like(rows, dtype=tf.bool)
-                )
-                for number, rows in indices.items()
-            ]
-            return with_dependencies(marked, applied())
+            return with_dependencies([self.mark(number, rows) for number, rows in indices.items()], applied())
 
         return [tf.cond(self._token.initialized(), mark, not_applied)]
+
+    def mark(self, table: int, rows: Tensor) -> Operation:
+        """Add rows of a table to the record; return the operation to wait for.
+
+        Args:
+            table: the table's number.
+            rows: local indices of rows. int64[n].
+        """
+        marks = tf.ones_like(rows, dtype=tf.bool)
+        return tf.raw_ops.ResourceScatterUpdate(resource=self._marks[table].handle, indices=rows, updates=marks)
+
+    def counts(self, token: Tensor, tables: int) -> Tensor:
+        """Return the number of recorded rows of each table, or -1 without the record of this name. int64[tables].
+
+        Outside the section.
+
+        Args:
+            token: the record's name. int64[].
+            tables: number of the server's tables; one that the record does not have counts 0.
+        """
+
+        def counted() -> Tensor:
+            marks = [self._marks.get(table) for table in range(tables)]
+            none = tf.zeros([], tf.int64)
+            return tf.stack([none if mark is None else tf.math.count_nonzero(mark.read_value()) for mark in marks])
+
+        return tf.cond(self.is_recorded(token), counted, lambda: tf.fill([tables], tf.constant(-1, tf.int64)))
 
     def rows(self, table: int) -> Tensor:
         """Return the local indices of a table's rows that have changed since `begin`. int64[n]."""
@@ -86,3 +111,13 @@ class TouchedRows:
             tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
             for variable in (self._token, *self._marks.values())
         ]
+
+
+def records_on(
+    device: str, container: str, number: int, tables: Mapping[int, Segment]
+) -> tuple[TouchedRows, TouchedRows]:
+    """Return the record of rows that change while tables are copied, and that of rows changed since a checkpoint."""
+    return (
+        TouchedRows(device, container, number, tables),
+        TouchedRows(device, container, number, tables, kind="changed"),
+    )

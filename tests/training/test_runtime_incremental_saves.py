@@ -1,0 +1,191 @@
+"""Incremental saves write the rows of tables that have changed, and every checkpoint is whole without any other."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.runtime.checkpoint.state import SavePlan, State, whole
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from tests.support.servers import GENERATION, Rig
+from tests.training import test_runtime_checkpoint_parts as in_parts
+from tests.training import test_runtime_checkpoint_pieces as in_pieces
+from tests.training.test_runtime_checkpoint_parts import momentum, rig_of
+from tests.training.test_runtime_checkpoint_pieces import ROWS, WIDTH, assert_same, wait
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefixtures("pieces", "small_files")]
+pieces, small_files = in_pieces.pieces, in_parts.small_files
+
+
+def with_keys() -> Any:
+    """Return a model with a table of rows by key before one with a fixed number of rows."""
+    import keras
+
+    from pstraining.runtime import Embedding
+
+    items = keras.Input((3,), dtype="int32")
+    rows = [Embedding(None, 4, name="a")(items), Embedding(ROWS, WIDTH, name="items")(items)]
+    hidden = keras.layers.Flatten()(keras.layers.Concatenate()(rows))
+    return keras.Model(items, keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+
+def batches_of(rows: range, *, seed: int) -> Iterator[Any]:
+    """Yield batches that change only these rows of the table, without an end."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    while True:
+        items = tf.constant(random.choice(rows, (16, 3)))
+        yield items, tf.constant(random.integers(0, 2, (16, 1)).astype("float32"))
+
+
+def checkpoints_of(rig: Rig, folder: Path, **options: Any) -> Checkpoints:
+    return Checkpoints(folder, keep=1, damaged=rig.control.find_damaged, links=True, **options)
+
+
+def save(rig: Rig, checkpoints: Checkpoints, *, full: bool = False) -> tuple[Path, bool]:
+    """Save as the chief does; return the checkpoint's folder, and whether it was incremental."""
+    plan = SavePlan(None if full else checkpoints.base, recorded=True)
+    with rig.control.copied(plan, fence=1, wait=wait) as state:
+        return checkpoints.save(state, term=1, layout=rig.store.layout), state.base is not None
+
+
+def newest(rig: Rig, folder: Path) -> Any:
+    """Return the newest checkpoint as another chief reads it."""
+    found = checkpoints_of(rig, folder).newest()
+    assert found is not None
+    return found
+
+
+def on_two(shared: Callable[..., Rig]) -> Rig:
+    """Return the rig that the tests of this file share."""
+    return shared(momentum, ps=2, build=with_keys, loss="binary_crossentropy", mode="Sync")
+
+
+def state_of(rig: Rig) -> State:
+    return rig.control.snapshot(fence=1)
+
+
+def new_rows(path: Path, former: set[str]) -> set[int]:
+    """Return the rows whose changes this checkpoint was the first to have, of its three servers."""
+    found = set[int]()
+    for file in path.glob("ps-*-rows-*"):
+        if file.name not in former:
+            found |= {int(file.name.split("-")[1]) + 3 * int(row) for row in np.load(file)}
+    return found
+
+
+def test_changed_rows_of_several_saves_restore_onto_any_number_of_servers(client: Any, tmp_path: Path) -> None:
+    """Two incremental saves after a full one: the newest folder alone has the state, bit for bit, for 3 and 2 servers
+    and for the chief.
+    """
+    rig = rig_of(client, 3, mode="Sync")
+    rig.start()
+    few, checkpoints = batches_of(range(5, 25), seed=0), checkpoints_of(rig, tmp_path)
+    rig.train(itertools.islice(batches_of(range(ROWS), seed=1), 4))
+    first, incremental = save(rig, checkpoints)
+    assert not incremental
+    known = {file.name for file in first.iterdir()}
+    for _ in range(2):
+        rig.train(itertools.islice(few, 2))
+        expected = state_of(rig)
+        path, incremental = save(rig, checkpoints)
+        assert incremental
+        assert not first.exists(), "one checkpoint is kept"
+        rows = new_rows(path, known)
+        assert rows
+        assert rows <= set(range(5, 25))
+        known |= {file.name for file in path.iterdir()}
+        assert_same(whole(newest(rig, tmp_path)), expected)
+    rig.control.restore(newest(rig, tmp_path), fence=1, generation=9, fresh=False)
+    assert_same(state_of(rig), expected)
+    client.container += ".after"
+    second = rig_of(client, 2, mode="Sync")
+    second.start(newest(second, tmp_path))
+    assert_same(state_of(second), expected)
+
+
+def test_a_step_after_the_copy_belongs_to_the_next_save(shared: Callable[..., Rig], tmp_path: Path) -> None:
+    """Rows that change while an incremental save is written are not in it, and are in the next one."""
+    rig = on_two(shared)
+    few, checkpoints = batches_of(range(5, 25), seed=0), checkpoints_of(rig, tmp_path)
+    save(rig, checkpoints)
+    rig.train([next(few)])
+    copied = state_of(rig)
+    with rig.control.copied(SavePlan(checkpoints.base, recorded=True), fence=1, wait=wait) as state:
+        rig.train([next(few)])
+        checkpoints.save(state, term=1, layout=rig.store.layout)
+    assert_same(whole(newest(rig, tmp_path)), copied)
+    now = state_of(rig)
+    assert save(rig, checkpoints)[1]
+    assert_same(whole(newest(rig, tmp_path)), now)
+
+
+def test_a_copy_that_is_repeated_has_the_rows_of_both(shared: Callable[..., Rig], tmp_path: Path) -> None:
+    """The servers copy again if one of them was a step behind: the first copy has already emptied the record."""
+    rig = on_two(shared)
+    states, checkpoints = rig.control._states, checkpoints_of(rig, tmp_path)
+    save(rig, checkpoints)
+    changes, token = states.changes_since(1, checkpoints.base), 1
+    assert changes is not None
+    for rows in (range(5, 15), range(15, 25)):
+        rig.train([next(batches_of(rows, seed=0))])
+        _, state = states.copy(1, token, lambda: None, changes=changes, recorded=True)
+    checkpoints.save(state(2), term=1, layout=rig.store.layout)
+    rig.control.release(1)
+    assert_same(whole(newest(rig, tmp_path)), state_of(rig))
+
+
+def test_what_makes_the_next_save_full(
+    shared: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed save, many changed rows, a restore, a copy that was not saved, and another chief's term."""
+    from pstraining.runtime.chief.state import state_admin
+
+    rig = on_two(shared)
+    few, many = batches_of(range(5, 25), seed=0), batches_of(range(ROWS), seed=1)
+    checkpoints = checkpoints_of(rig, tmp_path)
+
+    def saved() -> bool:
+        rig.train([next(few)])
+        expected = state_of(rig)
+        _, incremental = save(rig, checkpoints)
+        assert_same(whole(newest(rig, tmp_path)), expected)
+        return incremental
+
+    assert [saved(), saved()] == [False, True]
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(95, "no links")))
+        with pytest.raises(OSError, match="no links"):
+            saved()
+    assert [saved(), saved()] == [False, True]
+    rig.train(itertools.islice(many, 8))
+    assert [saved(), saved()] == [False, True]
+    with rig.control.copied(SavePlan(checkpoints.base, recorded=True), fence=1, wait=wait):
+        rig.train([next(few)])
+    assert [saved(), saved()] == [False, True]
+    before = newest(rig, tmp_path)
+    rig.train([next(few)])
+    rig.start(before, generation=GENERATION + 1)
+    assert [saved(), saved()] == [False, True]
+    with monkeypatch.context() as patch:
+        patch.setattr(state_admin, "MOST_CHANGED_BYTES", 1)
+        assert not saved()
+    assert saved()
+    assert checkpoints_of(rig, tmp_path).base is None, "a new chief begins with a full save"
+
+
+def test_a_damaged_file_of_changed_rows_is_noticed(shared: Callable[..., Rig], tmp_path: Path) -> None:
+    """The servers, which read the files in a restore, notice it; the checkpoint before is used."""
+    rig = on_two(shared)
+    checkpoints = Checkpoints(tmp_path, keep=2, damaged=rig.control.find_damaged, links=True)
+    save(rig, checkpoints)
+    rig.train([next(batches_of(range(5, 25), seed=0))])
+    path, incremental = save(rig, checkpoints)
+    assert incremental
+    file = next(path.glob("ps-1-*-changed-*"))
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert newest(rig, tmp_path).step == 0
