@@ -10,11 +10,12 @@ import pytest
 
 from pstraining.runtime.checkpoint.state import SavePlan, State, whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
+from tests.support.replicated_job import ReplicatedJob
 from tests.support.servers import GENERATION, Rig
 from tests.training import test_runtime_checkpoint_parts as in_parts
 from tests.training import test_runtime_checkpoint_pieces as in_pieces
 from tests.training.test_runtime_checkpoint_parts import momentum, rig_of
-from tests.training.test_runtime_checkpoint_pieces import ROWS, WIDTH, assert_same, wait
+from tests.training.test_runtime_checkpoint_pieces import PIECE, ROWS, WIDTH, assert_same, wait
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefixtures("pieces", "small_files")]
 pieces, small_files = in_pieces.pieces, in_parts.small_files
@@ -176,6 +177,38 @@ def test_what_makes_the_next_save_full(
         assert not saved()
     assert saved()
     assert checkpoints_of(rig, tmp_path).base is None, "a new chief begins with a full save"
+
+
+def test_the_first_save_of_a_standby_that_returns_is_full(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still have the record of before its absence, which lacks the steps meanwhile."""
+    from pstraining.runtime.chief.store_admin import StoreAdmin
+
+    def rig(client: Any) -> Rig:
+        return rig_of(client, 1, members=2, mode="Sync")
+
+    steps = [next(batches_of(range(first, first + 9), seed=0)) for first in range(0, 60, 10)]
+    job = ReplicatedJob(client, monkeypatch, rig, steps, shards=1, chunk_bytes=PIECE, incremental_bytes=1 << 30)
+    control = StoreAdmin(job.rig.store.for_assignment(((0, 1),)))
+    checkpoints = Checkpoints(tmp_path, keep=1, damaged=control.find_damaged, links=True)
+
+    def saved() -> bool:
+        job.train()
+        expected, fence = control.snapshot(fence=job.view_changer.fence), job.view_changer.fence
+        with control.copied(SavePlan(checkpoints.base, recorded=True), fence=fence, wait=wait) as state:
+            checkpoints.save(state, term=1, layout=job.rig.store.layout)
+        found = checkpoints.newest()
+        assert found is not None
+        assert_same(whole(found), expected)
+        return state.base is not None
+
+    assert [saved(), saved()] == [False, True]
+    job.lose(0, 1)
+    assert len(job.establish().shards[0]) == 1
+    job.train()
+    assert len(job.establish(readmit=True).shards[0]) == 2
+    assert [saved(), saved()] == [False, True]
 
 
 def test_a_damaged_file_of_changed_rows_is_noticed(shared: Callable[..., Rig], tmp_path: Path) -> None:
