@@ -67,7 +67,8 @@ def on_two(shared: Callable[..., Rig]) -> Rig:
 
 
 def state_of(rig: Rig) -> State:
-    return rig.control.snapshot(fence=1)
+    state: State = rig.control.snapshot(fence=1)
+    return state
 
 
 def new_rows(path: Path, former: set[str]) -> set[int]:
