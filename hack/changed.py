@@ -2,8 +2,8 @@
 
 `make test-changed` runs them. Cheap layers run completely. Of the other layers only test files run that a changed
 module reaches. It reaches them by imports (read with grimp) or by `conftest.py`, or they name the module as the program
-of a process, such as `"pstraining.controller.main"`. Tests that use a module only inside a pod are not found, because images
-contain the whole package; a note of the plan reports this. Except for `Repository.read` and `changed_files`, all
+of a process, such as `"pstraining.controller.main"`. Tests that use a module only inside a pod are not found, because
+images contain the whole package; a note of the plan reports this. Except for `Repository.read` and `changed_files`, all
 functions are pure.
 """
 

@@ -1,8 +1,8 @@
 """Create the virtual environment `.venv` with the package and the requirements of its tests, unless it is up to date.
 
 The environment is up to date if this Python created it for the present pyproject.toml and lock of versions. The
-configuration of pip and the machine's PIP_* variables apply. On Debian and its derivatives, root installs the package that
-`python3 -m venv` needs.
+configuration of pip and the machine's PIP_* variables apply. On Debian and its derivatives, root installs the package
+that `python3 -m venv` needs.
 """
 
 import argparse

@@ -39,6 +39,22 @@ class Part:
     """Folders or files."""
     options: tuple[str, ...] = ()
     """Further options of pytest, including the selection of tests: `("-m", "not alone", "-n", "3")`."""
+    groups: int = 1
+    """Number of runs for the files above the level `quick`, each with new processes."""
+
+    def split(self) -> tuple["Part", ...]:
+        """Return a part for each group of files; neighbors in the order of names are in different groups."""
+        if self.groups == 1:
+            return (self,)
+        found = [ROOT / path for path in self.paths]
+        files = sorted(file for path in found for file in ([path] if path.is_file() else path.rglob("test_*.py")))
+        names = [str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file) for file in files]
+        groups = [tuple(names[number :: self.groups]) for number in range(self.groups)]
+        return tuple(
+            replace(self, name=f"{self.name} {number} of {self.groups}", paths=own, groups=1)
+            for number, own in enumerate(groups, start=1)
+            if own
+        )
 
     def only(self, files: Collection[str]) -> "Part":
         """Return the part, limited to these files."""
@@ -76,6 +92,12 @@ class Layer:
         """All paths of the parts, each once."""
         return tuple(dict.fromkeys(path for part in self.parts for path in part.paths))
 
+    def at(self, level: Level) -> "Layer":
+        """Return the layer as it runs at a level."""
+        if level is Level.QUICK:
+            return self
+        return replace(self, parts=tuple(own for part in self.parts for own in part.split()))
+
     def only(self, files: Collection[str]) -> "Layer":
         """Return the layer, limited to these test files."""
         parts = tuple(part for part in (part.only(files) for part in self.parts) if part.paths)
@@ -83,7 +105,7 @@ class Layer:
 
     def report_name(self, part: Part) -> str:
         """Return the stem of the file name of a part's report."""
-        return self.name if len(self.parts) == 1 else f"{self.name}-{part.name}"
+        return self.name if len(self.parts) == 1 else f"{self.name}-{part.name}".replace(" ", "-")
 
 
 LAYERS = (
@@ -119,7 +141,8 @@ LAYERS = (
     ),
     # Two at a time, because tests wait for processes half of the time; the tests of a file share their servers. A test
     # that hangs in TensorFlow receives no signal: pytest-timeout needs a thread. xdist does not restart a lost process,
-    # for whose tests it could wait forever.
+    # for whose tests it could wait forever. TensorFlow never releases a traced function: all tests in one process need
+    # more than 10 GB, and servers and the other process as much.
     Layer(
         "training",
         programs=("ip", "iptables"),
@@ -132,6 +155,7 @@ LAYERS = (
                     *("-n", "2", "--dist", "loadfile", "--max-worker-restart=0"),
                     *("--timeout-method=thread", "-o", "faulthandler_timeout=240"),
                 ),
+                groups=3,
             ),
         ),
     ),

@@ -127,6 +127,7 @@ class Runner:
 
     def run_layer(self, layer: Layer) -> Outcome:
         """Run one layer and return its outcome, which includes errors."""
+        layer = layer.at(self.level)
         outcome = Outcome(layer.name, budget_s=layer.budget_s.at(self.level), narrowed=layer.narrowed)
         if self.verbose:
             print(f"\n== {layer.name}", flush=True)
