@@ -1,7 +1,8 @@
 """The cost of a namespace full of objects that imitate those of jobs, for the operator and for another namespace.
 
 Every user with the role `edit` may create them. They are events with a reason that the operator watches and long
-messages, and ConfigMaps with a job's labels. Runs without and with these objects alternate, and ratios are computed in pairs.
+messages, and ConfigMaps with a job's labels. Runs without and with these objects alternate, and ratios are computed in
+pairs.
 """
 
 import uuid

@@ -1,8 +1,8 @@
 """The accuracy of modes and codecs: `python -m bench.training.accuracy`.
 
 Every variant trains on real parameter servers with as many samples as plain synchronous training, over 5 folds and 5
-seeds. It is compared with that training in pairs (`pairs`). All runs use the same servers and workers; each run starts from new
-values. The exit status is 1 if a variant loses more than its limit, or if the control does not.
+seeds. It is compared with that training in pairs (`pairs`). All runs use the same servers and workers; each run starts
+from new values. The exit status is 1 if a variant loses more than its limit, or if the control does not.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The cost of a checkpoint of a large table: the chief's memory, the delay of steps, and the time compared with `dd`.
 
-A job has a table of 2.1 GB on two servers, one chief and one worker. After a save the servers are killed, and the chief
-restores them. With --small the table has 21 MB.
+A job has a table of 2.1 GB on two servers, one chief and one worker. A full save is followed by an incremental one.
+Then the servers are killed, and the chief restores them from both. With --small the table has 21 MB.
 """
 
 import itertools
@@ -30,6 +30,9 @@ STALL: Final = f"{NAME}: seconds that steps wait in a save"
 SAVE: Final = f"{NAME}: seconds of a save"
 RATIO: Final = f"{NAME}: seconds of a save / of dd"
 RESTORE: Final = f"{NAME}: seconds of a restore"
+CHANGED: Final = f"{NAME}: seconds of an incremental save / of a full one"
+CHANGED_BYTES: Final = f"{NAME}: bytes that an incremental save writes / a full one"
+CHANGED_STALL: Final = f"{NAME}: seconds that steps wait in an incremental save"
 ROWS: Final = {False: 8 << 20, True: 80 << 10}
 LIMIT: Final = 400.0
 QUIET: Final = 5
@@ -69,7 +72,7 @@ def sampled(pid: int) -> Iterator[Sampled]:
 
 
 def take(effort: Effort) -> Taken:
-    """Measure one save and one restore in every round."""
+    """Measure a full save, an incremental one, and a restore in every round."""
     rounds = [_round(ROWS[effort.small]) for _ in range(1 if effort.small else effort.rounds)]
     return {name: [row[name] for row in rounds] for name in FIGURES}
 
@@ -78,7 +81,7 @@ def _round(rows: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times"
         environment = {"BENCH_ROWS": str(rows), "BENCH_TIMES": str(times)}
-        checkpoint = {"path": f"{folder}/saved", "intervalSeconds": 6 * QUIET, "keep": 1}
+        checkpoint = {"path": f"{folder}/saved", "intervalSeconds": 6 * QUIET, "keep": 2, "fullEvery": 2}
         command = ["-m", "bench.training.checkpoint_program"]
         options: dict[str, Any] = {"checkpoint": checkpoint, "environment": environment, "restarts": 3}
         with LocalJob(command, ps=2, workers=1, training={"minShardBytes": 0}, **options) as job:
@@ -89,12 +92,27 @@ def _round(rows: int) -> dict[str, float]:
                 end, seconds = time.time(), float(saved["seconds"])
                 found = {SAVE: seconds, SAVE_MEMORY: memory.growth(end - seconds - 1, end)}
                 found[STALL] = _stall(times, end - seconds - 3, end)
+                found |= _incremental(_until(job, lambda: chief.events("checkpoint")[1:])[0], seconds, times)
                 began = time.time()
                 for name in ("ps-0", "ps-1"):
                     job.kill(name)
                 (restored,) = _until(job, lambda: chief.events("restored"))[:1]
                 found |= {RESTORE_MEMORY: memory.growth(began, time.time()), RESTORE: float(restored["seconds"])}
         return {**found, RATIO: seconds / _dd(folder, rows * WIDTH * 4)}
+
+
+def _incremental(saved: dict[str, Any], full: float, times: Path) -> dict[str, float]:
+    """Return the figures of an incremental save; `full`: seconds of the full one before it."""
+    if saved["full"]:
+        raise RuntimeError("the second save is full: too many rows have changed")
+    end, seconds = time.time(), float(saved["seconds"])
+    sizes = {file.name: file.stat().st_size for file in Path(saved["path"]).iterdir()}
+    changed = sum(size for name, size in sizes.items() if "-changed-" in name)
+    return {
+        CHANGED: seconds / full,
+        CHANGED_BYTES: changed / (sum(sizes.values()) - changed),
+        CHANGED_STALL: _stall(times, end - seconds - 3, end),
+    }
 
 
 def _until(job: LocalJob, look: Callable[[], Any]) -> Any:
@@ -126,5 +144,8 @@ def _dd(folder: str, size: int) -> float:
     return time.monotonic() - began
 
 
-FIGURES: Final = (SAVE_MEMORY, RESTORE_MEMORY, STALL, SAVE, RATIO, RESTORE)
+FIGURES: Final = (
+    *(SAVE_MEMORY, RESTORE_MEMORY, STALL, SAVE, RATIO, RESTORE),
+    *(CHANGED, CHANGED_BYTES, CHANGED_STALL),
+)
 MEASUREMENTS: Final = (Measurement("checkpoint: 2.1 GB", FIGURES, take),)
