@@ -84,7 +84,7 @@ def test_training_continues_with_a_full_disk_and_its_final_error_is_fixed_by_ano
             until(run, lambda: steps_of(run, "worker-0") > failed["step"] + 100, "training that continues")
             until(run, lambda: chief.starts == 2, "an end that cannot be saved")
             assert chief.events("not_saved")[0]["newest"] == kept[-1]
-            assert any("Make room there" in line for line in chief.lines), transcript(run)
+            assert any(f"Make room in {disk}" in line for line in chief.lines), transcript(run)
             assert Checkpoints(disk, keep=3).steps() == kept
             assert not [entry.name for entry in disk.iterdir() if entry.name.startswith(".tmp")]
         assert finished(run) == 0, transcript(run)
