@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from pstraining.runtime.checkpoint.state import SavePlan
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig
+from tests.training.test_runtime_checkpoint_parts import small_files
 from tests.training.test_runtime_checkpoint_pieces import adam, batches, model, pieces
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
-__all__ = ["pieces"]
+__all__ = ["pieces", "small_files"]
 READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"}
 """Operations on a variable that do not change it."""
 CONDITIONS = {"If", "StatelessIf"}
@@ -114,20 +116,23 @@ def outside(graphs: list[Any]) -> list[set[str]]:
 
 
 @pytest.mark.parametrize(("mode", "members"), [("Async", 1), ("Sync", 2)])
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("pieces", "small_files")
 def test_every_change_of_a_server_is_in_its_section(
     client: Any, graphs: list[Any], tmp_path: Path, mode: str, members: int
 ) -> None:
     """Every change of a server is in its section: in training, in a save in pieces, and in its restore."""
     rig = Rig(client, adam, ps=1, members=members, build=model, loss="binary_crossentropy", mode=mode)
     rig.start()
-    rig.train(batches(1, seed=0))
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    with rig.control.copied(fence=1, wait=lambda: None) as state:
-        checkpoints.save(state, term=1, layout=rig.store.layout)
+    checkpoints = Checkpoints(tmp_path, keep=1, damaged=rig.control.find_damaged, links=True)
+    for _ in range(2):
+        rig.train(batches(1, seed=0))
+        plan = SavePlan(checkpoints.base, recorded=True)
+        with rig.control.copied(plan, fence=1, wait=lambda: None) as state:
+            checkpoints.save(state, term=1, layout=rig.store.layout)
+    assert state.base is not None, "the second save is incremental"
     rig.start(checkpoints.newest(), term=2)
-    record, copy = "0/0", "0/copy"
-    assert {record, copy} <= changed(graphs)
+    record, copy, rows = "0/0", "0/copy", "0/copy/rows/0"
+    assert {record, copy, rows} <= changed(graphs)
     assert outside(graphs) == []
 
 
@@ -145,6 +150,7 @@ def test_a_copy_outside_the_section_is_found(client: Any, graphs: list[Any], mon
     operations = [
         lambda: shard.begin_copy(number, number),
         lambda: shard.keep(number, number),
+        lambda: shard.keep_changed(list(shard.table_parts), number, number, number),
         lambda: shard.release(number),
     ]
 

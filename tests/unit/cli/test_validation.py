@@ -172,6 +172,7 @@ CHECKPOINT: dict[str, Any] = {
     "path": "/d",
     "keep": 4,
     "intervalSeconds": 5,
+    "fullEvery": 6,
     "uri": "s3://bucket/c",
     "volume": {"hostPath": {"path": "/c"}},
     "volumeClaimTemplate": CLAIM | {"storageClassName": "fast"},
