@@ -41,8 +41,9 @@ def test_a_lost_server_is_restored_from_changed_rows(kube: Kube, namespace: str,
         return [event for event in example.events("chief") if event["event"] == "checkpoint"]
 
     found = wait_for(lambda: saves() if len(saves()) > 1 else None, "a save after a full one", 300, every=0.5)
+    way = example.wait_event("checkpoint_way")
+    assert way["by"] == "servers", way
     assert [event["full"] for event in found[:2]] == [True, False]
-    assert example.wait_event("checkpoint_way")["by"] == "servers"
     wait_for(lambda: list(example.checkpoints.glob("ckpt-*/ps-*-changed-*")), "there are files of changed rows")
     kube.delete("Pod", namespace, example.pod("ps", 1), grace=0)
     restored = example.wait_event("restored")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pstraining.runtime import Embedding, Trainer
 
-ROWS, USED, WIDTH = 60_000, 2_000, 16
+ROWS, USED, WIDTH = 200_000, 2_000, 16
 """Rows of the table, and rows that the data names; a row's elements."""
 PAUSE_SECONDS = 0.05
 """Seconds that each batch takes."""
