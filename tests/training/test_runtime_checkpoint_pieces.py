@@ -3,6 +3,7 @@ chief's crash.
 """
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,14 @@ def assert_same(state: Any, expected: State) -> None:
         np.testing.assert_array_equal(state.read(name, 0, value.size).reshape(value.shape), value, err_msg=name)
 
 
-def kept(rig: Rig) -> list[bool]:
-    """Return for each server whether it holds a part of a copy."""
+def kept(rig: Rig, parts: Sequence[Any] | None = None) -> list[bool]:
+    """Return for each server whether it holds a part of a copy; None: for the servers whose state is saved."""
     import tensorflow as tf
 
     def look() -> list[Any]:
         return [
             rig.control.client.to_local(tf.reduce_any([copy.initialized() for copy in own._copies]))
-            for own in rig.control._states._sources
+            for own in parts or rig.control._states._sources
         ]
 
     return [bool(found) for found in rig.control.client.call(tf.function(look, autograph=False))]

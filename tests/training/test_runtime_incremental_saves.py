@@ -131,11 +131,11 @@ def test_a_copy_that_is_repeated_has_the_rows_of_both(shared: Callable[..., Rig]
     rig = on_two(shared)
     states, checkpoints = rig.control._states, checkpoints_of(rig, tmp_path)
     save(rig, checkpoints)
-    changes, token = states.changes_since(1, checkpoints.base), 1
-    assert changes is not None
+    plan, token = SavePlan(checkpoints.base, recorded=True), 1
+    assert states.continues(1, checkpoints.base)
     for rows in (range(5, 15), range(15, 25)):
         rig.train([next(batches_of(rows, seed=0))])
-        _, state = states.copy(1, token, lambda: None, changes=changes, recorded=True)
+        _, state = states.copy(1, token, lambda: None, plan)
     checkpoints.save(state(2), term=1, layout=rig.store.layout)
     rig.control.release(1)
     assert_same(whole(newest(rig, tmp_path)), state_of(rig))

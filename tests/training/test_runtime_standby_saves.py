@@ -11,7 +11,7 @@ from tests.support.servers import Rig
 from tests.training import test_runtime_checkpoint_parts as in_parts
 from tests.training import test_runtime_checkpoint_pieces as in_pieces
 from tests.training.test_runtime_checkpoint_parts import checkpoints_of, momentum, rig_of
-from tests.training.test_runtime_checkpoint_pieces import assert_same, batches, wait
+from tests.training.test_runtime_checkpoint_pieces import assert_same, batches, kept, wait
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefixtures("pieces", "small_files")]
 pieces, small_files = in_pieces.pieces, in_parts.small_files
@@ -19,17 +19,9 @@ pieces, small_files = in_pieces.pieces, in_parts.small_files
 
 def keepers(rig: Rig) -> list[bool]:
     """Return for each member of the only shard whether it holds a part of a copy, the primary first."""
-    import tensorflow as tf
-
     from pstraining.runtime.ps.saving.parts import ShardParts
 
-    members = [ShardParts(rig.store.member(0, number)) for number in range(2)]
-
-    def look() -> list[Any]:
-        home = rig.control.client.to_local
-        return [home(tf.reduce_any([copy.initialized() for copy in own._copies])) for own in members]
-
-    return [bool(found) for found in rig.control.client.call(tf.function(look, autograph=False))]
+    return kept(rig, [ShardParts(rig.store.member(0, number)) for number in range(2)])
 
 
 def state_of(rig: Rig, member: int) -> State:

@@ -180,11 +180,12 @@ class StoreAdmin:
         self._states.release(fence)
 
     def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None], plan: SavePlan) -> ServerState:
-        changes = None if plan.base is None else self._states.changes_since(fence, plan.base)
-        token = self._states.copy_ahead(fence, between) if changes is None else time.time_ns()
+        if plan.base is not None and not self._states.continues(fence, plan.base):
+            plan = plan._replace(base=None)
+        token = self._states.copy_ahead(fence, between) if plan.base is None else time.time_ns()
         while True:
             flushed = self.flush_dense(wait)
-            records, state = self._states.copy(fence, token, between, changes=changes, recorded=plan.recorded)
+            records, state = self._states.copy(fence, token, between, plan)
             for index, record in enumerate(records):
                 if int(record[RecordField.FENCE]) != fence:
                     raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")

@@ -46,7 +46,7 @@ class PlannedFile(NamedTuple):
     @property
     def size(self) -> int:
         """Size in bytes."""
-        return len(self.header) + self.file.rows * self.width * np.dtype(self.dtype).itemsize
+        return _size(self.header, self.file.rows, self.width, self.dtype)
 
 
 class PlannedChange(NamedTuple):
@@ -72,7 +72,7 @@ class PlannedChange(NamedTuple):
     @property
     def size(self) -> int:
         """Size in bytes."""
-        return len(self.header) + self.rows * self.width * np.dtype(self.dtype).itemsize
+        return _size(self.header, self.rows, self.width, self.dtype)
 
 
 class PlannedChanges(NamedTuple):
@@ -181,6 +181,11 @@ def plan_changes(
                 files.append(file)
                 tensors[name].append(ChangedFile(file.name, indices.name, span.first, span.stride, rows, "", ""))
     return PlannedChanges(files, tensors)
+
+
+def _size(header: bytes, rows: int, width: int, dtype: str) -> int:
+    """Return the size of a file of rows in bytes."""
+    return len(header) + rows * width * np.dtype(dtype).itemsize
 
 
 def _of_span(span: Span, unit: int, width: int, places: StateMap) -> Iterator[PlannedFile]:

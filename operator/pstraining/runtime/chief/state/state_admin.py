@@ -4,10 +4,10 @@ Tensors that the servers write and read themselves do not pass through the chief
 """
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.parts import Parts
-from pstraining.runtime.checkpoint.state import StateParts
+from pstraining.runtime.checkpoint.state import FULL, SavePlan, StateParts
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.contents import Contents, StatePiece
 from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
@@ -46,15 +46,6 @@ class _Rows(NamedTuple):
     part: int
     begin: int
     end: int
-
-
-class Changes(NamedTuple):
-    """The tables of which a save copies the rows that have changed since a former copy."""
-
-    base: int
-    """The former copy's name."""
-    names: tuple[str, ...]
-    """The tensors' names."""
 
 
 class StateAdmin:
@@ -113,50 +104,52 @@ class StateAdmin:
                 list(pool.map(self._copy_range, calls))
         return token
 
-    def changes_since(self, fence: int, base: int) -> Changes | None:
-        """Return the tables whose changed rows are enough for a save that continues a copy.
+    @cached_property
+    def _saved_by_row(self) -> list[str]:
+        """The tensors of which an incremental save copies the changed rows only."""
+        return changing(plan(self._places, self._sources, self._most), self._places, self._sources)
+
+    def continues(self, fence: int, base: int) -> bool:
+        """Return whether a save may continue a copy with the rows of tables that have changed since.
 
         Args:
             fence: the chief's fence.
             base: the former copy's name.
 
         Returns:
-            None if the rows that have changed since that copy are not known, or are many.
+            False if the rows that have changed since that copy are not known, or are many.
         """
         if self._is_small or (base, fence) != self._recorded:  # another view may have changed rows without a record
-            return None
-        names = changing(plan(self._places, self._sources, self._most), self._places, self._sources)
+            return False
         emit = self._emit_on(self._sources, ShardParts.changed_counts)
         found = self._client.call(self._function("changed counts", emit), int64(base))
-        for shard, counts in zip(self._sources, found, strict=True):
-            widths = self._row_bytes(shard, names)
-            total = sum(width * shard.shard.tables[table].slices[0].rows for table, width in widths.items())
+        for shard, (source, counts) in enumerate(zip(self._sources, found, strict=True)):
+            widths = self._row_bytes(shard)
+            total = sum(width * source.shard.tables[table].slices[0].rows for table, width in widths.items())
             changed = sum(width * int(counts[table]) for table, width in widths.items())
             if any(counts < 0) or changed > min(MOST_CHANGED_BYTES, total // MOST_CHANGED):
-                return None
-        return Changes(base, tuple(names)) if names else None
+                return False
+        return bool(self._saved_by_row)
 
-    def _row_bytes(self, shard: ShardParts, names: Collection[str]) -> dict[int, int]:
-        """Return the bytes of a row and of its slots in each table of these tensors, by the table's number."""
-        found: dict[int, int] = {}
-        for number in self._numbers(shard, names):
-            part, table = shard.parts[number], shard.table_parts[number]
+    def _row_bytes(self, shard: int) -> dict[int, int]:
+        """Return the bytes of a changed row and of its slots in each table, by the table's number on the shard."""
+        source, found = self._sources[shard], dict[int, int]()
+        for number in self._parts_by_row(shard):
+            part, table = source.parts[number], source.table_parts[number]
             found[table] = found.get(table, 0) + part.width * part.variable.dtype.size
         return found
 
-    def _numbers(self, shard: ShardParts, names: Collection[str]) -> list[int]:
-        """Return the numbers of a shard's parts that belong to these tensors."""
-        own = self._sources.index(shard)
-        return [span.part for name in names for span in self._places.spans[name] if span.shard == own and span.size]
+    def _parts_by_row(self, shard: int) -> list[int]:
+        """Return the numbers of a shard's parts of which an incremental save copies the changed rows only."""
+        spans = (span for name in self._saved_by_row for span in self._places.spans[name])
+        return [span.part for span in spans if span.shard == shard and span.size]
 
     def copy(
         self,
         fence: int,
         token: int,
         between: Callable[[], None],
-        *,
-        changes: Changes | None = None,
-        recorded: bool = False,
+        saves: SavePlan = FULL,
     ) -> tuple[list[Array], Callable[[int], ServerState]]:
         """Copy each source's state at one moment between two of its updates; the servers keep a large one.
 
@@ -164,26 +157,25 @@ class StateAdmin:
             fence: the chief's fence.
             token: the copy's name; of a complete copy as returned by `copy_ahead`.
             between: see `ServerState`.
-            changes: the tables of which only the changed rows are copied; None: the copy is complete.
-            recorded: whether the servers record the rows that change from now on, for `changes_since`.
+            saves: the copy that this one continues, which `continues` permits.
 
         Returns:
             The sources' records, and a function from a step to the state.
         """
         values, places, counts = list[Sequence[Array]](), self._places, list[list[int]]()
-        if changes is not None:
-            records, rows, counts = self._copy_changed(changes, fence, token)
+        if saves.base is not None:
+            records, rows, counts = self._copy_changed(saves.base, fence, token)
         elif self._is_small:
             taken = self._client.call(self._function("snapshot", self._emit_snapshot))
             records, values, rows = [record for record, _ in taken], [own for _, own in taken], []
         else:
-            emit = self._emit_on(self._sources, partial(ShardParts.keep, recorded=recorded))
-            kept = self._client.call(self._function(("keep", recorded), emit), int64(fence), int64(token))
+            emit = self._emit_on(self._sources, partial(ShardParts.keep, recorded=saves.recorded))
+            kept = self._client.call(self._function(("keep", saves.recorded), emit), int64(fence), int64(token))
             records, rows = [record for record, _ in kept], [own.tolist() for _, own in kept]
         if any(rows):
             places = StateMap(self._layout, self._sources, rows)
-        names = changes.names if changes else ()
-        if recorded and not self._is_small:
+        names = self._saved_by_row if counts else []
+        if saves.recorded and not self._is_small:
             self._recorded = token, fence
 
         def fetch(window: ReadWindow) -> Sequence[Array]:
@@ -195,19 +187,17 @@ class StateAdmin:
         def write(folder: Path) -> dict[str, Parts]:
             planned = {} if self._is_small else plan(places, self._sources, self._most)
             complete = {name: files for name, files in planned.items() if name not in names}
-            changed = plan_changes(names, places, self._sources, counts, token) if changes else None
+            changed = plan_changes(names, places, self._sources, counts, token) if counts else None
             return self.files.write(folder, complete, token, between, changed)
 
         def state(step: int) -> ServerState:
             whole = ServerState(step, places, self._sources, self._most, fetch, between, write)
             kept = 0 if self._is_small else token
-            return replace(whole, copy=kept, base=changes.base if changes else None, only_changed=frozenset(names))
+            return replace(whole, copy=kept, base=saves.base, only_changed=frozenset(names))
 
         return records, state
 
-    def _copy_changed(
-        self, changes: Changes, fence: int, token: int
-    ) -> tuple[list[Array], list[list[int]], list[list[int]]]:
+    def _copy_changed(self, base: int, fence: int, token: int) -> tuple[list[Array], list[list[int]], list[list[int]]]:
         """Copy changed rows; return the records, the numbers of keys, and the numbers of changed rows of each source.
 
         Raises:
@@ -215,11 +205,10 @@ class StateAdmin:
         """
 
         def emit(*given: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-            return self._on(self._sources, lambda own: own.keep_changed(self._numbers(own, changes.names), *given))
+            emits = (partial(own.keep_changed, self._parts_by_row(shard)) for shard, own in enumerate(self._sources))
+            return [self._client.to_local(one(*given)) for one in emits]
 
-        found = self._client.call(
-            self._function(("keep changed", changes.names), emit), int64(fence), int64(changes.base), int64(token)
-        )
+        found = self._client.call(self._function("keep changed", emit), int64(fence), int64(base), int64(token))
         counts = [own.tolist() for _, _, own in found]
         for index, (record, _, _) in enumerate(found):
             if int(record[RecordField.FENCE]) == fence and min(counts[index]) < 0:
