@@ -257,7 +257,7 @@ def test_a_checkpoint_restores_bit_equal_onto_other_numbers_of_servers(
     """A checkpoint of files that servers wrote restores bit-equal onto other numbers of servers."""
     from pstraining.runtime.chief.state import file_plan
 
-    monkeypatch.setattr(file_plan, "FILE_BYTES", 512)
+    monkeypatch.setattr(file_plan, "FILE_BYTES", 128)
     monkeypatch.setattr(file_plan, "SMALL", 0)
     before, after = (3, (3, 2)) if ALL else (1, (2,))
     first = in_sync(client, "Adam", before, workers=1)
