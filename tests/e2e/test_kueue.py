@@ -100,6 +100,27 @@ def test_added_workers_come_with_a_slice_and_no_pod_is_changed(queue: Queue, sha
     assert job.phase() == "Running"
 
 
+def test_a_slice_waits_for_its_admission_check_while_the_job_runs(queue: Queue, shared: Path) -> None:
+    """The workers of a scale-up start once the check of their slice is ready; until then the job runs unchanged."""
+    queue.require_check()
+    queue.room_for(10)
+    job = queued(queue, "checked", shared, worker={"replicas": 4})
+    job.wait_phase("Queued")
+    wait_for(lambda: f"Admission check {NAME} is Pending" in condition(job, "Queued")["message"], "the reason")
+    assert not job.pods()
+    queue.pass_check("checked", {"name": "worker", "annotations": {"checked": "once"}})
+    job.wait_phase("Running")
+    before = wait_for(lambda: uids(job) if len(job.pods()) == 6 else None, "six pods")
+    queue.kube.merge("PSTrainingJob", queue.namespace, "checked", {"spec": {"worker": {"replicas": 8}}})
+    wait_for(lambda: queue.used() == f"{MILLICORES * 10}m", "the slice has its quota")
+    wait_for(lambda: "4 of 8 workers" in condition(job, "Queued")["message"], "the job reports that the slice waits")
+    assert (uids(job), job.phase()) == (before, "Running")
+    queue.pass_check("checked", {"name": "worker", "annotations": {"checked": "once"}})
+    wait_for(lambda: len(job.pods("worker")) == 8, "eight workers")
+    assert before.items() <= uids(job).items()
+    assert {pod["metadata"]["annotations"]["checked"] for pod in job.pods("worker")} == {"once"}
+
+
 def test_a_higher_priority_preempts_and_quota_is_free_when_the_last_pod_is_gone(queue: Queue, shared: Path) -> None:
     queue.room_for(3)
     low = queued(queue, "low", shared)

@@ -38,12 +38,14 @@ class Example:
         arguments: tuple[str, ...] = (),
         *,
         paced: bool = False,
+        source: str = "",
     ) -> "Example":
         """Apply the example's job with a durable checkpoint volume and the fields of `spec`, merged one level deep.
 
         Its program gets further arguments. With `paced` it is one of PACED, which leaves the processor to others;
-        digits then train until the test ends.
+        digits then train until the test ends. `source` is the text of another program, which all tasks run instead.
         """
+        source = source or (PACED[example] if paced else "")
         job = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
         name = job["metadata"]["name"]
         job["metadata"]["namespace"] = namespace
@@ -56,10 +58,10 @@ class Example:
         job["spec"]["worker"]["template"]["spec"]["containers"][0]["command"].extend(arguments)
         for field, value in (spec or {}).items():
             job["spec"][field] = {**job["spec"].get(field, {}), **value}
-        if paced:
+        if source:
             for role in ("ps", "worker", "chief"):
                 if template := job["spec"].get(role, {}).get("template"):
-                    template["spec"]["containers"][0]["command"] = ["python", "-c", PACED[example], *arguments]
+                    template["spec"]["containers"][0]["command"] = ["python", "-c", source, *arguments]
         kube.create(job)
         return cls(kube, namespace, name, checkpoints)
 

@@ -1,6 +1,7 @@
 """Queues of the real Kueue for end-to-end tests: their quota, their history, and queued jobs of scripted programs."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,33 @@ class Queue:
         body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": NAME}, "spec": spec}
         self.kube.request("POST", f"{GROUP}/{where}", body)
 
+    def require_check(self) -> None:
+        """Let each admission wait for a check, whose controller is this test; see `pass_check`."""
+        self._make("AdmissionCheck", "admissionchecks", {"controllerName": f"{NAME}.example/checks"})
+        active = {"type": "Active", "status": "True", "reason": "Tested", "message": "", "lastTransitionTime": _now()}
+        path, status = f"{GROUP}/admissionchecks/{NAME}/status", {"status": {"conditions": [active]}}
+        self.kube.request("PATCH", path, status, "application/merge-patch+json")
+        checks = {"admissionChecks": [{"name": NAME}]}
+        self.change([{"op": "add", "path": "/spec/admissionChecksStrategy", "value": checks}])
+
+    def pass_check(self, job: str, *updates: Object) -> None:
+        """Let the check of a job's Workloads be ready, with updates of their pod sets, once Kueue has added it."""
+
+        def waiting() -> list[Object]:
+            found = [(w, check) for w in self.workloads(job) for check in w["status"].get("admissionChecks") or ()]
+            return [workload for workload, check in found if check["state"] == "Pending"]
+
+        for workload in wait_for(waiting, f"Kueue waits for the check of {job}", 60):
+            ready = {"name": NAME, "state": "Ready", "message": "", "lastTransitionTime": _now()}
+            status = {"status": {"admissionChecks": [ready | {"podSetUpdates": list(updates)}]}}
+            self.kube.merge("Workload", self.namespace, workload["metadata"]["name"], status, "status")
+
     def remove(self) -> None:
         """Delete the objects of the cluster, for the next test."""
         self.kube.request("DELETE", f"{GROUP}/namespaces/{self.namespace}/localqueues/{NAME}")
-        for plural in ("clusterqueues", "resourceflavors"):
+        checks = self.kube.request("GET", f"{GROUP}/admissionchecks")["items"]
+        has_check = any(check["metadata"]["name"] == NAME for check in checks)
+        for plural in ("clusterqueues", "resourceflavors", *(["admissionchecks"] if has_check else [])):
             self.kube.request("DELETE", f"{GROUP}/{plural}/{NAME}")
         self.kube.request("DELETE", f"{GROUP}/workloadpriorityclasses/{NAME}-high")
         gone = lambda: NAME not in json.dumps(self.kube.request("GET", f"{GROUP}/clusterqueues")["items"])  # noqa: E731
@@ -151,6 +175,10 @@ def queued(
     made["metadata"]["labels"] = {QUEUE_LABEL: NAME} if labels is None else labels
     queue.kube.create(made)
     return Puppet(queue.kube, queue.namespace, name, orders)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition_of(found: Object, kind: str) -> Object:
