@@ -85,7 +85,7 @@ def checks(found: Figures) -> Iterator[Check]:
     for name, life in found.get("life", {}).items():
         yield from check(f"{name}: writes while nothing happens", life["steady"]["writes"], "steady_writes")
         yield from check(f"{name}: writes at restart", life["restart"]["writes"], "restart_writes")
-        for what, key in (("pod failed", "told"), ("Deployment deleted", "remade")):
+        for what, key in (("pod failed", "reported"), ("Deployment deleted", "recreated")):
             yield from check(f"{name}: {what} -> write, p99 s", life["reaction"][f"{key}_p99"], "reaction_p99")
     for what, value in found.get("growth", {}).items():
         yield from check(f"growth exponent of {what}", value, "growth_exponent")
@@ -133,8 +133,8 @@ def page(found: Figures) -> str:
             s["rss"],
             s["objects"],
         ]
-        told = f"{_round(s['status_writes_per_job'])}, {_round(s['events_per_job'])}"
-        lines.append("| " + " | ".join([*(_round(c) for c in cells), told]) + " |")
+        reported = f"{_round(s['status_writes_per_job'])}, {_round(s['events_per_job'])}"
+        lines.append("| " + " | ".join([*(_round(c) for c in cells), reported]) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -152,7 +152,7 @@ async def _reaction(bench: Bench, namespace: str, count: int) -> Figures:
         await asyncio.sleep(0.1)
     await bench.audit.quiet(namespace, QUIET, bench.limit, OPERATOR)
     writes = bench.audit.since(mark, namespace)
-    told, remade = [], []
+    reported, recreated = [], []
     for name in chosen:
         mine = [w for w in writes if w.agent == OPERATOR and (w.name == name or w.name.startswith(f"{name}-")) and w.ok]
         worker = names.worker_name(name, 1)
@@ -163,16 +163,16 @@ async def _reaction(bench: Bench, namespace: str, count: int) -> Figures:
                 and write.name.startswith(f"{names.worker_name(name, 0)}-")
             ):
                 if write.agent == audit.LOADER:
-                    told += _first(mine, write.accepted, "pstrainingjobs/status")
+                    reported += _first(mine, write.accepted, "pstrainingjobs/status")
             elif write.verb == "delete" and write.resource == "deployments" and write.name == worker:
-                remade += _first(mine, write.accepted, "deployments")
+                recreated += _first(mine, write.accepted, "deployments")
     return {
-        "told": len(told),
-        "remade": len(remade),
-        "told_p50": percentile(told, 50),
-        "told_p99": percentile(told, 99),
-        "remade_p50": percentile(remade, 50),
-        "remade_p99": percentile(remade, 99),
+        "reported": len(reported),
+        "recreated": len(recreated),
+        "reported_p50": percentile(reported, 50),
+        "reported_p99": percentile(reported, 99),
+        "recreated_p50": percentile(recreated, 50),
+        "recreated_p99": percentile(recreated, 99),
     }
 
 

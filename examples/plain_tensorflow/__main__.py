@@ -106,19 +106,19 @@ def coordinate(resolver: Any, options: argparse.Namespace) -> None:
 
     batches = iter(coordinator.create_per_worker_dataset(dataset))
     saved = time.monotonic()
-    told_to_stop: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: told_to_stop.append(number))  # before the pod ends, save once more
+    stop_signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))  # before the pod ends, save once more
     while int(step.numpy()) < options.steps:
         losses = [coordinator.schedule(train_step, args=(batches,)) for _ in range(STEPS_PER_ROUND)]
         coordinator.join()  # raises if a parameter server is lost; another worker takes a lost worker's steps
         mean = float(np.mean([loss.fetch() for loss in losses]))
         print(json.dumps({"event": "progress", "step": int(step.numpy()), "loss": round(mean, 4)}), flush=True)
         progress.report(step=int(step.numpy()), steps=options.steps, loss=mean)  # for `kubectl get pstj`
-        if told_to_stop or time.monotonic() - saved >= options.checkpoint_seconds:
+        if stop_signals or time.monotonic() - saved >= options.checkpoint_seconds:
             path = manager.save(options=here)
             saved = time.monotonic()
             print(json.dumps({"event": "checkpoint", "step": int(step.numpy()), "path": path}), flush=True)
-        if told_to_stop:
+        if stop_signals:
             sys.exit(143)
     manager.save(options=here)
 

@@ -80,14 +80,14 @@ class Stage:
 
     async def crash(self, role: str, index: int = 0, code: int = 137) -> None:
         """End a pod's container, which the kubelet is about to restart."""
-        terminated = {"exitCode": code, "reason": "Error", "finishedAt": _now(), "startedAt": _now(), "message": "told"}
+        terminated = {"exitCode": code, "reason": "Error", "finishedAt": _now(), "startedAt": _now(), "message": "test"}
         await self.write_status(await self.pod(role, index), "Running", {"terminated": terminated}, ready=False)
 
     async def end(self, role: str, index: int = 0, code: int = 0) -> None:
         """End a pod's container for good."""
         pod = await self.pod(role, index)
         reason = "Error" if code else "Completed"
-        terminated = {"exitCode": code, "reason": reason, "finishedAt": _now(), "startedAt": _now(), "message": "told"}
+        terminated = {"exitCode": code, "reason": reason, "finishedAt": _now(), "startedAt": _now(), "message": "test"}
         await self.write_status(pod, "Failed" if code else "Succeeded", {"terminated": terminated})
 
     async def write_status(

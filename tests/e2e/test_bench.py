@@ -40,7 +40,7 @@ def test_a_few_jobs(target: Target, fake_nodes: int, tmp_path: Path) -> None:
     assert shape["status_writes_per_job"] <= 4
     life = found["life"]["4 x (1+2)"]
     assert (life["steady"]["writes"], life["restart"]["writes"]) == (0, 0)
-    assert (life["reaction"]["told"], life["reaction"]["remade"]) == (2, 2)
+    assert (life["reaction"]["reported"], life["reaction"]["recreated"]) == (2, 2)
     assert [point["writes"] for point in found["finished"]] == [0, 0]
     reporting = found["progress"]
     assert (reporting["refused"], reporting["other_writes"]) == (0, 0)

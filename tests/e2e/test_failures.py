@@ -102,8 +102,8 @@ def test_a_rule_restarts_the_whole_job_within_its_limit(
     own_operator.start()
     rules = {"rules": [{"role": "worker", "exitCodes": {"values": [42]}, "action": "RestartJob"}]}
     limits = {"maxRestarts": 1}
-    spec = {**with_worker("anew", "Never"), "failurePolicy": rules, "runPolicy": limits}
-    puppet = Puppet.make(kube, namespace, "anew", shared, **spec)
+    spec = {**with_worker("restarted", "Never"), "failurePolicy": rules, "runPolicy": limits}
+    puppet = Puppet.make(kube, namespace, "restarted", shared, **spec)
     for task in ("ps-0", "chief-0", "worker-0"):
         wait_for(has_run(puppet, task, 1), f"{task} runs", 120)
     puppet.exit("worker-0", 42)

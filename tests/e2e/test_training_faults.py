@@ -85,7 +85,7 @@ class Watched:
 
     def wait(self, name: str, since: float, role: str = "worker", index: int = 0, *, seconds: float = 60) -> Line:
         """Wait for the first such event since this time."""
-        what = f"{role} {index} tells {name!r}"
+        what = f"{role} {index} reports {name!r}"
         return wait_for(lambda: self.reported(name, since, role, index), what, seconds)[0]
 
     def gap(self, index: int, since: float, over: float = 0.0) -> float:
@@ -155,9 +155,7 @@ def _the_server_is_silent(watched: Watched, say: Callable[[str], None]) -> None:
     again = max(watched.wait("reconnected", over - 1, *task)["time"] for task in tasks) - over
     watched.gap(watched.survivor, over)
     lasted = over - began
-    say(
-        f"the server is silent for {lasted:.1f} s: told after {max(noticed):.1f} s; all continue {again:.1f} s after it"
-    )
+    say(f"silent for {lasted:.1f} s: noticed after {max(noticed):.1f} s; all continue {again:.1f} s after it")
     assert max(noticed) <= NOTICED
     assert not watched.reported("restored", began, "chief"), "no step is lost"
 

@@ -112,7 +112,7 @@ class Example:
             return hits[count - 1] if len(hits) >= count else None
 
         try:
-            return wait_for(find, f"{role} {index} tells {name!r}", seconds, every=0.5)
+            return wait_for(find, f"{role} {index} reports {name!r}", seconds, every=0.5)
         except DeadlineError as error:
             raise DeadlineError(f"{error}; {self.log(role, index)[-2000:]}") from None
 

@@ -207,7 +207,7 @@ RESTARTS = (
     Case(
         name="ps-fails",
         feature="A PS fails",
-        tfjob="(Treated like any replica: nobody tells the workers or the chief)",
+        tfjob="(Treated like any replica: workers and chief are not notified)",
         source="#690",
         ours="Started again in place, at its old address; a program that failed of it is run again",
         asked="#690",

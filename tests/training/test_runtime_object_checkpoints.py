@@ -30,7 +30,7 @@ def s3() -> Iterator[FakeS3]:
 
 @pytest.mark.usefixtures("pieces")
 def test_two_servers_save_and_three_restore(client: Any, s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store throttles, and ends bodies early, while both go on."""
+    """The store throttles, and ends bodies early, while both continue."""
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
     spoiled = iter([SLOW_DOWN, Fault(cut=500), SLOW_DOWN] * 3)

@@ -171,16 +171,20 @@ def test_a_job_reports_an_unresponsive_server_and_continues(
             fault.enter_context(cut_off(int(run.cluster["ps"][1].rpartition(":")[2])))
         began = time.time()
         for process in trainers:
-            until(run, partial(told_since, process, "silent", began), f"{process.task.label} probes", FAULT_SECONDS / 3)
-            until(run, partial(told_since, process, "waiting", began), f"{process.task.label} waits", FAULT_SECONDS / 3)
-        hangs = {process.task.label: told_since(process, "waiting", began)[0]["time"] - began for process in trainers}
+            until(
+                run, partial(events_since, process, "silent", began), f"{process.task.label} probes", FAULT_SECONDS / 3
+            )
+            until(
+                run, partial(events_since, process, "waiting", began), f"{process.task.label} waits", FAULT_SECONDS / 3
+            )
+        hangs = {process.task.label: events_since(process, "waiting", began)[0]["time"] - began for process in trainers}
         print(f"{mode}, {silent}: waited after {hangs}")
         remaining = SILENCE - (time.time() - began)
         time.sleep(max(0.0, remaining))  # the fault
         fault.close()
         over = time.time()
         for process in trainers:
-            until(run, partial(told_since, process, "reconnected", over - 1), f"{process.task.label} reconnects", 30)
+            until(run, partial(events_since, process, "reconnected", over - 1), f"{process.task.label} reconnects", 30)
         assert finished(run) == 0, transcript(run)
         assert all(process.starts == 1 for process in run.processes.values())
         assert not run.processes["chief"].events("restored"), "the server kept its state"
@@ -191,5 +195,5 @@ def test_a_job_reports_an_unresponsive_server_and_continues(
     assert times.count(1) == samples, f"lost {times.count(0)}, twice {times.count(2)} of {samples}"
 
 
-def told_since(process: LocalProcess, name: str, began: float) -> list[dict[str, Any]]:
+def events_since(process: LocalProcess, name: str, began: float) -> list[dict[str, Any]]:
     return [line for line in process.events(name) if line["time"] >= began]
