@@ -6,6 +6,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.core.actions import Create
+from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.launcher import launcher_files, launcher_version
@@ -70,5 +71,5 @@ def rendered(manifest: dict[str, Any], uid: str = UID) -> list[Create]:
     """Return the objects that the operator would create for a job as stored by the API server."""
     found = {**manifest, "metadata": {**manifest["metadata"], "uid": uid, "generation": 1, "resourceVersion": "1"}}
     launcher = LauncherFiles(version=launcher_version(), files=launcher_files())
-    made = plan(observe(found, (), ()), datetime.now(UTC), launcher).actions
+    made = plan(gather(observe(found, (), ()), datetime.now(UTC)), launcher).actions
     return [action for action in made if isinstance(action, Create)]

@@ -10,6 +10,7 @@ from pstraining.api.nulls import without_nulls
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.cli.validation.templates import refused
 from pstraining.core import planner
+from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from tests.support.builders import LAUNCHER, NOW, job
 from tests.support.copying import copied
@@ -148,7 +149,7 @@ def test_the_operator_renders_null_as_absent(make: Any) -> None:
         if in_schema(path):
             continue  # the API server rejects such an item
         with_null, without = make(changed(path, null=True)), make(changed(path, null=False))
-        plans = [planner.plan(observe(m, (), ()), NOW, LAUNCHER) for m in (with_null, without)]
+        plans = [planner.plan(gather(observe(m, (), ()), NOW), LAUNCHER) for m in (with_null, without)]
         assert plans[0] == plans[1], path
         assert plans[0].actions, path
 
@@ -169,7 +170,7 @@ def test_validate_treats_null_as_absent() -> None:
 def test_other_kubernetes_objects_are_read_alike() -> None:
     claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {}, "storageClassName": None}
     manifest = job(spec={"checkpoint": {"volumeClaimTemplate": claim}, "ps": {"resources": {"limits": None}}})
-    bodies = [a.body for a in planner.plan(observe(manifest, (), ()), NOW, LAUNCHER).actions]  # type: ignore[union-attr]
+    bodies = [a.body for a in planner.plan(gather(observe(manifest, (), ()), NOW), LAUNCHER).actions]  # type: ignore[union-attr]
     assert next(b for b in bodies if b["kind"] == "PersistentVolumeClaim")["spec"] == {
         "accessModes": ["ReadWriteOnce"],
         "resources": {},

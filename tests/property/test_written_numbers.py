@@ -8,6 +8,7 @@ import pytest
 from pstraining.api import names
 from pstraining.api.numbers import number
 from pstraining.core.actions import Outcomes
+from pstraining.core.facts import gather
 from pstraining.core.planner import plan
 from pstraining.core.status import next_status
 from tests.support.simulation import World, running
@@ -78,8 +79,9 @@ def test_no_malformed_number_stops_a_pass(spec: dict[str, Any], then: Callable[[
             for mapping in mappings:
                 mapping[key] = text
             snapshot = world.snapshot()
-            plan(snapshot, world.now, world.launcher)
-            next_status(snapshot, Outcomes(), world.now)
+            facts = gather(snapshot, world.now)
+            plan(facts, world.launcher)
+            next_status(facts, Outcomes())
         for mapping, former in zip(mappings, before, strict=True):
             mapping[key] = former
 

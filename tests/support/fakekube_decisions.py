@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import sys
-from datetime import datetime
 from typing import Any
 
 from pstraining.api import names
@@ -18,6 +17,7 @@ from pstraining.controller.main import run
 from pstraining.controller.reconciler import Decisions
 from pstraining.controller.settings import Settings
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Plan, Verdict
+from pstraining.core.facts import Facts, Unreadable, gather
 from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
 from pstraining.core.snapshot import Snapshot
@@ -58,8 +58,9 @@ def wanted(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]
 
 
-def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
+def plan(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
     """Plan the creation of missing objects."""
+    snapshot = facts.snapshot
     logger.info("saw %s with %d children", snapshot.name, len(snapshot.children))
     missing = [
         body for body in wanted(snapshot) if snapshot.child(Kind(body["kind"]), body["metadata"]["name"]) is None
@@ -67,8 +68,9 @@ def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
     return Plan(tuple(Create(Kind(b["kind"]), b["metadata"]["name"], b, Reason.DESIRED) for b in missing))
 
 
-def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
+def next_status(facts: Facts | Unreadable, outcomes: Outcomes) -> dict[str, Any]:
     """Return the phase Running once no object is missing."""
+    snapshot = facts.snapshot
     failed = any(o.verdict is not Verdict.DONE for o in outcomes.outcomes)
     complete = len(snapshot.children) == 2 and not failed
     return {"phase": "Running" if complete else "Pending", "observedGeneration": snapshot.generation}
@@ -81,7 +83,7 @@ def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
     return (Event("Normal", str(status["phase"]), f"The job is {status['phase']}."),)
 
 
-DECISIONS = Decisions(plan, next_status, events, reduced_status, unexplained)
+DECISIONS = Decisions(gather, plan, next_status, events, reduced_status, unexplained)
 
 if __name__ == "__main__":
     settings = Settings.from_env(os.environ)

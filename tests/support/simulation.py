@@ -23,6 +23,7 @@ from pstraining.core.actions import (
     Resize,
     Verdict,
 )
+from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.core.snapshot import Snapshot
@@ -85,16 +86,17 @@ class World:
         return self._plan(self.snapshot())
 
     def _plan(self, snapshot: Snapshot) -> Plan:
-        return plan(snapshot, self.now, self.launcher)
+        return plan(gather(snapshot, self.now), self.launcher)
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
         """Run one pass; with `stop_after` the operator crashes after this number of writes."""
         snapshot = self.snapshot()
-        made = self._plan(snapshot)
+        facts = gather(snapshot, self.now)
+        made = plan(facts, self.launcher)
         outcomes = self._execute(made.actions[:stop_after])
         if self.job is None or (stop_after is not None and stop_after <= len(made.actions)):
             return made
-        status = next_status(snapshot, outcomes, self.now)
+        status = next_status(facts, outcomes)
         documented(status, made)
         if status != self.job.get("status"):
             self._store(status, events(snapshot, status))

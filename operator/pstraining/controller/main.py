@@ -314,7 +314,7 @@ def main() -> None:
     # Containers often start with 1,024 descriptors; the hard limit costs nothing.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    from pstraining.core import planner, status
+    from pstraining.core import facts, planner, status
     from pstraining.core.policies.diagnosis import unexplained
     from pstraining.core.reduced_status import reduced_status
     from pstraining.launcher import launcher_files, launcher_version
@@ -322,7 +322,7 @@ def main() -> None:
     # Imported modules live as long as the process, and JSON has no cycles, so frequent collections find nothing.
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
-    decisions = Decisions(planner.plan, status.next_status, status.events, reduced_status, unexplained)
+    decisions = Decisions(facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained)
     launcher = LauncherFiles(version=launcher_version(), files=launcher_files())
     sys.exit(asyncio.run(run(settings, decisions, launcher)))
 

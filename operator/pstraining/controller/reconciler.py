@@ -26,6 +26,7 @@ from pstraining.controller.status_queue import RECHECK_SECONDS, StatusQueue
 from pstraining.controller.status_writer import Reduce, StatusWriter
 from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Action, Create, Event, Outcome, Outcomes, Plan, Verdict
+from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.snapshot import Pod, Snapshot
 from pstraining.kube.errors import ApiError, Conflict, NotFound
 from pstraining.kube.events import build_event
@@ -45,8 +46,9 @@ UNKNOWN_DELAY = 10.0
 class Decisions:
     """The pure functions of core."""
 
-    plan: Callable[[Snapshot, datetime, LauncherFiles], Plan]
-    next_status: Callable[[Snapshot, Outcomes, datetime], dict[str, Any]]
+    gather: Callable[[Snapshot, datetime], Facts | Unreadable]
+    plan: Callable[[Facts | Unreadable, LauncherFiles], Plan]
+    next_status: Callable[[Facts | Unreadable, Outcomes], dict[str, Any]]
     events: Callable[[Snapshot, dict[str, Any]], tuple[Event, ...]]
     reduced_status: Reduce
     unexplained: Callable[[Snapshot, datetime], list[Pod]]
@@ -175,7 +177,8 @@ class Reconciler:
 
     async def _pass(self, key: Key, snapshot: Snapshot, rate_limit: RateLimit) -> _Pass:
         now = self._clock()
-        plan = self._decisions.plan(snapshot, now, self._launcher)
+        facts = self._decisions.gather(snapshot, now)
+        plan = self._decisions.plan(facts, self._launcher)
         creates = any(isinstance(action, Create) for action in plan.actions)
         with self._status_queue.creating() if creates else contextlib.nullcontext():
             outcomes = await self._executor.execute(snapshot.namespace, snapshot.name, snapshot.uid, plan.actions)
@@ -183,7 +186,7 @@ class Reconciler:
         for outcome in outcomes.outcomes:
             if outcome.verdict in REFUSALS:
                 self._report_refusal(snapshot, outcome)
-        status = self._decisions.next_status(snapshot, outcomes, now)
+        status = self._decisions.next_status(facts, outcomes)
         is_new = status != snapshot.status
         delay = self._status_delay(key, snapshot, status, rate_limit, outcomes, now) if is_new else 0.0
         stored = await self._write_status(key, snapshot, status, now) if is_new and not delay else None

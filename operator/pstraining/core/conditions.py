@@ -114,7 +114,7 @@ def _merge(update: ConditionUpdate, stored: StatusCondition | None, facts: Facts
         status=status,
         reason=update.reason,
         message=update.message,
-        last_transition_time=stored.last_transition_time if stored is not None and same else facts.now,
+        last_transition_time=stored.last_transition_time if stored is not None and same else facts.timestamp,
         observed_generation=facts.snapshot.generation,
     )
 

@@ -77,6 +77,11 @@ class Facts:
     resharding: Resharding
     """The layout of the parameters, and the next step towards the layout of the spec."""
 
+    @property
+    def timestamp(self) -> datetime:
+        """`now` without fractions of a second, which Kubernetes' times do not have."""
+        return self.now.replace(microsecond=0)
+
     @cached_property
     def is_managed_here(self) -> bool:
         """Whether managedBy leaves the job to this operator."""
@@ -178,8 +183,19 @@ class Facts:
         )
 
 
-def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
-    """Return the facts of a pass, or the reason why the job cannot be read.
+@dataclass(frozen=True)
+class Unreadable:
+    """A job that this version cannot read."""
+
+    snapshot: Snapshot
+    """The observed state."""
+    now: datetime
+    error: str
+    """The reason; it names the field."""
+
+
+def gather(snapshot: Snapshot, now: datetime) -> Facts | Unreadable:
+    """Return the facts of a pass, or the reason why there are none.
 
     Args:
         snapshot: the observed state.
@@ -187,7 +203,7 @@ def gather(snapshot: Snapshot, now: datetime) -> Facts | str:
     """
     job, status = snapshot.typed_job, snapshot.typed_status
     if isinstance(job, str):
-        return job
+        return Unreadable(snapshot, now, job)
     queue = admission.observed(job, snapshot, status)
     running = admission.effective(queue, snapshot, has_ended=recorded_end(status) is not None)
     if status.autoscaling and not queue.decides:

@@ -28,7 +28,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.core import desired_state
 from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan
 from pstraining.core.desired_state import DesiredState
-from pstraining.core.facts import Facts, gather
+from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.policies import (
     adoption,
     attempts,
@@ -53,27 +53,27 @@ from pstraining.core.policies import (
 )
 from pstraining.core.policies.attempts import Step
 from pstraining.core.policies.resharding import ReshardingStep
-from pstraining.core.snapshot import Child, Snapshot
+from pstraining.core.snapshot import Child
 from pstraining.resources import workloads
 from pstraining.resources.launcher import LauncherFiles, LauncherMap
 
 
-def plan(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
+def plan(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
     """Return the actions that are due for a job now.
 
     Args:
-        snapshot: the observed state.
-        now: the present time.
+        facts: the facts of this pass.
         launcher: the launcher that new children get.
     """
-    facts = gather(snapshot, now)
-    if snapshot.deleting or isinstance(facts, str) or not (facts.is_managed_here or facts.is_dispatched):
+    if isinstance(facts, Unreadable) or facts.snapshot.deleting:
+        return Plan()
+    if not (facts.is_managed_here or facts.is_dispatched):
         return Plan()
     if default_queue.is_due(facts):
         return Plan((default_queue.label(facts),))
     found = _dispatch(facts) if facts.is_dispatched else _decide(facts, launcher)
-    adopted = _without(adoption.adoptions(facts.job, snapshot), found.actions)
-    owners = (*retain_policy.owner_changes(facts.job, snapshot), *adopted)
+    adopted = _without(adoption.adoptions(facts.job, facts.snapshot), found.actions)
+    owners = (*retain_policy.owner_changes(facts.job, facts.snapshot), *adopted)
     # The garbage collector deletes by the owners that an object has when the job is deleted.
     if owners and any(a.kind is Kind.PS_TRAINING_JOB for a in found.actions):
         return Plan(owners)

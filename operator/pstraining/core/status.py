@@ -13,7 +13,7 @@ from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
-from pstraining.core.facts import Facts, gather
+from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.observe import parse_time
 from pstraining.core.policies import autoscaling, completion, deadline, job_restart
 from pstraining.core.policies.attempts import NUMBER, Attempts
@@ -43,19 +43,17 @@ _END_IS_EVENT = (Condition.NAME_CONFLICT, Condition.DEGRADED, Condition.STALLED)
 """The conditions whose end is also an event."""
 
 
-def next_status(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
+def next_status(facts: Facts | Unreadable, outcomes: Outcomes) -> dict[str, Any]:
     """Return the whole status to be stored now.
 
     Args:
-        snapshot: the snapshot from which the plan was computed.
+        facts: the facts from which the plan was computed.
         outcomes: the outcomes of the plan.
-        now: the present time; fractions of a second are dropped.
     """
-    facts = gather(snapshot, now.replace(microsecond=0))
-    if isinstance(facts, str):
-        return _dump(_unreadable(snapshot, facts, now.replace(microsecond=0)))
+    if isinstance(facts, Unreadable):
+        return _dump(_unreadable(facts))
     if not facts.is_managed_here:
-        return dict(snapshot.status)
+        return dict(facts.snapshot.status)
     return _dump(_status(Situation(facts, outcomes, completion.end(facts))))
 
 
@@ -69,7 +67,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
         conditions=updated,
         start_time=None if situation.suspended else stored.start_time or _started(facts),
         active_seconds=deadline.active_seconds(stored, facts.now, suspended=situation.suspended),
-        completion_time=None if end is None else stored.completion_time or facts.now,
+        completion_time=None if end is None else stored.completion_time or facts.timestamp,
         term=_newest(facts.chief, situation.outcomes),
         evaluator_attempt=_newest(facts.evaluator, situation.outcomes),
         restarts=sum(role.restarts for role in roles.values()),
@@ -114,7 +112,7 @@ def _started(facts: Facts) -> datetime:
     """
     existing = (c for c in workloads(facts.snapshot) if not c.deleting)
     created = (parse_time(c.manifest["metadata"].get("creationTimestamp")) for c in existing)
-    return min((facts.now, *(time for time in created if time is not None)))
+    return min((facts.timestamp, *(time for time in created if time is not None)))
 
 
 def _phase(updated: list[StatusCondition]) -> Phase:
@@ -137,21 +135,21 @@ def _phase(updated: list[StatusCondition]) -> Phase:
     return Phase.STOPPING if stops else Phase.PENDING
 
 
-def _unreadable(snapshot: Snapshot, error: str, now: datetime) -> PSTrainingJobStatus:
+def _unreadable(found: Unreadable) -> PSTrainingJobStatus:
     """Return the status of a job that this version cannot read; the message names the field."""
-    old = snapshot.typed_status
+    old, now, generation = found.snapshot.typed_status, found.now.replace(microsecond=0), found.snapshot.generation
     stored = next((c for c in old.conditions if c.type == Condition.INVALID_TEMPLATE), None)
     condition = StatusCondition(
         type=Condition.INVALID_TEMPLATE,
         status="True",
         reason=Reason.TEMPLATE_REFUSED,
-        message=f"This operator cannot read the job: {error}",
+        message=f"This operator cannot read the job: {found.error}",
         last_transition_time=stored.last_transition_time if stored is not None and stored.status == "True" else now,
-        observed_generation=snapshot.generation,
+        observed_generation=generation,
     )
     others = [c for c in old.conditions if c.type != Condition.INVALID_TEMPLATE]
     return old.model_copy(
-        update={"conditions": [*others, condition], "phase": Phase.INVALID, "observed_generation": snapshot.generation}
+        update={"conditions": [*others, condition], "phase": Phase.INVALID, "observed_generation": generation}
     )
 
 

@@ -11,7 +11,7 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.pod_groups import REREAD_SECONDS
 from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
-from pstraining.core import planner, status
+from pstraining.core import facts, planner, status
 from pstraining.core.actions import Kind
 from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
@@ -52,7 +52,9 @@ class Bench:
         self.reconciler = Reconciler(
             watch_state=self.watch_state,
             port=self.kube,
-            decisions=Decisions(planner.plan, status.next_status, status.events, reduced_status, unexplained),
+            decisions=Decisions(
+                facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained
+            ),
             launcher=LAUNCHER,
             metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from pstraining.controller.rate_limit import BURST
 from pstraining.controller.reconciler import REFUSED_DELAY, Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Apply, Event, Kind, Manifest, Outcomes, Plan
+from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import ApiError, Conflict, Refused, StatusCause, Transient
 from pstraining.kube.port import Object
@@ -199,8 +200,8 @@ async def test_the_time_of_a_retry_after_a_rejection(bench: Bench, error: ApiErr
 
 
 async def test_the_plan_names_the_next_pass() -> None:
-    def later(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
-        return Plan(plan(snapshot, now, launcher).actions, NOW + timedelta(seconds=90))
+    def later(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
+        return Plan(plan(facts, launcher).actions, NOW + timedelta(seconds=90))
 
     bench = Bench(replace(DECISIONS, plan=later))
     bench.submit()
@@ -212,10 +213,10 @@ async def test_the_plan_names_the_next_pass() -> None:
 
 
 async def test_an_unstable_job_is_slowed_down(caplog: pytest.LogCaptureFixture) -> None:
-    def restless(snapshot: Snapshot, now: datetime, launcher: LauncherFiles) -> Plan:
-        found = snapshot.child(Kind.CONFIG_MAP, "digits")
+    def restless(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
+        found = facts.snapshot.child(Kind.CONFIG_MAP, "digits")
         if found is None:
-            return plan(snapshot, now, launcher)
+            return plan(facts, launcher)
         body = {**found.manifest, "data": {"n": str(int(found.manifest["data"].get("n", 0)) + 1)}}
         return Plan((Apply(Kind.CONFIG_MAP, "digits", found.uid, body, Reason.DRIFTED),))
 
@@ -317,7 +318,7 @@ async def test_only_a_pass_that_wrote_is_logged(bench: Bench, caplog: pytest.Log
 async def test_the_test_double_receives_outcomes(bench: Bench) -> None:
     seen: list[Outcomes] = []
 
-    def note(snapshot: Snapshot, outcomes: Outcomes, now: datetime) -> dict[str, Any]:
+    def note(facts: Facts | Unreadable, outcomes: Outcomes) -> dict[str, Any]:
         seen.append(outcomes)
         return {"phase": "Pending"}
 

@@ -9,7 +9,7 @@ from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
-from pstraining.core import planner, status
+from pstraining.core import facts, planner, status
 from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
 from pstraining.core.usage import RoleUsage
@@ -33,7 +33,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.kube, self.state = FakeKube(), WatchState(installation=Installation(resizes_pods=True))
-        decisions = Decisions(planner.plan, status.next_status, status.events, reduced_status, unexplained)
+        decisions = Decisions(
+            facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained
+        )
         self.reconciler = Reconciler(
             watch_state=self.state,
             port=self.kube,

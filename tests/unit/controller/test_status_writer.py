@@ -3,7 +3,6 @@ attempt.
 """
 
 import json
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.status_writer import RETRY_SECONDS
 from pstraining.controller.watch_state import WatchState
-from pstraining.core import status
+from pstraining.core import facts, status
 from pstraining.core.actions import Kind, Manifest, Plan
+from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
-from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import Refused, from_response
 from pstraining.kube.port import Object
 from tests.support.builders import LAUNCHER, NOW, job, pod, terminated
@@ -61,7 +60,7 @@ class Bench:
         watch_state = WatchState()
         self.cache = watch_state.cache
         metrics = OperatorMetrics(lambda: 0, lambda: 0)
-        decisions = Decisions(no_plan, status.next_status, status.events, reduced_status, unexplained)
+        decisions = Decisions(facts.gather, no_plan, status.next_status, status.events, reduced_status, unexplained)
         self.reconciler = Reconciler(
             watch_state=watch_state,
             port=self.kube,
@@ -101,7 +100,7 @@ class Bench:
         return [e["note"] for e in self.kube.events if e["reason"] == reason]
 
 
-def no_plan(snapshot: Snapshot, now: datetime, launcher: Any) -> Plan:
+def no_plan(_: Facts | Unreadable, launcher: Any) -> Plan:
     return Plan()
 
 

@@ -11,7 +11,7 @@ from pstraining.cli.validation.schema import validate
 from pstraining.core.actions import Resize
 from pstraining.core.policies.autoscaling import REST
 from pstraining.resources.installation import Installation, KueueSupport
-from tests.support.builders import job
+from tests.support.builders import job, stamp
 from tests.support.growing_world import MEASURES, MIB, growing, grown, kill, later, reasons, report, sized, use
 from tests.support.queued_world import queued
 from tests.support.simulation import running
@@ -215,9 +215,11 @@ def test_returning_pods_have_the_grown_size() -> None:
 def test_a_restarted_operator_knows_the_grown_size() -> None:
     """The operator crashes after writing the size to the status, before it resizes a pod."""
     world = growing()
+    world.now = world.now.replace(microsecond=700_000)
     use(world, "ps", 900)
     world.reconcile()
     assert grown(world, "ps")["grownMemory"] == "1536Mi"
+    assert grown(world, "ps")["grownTime"] == stamp(world.now), "without fractions of a second"
     assert not [s for s in memory(world, "ps") if s]
     world.usage = {}
     world.settle()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.core.actions import Outcomes
+from pstraining.core.facts import gather
 from pstraining.core.status import next_status
 from tests.support.builders import deep_merge, job
 from tests.support.simulation import World, phase, running
@@ -23,7 +24,7 @@ def test_a_job_of_another_manager_is_left_alone() -> None:
     world.job["status"] = {"theirs": True}
     world.reconcile()
     assert (world.writes, world.status_writes, world.reported) == ([], 0, [])
-    assert next_status(world.snapshot(), Outcomes(), world.now) == {"theirs": True}
+    assert next_status(gather(world.snapshot(), world.now), Outcomes()) == {"theirs": True}
 
 
 def test_all_workers_have_to_succeed() -> None:

@@ -9,6 +9,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.transform import transform
 from pstraining.core.actions import Outcomes
+from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.policies.diagnosis import (
     UNEXPLAINED_GRACE,
@@ -278,7 +279,7 @@ def test_a_quota_without_room_for_new_servers_is_reported() -> None:
     servers = world.children["StatefulSet", "digits-ps"]
     refusals = {servers["metadata"]["uid"]: QUOTA.format(3)}
     snapshot = observe(world.job or {}, world.children.values(), world.pods.values(), None, refusals)
-    status = next_status(snapshot, Outcomes(()), world.now + timedelta(seconds=90))
+    status = next_status(gather(snapshot, world.now + timedelta(seconds=90)), Outcomes(()))
     (condition,) = [c for c in status["conditions"] if c["type"] == "Rescaling"]
     assert (condition["status"], condition["reason"]) == ("True", "StartingServers")
     assert "StatefulSet digits-ps can have no pod: exceeded quota: small" in condition["message"]

@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Outcomes
-from pstraining.core.facts import Facts, gather
+from pstraining.core.facts import Facts, Unreadable, gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.core.policies import failover, failure_counts
@@ -20,9 +20,9 @@ from tests.support.simulation import World
 def test_a_job_that_cannot_be_read_has_no_facts() -> None:
     manifest = job()
     manifest["spec"]["worker"]["replicas"] = "many"
-    error = gather(observe(manifest, (), ()), NOW)
-    assert isinstance(error, str)
-    assert error.startswith("spec.worker.replicas: ")
+    found = gather(observe(manifest, (), ()), NOW)
+    assert isinstance(found, Unreadable)
+    assert found.error.startswith("spec.worker.replicas: ")
 
 
 def test_each_fact_is_derived_once() -> None:
@@ -53,8 +53,9 @@ def test_a_pass_validates_the_job_once_and_hashes_its_fixed_fields_once() -> Non
         mock.patch.object(PSTrainingJob, "model_validate", wraps=PSTrainingJob.model_validate) as validating,
         mock.patch.object(fixed_fields, "_digest", wraps=fixed_fields._digest) as hashing,
     ):
-        plan(snapshot, world.now, LAUNCHER)
-        next_status(snapshot, Outcomes(()), world.now)
+        facts = gather(snapshot, world.now)
+        plan(facts, LAUNCHER)
+        next_status(facts, Outcomes(()))
     assert (validating.call_count, hashing.call_count) == (1, 1)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Verdict
+from pstraining.core.facts import gather
 from pstraining.core.status import events, next_status
 from tests.support.builders import deep_merge, job
 from tests.support.simulation import World, phase
@@ -244,7 +245,7 @@ def test_a_missing_scheduler_is_reported_once(policy: dict[str, Any], product: s
     assert isinstance(first, Create)
     unknown = Outcome(first, Verdict.NOT_SERVED, "404 page not found")
     outcomes = Outcomes((unknown, *(Outcome(a, Verdict.NOT_TRIED) for a in rest)))
-    status = next_status(snapshot, outcomes, world.now)
+    status = next_status(gather(snapshot, world.now), outcomes)
     created = next(c for c in status["conditions"] if c["type"] == "Created")
     assert (created["status"], created["reason"]) == ("False", Reason.GANG_NOT_INSTALLED)
     assert product in created["message"]
@@ -253,6 +254,6 @@ def test_a_missing_scheduler_is_reported_once(policy: dict[str, Any], product: s
     assert [(e.type, e.message) for e in reported] == [("Warning", created["message"])]
     assert world.job is not None
     world.job["status"] = status
-    assert next_status(world.snapshot(), outcomes, world.now) == status
+    assert next_status(gather(world.snapshot(), world.now), outcomes) == status
     world.settle()
     assert phase(world) == "Running"

@@ -36,6 +36,17 @@ def test_a_new_job_gets_all_children_in_one_pass_and_runs() -> None:
     assert world.job["status"]["term"] == 1
 
 
+def test_no_time_in_the_status_has_fractions_of_a_second() -> None:
+    world = running()
+    world.now += timedelta(milliseconds=700)
+    world.end("chief", code=0)
+    world.settle()
+    assert world.job is not None
+    status = world.job["status"]
+    succeeded = next(c for c in status["conditions"] if c["type"] == "Succeeded")
+    assert {status["completionTime"], succeeded["lastTransitionTime"]} == {stamp(world.now)}
+
+
 def test_success_is_recorded_before_any_deletion() -> None:
     world = running()
     world.end("chief")

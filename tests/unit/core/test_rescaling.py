@@ -9,6 +9,7 @@ import pytest
 
 from pstraining.api import names
 from pstraining.core.actions import Apply, Kind
+from pstraining.core.facts import gather
 from pstraining.core.planner import plan
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.builders import LAUNCHER, deep_merge, job
@@ -233,7 +234,7 @@ def test_a_layout_is_only_recorded_on_the_servers_that_were_observed() -> None:
     world.controllers()
     stale = world.snapshot()
     world.settle()
-    (action,) = plan(stale, world.now, LAUNCHER).actions
+    (action,) = plan(gather(stale, world.now), LAUNCHER).actions
     with pytest.raises(StaleError):
         world._write(action)
 

@@ -7,7 +7,7 @@ import pytest
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Create, Delete, Kind, Replace, Resize
-from pstraining.core.facts import gather
+from pstraining.core.facts import Facts, gather
 from pstraining.core.policies import resizing
 from pstraining.resources.installation import Installation
 from tests.support.builders import deep_merge
@@ -323,7 +323,7 @@ def test_the_plan_describes_how_running_pods_are_resized_by_role() -> None:
     world = sized()
     world.edit({"worker": {"resources": LARGE}, "chief": {"resources": {"limits": {"nvidia.com/gpu": 1}}}})
     facts = gather(world.snapshot(), world.now)
-    assert not isinstance(facts, str)
+    assert isinstance(facts, Facts)
     chief, workers = sorted(resizing.ways(facts))
     assert chief.startswith("digits-chief-")
     assert "limits.nvidia.com/gpu none -> 1: kept until the pod is replaced: nvidia.com/gpu changes" in chief

@@ -76,7 +76,7 @@ def replaced(cause: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_the_status_of_thousands_of_replaced_workers_is_far_below_etcds_limit(cause: str) -> None:
     job, pods = replaced(cause)
     snapshot = observe(job, [], pods)
-    status = next_status(snapshot, Outcomes(), b.NOW)
+    status = next_status(gather(snapshot, b.NOW), Outcomes())
     reported = [e.message for e in events(snapshot, status) if e.reason == "ReplicaFailed"]
     job["status"] = status
     assert size(job["status"]) <= BYTES_MAX
@@ -85,7 +85,7 @@ def test_the_status_of_thousands_of_replaced_workers_is_far_below_etcds_limit(ca
     facts = gather(again, b.NOW)
     assert isinstance(facts, Facts)
     assert facts.failures_recorded, "every record is stored"
-    assert next_status(again, Outcomes(), b.NOW)["restarts"] == WORKERS, "nothing counts twice"
+    assert next_status(facts, Outcomes())["restarts"] == WORKERS, "nothing counts twice"
     expected = 0 if cause == "drained" else WORKERS
     assert sum(r.failures for r in facts.failures.records) == expected
     assert len(facts.failures.given_up) == (WORKERS - 1 if cause == "given up" else 0)

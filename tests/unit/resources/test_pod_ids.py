@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pstraining.core.actions import Create
+from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.resources.installation import Installation
@@ -36,9 +37,8 @@ def test_the_assigner_of_ids_is_detected(setting: PodIds, platform_assigns_ids: 
 def pod_specs(*, ids: bool, spec: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
     """Return the pods of all roles that the first passes create."""
     manifest = job(spec=deep_merge(SPEC, spec or {}))
-    actions = plan(
-        observe(manifest, [], [], installation=Installation(sets_ids=ids)), datetime.now(UTC), LAUNCHER
-    ).actions
+    snapshot = observe(manifest, [], [], installation=Installation(sets_ids=ids))
+    actions = plan(gather(snapshot, datetime.now(UTC)), LAUNCHER).actions
     for action in actions:
         if isinstance(action, Create) and "template" in action.body.get("spec", {}):
             yield action.body["spec"]["template"]["spec"]

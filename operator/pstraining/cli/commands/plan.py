@@ -34,7 +34,7 @@ from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.validation.schema import with_defaults
 from pstraining.core import planner
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, PatchStatus, Replace, Resize
-from pstraining.core.facts import Facts, gather
+from pstraining.core.facts import Facts, Unreadable, gather
 from pstraining.core.observe import observe
 from pstraining.core.policies import resizing
 from pstraining.core.policies.gang import kind_of_group
@@ -140,7 +140,7 @@ def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Pl
     if cluster is None:
         fresh = with_defaults(job)
         fresh["metadata"] |= {"uid": "", "generation": 1, "creationTimestamp": f"{now:%Y-%m-%dT%H:%M:%SZ}"}
-        return Planned(fresh, planner.plan(observe(fresh, (), ()), now, launcher).actions)
+        return Planned(fresh, planner.plan(gather(observe(fresh, (), ()), now), launcher).actions)
     before, after = sent(cluster, job, dry_run=True, force=True)
     children: list[Object] = []
     pods: list[Object] = []
@@ -161,13 +161,13 @@ def planned_for(cluster: ClusterClient | None, job: Object, now: datetime) -> Pl
     facts = gather(snapshot, now)
     return Planned(
         after,
-        planner.plan(snapshot, now, launcher).actions,
+        planner.plan(facts, launcher).actions,
         tuple(changes((before or after)["spec"], after["spec"], "spec")),
         {key: child.manifest for key, child in snapshot.children.items()},
         before is not None,
-        () if isinstance(facts, str) else tuple(resizing.ways(facts)),
+        () if isinstance(facts, Unreadable) else tuple(resizing.ways(facts)),
         {pod.name: pod.size for pod in snapshot.pods},
-        () if isinstance(facts, str) else tuple(_sizings(facts)),
+        () if isinstance(facts, Unreadable) else tuple(_sizings(facts)),
     )
 
 

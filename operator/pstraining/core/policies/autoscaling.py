@@ -223,7 +223,7 @@ def _grown(
         used = Decimal(usage.memory if usage is not None else 0)
         share = f"{sizes.memory_text(sizes.whole_mebibytes(used))}, {100 * used / change[0]:.0f} % of its memory limit"
         message = f"{usage.pod if usage is not None else ''} uses {share}: limits.memory {before} -> {after}."
-    updates = {"grown_memory": after, "grown_from": before, "grown_time": facts.now, "message": message}
+    updates = {"grown_memory": after, "grown_from": before, "grown_time": facts.timestamp, "message": message}
     return sizing.model_copy(update={**updates, "at_maximum": False})
 
 
