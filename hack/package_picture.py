@@ -22,6 +22,7 @@ WORDS = {
     "api": "models of the CRD, names, conditions, the contract with training pods",
     "trainer": "the public object",
     "local": "a job on one machine",
+    "task_context": "the inputs of a task",
     "chief": "restore, save, report",
     "worker": "pull, compute, push",
     "history": "summary and logs",

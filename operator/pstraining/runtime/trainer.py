@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -16,7 +15,6 @@ from pstraining.runtime.config.settings import (
     CheckpointSettings,
     SettingsError,
     TrainingSettings,
-    is_object_store,
     resolve,
 )
 from pstraining.runtime.data.sources import Source
@@ -26,7 +24,8 @@ from pstraining.runtime.errors import install_exit_code
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.replication.renewal import Renewal, RenewalDueError
-from pstraining.runtime.telemetry.summaries_folder import folder_of
+from pstraining.runtime.task_context import Outputs, TaskContext
+from pstraining.runtime.telemetry.summaries_folder import summaries_folder
 from pstraining.runtime.tracking.tracking import Tracking
 from pstraining.runtime.transport import http2_probe, sockets
 from pstraining.runtime.worker.thread import WorkerThread
@@ -35,12 +34,7 @@ if TYPE_CHECKING:
     import keras
 
     from pstraining.runtime.chief.chief import Chief
-    from pstraining.runtime.data.epochs import Epochs
-    from pstraining.runtime.history.recorder import HistoryRecorder
     from pstraining.runtime.ps.store import ParameterStore
-    from pstraining.runtime.telemetry.counters import ChiefCounters, WorkerCounters
-    from pstraining.runtime.transport.client import PSClient
-    from pstraining.runtime.updates.factory import UpdateFactory
     from pstraining.runtime.worker.loop import Worker
 
 
@@ -73,8 +67,7 @@ class Trainer:
             `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
         train_step: computes the loss instead of `loss`. It is traced with the Keras model and a batch of any structure,
             and returns a scalar, or (scalar, {name: scalar}). The means of the named scalars are in the logs.
-        tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints, if they are
-            in a folder. False: none.
+        tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints. False: none.
         evaluate: creates the dataset on which the chief evaluates the last checkpoint.
         metrics: as for `keras.Model.compile`, or a function that creates them. An epoch's logs have their values over
             the batches of all workers, and the validation's.
@@ -152,15 +145,19 @@ class Trainer:
         if cluster.task.type == "ps":
             become_server()
         checkpoint = resolve("checkpoint", CheckpointSettings, self._checkpoint, cluster.checkpoint)
-        from pstraining.runtime.history.recorder import HistoryRecorder  # NumPy, which no parameter server loads
+        # NumPy, which no parameter server loads
+        from pstraining.runtime.checkpoint.objects.choice import bucket_at, local_files
+        from pstraining.runtime.history.recorder import HistoryRecorder
 
         history = HistoryRecorder(cluster, checkpoint)
-        folder = None if is_object_store(checkpoint.path) else checkpoint.path
-        with Tracking(cluster, folder) as tracking:
-            return history.recorded(lambda: self._run(cluster, checkpoint, history, tracking))
+        tensorboard = self._tensorboard if cluster.is_chief else False
+        summaries = summaries_folder(tensorboard, checkpoint.path, lambda uri: bucket_at(uri).put_file)
+        with Tracking(cluster, partial(local_files, checkpoint.path)) as tracking, summaries:
+            outputs = Outputs(history, tracking, summaries)
+            return history.recorded(lambda: self._run(cluster, checkpoint, outputs))
 
     def _run(
-        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, history: "HistoryRecorder", tracking: Tracking
+        self, cluster: clusters.Cluster, checkpoint: CheckpointSettings, outputs: Outputs
     ) -> dict[str, float] | None:
         training = resolve("training", TrainingSettings, self._training, cluster.training)
         if training.epochs and callable(self._data) and not self._steps_per_epoch:
@@ -168,7 +165,7 @@ class Trainer:
                 "training.epochs: only data from Ranges or Files has epochs of its own; give steps, or steps_per_epoch"
             )
         settings = {"training": training, "checkpoint": checkpoint}
-        history.settings = {name: found.model_dump(mode="json", by_alias=True) for name, found in settings.items()}
+        outputs.history.settings = {n: s.model_dump(mode="json", by_alias=True) for n, s in settings.items()}
         sockets.set_environment()
         # The servers are probed during the seconds that loading TensorFlow takes.
         ahead = http2_probe.Ahead(cluster.ps, http2_probe.probe_timeout(cluster.members))
@@ -181,9 +178,10 @@ class Trainer:
             from pstraining.runtime.chief import chief  # noqa: F401 - TensorFlow, and all that needs it
             from pstraining.runtime.worker import loop as worker_loop  # noqa: F401 - TensorFlow, and all that needs it
         try:
-            return self._take_part(cluster, training, checkpoint, ahead, renewal, history, tracking)
+            return self._take_part(cluster, training, checkpoint, ahead, renewal, outputs)
         except RenewalDueError as due:
-            tracking.leave()
+            outputs.tracking.leave()
+            outputs.summaries.leave()
             renewal.renew(due, blocked=HELD_BACK if cluster.is_chief else ())
 
     def total_updates(
@@ -224,8 +222,7 @@ class Trainer:
         checkpoint: CheckpointSettings,
         ahead: http2_probe.Ahead,
         renewal: Renewal,
-        history: "HistoryRecorder",
-        tracking: Tracking,
+        outputs: Outputs,
     ) -> dict[str, float] | None:
         import tensorflow as tf
 
@@ -257,9 +254,7 @@ class Trainer:
         client.connect()
         renewal.connected(client.leave)
         counters, chiefs = WorkerCounters(), ChiefCounters()
-        context = _TaskContext(
-            client, training, checkpoint, renewal, history, tracking, mode, source, divided, counters, chiefs
-        )
+        context = TaskContext(client, training, checkpoint, renewal, outputs, mode, source, divided, counters, chiefs)
         prometheus.serve(
             prometheus.TaskMetrics(
                 worker=counters if cluster.task.type == "worker" else None,
@@ -282,14 +277,14 @@ class Trainer:
         stop = GracefulStop(partial(clusters.is_layout_ending, cluster))
         stop.install()
         with tf.device(client.local):
-            tracking.start(history.settings)
+            outputs.tracking.start(outputs.history.settings)
             chief = self._build_chief(context, stop, worker.check_abort)
             worker.start()
             result = chief.run()
         worker.join()
         return result
 
-    def _build_worker(self, context: "_TaskContext") -> "Worker":
+    def _build_worker(self, context: TaskContext) -> "Worker":
         """Return this task's worker."""
         from pstraining.runtime.data.divided import DividedData
         from pstraining.runtime.replication.witness import serve_witness
@@ -314,7 +309,7 @@ class Trainer:
             epochs=context.epochs,
         )
 
-    def _build_chief(self, context: "_TaskContext", stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
+    def _build_chief(self, context: TaskContext, stop: GracefulStop, check_abort: Callable[[], None]) -> "Chief":
         """Return this task's chief."""
         from pstraining.runtime.chief import refusals
         from pstraining.runtime.chief.chief import Chief
@@ -333,13 +328,13 @@ class Trainer:
             positions=training.positions(source.count) if source and training.epochs else None,
             by_splits=source is not None,
             counters=context.chiefs,
-            history=context.history,
+            history=context.outputs.history,
             fit=FitOptions(
                 context.epochs,
                 validation,
                 callbacks,
-                summaries=folder_of(self._tensorboard, context.checkpoint.path),
-                track=context.tracking.write,
+                summaries=context.outputs.summaries.path,
+                track=context.outputs.tracking.write,
                 local_optimizers=training.local_steps > 1,
             ),
         )
@@ -356,7 +351,7 @@ class Trainer:
             epoch=renewal.kept.epoch,
         )
 
-    def _build_store(self, context: "_TaskContext", *, with_tables: bool) -> "ParameterStore":
+    def _build_store(self, context: TaskContext, *, with_tables: bool) -> "ParameterStore":
         """Return the program's model on the servers."""
         import tensorflow as tf
 
@@ -378,21 +373,3 @@ class Trainer:
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
         return ParameterStore(members)
-
-
-@dataclass(frozen=True)
-class _TaskContext:
-    """Inputs of a task's worker and chief."""
-
-    client: "PSClient"
-    training: TrainingSettings
-    checkpoint: CheckpointSettings
-    renewal: Renewal
-    history: "HistoryRecorder"
-    tracking: Tracking
-    mode: "UpdateFactory"
-    source: Source | None
-    """Source of assigned data; None if each worker has its dataset."""
-    epochs: "Epochs"
-    counters: "WorkerCounters"
-    chiefs: "ChiefCounters"

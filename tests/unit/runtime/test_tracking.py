@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pstraining.runtime.checkpoint.objects.choice import local_files
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.tracking import tracker as tracker_module
 from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, flat, tracker_of
@@ -110,7 +112,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_without_the_variable_nothing_is_tracked() -> None:
     assert tracker_of(cluster(), {}, {}) is None
-    with Tracking(cluster(), None) as tracking:
+    with Tracking(cluster(), lambda names, folder: []) as tracking:
         tracking.write(1, {"loss": 1.0})
 
 
@@ -155,7 +157,7 @@ def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
     chief.kill()
     chief.wait()
     (tmp_path / "result.json").write_text("{}")
-    with Tracking(cluster(), str(tmp_path)) as tracking_job:
+    with Tracking(cluster(), partial(local_files, str(tmp_path))) as tracking_job:
         tracking_job.start({"training": {"steps": 30}})
         for step in range(6, 21):  # from the last checkpoint
             tracking_job.write(step, {"loss": 1 / step})

@@ -1,14 +1,12 @@
 """The arguments that `Trainer` rejects at the start, and the folder of its summaries."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pstraining.runtime import Ranges, Trainer
 from pstraining.runtime.config.settings import SettingsError
-from pstraining.runtime.telemetry.summaries_folder import folder_of
 
 
 def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer:
@@ -38,21 +36,3 @@ def test_epochs_need_a_finite_source(monkeypatch: pytest.MonkeyPatch) -> None:
         trainer(epochs=3).run()
     with pytest.raises(SettingsError, match="one of steps and epochs"):
         trainer(steps_per_epoch=10).run()
-
-
-@pytest.mark.parametrize(
-    ("tensorboard", "checkpoints", "expected"),
-    [
-        (None, None, None),
-        (None, "/c", Path("/c/tensorboard")),
-        (False, "/c", None),
-        ("/t", None, Path("/t")),
-        (Path("/t"), "/c", Path("/t")),
-        (None, "s3://bucket/prefix", None),
-        ("/t", "s3://bucket/prefix", Path("/t")),
-    ],
-)
-def test_summaries_lie_beside_the_checkpoints(
-    tensorboard: str | Path | bool | None, checkpoints: str | None, expected: Path | None
-) -> None:
-    assert folder_of(tensorboard, checkpoints) == expected

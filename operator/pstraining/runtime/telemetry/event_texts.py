@@ -98,6 +98,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "metrics": EventText(_ANY, "Prometheus can scrape the task on `port`."),
     "no_metrics": EventText(_ANY, "The task serves no metrics; training continues.", "See `reason`."),
     "no_summaries": EventText(_CHIEF, "TensorBoard's files cannot be written; training continues.", "See `reason`."),
+    "summaries_not_uploaded": EventText(
+        _CHIEF,
+        "TensorBoard's files could not be uploaded to the object store; training continues.",
+        "None, if a later attempt succeeds; otherwise see `reason`.",
+    ),
     # Numbers that are wrong
     "non_finite": EventText(_WORKER, "A gradient contains NaN or infinity, and was not applied."),
     "diverged": EventText(

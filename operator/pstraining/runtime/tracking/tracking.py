@@ -1,12 +1,14 @@
 """A job's tracking, from the chief's start to its end; inactive if the environment names no tracker."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final
 
 from pstraining.api.summary import SUMMARY_FILE
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tracking.mlflow_run import tracker_of
 from pstraining.runtime.tracking.tracker import Tracker
 
@@ -20,11 +22,12 @@ class Tracking:
 
     Args:
         cluster: this task's view of the job.
-        folder: the folder of checkpoints, whose results become artifacts; None without one.
+        results: returns the files of these names beside the checkpoints that exist, as local paths; it may copy them
+            to a folder, and raise OSError. They become artifacts.
     """
 
-    def __init__(self, cluster: Cluster, folder: str | None) -> None:
-        self._cluster, self._folder = cluster, folder
+    def __init__(self, cluster: Cluster, results: Callable[[Sequence[str], Path], Sequence[Path]]) -> None:
+        self._cluster, self._results = cluster, results
         self._tracker: Tracker | None = None
 
     def start(self, settings: Mapping[str, object]) -> None:
@@ -50,4 +53,13 @@ class Tracking:
         if error is not None:
             self._tracker.close()
         else:
-            self._tracker.finish([Path(self._folder) / name for name in ARTIFACTS] if self._folder else [])
+            with TemporaryDirectory(prefix="pstraining-") as folder:
+                self._tracker.finish(self._artifacts(Path(folder)))
+
+    def _artifacts(self, folder: Path) -> Sequence[Path]:
+        """Return the job's results as local files; none if an object store does not return them."""
+        try:
+            return self._results(ARTIFACTS, folder)
+        except OSError as error:
+            event("tracker_failed", reason=f"the job's results cannot be read: {error}")
+            return []

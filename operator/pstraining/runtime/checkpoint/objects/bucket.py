@@ -93,6 +93,17 @@ class Bucket:
         with _os_errors(self._of(key)):
             return memoryview(obstore.get(self._store, key).bytes())
 
+    def fetch(self, key: str, path: Path) -> None:
+        """Copy an object to a local file, in bounded memory.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with _os_errors(self._of(key)):
+            content = obstore.get(self._store, key).stream()
+            with path.open("wb") as file:
+                file.writelines(content)
+
     def sizes(self, folder: str | None = None) -> dict[str, int]:
         """Return the size of each object by its key: of all objects, or of those in a folder."""
         for attempt in range(LIST_ATTEMPTS):

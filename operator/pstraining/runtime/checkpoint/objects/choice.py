@@ -1,12 +1,18 @@
 """The choice of a storage by the path of the settings."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.ports.checkpoint_storage import CheckpointStorage
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import SettingsError, is_object_store
+
+if TYPE_CHECKING:
+    from pstraining.runtime.checkpoint.objects.bucket import Bucket
 
 
 def storage_at(
@@ -37,15 +43,48 @@ def storage_at(
             f"checkpoint.fullEvery: every save to {path} is full, because an object store cannot link files; remove "
             "the field, or use a volume"
         )
+    bucket = bucket_at(path)
+    from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
+
+    return BucketCheckpoints(bucket, keep=keep, writer=writer)
+
+
+def bucket_at(path: str) -> "Bucket":
+    """Return the prefix of an object store by its URI.
+
+    Raises:
+        SettingsError: the library for object stores is not installed, or does not accept the URI or the environment.
+    """
     try:
         from pstraining.runtime.checkpoint.objects.bucket import Bucket  # only here: most jobs have a volume
-        from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"checkpoint.path: {path} needs the package {error.name}: install obstore in the image, or use a volume"
         ) from None
     try:
-        bucket = Bucket.at(path)
+        return Bucket.at(path)
     except OSError as error:
         raise SettingsError(f"checkpoint.path: {path} cannot be used ({error.strerror})") from None
-    return BucketCheckpoints(bucket, keep=keep, writer=writer)
+
+
+def local_files(path: str | None, names: Iterable[str], folder: Path) -> list[Path]:
+    """Return the files of these names beside the checkpoints that exist, as local paths.
+
+    Args:
+        path: the folder or the URI of the checkpoints; None: there are no files.
+        names: the names of the files.
+        folder: a folder for the files of an object store, which are copied to it.
+
+    Raises:
+        OSError: the object store does not answer at present, or the folder is full.
+    """
+    if not path:
+        return []
+    if not is_object_store(path):
+        return [file for name in names if (file := Path(path) / name).exists()]
+    bucket, found = bucket_at(path), list[Path]()
+    for name in names:
+        with suppress(FileNotFoundError):
+            bucket.fetch(name, folder / name)
+            found.append(folder / name)
+    return found
