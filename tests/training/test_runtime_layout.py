@@ -17,6 +17,7 @@ from tests.support.servers import SPREAD
 from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
+ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.support.paced"]
 SECONDS = 120.0
 
@@ -55,7 +56,7 @@ class Job:
     def _pod(self, role: str, index: int, suffix: str = "", **env: str) -> Pod:
         folder = self.folder / f"{role}-{index}{suffix}"
         found = {
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)]),
             "PSTRAINING_CLUSTER_FILE": str(folder / "cluster.json"),
         }
         pod = Pod(folder, role, self.map["cluster"], index, **found, **env)
