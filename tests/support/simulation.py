@@ -83,10 +83,7 @@ class World:
 
     def plan(self) -> Plan:
         """Return the plan for this moment."""
-        return self._plan(self.snapshot())
-
-    def _plan(self, snapshot: Snapshot) -> Plan:
-        return plan(gather(snapshot, self.now), self.launcher)
+        return plan(gather(self.snapshot(), self.now), self.launcher)
 
     def reconcile(self, *, stop_after: int | None = None) -> Plan:
         """Run one pass; with `stop_after` the operator crashes after this number of writes."""
