@@ -1,6 +1,7 @@
 """A complete script with `fit`, and its conversion to a job, reach the same accuracy in every mode and precision."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from examples.convnet import plain
 from examples.convnet.write import write
 from pstraining.runtime.local import LocalJob
-from tests.support.soak_marks import in_all
+from tests.support.soak_marks import in_all, in_soak, some
 from tests.training.test_runtime_faults import finished, transcript
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -35,9 +36,15 @@ def former_policy() -> Iterator[None]:
     keras.config.set_dtype_policy(former)
 
 
-@in_all("tests/training/test_docs_guide.py::test_the_tutorial")  # a minute each
-@pytest.mark.parametrize("mode", ["Sync", "Async"])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@in_all("tests/training/test_docs_guide.py::test_the_tutorial")  # a minute each; on kubelets, in half precision
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    some(
+        product(["float32", "mixed_bfloat16", "mixed_float16"], ["Sync", "Async"]),
+        lambda policy, mode: (policy, mode) == ("float32", "Sync"),
+        in_soak,
+    ),
+)
 @pytest.mark.usefixtures("client", "former_policy")
 def test_the_job_ends_where_the_script_ends(
     data: Path, mode: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from pstraining.runtime.allreduce import transport as ring_transport
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import ALL, in_all, some
+from tests.support.soak_marks import ALL, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_sync as sync
 from tests.training.test_runtime_clipping import LIMITS, sgd
@@ -61,13 +62,21 @@ WITHOUT_FLOAT64 = ("Muon", "MultiOptimizer")
 ROUNDED = ("clipnorm", "global_clipnorm")
 """Rows whose norms are summed over servers differ by rounding; all other rows are equal bit for bit."""
 
+QUICK = ("RMSprop", 1, 3)
+"""Optimizer, workers and servers in `make test`."""
+
 
 @pytest.mark.parametrize(
     ("name", "workers", "ps"),
     some(
-        [*((name, workers, ps) for name in ROWS for workers in (1, 4) for ps in (1, 3)), ("Muon", 2, 3)],
-        lambda name, workers, ps: (name, workers, ps) == ("RMSprop", 1, 3),
+        [*product(ROWS, [4], [3]), ("Muon", 2, 3), QUICK],
+        lambda *cell: cell == QUICK,
         in_all("tests/training/test_runtime_optimizer_matrix.py::test_in_sync"),
+    )
+    + some(
+        [cell for cell in product(ROWS, [1, 4], [1, 3]) if cell[1:] != (4, 3) and cell != QUICK],
+        lambda *_: False,
+        in_soak,
     ),
 )
 def test_in_sync(client: Any, name: str, workers: int, ps: int) -> None:
