@@ -4,7 +4,7 @@ The limits are kept in memory and may be lost without harm. No failure is delaye
 
 - a token bucket of writing passes: more passes mean that another writer undoes our writes;
 - a rest after a pass over a large job that wrote nothing;
-- a longer delay for events of pods that only start, as each pod sends one to three of them;
+- a delay for events of pods that only start, as each pod sends one to three of them; longer for a large job;
 - a growing delay for statuses that only report more ready pods, so that one write reports several.
 """
 
@@ -23,6 +23,8 @@ IDLE_REST_SECONDS: Final = 0.1
 """Seconds between an idle pass over a large job and the next pass."""
 STARTUP_DELAY_SECONDS: Final = 1.0
 """Seconds after an idle pass for which events of starting pods cause no pass over a large job."""
+STARTUP_DELAY_SECONDS_MIN: Final = 0.25
+"""Seconds for which events of starting pods of any job wait: one pass then handles several."""
 PROGRESS_DELAY_SECONDS: Final = 0.25
 """Seconds that the first progress-only status is delayed; the delay doubles with each of them."""
 PROGRESS_DELAY_SECONDS_MAX: Final = 4.0
@@ -80,7 +82,7 @@ class RateLimit:
 
     def startup_delay(self, now: datetime) -> float:
         """Return the seconds for which an event of a starting pod needs no pass."""
-        return _remaining(self.idle_since, now, STARTUP_DELAY_SECONDS)
+        return max(STARTUP_DELAY_SECONDS_MIN, _remaining(self.idle_since, now, STARTUP_DELAY_SECONDS))
 
     def progress_delay(self, old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> float:
         """Return the seconds for which a new status is delayed; 0 to write it now."""

@@ -13,6 +13,7 @@ from pstraining.controller.rate_limit import (
     PROGRESS_DELAY_SECONDS,
     PROGRESS_DELAY_SECONDS_MAX,
     STARTUP_DELAY_SECONDS,
+    STARTUP_DELAY_SECONDS_MIN,
     RateLimit,
     is_progress_only,
     is_starting,
@@ -101,14 +102,15 @@ def test_a_large_job_rests_after_an_idle_pass() -> None:
     assert rate_limit.wait(at(-3600)) == 0
 
 
-def test_starting_pods_of_a_large_job_wait_longer() -> None:
+def test_events_of_starting_pods_wait_and_longer_in_a_large_job() -> None:
     rate_limit = RateLimit(NOW)
-    assert rate_limit.startup_delay(NOW) == 0, "before the first pass the load is unknown"
+    assert rate_limit.startup_delay(NOW) == STARTUP_DELAY_SECONDS_MIN, "before the first pass the load is unknown"
     rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT, NOW)
     assert rate_limit.startup_delay(at(IDLE_REST_SECONDS)) == pytest.approx(STARTUP_DELAY_SECONDS - IDLE_REST_SECONDS)
-    assert (rate_limit.startup_delay(at(STARTUP_DELAY_SECONDS)), rate_limit.startup_delay(at(-3600))) == (0, 0)
+    for moment in (STARTUP_DELAY_SECONDS, -3600):
+        assert rate_limit.startup_delay(at(moment)) == STARTUP_DELAY_SECONDS_MIN
     rate_limit.record_idle_pass(LARGE_JOB_OBJECT_COUNT - 1, NOW)
-    assert rate_limit.startup_delay(NOW) == 0
+    assert rate_limit.startup_delay(NOW) == STARTUP_DELAY_SECONDS_MIN
 
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

@@ -7,7 +7,7 @@ import pytest
 
 from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.rate_limit import STARTUP_DELAY_SECONDS, is_startup_only
+from pstraining.controller.rate_limit import STARTUP_DELAY_SECONDS, STARTUP_DELAY_SECONDS_MIN, is_startup_only
 from pstraining.controller.reconciler import Reconciler
 from pstraining.controller.status_queue import HUNG_SECONDS, RECHECK_SECONDS, WAIT_SECONDS_MAX, StatusQueue
 from pstraining.controller.watch_state import WatchState
@@ -163,7 +163,7 @@ async def test_children_of_many_jobs_are_created_before_their_status_writes() ->
     )
     kube.go.set()
     await asyncio.gather(slow, first)
-    assert reconciler.startup_delay(("default", "second")) == 0
+    assert reconciler.startup_delay(("default", "second")) == STARTUP_DELAY_SECONDS_MIN
     assert ("default", "second") in enqueued
     kube.writes()
     await reconciler.reconcile(("default", "second"))
