@@ -94,7 +94,7 @@ class Endpoint:
         answers = HistoryAnswers(self, self.cache)
         self.queued: list[Any] = []
         self.usage = UsageBoard(self.queued.append, lambda: self.now)
-        self.server = ProgressServer(authenticator.authenticate, self.board, self.usage, answers, metrics)
+        self.server = ProgressServer(authenticator, self.board, self.usage, answers, metrics)
         self.port, self.authority = free_port(), certificates.new_authority(datetime.now(UTC))
         self.certificate, self.token = folder / "authority.crt", folder / "token"
         self.certificate.write_bytes(self.authority.certificate)

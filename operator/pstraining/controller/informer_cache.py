@@ -132,7 +132,7 @@ class InformerCache:
         return None if entry is None or entry.job is None or entry.job.uid != uid else entry.job.version
 
     def job_and_pod(self, key: Key, pod: str) -> tuple[Object | None, Object | None]:
-        """Return the job, and its pod of this name; each is None if it is not cached."""
+        """Return the job, and its pod of this name; each is None if it is not cached. Any thread may call it."""
         entry = self._entries.get(key) or _Entry()
         stored = entry.job, entry.pods.get(pod)
         job, found = (None if item is None else item.read() for item in stored)

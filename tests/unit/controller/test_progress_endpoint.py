@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import random
 import socket
 import ssl
@@ -16,7 +17,7 @@ import pytest
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
-from pstraining.controller.progress.authentication import REVIEW_SECONDS
+from pstraining.controller.progress.authentication import REVIEW_SECONDS, Refusal
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.endpoint import ProgressReceiver
 from pstraining.controller.progress.server import CONNECTIONS
@@ -134,7 +135,7 @@ async def test_of_a_thousand_forged_tokens_none_is_accepted(tmp_path: Path) -> N
     print(f"seed {seed}")
     chance = random.Random(seed)
     async with serving(tmp_path) as endpoint:
-        authenticate = endpoint.server._authenticate
+        authenticate = endpoint.server._authenticator.authenticate
         for _ in range(1000):
             genuine = list(token(CLAIMS))
             for place in chance.sample(range(len(genuine)), chance.randint(1, 3)):
@@ -163,6 +164,21 @@ async def test_a_token_review_is_cached_for_minutes_while_the_pod_exists(tmp_pat
         assert endpoint.reviewer.reviews == 2
         endpoint.cache.vanished({**CHIEF, "kind": "Pod"})
         assert (await endpoint.post(token(CLAIMS), KEP))[0] == 403
+
+
+async def test_a_report_whose_token_is_known_is_answered_without_the_event_loop(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        header, body, loop = f"Bearer {token(CLAIMS)}", json.dumps(KEP).encode(), asyncio.get_running_loop()
+        assert endpoint.server.answer_known(KEY, header, body, loop) is None, "the token has to be reviewed"
+        assert await endpoint.server.answer(KEY, header, body) == b"{}"
+        del endpoint.accepted[:]
+        assert endpoint.server.answer_known(KEY, header, body, loop) == b"{}"
+        assert endpoint.accepted == [], "the event loop has not run"
+        await asyncio.sleep(0)
+        assert len(endpoint.accepted) == 1
+        refused = endpoint.server.answer_known(KEY, header, b"{", loop)
+        assert isinstance(refused, Refusal)
+        assert refused.status == 400
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,17 @@ def test_a_report_causes_a_pass_and_is_forgotten_when_it_is_old() -> None:
     assert len(bench.board._reports) == 1, "old reports take no memory"
 
 
+def test_only_the_oldest_reports_are_looked_at() -> None:
+    """A job that reports again is behind the others, and old reports are dropped from the front."""
+    bench = Bench()
+    repeated, silent, other = (("default", name) for name in ("repeated", "silent", "other"))
+    for bench.seconds, key in enumerate((repeated, silent, repeated)):
+        bench.board.note(key, "u", report())
+    bench.seconds = STALE_SECONDS + 1.5
+    bench.board.note(other, "u", report())
+    assert list(bench.board._reports) == [repeated, other]
+
+
 def test_the_time_of_a_kill_is_stable() -> None:
     bench = Bench()
     bench.board.note(KEY, "u", report(oomPod="digits-ps-1", oomAgeSeconds=2.0))

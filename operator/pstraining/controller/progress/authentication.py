@@ -55,6 +55,19 @@ class Claims:
     pod_uid: str
 
 
+@dataclass(frozen=True)
+class Unreviewed:
+    """A request whose token agrees with the cached objects, and has to be reviewed by the API server."""
+
+    uid: str
+    """The uid of the job."""
+    claims: Claims
+    token: str
+    audience: str
+    digest: bytes
+    """Identifies the token and the audience."""
+
+
 def read_claims(token: str) -> Claims | None:
     """Return the unverified claims of a pod's token; None if the text is not a pod's token."""
     try:
@@ -94,6 +107,21 @@ class Authenticator:
         Raises:
             ApiError: the API server could not review the token.
         """
+        found = self.known(key, header, reads=reads)
+        if not isinstance(found, Unreviewed):
+            return found
+        if await self._is_valid(found):
+            return found.uid
+        return Refusal(401, "the API server does not accept the token")
+
+    def known(self, key: Key, header: str, *, reads: bool = False) -> str | Refusal | Unreviewed:
+        """Return the same as `authenticate` if no review is needed. It may be called in any thread.
+
+        Args:
+            key: the job that the request names.
+            header: the request's header Authorization.
+            reads: see `authenticate`.
+        """
         scheme, _, token = header.partition(" ")
         claims = read_claims(token.strip()) if scheme.lower() == "bearer" else None
         if claims is None:
@@ -108,20 +136,19 @@ class Authenticator:
         if pod is None or pod["metadata"]["uid"] != claims.pod_uid or not allowed(job, pod):
             what = "reads the history" if reads else "reports progress"
             return Refusal(403, f"only the newest pod of the chief, or of worker 0 in a job without one, {what}")
-        if await self._is_valid(token.strip(), progress_audience(uid), claims):
-            return uid
-        return Refusal(401, "the API server does not accept the token")
-
-    async def _is_valid(self, token: str, audience: str, claims: Claims) -> bool:
-        digest = hashlib.sha256(f"{audience}\0{token}".encode()).digest()
+        audience, text = progress_audience(uid), token.strip()
+        digest = hashlib.sha256(f"{audience}\0{text}".encode()).digest()
         if self._reviewed.get(digest, 0.0) > self._clock():
-            return True
+            return uid
+        return Unreviewed(uid, claims, text, audience, digest)
+
+    async def _is_valid(self, request: Unreviewed) -> bool:
         async with self._slots:
-            status = await self._port.review_token(token, audience)
-        valid = _confirms(status, audience, claims)
+            status = await self._port.review_token(request.token, request.audience)
+        valid = _confirms(status, request.audience, request.claims)
         if valid:
-            self._reviewed[digest] = self._clock() + REVIEW_SECONDS
-            self._reviewed.move_to_end(digest)
+            self._reviewed[request.digest] = self._clock() + REVIEW_SECONDS
+            self._reviewed.move_to_end(request.digest)
             while len(self._reviewed) > REVIEWS_MAX:
                 self._reviewed.popitem(last=False)
         return valid

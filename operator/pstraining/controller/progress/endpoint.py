@@ -60,8 +60,8 @@ class ProgressReceiver:
         """
         self._settings, self._client = settings, client
         self._secret = f"{settings.lease_name}-progress"
-        authenticate = Authenticator(client, cache).authenticate
-        self._server = ProgressServer(authenticate, board, usage, HistoryAnswers(client, cache), metrics)
+        authenticator = Authenticator(client, cache)
+        self._server = ProgressServer(authenticator, board, usage, HistoryAnswers(client, cache), metrics)
         self._stop: Callable[[], None] | None = None
 
     async def start(self) -> ProgressEndpoint | None:

@@ -14,8 +14,9 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
@@ -23,11 +24,11 @@ import orjson
 from pstraining.api.summary import HEADER_WHOLE, LogEnd
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.progress.authentication import Refusal
+from pstraining.controller.progress.authentication import Authenticator, Refusal, Unreviewed
 from pstraining.controller.progress.board import ProgressBoard
 from pstraining.controller.progress.history import HistoryAnswers
 from pstraining.controller.progress.usage_board import UsageBoard
-from pstraining.core.progress import read_report
+from pstraining.core.progress import TrainerStatus, read_report
 from pstraining.kube.errors import ApiError
 from pstraining.launcher.listener import Listener
 from pstraining.resources.installation import history_path, progress_path, usage_path
@@ -50,19 +51,12 @@ USAGE_PATH: Final = re.compile(usage_path(*_JOB))
 HISTORY_PATH: Final = re.compile(history_path(*_JOB) + "(?:/logs/(?P<pod>[^/]+))?")
 
 
-class Authenticate(Protocol):
-    """Authenticates requests."""
-
-    async def __call__(self, key: Key, header: str, *, reads: bool = False) -> str | Refusal:
-        """Return the uid of the job that a request with this header may report for, or may read."""
-
-
 class ProgressServer:
     """Serves the endpoint."""
 
     def __init__(
         self,
-        authenticate: Authenticate,
+        authenticator: Authenticator,
         board: ProgressBoard,
         usage: UsageBoard,
         history: HistoryAnswers,
@@ -71,19 +65,19 @@ class ProgressServer:
         """Create a server.
 
         Args:
-            authenticate: authenticates requests.
+            authenticator: authenticates requests.
             board: receives the reports of progress.
             usage: receives the reports of the pods' resource usage.
             history: answers the requests of chiefs.
             metrics: counts reports.
         """
-        self._authenticate, self._board, self._usage = authenticate, board, usage
+        self._authenticator, self._board, self._usage = authenticator, board, usage
         self._history, self._metrics = history, metrics
 
     async def read(self, key: Key, authorization: str, pod: str, previous: bool) -> Answer:
         """Return the job as JSON or, if a pod is named, the end of its log."""
         try:
-            found = await self._authenticate(key, authorization, reads=True)
+            found = await self._authenticator.authenticate(key, authorization, reads=True)
             if isinstance(found, Refusal):
                 return found
             return await self._history.log(key, pod, previous) if pod else orjson.dumps(self._history.job(key))
@@ -92,9 +86,33 @@ class ProgressServer:
 
     async def answer(self, key: Key, authorization: str, body: bytes) -> bytes | Refusal:
         """Process one report of progress; return the answer's body, or the refusal."""
-        refusal = await self._take(key, authorization, body)
-        self._metrics.reported("accepted" if refusal is None else "refused")
-        return refusal or b"{}"
+        found = await self._reporter(key, authorization)
+        return self._taken(key, found, body, self._board.note)
+
+    def answer_known(
+        self, key: Key, authorization: str, body: bytes, loop: asyncio.AbstractEventLoop
+    ) -> bytes | Refusal | None:
+        """Process one report of progress in its connection's thread, if its token need not be reviewed.
+
+        Of each report, the event loop, which runs the operator, then only receives the content.
+
+        Args:
+            key: the job.
+            authorization: the request's header.
+            body: the report.
+            loop: the event loop.
+
+        Returns:
+            The answer's body or the refusal; None if the token has to be reviewed.
+        """
+        found = self._authenticator.known(key, authorization)
+        if isinstance(found, Unreviewed):
+            return None
+
+        def note(key: Key, uid: str, report: TrainerStatus) -> None:
+            loop.call_soon_threadsafe(self._board.note, key, uid, report)
+
+        return self._taken(key, found, body, note)
 
     async def answer_usage(self, key: Key, authorization: str, body: bytes) -> bytes | Refusal:
         """Process one report of the pods' resource usage; return the answer's body, or the refusal."""
@@ -110,24 +128,24 @@ class ProgressServer:
     async def _reporter(self, key: Key, authorization: str) -> str | Refusal:
         """Return the uid of the job that a request may report for."""
         try:
-            return await self._authenticate(key, authorization)
+            return await self._authenticator.authenticate(key, authorization)
         except ApiError as error:
             return Refusal(503, f"the token could not be reviewed: {error.message}")
 
-    async def _take(self, key: Key, authorization: str, body: bytes) -> Refusal | None:
-        found = await self._reporter(key, authorization)
-        if isinstance(found, Refusal):
-            return found
-        try:
-            report = read_report(orjson.loads(body))
-        except ValueError:
-            return Refusal(400, "the body is not JSON")
-        if isinstance(report, str):
-            return Refusal(422, report)
-        if report.last_updated_time is None:
-            report = report.model_copy(update={"last_updated_time": datetime.now(UTC)})
-        self._board.note(key, found, report)
-        return None
+    def _taken(
+        self, key: Key, found: str | Refusal, body: bytes, note: Callable[[Key, str, TrainerStatus], object]
+    ) -> bytes | Refusal:
+        """Count and note a report; return the answer's body, or the refusal.
+
+        Args:
+            key: the job.
+            found: the uid of the job that the request may report for.
+            body: the report.
+            note: notes the report.
+        """
+        refusal = found if isinstance(found, Refusal) else _noted(body, partial(note, key, found))
+        self._metrics.reported("accepted" if refusal is None else "refused")
+        return refusal or b"{}"
 
     def serve(self, port: int, context: ssl.SSLContext) -> Callable[[], None]:
         """Serve from threads; return the function that stops serving.
@@ -163,9 +181,11 @@ class ProgressServer:
                 length = self.headers.get("Content-Length", "")
                 if not length.isdecimal() or int(length) > BODY_MAX:
                     return Refusal(413, f"the report needs a Content-Length of at most {BODY_MAX} bytes")
-                body = self.rfile.read(int(length))
-                answer = server.answer if progress else server.answer_usage
-                return self._decided(answer(_key(found), self._authorization, body))
+                key, body = _key(found), self.rfile.read(int(length))
+                if not progress:
+                    return self._decided(server.answer_usage(key, self._authorization, body))
+                known = server.answer_known(key, self._authorization, body, loop)
+                return self._decided(server.answer(key, self._authorization, body)) if known is None else known
 
             def _read(self) -> Answer:
                 parts = urlsplit(self.path)
@@ -201,6 +221,20 @@ class ProgressServer:
                 """Log nothing: the client gets the answer."""
 
         return ProgressHandler
+
+
+def _noted(body: bytes, note: Callable[[TrainerStatus], object]) -> Refusal | None:
+    """Note the content of a report, with the present time if it has none; return the refusal of an invalid one."""
+    try:
+        report = read_report(orjson.loads(body))
+    except ValueError:
+        return Refusal(400, "the body is not JSON")
+    if isinstance(report, str):
+        return Refusal(422, report)
+    if report.last_updated_time is None:
+        report = report.model_copy(update={"last_updated_time": datetime.now(UTC)})
+    note(report)
+    return None
 
 
 def _response(answer: Answer, encodings: str) -> tuple[int, bytes, dict[str, str]]:

@@ -38,6 +38,7 @@ class UsageBoard:
         """
         self._enqueue, self._clock, self._now = enqueue, clock, now
         self._reports: dict[Key, _KeptUsage] = {}
+        """In the order in which they were received."""
 
     def note(self, key: Key, uid: str, body: object) -> str:
         """Receive a report for the job with this uid; return why it is refused, or an empty text.
@@ -48,8 +49,10 @@ class UsageBoard:
         if isinstance(found, str):
             return found
         now = self._clock()
-        self._reports = {k: r for k, r in self._reports.items() if now - r.received < STALE_SECONDS}
+        self._reports.pop(key, None)
         self._reports[key] = _KeptUsage(uid, found, now)
+        while now - self._reports[oldest := next(iter(self._reports))].received >= STALE_SECONDS:
+            del self._reports[oldest]
         self._enqueue(key)
         return ""
 
