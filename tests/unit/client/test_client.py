@@ -203,23 +203,29 @@ def test_wait_returns_the_succeeded_job() -> None:
 AS_IT_ENDED = {"state": terminated(1), "phase": "Failed"}
 
 
+RESTARTED = {"last": terminated(1), "restarts": 1}
+PRINTED = ["Traceback (most recent call last):", "ValueError: no such thing"]
+IDLE = ["pstraining-launcher: the job has ended; it does not run again in this pod, which idles until it is removed"]
+
+
 @pytest.mark.parametrize(
-    ("status", "restarted"),
-    [(AS_IT_ENDED, False), ({"last": terminated(1), "restarts": 1}, True), (AS_IT_ENDED, True)],
-    ids=["as it ended", "started again since", "started again, which the status does not show yet"],
+    ("status", "runs"),
+    [
+        pytest.param(AS_IT_ENDED, [PRINTED], id="as it ended"),
+        pytest.param(RESTARTED, [IDLE, PRINTED], id="restarted since"),
+        pytest.param(AS_IT_ENDED, [IDLE, PRINTED], id="restarted, which the status does not show yet"),
+        pytest.param(AS_IT_ENDED, [[], PRINTED], id="just restarted, with an empty log"),
+        pytest.param(AS_IT_ENDED, [None, PRINTED], id="being restarted, without a log"),
+    ],
 )
-def test_wait_raises_the_failed_tasks_output(status: dict[str, Any], restarted: bool) -> None:
+def test_wait_raises_the_failed_tasks_output(status: dict[str, Any], runs: list[list[str] | None]) -> None:
     rig = Rig()
     rig.train()
     failed = pod("worker", 1, job_uid="uid-0", **status)
     failed["metadata"]["namespace"] = "team"
     rig.cluster.there_pods = [failed]
-    printed = ["Traceback (most recent call last):", "ValueError: no such thing"]
-    idle = [
-        "pstraining-launcher: the job has ended; it does not run again in this pod, which idles until it is removed"
-    ]
-    runs = {"digits-worker-1": idle, "digits-worker-1.previous": printed}
-    rig.cluster.logs = runs if restarted else {"digits-worker-1": printed}
+    names = ("digits-worker-1", "digits-worker-1.previous")
+    rig.cluster.logs = {name: run for name, run in zip(names, runs, strict=False) if run is not None}
     lost = {"lastFailure": {"pod": "digits-worker-1"}}
     rig.status(**ended("Failed", "worker 1 failed 7 times"), worker=lost, failedReplica="worker/1")
     with pytest.raises(JobFailedError, match="digits has failed: worker 1 failed 7 times") as raised:

@@ -5,6 +5,7 @@ whose launcher then only waits. The program's log is then that of the previous r
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from pstraining.api import contract
@@ -66,7 +67,8 @@ def program_log(
 ) -> Iterator[dict[str, str]]:
     """Yield the query of the current run's log, preceded by that of the previous run if the current one only waits.
 
-    The pod's status may not show a restart yet, because the kubelet reports it with a delay.
+    The pod's status may not show a restart yet, because the kubelet reports it with a delay. The log of a run that has
+    just started is empty, or cannot be read.
 
     Args:
         cluster: the job's cluster.
@@ -74,12 +76,17 @@ def program_log(
         task: the task.
         selection: the selected logs.
         is_over: whether the job has ended.
-
-    Raises:
-        RequestError: the log cannot be read.
     """
     if not selection.previous and (is_over or task.pod.container.restarts):
-        last = LogSelection(tail=1).query(task.container)
-        if any(contract.IDLES in text for text in cluster.log(namespace, task.pod.name, last)):
+        last = LogSelection(tail=1)
+        lines, before = _lines(cluster, namespace, task, last), replace(last, previous=True)
+        if any(contract.IDLES in text for text in lines) or (not lines and _lines(cluster, namespace, task, before)):
             yield replace(selection, previous=True).query(task.container)
     yield selection.query(task.container)
+
+
+def _lines(cluster: ClusterClient, namespace: str, task: TaskPod, selection: LogSelection) -> list[str]:
+    """Return the lines of a log; none if it cannot be read, which the reader of all lines reports."""
+    with suppress(RequestError):
+        return list(cluster.log(namespace, task.pod.name, selection.query(task.container)))
+    return []
