@@ -131,7 +131,7 @@ def test_a_standby_takes_over(
         assert flipped - seen <= FLIPPED, f"{flipped - seen:.2f} s after the kubelet's status"
     else:
         seen = struck
-    again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
+    again = wait_for(lambda: resumed(example, before), "training continues", 300, every=0.5)
     with capsys.disabled():
         print(f"\n{what}: status after {seen - struck:.2f} s, pointer {flipped - seen:.2f} s later, {again}")
     wait_for(lambda: example.job()["status"].get("takeovers") == 1, "it is counted")
@@ -157,7 +157,7 @@ def test_without_a_standby_the_program_waits_for_its_parameter_server(
     example = start(kube, namespace, shared, "None")
     before = progress(example)
     lose(example, what)
-    again = wait_for(lambda: resumed(example, before), "training continues", 120, every=0.5)
+    again = wait_for(lambda: resumed(example, before), "training continues", 300, every=0.5)
     with capsys.disabled():
         print(f"\nmode None, {what}: {again}")
 
