@@ -14,6 +14,7 @@ from pstraining.api import names
 from pstraining.resources import kueue
 from tests.campaign.api import QUEUE_API, Api, Object, Watched
 from tests.campaign.queues import QUEUE, quota
+from tests.support.builders import stamp
 
 JOB = "job"
 STEP_SECONDS = 120.0
@@ -188,4 +189,4 @@ def identity(pod: Object) -> tuple[str, str, str, str]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return stamp(datetime.now(UTC))

@@ -94,8 +94,7 @@ def far(manager: Kube, queue: Queue, tmp_path: Path) -> Iterator[Queue]:
     """Return the queue of the manager cluster, in the same namespace, with its operator."""
     manager.request("POST", "/api/v1/namespaces", {"metadata": {"name": queue.namespace}})
     made = Queue(manager, queue.namespace, pods=100)
-    checks = {"admissionChecks": [{"name": NAME}]}
-    made.change([{"op": "add", "path": "/spec/admissionChecksStrategy", "value": checks}])
+    made.use_check()
     (tmp_path / "manager").mkdir()
     operator = OperatorProcess(manager.target, queue.namespace, tmp_path / "manager")
     operator.start(settings=WITH_KUEUE)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.support.builders import stamp
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.scripted_program import Puppet, manifest, share, template
 from tests.support.watching import Watch
@@ -21,6 +22,7 @@ class Queue:
 
     def __init__(self, kube: Kube, namespace: str, pods: int) -> None:
         self.kube, self.namespace = kube, namespace
+        self._of_cluster = ["clusterqueues", "resourceflavors"]
         self._make("ResourceFlavor", "resourceflavors", {"nodeLabels": {"kubernetes.io/os": "linux"}})
         resources = [
             {"name": "cpu", "nominalQuota": f"{MILLICORES * pods}m"},
@@ -52,9 +54,20 @@ class Queue:
     def require_check(self) -> None:
         """Let each admission wait for a check, whose controller is this test; see `pass_check`."""
         self._make("AdmissionCheck", "admissionchecks", {"controllerName": f"{NAME}.example/checks"})
-        active = {"type": "Active", "status": "True", "reason": "Tested", "message": "", "lastTransitionTime": _now()}
+        self._of_cluster.append("admissionchecks")
+        active = {
+            "type": "Active",
+            "status": "True",
+            "reason": "Tested",
+            "message": "",
+            "lastTransitionTime": stamp(datetime.now(UTC)),
+        }
         path, status = f"{GROUP}/admissionchecks/{NAME}/status", {"status": {"conditions": [active]}}
         self.kube.request("PATCH", path, status, "application/merge-patch+json")
+        self.use_check()
+
+    def use_check(self) -> None:
+        """Let each admission wait for the AdmissionCheck of the tests' name."""
         checks = {"admissionChecks": [{"name": NAME}]}
         self.change([{"op": "add", "path": "/spec/admissionChecksStrategy", "value": checks}])
 
@@ -66,16 +79,14 @@ class Queue:
             return [workload for workload, check in found if check["state"] == "Pending"]
 
         for workload in wait_for(waiting, f"Kueue waits for the check of {job}", 60):
-            ready = {"name": NAME, "state": "Ready", "message": "", "lastTransitionTime": _now()}
+            ready = {"name": NAME, "state": "Ready", "message": "", "lastTransitionTime": stamp(datetime.now(UTC))}
             status = {"status": {"admissionChecks": [ready | {"podSetUpdates": list(updates)}]}}
             self.kube.merge("Workload", self.namespace, workload["metadata"]["name"], status, "status")
 
     def remove(self) -> None:
         """Delete the objects of the cluster, for the next test."""
         self.kube.request("DELETE", f"{GROUP}/namespaces/{self.namespace}/localqueues/{NAME}")
-        checks = self.kube.request("GET", f"{GROUP}/admissionchecks")["items"]
-        has_check = any(check["metadata"]["name"] == NAME for check in checks)
-        for plural in ("clusterqueues", "resourceflavors", *(["admissionchecks"] if has_check else [])):
+        for plural in self._of_cluster:
             self.kube.request("DELETE", f"{GROUP}/{plural}/{NAME}")
         self.kube.request("DELETE", f"{GROUP}/workloadpriorityclasses/{NAME}-high")
         gone = lambda: NAME not in json.dumps(self.kube.request("GET", f"{GROUP}/clusterqueues")["items"])  # noqa: E731
@@ -175,10 +186,6 @@ def queued(
     made["metadata"]["labels"] = {QUEUE_LABEL: NAME} if labels is None else labels
     queue.kube.create(made)
     return Puppet(queue.kube, queue.namespace, name, orders)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition_of(found: Object, kind: str) -> Object:

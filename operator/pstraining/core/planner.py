@@ -65,9 +65,7 @@ def plan(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
         facts: the facts of this pass.
         launcher: the launcher that new children get.
     """
-    if isinstance(facts, Unreadable) or facts.snapshot.deleting:
-        return Plan()
-    if not (facts.is_managed_here or facts.is_dispatched):
+    if isinstance(facts, Unreadable) or facts.snapshot.deleting or not (facts.is_managed_here or facts.is_dispatched):
         return Plan()
     if default_queue.is_due(facts):
         return Plan((default_queue.label(facts),))

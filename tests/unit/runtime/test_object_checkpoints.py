@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from pstraining.runtime.checkpoint.state import State, SupersededError
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
 from pstraining.runtime.telemetry.counters import ChiefCounters
-from tests.support.fake_s3 import BROKEN, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request, serving
+from tests.support.fake_s3 import BROKEN, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
 from tests.unit.runtime.test_checkpoint import layout, state
 
 if TYPE_CHECKING:
@@ -92,14 +92,6 @@ def equals(found: State | Any, step: int) -> None:
     np.testing.assert_array_equal(found.variables["dense/kernel"], expected.variables["dense/kernel"])
     np.testing.assert_array_equal(found.slots["momentum"]["dense/kernel"], expected.slots["momentum"]["dense/kernel"])
     assert found.scalars == expected.scalars
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
-    with serving() as store:
-        for name, value in store.environment().items():
-            monkeypatch.setenv(name, value)
-        yield store
 
 
 def bucket_of(_: FakeS3) -> Bucket:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,19 +11,11 @@ import pytest
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.choice import bucket_at, local_files
 from pstraining.runtime.telemetry.summaries_folder import SummaryUploads, Upload, summaries_folder
-from tests.support.fake_s3 import EXPIRED, FakeS3, Request, serving
+from tests.support.fake_s3 import EXPIRED, FakeS3, Fault, Request
 
 URI = "s3://bucket/jobs/a"
 SOON = 0.01
 NEVER = 3600.0
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
-    with serving() as store:
-        for name, value in store.environment().items():
-            monkeypatch.setenv(name, value)
-        yield store
 
 
 def no_upload(uri: str) -> Upload:
@@ -89,12 +81,12 @@ def test_a_failed_upload_is_reported_and_repeated(
 ) -> None:
     failed = threading.Event()
 
-    def fault(request: Request) -> object:
+    def fault(request: Request) -> Fault | None:
         is_first = not failed.is_set()
         failed.set()
         return EXPIRED if is_first else None
 
-    s3.fault = fault  # type: ignore[assignment]
+    s3.fault = fault
     (tmp_path / "events.1").write_bytes(b"a")
     sent = threading.Event()
     running = uploads(tmp_path, bucket_at(URI), SOON, lambda _: sent.set())

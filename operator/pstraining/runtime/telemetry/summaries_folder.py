@@ -60,8 +60,9 @@ def summaries_folder(
         return SummariesFolder()
     if "://" not in checkpoints:
         return SummariesFolder(Path(checkpoints) / FOLDER)
+    send = upload(checkpoints)  # before the folder exists: it may raise
     folder = Path(tempfile.mkdtemp(prefix="pstraining-summaries-"))
-    return SummariesFolder(folder, SummaryUploads(folder, upload(checkpoints)))
+    return SummariesFolder(folder, SummaryUploads(folder, send))
 
 
 class SummaryUploads:
