@@ -129,7 +129,8 @@ class Pod:
 
     def log(self) -> str:
         """Return the output of the launcher and the program."""
-        return (self.folder / "log").read_text(errors="replace")
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def starts(self) -> list[list[str]]:
         """Return the program's starts: process id, time, TF_CONFIG."""
@@ -145,7 +146,11 @@ class Pod:
         write_whole(self.folder / "order", str(code))
 
     def close(self) -> None:
-        """Stop the remaining processes and their children; a killed launcher ends none of them."""
+        """Stop the remaining processes and their children, which outlive a killed launcher; print the log.
+
+        pytest shows the log of a test that fails.
+        """
+        print(f"log of {self.folder.name}:", self.log(), sep="\n")
         if self.process is not None and self.runs():
             below = list(descendants(self.pid))
             self.process.kill()

@@ -207,7 +207,7 @@ def test_orphans_are_adopted(pod: MakePod, ps: FakePs) -> None:
     )
     chief.start("sh", "-c", f'{PYTHON} -c "{orphan}"; exec ' + " ".join(chief.puppet))
     program = chief.started()
-    number = int(chief.log().split()[1])
+    number = int(eventually(lambda: re.findall(r"orphan (\d+)\n", chief.log()))[0])
     try:
         assert eventually(lambda: set(children(chief.pid)) == {program, number})
     finally:
@@ -238,15 +238,18 @@ def test_as_pid_1_the_launcher_forwards_signals_and_reaps(pod: MakePod, ps: Fake
     script = (
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "read, write = os.pipe()\n"
         "if os.fork() == 0:\n"
         "  os.setsid()\n"
-        "  if os.fork() == 0: time.sleep(0.2)\n"
+        "  if os.fork() == 0:\n"
+        "    os.write(write, str(os.getpid()).encode())\n"
+        "    time.sleep(0.2)\n"
         "  os._exit(0)\n"
         "os.wait()\n"
-        "while any(open(f'/proc/{p}/stat').read().split()[3] == '1' for p in os.listdir('/proc')\n"
-        "          if p.isdigit() and int(p) not in (1, os.getpid())): time.sleep(0.02)\n"
+        "orphan = os.read(read, 20).decode()\n"
+        "while os.path.exists('/proc/' + orphan): time.sleep(0.02)\n"  # a zombie has its folder until it is reaped
         "print('reaped; parent', os.getppid(), flush=True)\n"
-        "signal.pause()\n"
+        "while True: time.sleep(0.05)\n"
     )
     chief.start(PYTHON, "-c", script)
     eventually(lambda: "reaped; parent 1" in chief.log())
