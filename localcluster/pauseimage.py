@@ -5,6 +5,7 @@ import io
 import json
 import platform
 import tarfile
+import tempfile
 from pathlib import Path
 
 from localcluster.config import PAUSE_IMAGE
@@ -18,9 +19,10 @@ def ensure_archive(layout: Layout, program: Path) -> Path:
     archive = layout.cache / "images" / f"{program.parent.name}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
-        fresh = archive.with_name(f".{archive.name}.new")
-        fresh.write_bytes(build_archive(program.read_bytes(), PAUSE_IMAGE))
-        fresh.rename(archive)
+        # Nodes start at the same time: each writes a file of its own, and the last one replaces equal bytes.
+        with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=f".{archive.name}.", delete=False) as fresh:
+            fresh.write(build_archive(program.read_bytes(), PAUSE_IMAGE))
+        Path(fresh.name).rename(archive)
     return archive
 
 

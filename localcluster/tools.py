@@ -162,7 +162,8 @@ class Toolbox:
     def go(self) -> Go:
         """The toolchain, which is searched for on first use."""
         if self._go is None:
-            self._go = find_go(self.layout, self.progress)
+            with self._locked(self.layout.cache / "toolchains" / "go"):
+                self._go = find_go(self.layout, self.progress)
         return self._go
 
     def folder(self, tool: Tool) -> Path:
@@ -256,7 +257,7 @@ class Toolbox:
 
     @contextmanager
     def _locked(self, target: Path) -> Iterator[None]:
-        """Prevent two callers, such as a demo and a lint run, from building the same tool at once."""
+        """Prevent two callers, such as a demo and a lint run, from building the same at once."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / f".lock-{target.name}").open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)

@@ -4,16 +4,20 @@ import hashlib
 import io
 import json
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localcluster import images, pipconfig
+from localcluster import images, pauseimage, pipconfig
+from localcluster.config import PAUSE_IMAGE
 from localcluster.errors import ClusterError
 from localcluster.layerstore import LayerStore, StoredImage
+from localcluster.layout import read_layout
 from localcluster.load import loaded_digest, write_archive
-from localcluster.pauseimage import build_archive
+from localcluster.pauseimage import build_archive, ensure_archive
 from tests.support.image_storage import image_storage, sha
 
 
@@ -185,3 +189,24 @@ def test_an_import_that_lost_a_layer_to_the_garbage_collector_is_repeated_once(
     else:
         load._import(*arguments)
     assert len(made) == calls
+
+
+def test_nodes_that_start_together_make_the_pause_image_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each finds the archive whole, also if another node has made it meanwhile."""
+    program = tmp_path / "key" / "pause"
+    program.parent.mkdir()
+    program.write_bytes(b"program")
+    layout, together = read_layout({"PSTRAINING_CACHE": str(tmp_path / "cache")}), threading.Barrier(2)
+
+    def built(content: bytes, name: str) -> bytes:
+        archive = build_archive(content, name)
+        together.wait(10)
+        return archive
+
+    monkeypatch.setattr(pauseimage, "build_archive", built)
+    with ThreadPoolExecutor(2) as pool:
+        made = [node.result() for node in [pool.submit(ensure_archive, layout, program) for _ in range(2)]]
+    assert {path.read_bytes() for path in made} == {build_archive(b"program", PAUSE_IMAGE)}
+    assert [path.name for path in made[0].parent.iterdir()] == ["key.tar"]
