@@ -1,14 +1,16 @@
 """Checkpoints in an object store: a job on kubelets saves them there, and continues from them after a loss."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support import fake_s3
+from tests.support import fake_s3, paced_table
 from tests.support.examples import PACED, ROOT, Example
 from tests.support.kube import Kube, Object, wait_for
 from tests.support.pod_security import CONTAINER_SECURITY
+from tests.support.soak_marks import in_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
 PORT = 9000
@@ -67,3 +69,25 @@ def test_a_job_without_a_volume_continues_from_its_object_store(kube: Kube, name
     kube.delete("Pod", namespace, example.pod("ps"), grace=0)
     assert int(example.wait_event("restored")["step"]) >= saved > 0
     assert kube.list("PersistentVolumeClaim", namespace) == []
+
+
+@in_all("tests/training/test_runtime_object_checkpoints.py::test_servers_store_and_read_tables_with_signed_urls")
+def test_servers_without_credentials_store_their_tables(kube: Kube, namespace: str, tmp_path: Path) -> None:
+    job = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text())
+    servers = deepcopy(job["spec"]["worker"]["template"])
+    image = servers["spec"]["containers"][0]["image"]
+    job = with_store(job, namespace, start_store(kube, namespace, image))
+    program = ["python", "-c", Path(paced_table.__file__).read_text()]
+    for template in (servers, job["spec"]["worker"]["template"]):
+        template["spec"]["containers"][0]["command"] = program
+    job["spec"] |= {"ps": {"replicas": 2, "template": servers}, "training": {"mode": "Sync", "steps": 10_000_000}}
+    job["spec"]["worker"]["replicas"] = 1
+    created = kube.create(job)
+    example = Example(kube, namespace, created["metadata"]["name"], tmp_path)
+    saved = int(example.wait_event("checkpoint")["step"])
+    way = example.wait_event("checkpoint_way")
+    assert (way["what"], way["by"]) == ("save", "servers"), way
+    kube.delete("Pod", namespace, example.pod("ps", 1), grace=0)
+    assert int(example.wait_event("restored")["step"]) >= saved > 0
+    ways = [event for event in example.events("chief") if event["event"] == "checkpoint_way"]
+    assert [(event["what"], event["by"]) for event in ways] == [("save", "servers"), ("restore", "servers")]

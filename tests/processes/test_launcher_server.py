@@ -1,5 +1,6 @@
 """The launcher on a PS, as real processes: the server is restarted, and the status port reports its state."""
 
+import json
 import os
 import shlex
 import signal
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.pods import FakePs, Pod, eventually, get, is_alive
+from tests.processes.pods import FakePs, Pod, eventually, get, is_alive, write_whole
+from tests.support.fake_s3 import serving
 from tests.support.ports import free_neighbours
 
 MakePod = Callable[..., Pod]
@@ -211,3 +213,19 @@ def test_builtin_reports_a_missing_tensorflow(pod: MakePod) -> None:
     server.pod.env["PYTHONPATH"] = str(packages.parent)
     assert server.pod.start().wait() == 1
     assert server.pod.log().splitlines()[-1] == "ModuleNotFoundError: No module named tensorflow"
+
+
+def test_a_transfer_needs_a_request_that_was_written_in_the_pod(server: Server) -> None:
+    """A pod that reaches only the port moves no file."""
+    name = "transfer-0123456789abcdef"
+    with serving() as store:
+        server.listen().pod.start(*COMMAND)
+        server.state("Serving")
+        (server.pod.run_dir / name).write_bytes(b"rows")
+        assert get(server.port + 1, f"/v1/transfers/{name}", method="POST")[0] == 404
+        request = {"method": "PUT", "url": f"{store.url}/bucket/part?X-Amz-Signature=1"}
+        write_whole(server.pod.run_dir / f"{name}.json", json.dumps(request))
+        code, found = get(server.port + 1, f"/v1/transfers/{name}", method="POST")
+        assert (code, found) == (200, {"status": 200, "message": "", "size": 4})
+        assert store.objects == {"part": b"rows"}
+    assert name not in os.listdir(server.pod.run_dir)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.state import whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.servers import Rig
@@ -181,8 +182,8 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     assert ways(capsys) == [("save", "servers"), ("restore", "chief")]
     load = server_files.ServerFiles._load
 
-    def failing(own: Any, piece: Any, *given: Any) -> None:
-        load(own, piece._replace(path=piece.path if piece.rows.target == 0 else tmp_path / "none"), *given)
+    def failing(own: Any, access: Any, piece: Any, *given: Any) -> None:
+        load(own, access, piece._replace(file=piece.file if piece.rows.target == 0 else "none"), *given)
 
     monkeypatch.setattr(server_files.ServerFiles, "_load", failing)
     other.train(batches(1, seed=2))
@@ -239,11 +240,11 @@ def test_faults_that_end_a_save_by_the_servers(
 
     rig = trained(client, 2)  # its own rig: another one no longer lets servers try that reach no folder
     with rig.control.copied(fence=1, wait=wait) as state:
-        good, full = tmp_path / "good", tmp_path / "full"
-        for folder in (good, full):
+        for folder in (tmp_path / "good", tmp_path / "full"):
             folder.mkdir()
+        good, full = FolderPlace(tmp_path / "good"), FolderPlace(tmp_path / "full")
         files = [file.name for own in state.write_parts(good).values() for file in own.files]
-        (full / files[-1]).symlink_to("/dev/full")
+        (full.folder / files[-1]).symlink_to("/dev/full")
         with pytest.raises(OSError, match="No space left on device"):
             state.write_parts(full)
         with monkeypatch.context() as patch:
@@ -268,12 +269,12 @@ def test_a_save_that_dies_while_servers_write_leaves_nothing_after_the_next(
     first, number = save(rig, checkpoints), 0
     rig.train(batches(1, seed=1))
 
-    def dying(own: Any, folder: Path, *given: Any) -> Any:
+    def dying(own: Any, access: Any, *given: Any) -> Any:
         nonlocal number
         number += 1
         if number == 5:
             raise KeyboardInterrupt
-        return write(own, folder, *given)
+        return write(own, access, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(server_files.ServerFiles, "_write", dying)

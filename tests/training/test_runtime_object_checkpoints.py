@@ -2,22 +2,32 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pstraining.api import contract
 from pstraining.api.summary import SUMMARY_FILE
+from pstraining.launcher import probe, status_port, transfers
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
-from pstraining.runtime.checkpoint.state import whole
+from pstraining.runtime.checkpoint.state import State, whole
 from pstraining.runtime.local import LocalJob
 from tests.support.fake_s3 import SLOW_DOWN, FakeS3, Fault, serving
-from tests.support.servers import SPREAD
+from tests.support.ports import free_neighbours
+from tests.support.servers import SPREAD, Rig
 from tests.support.soak_marks import in_all
+from tests.training import test_runtime_checkpoint_parts as parts
 from tests.training.test_runtime_checkpoint_pieces import assert_same, batches, pieces, rig_of, wait
 from tests.training.test_runtime_faults import DIGITS, finished, transcript
 
 __all__ = ["pieces"]
+small_files = parts.small_files
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
 URI = "s3://bucket/jobs/digits"
 
@@ -52,6 +62,95 @@ def test_two_servers_save_and_three_restore(client: Any, s3: FakeS3, monkeypatch
     second.start(stored)
     assert_same(second.control.snapshot(fence=1), before)
     assert len([key for key in s3.objects if "state.npz" in key]) > 2
+
+
+@pytest.fixture
+def launchers(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Start a launcher beside each server, and return their addresses; all have one folder."""
+    (folder := tmp_path / "run").mkdir()
+    monkeypatch.setattr(contract, "RUN_DIR", str(folder))
+    monkeypatch.setattr(client, "cluster", replace(client.cluster, in_pod=True))
+    ports = [free_neighbours() for _ in client.cluster.ps]
+    for port in ports:
+        transfer = partial(transfers.transfer, str(folder))
+        status_port.serve_status(probe.status_port(port), dict, lambda _: True, transfer=transfer)
+    return [f"127.0.0.1:{port}" for port in ports]
+
+
+def with_launchers(rig: Rig, launchers: list[str]) -> Rig:
+    files = rig.control._states.files
+    files._addresses = [[launchers[shard]] for shard in range(len(files._addresses))]
+    return rig
+
+
+@pytest.mark.usefixtures("pieces", "small_files")
+@pytest.mark.parametrize("target", [2, 3])
+def test_servers_store_and_read_tables_with_signed_urls(
+    client: Any,
+    s3: FakeS3,
+    launchers: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: int,
+) -> None:
+    """No row passes through the chief, and the servers have no credentials. The store throttles now and then."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    s3.fault = lambda request: SLOW_DOWN if len(s3.requests) % 7 == 0 else None
+    first = with_launchers(parts.trained(client, 3), launchers)
+    before = first.control.snapshot(fence=1)
+    checkpoints = BucketCheckpoints(Bucket.at(URI), keep=2, damaged=first.control.find_damaged)
+    checkpoints.open()
+    with first.control.copied(fence=1, wait=wait) as state:
+        first.train(batches(2, seed=1))
+        checkpoints.save(state, term=1, layout=first.store.layout)
+    (manifest,) = (json.loads(content) for key, content in s3.objects.items() if key.endswith("metadata.json"))
+    assert set(manifest["parts"]) >= parts.TABLES
+    stored = {key.rpartition("/")[2]: content for key, content in s3.objects.items() if "/ps-" in key}
+    assert set(stored) == {file[0] for own in manifest["parts"].values() for file in own["files"]}
+    name, begin, stride, rows, _ = manifest["parts"]["model/items"]["files"][1]
+    expected = before.variables["items"][begin : begin + stride * rows : stride]
+    np.testing.assert_array_equal(np.load(BytesIO(stored[name])), expected)
+    methods = {(request.method, "X-Amz-Signature" in request.query) for request in s3.requests if "/ps-" in request.key}
+    assert methods == {("PUT", True)}
+    client.container += ".after"
+    second = with_launchers(parts.rig_of(client, target), launchers)
+    monkeypatch.setattr(checkpoints, "_damaged", second.control.find_damaged)
+    found = checkpoints.newest()
+    assert found is not None
+    second.start(found)
+    assert {("PUT", True), ("GET", True)} == {
+        (request.method, "X-Amz-Signature" in request.query) for request in s3.requests if "/ps-" in request.key
+    }, "the chief reads no object of a server"
+    assert_same(whole(found), before)
+    assert_same(second.control.snapshot(fence=1), before)
+    assert parts.ways(capsys) == [("save", "servers"), ("restore", "servers")]
+
+
+@pytest.mark.usefixtures("pieces", "small_files")
+def test_without_launchers_the_chief_stores_and_reads_tables(
+    client: Any, s3: FakeS3, launchers: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It also reads the objects that servers have stored, when a launcher fails during a restore."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    rig = with_launchers(parts.trained(client, 2), launchers)
+    checkpoints = BucketCheckpoints(Bucket.at(URI), keep=3, damaged=rig.control.find_damaged)
+    checkpoints.open()
+    saved = list[State]()
+    for addresses in (launchers, ["127.0.0.1:1"] * 2):
+        with_launchers(rig, addresses).train(batches(1, seed=len(saved)))
+        saved.append(rig.control.snapshot(fence=1))
+        with rig.control.copied(fence=1, wait=wait) as state:
+            checkpoints.save(state, term=1, layout=rig.store.layout)
+    assert parts.ways(capsys) == [("save", "servers"), ("save", "chief")]
+    by_servers, by_chief = (checkpoints.load(step) for step in checkpoints.steps())
+    assert by_servers.parts is not None
+    assert by_chief.parts is None
+    assert_same(whole(by_chief), saved[1])
+    rig.control.restore(by_servers, fence=1, generation=9, fresh=False)
+    assert_same(rig.control.snapshot(fence=1), saved[0])
+    assert parts.ways(capsys) == [("restore", "chief")]
 
 
 @in_all("tests/training/test_runtime_object_checkpoints.py::test_two_servers_save_and_three_restore")

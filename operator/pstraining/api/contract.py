@@ -59,6 +59,12 @@ DRAINING_MARKERS: Final = ("draining", "leaving")
 as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties
 IN_SYNC_MARKER; the launcher waits some seconds for this at most."""
 
+TRANSFER_FILE: Final = "transfer-"
+"""Beginning of the names of files in RUN_DIR of a PS that the PS's launcher uploads to an object store, or downloads.
+The chief writes them, and each request beside its file (`<name>.json`), through the PS's own device."""
+TRANSFERS_PATH: Final = "/v1/transfers/"
+"""Path at which a PS's launcher starts a transfer; the file's name follows."""
+
 LAUNCH_COMMAND: Final = ("python3", f"{MOUNT_DIR}/{LAUNCHER_FILE}", "--")
 
 ENV_JOB: Final = "PSTRAINING_JOB"

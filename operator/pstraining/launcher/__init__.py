@@ -18,6 +18,7 @@ FILES = (
     "status_port.py",
     "supervisor.py",
     "terms.py",
+    "transfers.py",
     "usage.py",
 )
 

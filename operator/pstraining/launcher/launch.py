@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from . import contract, members, probe, status_port, supervisor, terms, usage
+    from . import contract, members, probe, status_port, supervisor, terms, transfers, usage
     from . import serve as server
 else:
     # Python would import from the folder that this file's link pointed to, which the kubelet removes whenever the
@@ -32,6 +32,7 @@ else:
     import status_port
     import supervisor
     import terms
+    import transfers
     import usage
 
 POLL_SECONDS = 0.2
@@ -255,7 +256,9 @@ class Launcher:
         if reason := self.must_idle():
             return self.idle(reason)
         self.start_boot()  # before the status port answers
-        status_port.serve_status(probe.status_port(self.port), self.report, self.is_ready, self.meter.report)
+        transfer = partial(transfers.transfer, contract.RUN_DIR)
+        port = probe.status_port(self.port)
+        status_port.serve_status(port, self.report, self.is_ready, self.meter.report, transfer)
         if self.shard_members.hot:
             self.supervisor.before_stop = self.draining.announce
         crashes = 0

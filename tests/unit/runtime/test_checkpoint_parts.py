@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import Writer
-from pstraining.runtime.checkpoint.parts import PartFile, PartFolder, Parts, WritesParts, header, shared_rows
+from pstraining.runtime.checkpoint.parts import PartFile, Parts, StoredParts, WritesParts, header, shared_rows
+from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.checkpoint.state import Entry, State, whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from tests.support.stepping import Stepped, install
@@ -23,13 +25,24 @@ from tests.unit.runtime.test_checkpoint import flip, layout, names
 TABLE: Final = "model/items"
 
 
-def find_damaged(expected: Mapping[Path, str]) -> list[Path]:
+def find_damaged(place: PartPlace, expected: Mapping[str, str]) -> list[str]:
     """Find damaged files with a checksum that needs no TensorFlow."""
-    return [path for path, checksum in expected.items() if not path.is_file() or crc(path) != checksum]
+    return [name for name, checksum in expected.items() if _checksum(place, name) != checksum]
+
+
+def _checksum(place: PartPlace, name: str) -> str:
+    try:
+        return crc_of(place.content(name))
+    except CorruptCheckpointError:
+        return ""
 
 
 def crc(path: Path) -> str:
-    return f"{zlib.crc32(path.read_bytes()):08x}"
+    return crc_of(path.read_bytes())
+
+
+def crc_of(content: bytes) -> str:
+    return f"{zlib.crc32(content):08x}"
 
 
 def table(step: int, rows: int = 23, width: int = 3) -> Any:
@@ -68,8 +81,9 @@ class OnServers:
         yield TABLE, table(self.step).reshape(-1)
         yield from self._rest.blocks()
 
-    def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        return {TABLE: write_rows(folder, table(self.step), 2, 5)}
+    def write_parts(self, place: PartPlace) -> Mapping[str, Parts]:
+        assert isinstance(place, FolderPlace)
+        return {TABLE: write_rows(place.folder, table(self.step), 2, 5)}
 
     def without(self, left_out: Collection[str]) -> State:
         assert set(left_out) == {TABLE}
@@ -196,9 +210,8 @@ def files_of(values: Any, servers: int, length: int) -> Iterator[tuple[PartFile,
 def test_any_elements_are_read(tmp_path_factory: Any, rows: int, servers: int, length: int, data: Any) -> None:
     folder = tmp_path_factory.mktemp("parts")
     values = table(0, rows)
-    own = PartFolder(
-        folder, {TABLE: Entry("float32", values.shape)}, {TABLE: write_rows(folder, values, servers, length)}
-    )
+    parts = {TABLE: write_rows(folder, values, servers, length)}
+    own = StoredParts(FolderPlace(folder), {TABLE: Entry("float32", values.shape)}, parts)
     end = data.draw(st.integers(0, values.size))
     begin = data.draw(st.integers(0, end))
     np.testing.assert_array_equal(own.read(TABLE, begin, end), values.reshape(-1)[begin:end])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pstraining.runtime.checkpoint import manifest
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.parts import ChangedFile, Parts, header
+from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import FULL, Entry, SavePlan, State, whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
@@ -57,10 +58,11 @@ class OnServers:
     def blocks(self) -> Iterator[tuple[str, Any]]:
         raise AssertionError("the table is written by servers")
 
-    def write_parts(self, folder: Path) -> Mapping[str, Parts]:
+    def write_parts(self, place: PartPlace) -> Mapping[str, Parts]:
+        assert isinstance(place, FolderPlace)
         if self.base is None:
-            return {TABLE: write_rows(folder, self._values, SERVERS, 4)}
-        return {TABLE: write_changes(folder, self._values, self._changed, self.copy)}
+            return {TABLE: write_rows(place.folder, self._values, SERVERS, 4)}
+        return {TABLE: write_changes(place.folder, self._values, self._changed, self.copy)}
 
     def without(self, left_out: Collection[str]) -> State:
         assert set(left_out) == {TABLE}

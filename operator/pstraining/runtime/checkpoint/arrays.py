@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +19,8 @@ import numpy as np
 from pstraining.runtime.checkpoint.checksums import FindDamaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.manifest import Manifest
-from pstraining.runtime.checkpoint.parts import PartFolder
+from pstraining.runtime.checkpoint.parts import StoredParts
+from pstraining.runtime.checkpoint.ports.part_place import PartPlace
 from pstraining.runtime.checkpoint.ports.ranges import RangeStream, SeekableFile, read_at
 from pstraining.runtime.checkpoint.state import ENDED, Entry, State, StateBlocks, whole
 from pstraining.runtime.model.partition import Array
@@ -91,14 +91,14 @@ class StoredState:
         file: the file of tensors.
         step: the state's step.
         manifest: the description of the files.
-        folder: the folder of the parts.
+        place: the place of the parts.
 
     Raises:
         CorruptCheckpointError: the file does not match the manifest, or is damaged.
         Exception: the file is damaged; the type depends on the library that detects it.
     """
 
-    def __init__(self, file: SeekableFile, step: int, manifest: Manifest, folder: Path | None = None) -> None:
+    def __init__(self, file: SeekableFile, step: int, manifest: Manifest, place: PartPlace) -> None:
         self.step, self._file = step, file
         described = {name: own for name, own in manifest.tensors.items() if name not in manifest.parts}
         with io.BufferedReader(RangeStream(file)) as stream, zipfile.ZipFile(stream) as archive:
@@ -112,9 +112,7 @@ class StoredState:
                 _check_sum(archive, entry)
         shapes = {name: manifest.tensors[name] for name in manifest.parts}
         self._in_parts = {name: Entry(dtype, tuple(shape)) for name, (dtype, shape) in shapes.items()}
-        if manifest.parts and folder is None:
-            raise CorruptCheckpointError("the metadata lists parts, which an object store does not have")
-        self.parts = PartFolder(folder, self._in_parts, manifest.parts) if folder and manifest.parts else None
+        self.parts = StoredParts(place, self._in_parts, manifest.parts) if manifest.parts else None
         """The tensors in separate files; None without any. `check_parts` checks their content."""
 
     def check_parts(self, find_damaged: FindDamaged) -> None:
@@ -122,9 +120,10 @@ class StoredState:
 
         Raises:
             CorruptCheckpointError: a file is unreadable or does not match its checksum.
+            OSError: an object store does not answer at present.
         """
-        if self.parts and (damaged := find_damaged(self.parts.checksums)):
-            raise CorruptCheckpointError(f"{damaged[0].name} is unreadable or does not match its checksum")
+        if self.parts and (damaged := find_damaged(self.parts.place, self.parts.checksums)):
+            raise CorruptCheckpointError(f"{damaged[0]} is unreadable or does not match its checksum")
 
     @property
     def ended_early(self) -> bool:

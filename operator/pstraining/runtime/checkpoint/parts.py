@@ -6,16 +6,14 @@ After an incremental save, files of changed rows follow those of the full save b
 
 import io
 import math
-import os
-import weakref
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
-from pstraining.runtime.checkpoint.ports.ranges import OpenFile, read_at
+from pstraining.runtime.checkpoint.ports.part_place import PartPlace
+from pstraining.runtime.checkpoint.ports.ranges import read_at
 from pstraining.runtime.checkpoint.state import Entry, StateBlocks
 from pstraining.runtime.model.partition import Array
 
@@ -106,8 +104,8 @@ class WritesParts(StateBlocks, Protocol):
         """The copy whose tables this state continues with the rows that have changed since; None: it is complete."""
         ...
 
-    def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        """Let the servers write tensors to a checkpoint's folder where they can, and force the files to disk.
+    def write_parts(self, place: PartPlace) -> Mapping[str, Parts]:
+        """Let the servers write tensors to the place of a checkpoint where they can, and make the files durable.
 
         Returns:
             The files of the written tensors, by the tensor's name.
@@ -158,11 +156,11 @@ def shared_rows(file: PartFile, first: int, stride: int) -> SharedRows | None:
     return SharedRows(source, step, target, file.stride // common, rows) if rows else None
 
 
-class PartFolder:
-    """The files of a checkpoint's parts, which stay readable if the folder is renamed.
+class StoredParts:
+    """The tensors of a checkpoint that servers wrote, read from their files.
 
     Args:
-        folder: the checkpoint's folder.
+        place: the place of the files.
         entries: dtype and shape of the tensors by name.
         parts: the tensors' files by name.
 
@@ -170,24 +168,23 @@ class PartFolder:
         CorruptCheckpointError: the files of a tensor have another number of rows than the tensor.
     """
 
-    def __init__(self, folder: Path, entries: Mapping[str, Entry], parts: Mapping[str, Parts]) -> None:
-        self.folder, self.parts, self._entries = folder.absolute(), parts, entries
-        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        weakref.finalize(self, os.close, self._descriptor)
+    def __init__(self, place: PartPlace, entries: Mapping[str, Entry], parts: Mapping[str, Parts]) -> None:
+        self.place, self.parts, self._entries = place, parts, entries
         for name, own in parts.items():
             if sum(file.rows for file in own.files) * own.width != entries[name].size:
                 raise CorruptCheckpointError(f"the files of {name} have another number of rows than it has")
 
     @property
-    def checksums(self) -> dict[Path, str]:
-        """The expected checksum of each file."""
-        return {self.folder / file: checksum for own in self.parts.values() for file, checksum in own.checksums.items()}
+    def checksums(self) -> dict[str, str]:
+        """The expected checksum of each file by name."""
+        return {file: checksum for own in self.parts.values() for file, checksum in own.checksums.items()}
 
     def read(self, name: str, begin: int, end: int) -> Array:
         """Return elements `begin` to `end` of a flattened tensor. Shape: [end - begin].
 
         Raises:
             CorruptCheckpointError: a file was truncated after its check.
+            OSError: a file is missing, or the place does not answer.
         """
         (width, files, changes), dtype = self.parts[name], np.dtype(self._entries[name].dtype)
         low, high = begin // width, -(-end // width)
@@ -200,10 +197,7 @@ class PartFolder:
                 rows = self._rows(file, dtype, width, first, last)
                 found[at : at + file.stride * (last - first) : file.stride] = rows
         for change in changes:
-            # Only the pages that the search reads are loaded.
-            with open(change.indices, "rb", opener=self._open) as file_of_indices:
-                skip = len(header("int64", change.rows, 1))
-                indices = np.memmap(file_of_indices, np.int64, "r", skip, (change.rows,))
+            indices = self.place.integers(change.indices, len(header("int64", change.rows, 1)), change.rows)
             first, last = (
                 int(np.searchsorted(indices, -(-(row - change.first) // change.stride))) for row in (low, high)
             )
@@ -212,16 +206,10 @@ class PartFolder:
                 found[change.first + change.stride * np.asarray(indices[first:last]) - low] = rows
         return found.reshape(-1)[begin - low * width : end - low * width]
 
-    def _open(self, name: str, flags: int) -> int:
-        return os.open(name, flags, dir_fd=self._descriptor)
-
     def _rows(
         self, file: PartFile | ChangedFile, dtype: np.dtype[np.generic], width: int, first: int, last: int
     ) -> Array:
         skip, of_row = len(header(str(dtype), file.rows, width)), width * dtype.itemsize
-        opened = OpenFile(file.name, folder=self._descriptor)
-        try:
+        with self.place.open(file.name) as opened:
             content = read_at(opened, skip + first * of_row, (last - first) * of_row, file.name)
-        finally:
-            opened.close()
         return content.view(dtype).reshape(-1, width)

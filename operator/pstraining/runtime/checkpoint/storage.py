@@ -27,6 +27,7 @@ from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
 from pstraining.runtime.checkpoint.parts import Parts, WritesParts
+from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
@@ -260,7 +261,7 @@ class Checkpoints:
     def _load(self, key: Key, path: Path) -> StoredState:
         try:
             described = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
-            found = StoredState(OpenFile(path / ARRAYS), key.step, described, path)
+            found = StoredState(OpenFile(path / ARRAYS), key.step, described, FolderPlace(path))
         except (CorruptCheckpointError, MemoryError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
@@ -293,7 +294,7 @@ class Checkpoints:
         temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
         temporary.mkdir()
         entries = state.entries
-        parts = state.write_parts(temporary) if isinstance(state, WritesParts) else {}
+        parts = state.write_parts(FolderPlace(temporary)) if isinstance(state, WritesParts) else {}
         if isinstance(state, WritesParts) and state.base is not None:
             parts = _continued(temporary, parts, last if last and last.copy == state.base else None)
         rest = state.without(parts) if isinstance(state, WritesParts) else state

@@ -117,7 +117,7 @@ class Chief:
             term=lambda: self._term,
             # Worker 0 of a job without a chief has no term that would order it and its predecessor.
             writer=Writer() if self._joins else Writer(self._client.cluster.job_uid, self._term),
-            damaged=lambda expected: self._admin.find_damaged(expected),  # noqa: PLW0108 - the members change
+            damaged=lambda place, expected: self._admin.find_damaged(place, expected),  # noqa: PLW0108 - the members change
             counters=options.counters,
         )
         options.history.attach(saver.checkpoints)

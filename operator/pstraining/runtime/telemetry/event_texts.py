@@ -53,7 +53,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "checkpoint_way": EventText(
         _CHIEF,
         "Large tensors are saved, or restored, `by` the servers, or by the chief because of `reason`.",
-        "To let the servers write, mount the volume of checkpoints in their pods as well.",
+        "To let the servers write to a volume, mount it in their pods as well.",
     ),
     "checkpoint_interval": EventText(
         _CHIEF, "The interval was set by the time that a checkpoint takes and by the losses of parameter servers."

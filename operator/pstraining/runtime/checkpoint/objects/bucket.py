@@ -5,15 +5,16 @@ left is an OSError here: a PermissionError for denied access, a FileNotFoundErro
 """
 
 import errno
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import obstore
 from obstore import exceptions
-from obstore.store import from_url
+from obstore.store import GCSStore, S3Store, from_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore, RetryConfig
@@ -28,6 +29,8 @@ PART_BYTES: Final = 8 << 20
 """Size of the parts in which `put_file` uploads a file."""
 LIST_ATTEMPTS: Final = 3
 """Attempts at a list: the library continues an interrupted object, but not an interrupted list."""
+ENCRYPTION: Final = ("AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_")
+"""Beginnings of the variables that request an encryption, which a signed URL does not contain."""
 _IN_FLIGHT: Final = 2
 _DENIED: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 
@@ -92,6 +95,44 @@ class Bucket:
         """
         with _os_errors(self._of(key)):
             return memoryview(obstore.get(self._store, key).bytes())
+
+    def get_range(self, key: str, begin: int, size: int) -> memoryview:
+        """Return at most `size` bytes of an object from byte `begin` on, which the object has.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with _os_errors(self._of(key)):
+            return memoryview(obstore.get_range(self._store, key, start=begin, length=size))
+
+    def size(self, key: str) -> int:
+        """Return an object's size in bytes.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with _os_errors(self._of(key)):
+            return obstore.head(self._store, key)["size"]
+
+    def why_unsigned(self, environ: Mapping[str, str] = os.environ) -> str | None:
+        """Return why no URL can be signed that stores an object as `put` does; None if one can."""
+        if not isinstance(self._store, S3Store | GCSStore):
+            return "the store has no signed URLs"
+        found = next((name for name in environ if name.upper().startswith(ENCRYPTION)), None)
+        return f"a signed URL would not have the encryption that {found} requests" if found else None
+
+    def sign(self, method: Literal["GET", "PUT"], key: str, seconds: float) -> str:
+        """Return a URL with which an HTTP client without credentials can read or write an object for a time.
+
+        Args:
+            method: the HTTP method.
+            key: the object's key.
+            seconds: duration of the URL's validity.
+        """
+        if not isinstance(self._store, S3Store | GCSStore):
+            raise OSError(errno.ENOTSUP, "the store has no signed URLs", self.url)
+        with _os_errors(self._of(key)):
+            return obstore.sign(self._store, method, key, timedelta(seconds=seconds))
 
     def fetch(self, key: str, path: Path) -> None:
         """Copy an object to a local file, in bounded memory.

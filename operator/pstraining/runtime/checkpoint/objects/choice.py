@@ -30,7 +30,7 @@ def storage_at(
         keep: how many of the newest checkpoints are kept.
         full_every: number of saves of which one is full.
         writer: the identity of the chief that writes.
-        damaged: reads the files that the servers wrote, and returns the damaged ones; on a volume only.
+        damaged: reads the files that the servers wrote, and returns the damaged ones.
 
     Raises:
         SettingsError: incremental saves are requested in an object store. Or the library for object stores is not
@@ -46,7 +46,7 @@ def storage_at(
     bucket = bucket_at(path)
     from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 
-    return BucketCheckpoints(bucket, keep=keep, writer=writer)
+    return BucketCheckpoints(bucket, keep=keep, writer=writer, damaged=damaged)
 
 
 def bucket_at(path: str) -> "Bucket":

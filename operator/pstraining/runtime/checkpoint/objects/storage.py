@@ -1,7 +1,8 @@
 """Checkpoints below a prefix of an object store, each complete or absent.
 
-A checkpoint's state is one file of tensors, `state.npz`, in segments; the manifest `metadata.json` is written last and
-has their sizes and checksums. All of it passes through the chief, in bounded memory.
+A checkpoint's state is one file of tensors, `state.npz`, in segments, which passes through the chief in bounded memory.
+Tensors that the servers wrote themselves are in separate objects (`parts`). The manifest `metadata.json` is written
+last, and has sizes and checksums.
 
 One chief writes at a time, as on a volume: keys contain the term of the prefix (`keys`), and the chief checks the
 markers (`fencing`) before it writes a manifest or deletes.
@@ -17,6 +18,7 @@ from typing import IO, cast
 
 from pstraining.runtime.checkpoint import arrays, manifest, naming
 from pstraining.runtime.checkpoint.arrays import StoredState
+from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.naming import Key
@@ -24,7 +26,9 @@ from pstraining.runtime.checkpoint.objects import keys
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.fencing import BucketTerm, take
 from pstraining.runtime.checkpoint.objects.keys import Attempt
+from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.segments import SEGMENT_BYTES, SegmentedFile, SegmentWriter
+from pstraining.runtime.checkpoint.parts import WritesParts
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
@@ -38,13 +42,21 @@ class BucketCheckpoints:
         bucket: the prefix.
         keep: how many of the newest checkpoints are kept.
         writer: the identity of the chief that writes.
+        damaged: reads the files that the servers wrote, and returns the damaged ones.
         segment_bytes: size of the segments.
     """
 
     def __init__(
-        self, bucket: Bucket, *, keep: int, writer: Writer | None = None, segment_bytes: int = SEGMENT_BYTES
+        self,
+        bucket: Bucket,
+        *,
+        keep: int,
+        writer: Writer | None = None,
+        damaged: FindDamaged = find_damaged,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._bucket, self._keep, self._writer, self._segment_bytes = bucket, keep, writer or Writer(), segment_bytes
+        self._damaged = damaged
         self.location = bucket.url
         """The prefix as a URI."""
         self.remedy = f"Check that {bucket.url} can be written to, and that the credentials are valid"
@@ -185,21 +197,26 @@ class BucketCheckpoints:
             text = bytes(self._bucket.get(attempt.manifest)).decode()
             described = manifest.decode(text, attempt.key)
             file = SegmentedFile(described.segments, lambda index: self._bucket.get(attempt.segment(index)))
-            return StoredState(file, attempt.key.step, described)
+            found = StoredState(file, attempt.key.step, described, ObjectsPlace(self._bucket, attempt.folder))
         except FileNotFoundError as error:
             raise CorruptCheckpointError(f"{error.filename} is missing") from None
         except (CorruptCheckpointError, MemoryError, OSError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
+        found.check_parts(self._damaged)
+        return found
 
     def _write(self, state: StateBlocks, term: int, layout: Layout, own: BucketTerm) -> str:
         key = Key(own.number, state.step)
         attempt = keys.next_attempt(self._bucket.sizes(key.name), key, secrets.token_hex(4))
+        entries, place = state.entries, ObjectsPlace(self._bucket, attempt.folder)
+        parts = state.write_parts(place) if isinstance(state, WritesParts) else {}
+        rest = state.without(parts) if isinstance(state, WritesParts) else state
         with SegmentWriter(partial(self._put, attempt), self._segment_bytes) as file:
-            arrays.write(cast(IO[bytes], file), state)  # the archive needs no more than `write` and `flush`
+            arrays.write(cast(IO[bytes], file), rest)  # the archive needs no more than `write` and `flush`
             segments = file.finish()
-        content = manifest.encode(key, term, state.entries, {}, layout, segments)
+        content = manifest.encode(key, term, entries, parts, layout, segments)
         own.check()
         self._bucket.put(attempt.manifest, content)
         own.check()

@@ -5,7 +5,6 @@ that the state lacks get their initial values from Keras.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +54,8 @@ class Contents:
         self._places, self._shards, self._state, self._fresh, self._device = places, shards, state, fresh, device
         self._saved = state.entries
         self._given = {} if fresh else _given(shards, self._saved)
-        self._folder = state.parts if isinstance(state, StoredState) else None
+        self.stored = state.parts if isinstance(state, StoredState) else None
+        """The files of the state that servers wrote; None if it has none."""
 
     def check(self) -> None:
         """Check names, shapes and dtypes.
@@ -86,18 +86,13 @@ class Contents:
         given = [number for number, part in enumerate(parts) if part.kind == MODEL or not self._fresh]
         return [self._part(shard, number).reshape(parts[number].shape) for number in given]
 
-    @property
-    def checksums(self) -> Mapping[Path, str]:
-        """The checksums of the files that servers wrote."""
-        return self._folder.checksums if self._folder else {}
-
     def files(self, most: int) -> list[FilePiece | ChangedPiece]:
         """Return the rows of tables that servers can read from the checkpoint's files; `most`: see `pieces`.
 
         A server reads them in this order: changed rows replace earlier ones.
         """
         found: list[FilePiece | ChangedPiece] = []
-        for shard, own in enumerate(self._shards if self._folder else ()):
+        for shard, own in enumerate(self._shards if self.stored else ()):
             for number, unit in enumerate(own.units(most)):
                 part = own.parts[unit.numbers[0]]
                 if unit.is_cut and part.is_table and not part.arena:
@@ -107,20 +102,19 @@ class Contents:
     def _of_files(self, shard: int, unit: int, number: int) -> Iterator[FilePiece | ChangedPiece]:
         part, (span,) = self._shards[shard].parts[number], self._places.of_parts[shard, number]
         source = self._source(span, part)
-        if self._folder is None or source is None or source not in self._folder.parts:
+        if self.stored is None or source is None or source not in self.stored.parts:
             return
-        (width, files, changes), dtype = self._folder.parts[source], self._saved[source].dtype
+        (width, files, changes), dtype = self.stored.parts[source], self._saved[source].dtype
         if (width, dtype) != (part.width, part.variable.dtype.name):
             return
         for file in files:
             if rows := shared_rows(file, span.first, span.stride):
                 skip = len(header(dtype, file.rows, width))
-                yield FilePiece(span.name, shard, unit, self._folder.folder / file.name, skip, rows)
+                yield FilePiece(span.name, shard, unit, file.name, skip, rows)
         for change in changes:
-            paths = self._folder.folder / change.name, self._folder.folder / change.indices
             skips = len(header(dtype, change.rows, width)), len(header("int64", change.rows, 1))
             numbers = change.first, change.stride, span.first, span.stride
-            yield ChangedPiece(span.name, shard, unit, *paths, skips, numbers)
+            yield ChangedPiece(span.name, shard, unit, change.name, change.indices, skips, numbers)
 
     def pieces(self, most: int, without: Collection[str] = ()) -> Iterator[StatePiece | RowsPiece]:
         """Yield the pieces of all shards.

@@ -4,7 +4,6 @@ Pure: no file system, no TensorFlow operation.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -90,8 +89,10 @@ class ChangedPiece(NamedTuple):
     """The tensor's name."""
     shard: int
     unit: int
-    path: Path
-    indices: Path
+    file: str
+    """The file's name."""
+    indices: str
+    """The name of the file of indices."""
     skips: tuple[int, int]
     """Lengths of the headers of both files in bytes."""
     numbers: tuple[int, int, int, int]
@@ -105,7 +106,8 @@ class FilePiece(NamedTuple):
     """The tensor's name."""
     shard: int
     unit: int
-    path: Path
+    file: str
+    """The file's name."""
     skip: int
     """Length of the file's header in bytes."""
     rows: SharedRows

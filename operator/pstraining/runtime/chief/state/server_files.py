@@ -1,25 +1,24 @@
-"""Parameter servers write and read a checkpoint's large tensors themselves if they have access to its folder.
+"""Parameter servers write and read a checkpoint's large tensors themselves if they have access to its files.
 
-A trial shows the access: before a save every server copies a file that the chief has just written, and before a restore
-every server reads a file of the checkpoint. Without access the tensors pass through the chief.
+A trial shows the access (`file_access`): before a save every server writes a file that the chief reads, and before a
+restore every server reads a file of the checkpoint. Without access the tensors pass through the chief.
 """
 
 import errno
-import os
-import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint import checksums
-from pstraining.runtime.checkpoint.parts import Parts
+from pstraining.runtime.checkpoint.parts import Parts, StoredParts
+from pstraining.runtime.checkpoint.ports.part_place import PartPlace
 from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.state.file_access import FileAccess, access_to
 from pstraining.runtime.chief.state.file_plan import ChangedPiece, FilePiece, PlannedChange, PlannedChanges, PlannedFile
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.saving.part_files import PartFiles
@@ -49,6 +48,8 @@ class ServerFiles:
     ) -> None:
         self._client, self._demand = client, demand
         self._members = [[PartFiles(member) for member in own] for own in members]
+        at = dict(zip(client.shards, client.cluster.ps, strict=False))
+        self._addresses = [[at[member.shard.device] for member in own] for own in members]
         self._units = [own[0].units(most) for own in members]
         self._traced: dict[Hashable, TracedFunction] = {}
         self._reported: dict[str, str | None] = {}
@@ -56,45 +57,45 @@ class ServerFiles:
 
     def write(
         self,
-        folder: Path,
+        place: PartPlace,
         planned: Mapping[str, Sequence[PlannedFile]],
         token: int,
         between: Callable[[], None],
         changes: PlannedChanges | None = None,
     ) -> dict[str, Parts]:
-        """Let the servers write files of their copies into a folder, and force them to disk.
+        """Let the servers write files of their copies to a place, and make them durable.
 
         Args:
-            folder: the folder of the checkpoint that is being written.
+            place: the place of the checkpoint that is being written.
             planned: the files of each tensor, by name.
             token: the copy's name.
             between: called repeatedly meanwhile; may raise to end the writing.
             changes: the files of changed rows; None for a complete copy.
 
         Returns:
-            The files of each tensor, by name; empty if not all servers have access to the folder.
+            The files of each tensor, by name; empty if not all servers have access to the place.
 
         Raises:
             FencedError: a server no longer keeps the copy.
-            OSError: a file could not be written, or a server has no access to the folder and the copy is incomplete.
+            OSError: a file could not be stored, or a server has no access to the place and the copy is incomplete.
         """
         if not planned and changes is None:
             return {}
-        folder = folder.absolute()
+        access = self._access(place)
         # An error of a volume may appear as the loss of a server, and would end every save. The save after such a loss
         # therefore passes through the chief.
         reason = "the servers' last save was interrupted" if self._interrupted else None
         self._interrupted = False
         try:
             if reason is None:
-                reason = self._why_not(folder)
+                reason = access.unavailable or self._why_not(access, between)
             _report(self._reported, "save", reason)
             if reason and changes is not None:
-                raise OSError(errno.EIO, f"the servers cannot write the changed rows: {reason}", str(folder))
+                raise OSError(errno.EIO, f"the servers cannot write the changed rows: {reason}")
             if reason:
                 return {}
             files = [*(file for own in planned.values() for file in own), *(changes.files if changes else ())]
-            written = self._write_all(folder, files, token, between)
+            written = self._write_all(access, files, token, between)
         except ShardLostError:
             self._interrupted = True
             raise
@@ -104,30 +105,33 @@ class ServerFiles:
         }
         return found | (_changed_parts(changes, written) if changes else {})
 
-    def find_damaged(self, expected: Mapping[Path, str]) -> list[Path]:
+    def find_damaged(self, place: PartPlace, expected: Mapping[str, str]) -> list[str]:
         """Distribute files to the servers for reading, and return the files that do not have the given checksums.
 
         This process reads again the files that servers could not read, or found damaged.
+
+        Raises:
+            OSError: an object store does not answer at present.
         """
-        suspects = list(expected)
+        suspects, access = list(expected), self._access(place)
         with suppress(ShardLostError):
-            if self._all_read(suspects[0], expected[suspects[0]]):
+            if self._all_read(access, suspects[0], expected[suspects[0]]):
                 shares = [(shard, suspects[shard :: len(self._members)]) for shard in range(len(self._members))]
                 found = _in_parallel(
                     {shard: share for shard, share in shares if share},
-                    lambda shard, path: (path, self._checksum(shard, 0, path)),
+                    lambda shard, name: (name, self._checksum(access, shard, 0, name)),
                 )
-                suspects = [path for path, checksum in found if checksum != expected[path]]
-        return checksums.find_damaged({path: expected[path] for path in suspects})
+                suspects = [name for name, checksum in found if checksum != expected[name]]
+        return checksums.find_damaged(place, {name: expected[name] for name in suspects})
 
     def load(
-        self, pieces: Sequence[FilePiece | ChangedPiece], expected: Mapping[Path, str], fence: int, token: Tensor
+        self, stored: StoredParts | None, pieces: Sequence[FilePiece | ChangedPiece], fence: int, token: Tensor
     ) -> set[str]:
         """Let every member of each shard read its rows, between `begin` and `finish`.
 
         Args:
+            stored: the files of the checkpoint; None if it has none.
             pieces: the rows that each shard reads.
-            expected: the checksums of the files.
             fence: the chief's fence.
             token: the token of `ShardParts.begin`. int64[].
 
@@ -137,59 +141,65 @@ class ServerFiles:
         Raises:
             FencedError: a server is under another term.
         """
-        if not pieces:
+        if not pieces or stored is None:
             return set()
-        reason = None if self._all_read(pieces[0].path, expected[pieces[0].path]) else "not every server reads a file"
+        access, first = self._access(stored.place), pieces[0].file
+        reason = access.unavailable
+        if reason is None and not self._all_read(access, first, stored.checksums[first]):
+            reason = "not every server reads a file"
         of_shards: dict[int, list[FilePiece | ChangedPiece]] = {}
         for piece in pieces:
             of_shards.setdefault(piece.shard, []).append(piece)
         if reason is None:
             try:
-                _in_parallel(of_shards, lambda _, piece: self._load(piece, fence, token))
+                _in_parallel(of_shards, lambda _, piece: self._load(access, piece, fence, token))
             except OSError as error:
                 reason = str(error)
         _report(self._reported, "restore", reason)
         return set() if reason else {piece.name for piece in pieces}
 
-    def _why_not(self, folder: Path) -> str | None:
-        """Return why a server and the chief do not read each other's files in a folder; None if all do."""
-        question, content = folder / "question", secrets.token_hex(16)
-        question.write_text(content, encoding="ascii")
-        try:
-            for shard, own in enumerate(self._members):
-                answer = folder / f"answer-{shard}"
-                try:
-                    self._call(("answer", shard), own[0].answer, str(question), str(answer))
-                    if answer.read_text(encoding="ascii") != content:
-                        return f"parameter server {shard} has another volume"
-                except OSError as error:
-                    return f"parameter server {shard}: {error}"
-                finally:
-                    answer.unlink(missing_ok=True)
-        finally:
-            question.unlink()
-        return None
+    def copy_file(self, shard: int, member: int, source: str, target: str) -> None:
+        """Let a server copy a file.
+
+        Raises:
+            OSError: the server cannot.
+        """
+        self._call(("copy", shard, member), self._members[shard][member].copy, source, target)
+
+    def put_file(self, shard: int, member: int, path: str, content: bytes) -> None:
+        """Let a server replace a file.
+
+        Raises:
+            OSError: the server cannot.
+        """
+        self._call(("put", shard, member), self._members[shard][member].put, path, tf.constant(content))
+
+    def _access(self, place: PartPlace) -> FileAccess:
+        return access_to(place, self, self._addresses, self._client.cluster)
+
+    def _why_not(self, access: FileAccess, between: Callable[[], None]) -> str | None:
+        """Return why the files of a server do not reach a place; None if those of all servers do."""
+        each = {shard: [access] for shard in range(len(self._members))}
+        found = _in_parallel(each, lambda shard, access: (shard, access.why_not(shard)), between)
+        return next((f"parameter server {shard}: {reason}" for shard, reason in found if reason), None)
 
     def _write_all(
-        self, folder: Path, files: Sequence[PlannedFile | PlannedChange], token: int, between: Callable[[], None]
+        self, access: FileAccess, files: Sequence[PlannedFile | PlannedChange], token: int, between: Callable[[], None]
     ) -> dict[str, str]:
         """Let the servers write files, and return each file's checksum by its name."""
         of_shards: dict[int, list[PlannedFile | PlannedChange]] = {}
         for file in files:
             of_shards.setdefault(file.shard, []).append(file)
-        return dict(_in_parallel(of_shards, lambda _, file: self._write(folder, file, token), between))
+        return dict(_in_parallel(of_shards, lambda _, file: self._write(access, file, token), between))
 
-    def _write(self, folder: Path, file: PlannedFile | PlannedChange, token: int) -> tuple[str, str]:
-        path, member = folder / file.name, self._members[file.shard][0]
+    def _write(self, access: FileAccess, file: PlannedFile | PlannedChange, token: int) -> tuple[str, str]:
+        member = self._members[file.shard][0]
         key, begin, end, emit = self._write_call(member, file)
-        given = int64(token), int64(begin), int64(end), str(path), tf.constant(file.header)
+        given = int64(token), int64(begin), int64(end), access.path(file.shard, file.name), tf.constant(file.header)
         is_there, checksum = self._call(key, emit, *given)
         if not is_there:
             raise FencedError(f"parameter server {file.shard} no longer keeps the copy that is being saved")
-        with path.open("rb") as written:
-            if os.fstat(written.fileno()).st_size != file.size:
-                raise OSError(errno.EIO, "a parameter server has written another number of bytes", str(path))
-            os.fsync(written.fileno())
+        access.store(file.shard, file.name, file.size)
         return file.name, checksums.as_text(checksum)
 
     def _write_call(
@@ -203,7 +213,7 @@ class ServerFiles:
         unit = self._units[window.shard][window.unit]
         return ("write", window.shard, window.unit), window.begin, window.end, partial(member.write, unit)
 
-    def _load(self, piece: FilePiece | ChangedPiece, fence: int, token: Tensor) -> None:
+    def _load(self, access: FileAccess, piece: FilePiece | ChangedPiece, fence: int, token: Tensor) -> None:
         members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
         is_changed = isinstance(piece, ChangedPiece)
 
@@ -213,25 +223,36 @@ class ServerFiles:
 
         given: tuple[Tensor, ...]
         if isinstance(piece, ChangedPiece):
-            files = tf.constant([str(piece.path), str(piece.indices)])
+            names = [piece.file, piece.indices]
+            files = tf.constant([access.path(piece.shard, name) for name in names])
             given = files, tf.constant(piece.skips, tf.int64), tf.constant(piece.numbers, tf.int64)
         else:
-            given = tf.constant(str(piece.path)), int64(piece.skip), tf.constant(piece.rows, tf.int64)
+            names = [piece.file]
+            file = tf.constant(access.path(piece.shard, piece.file))
+            given = file, int64(piece.skip), tf.constant(piece.rows, tf.int64)
+        there = [(member, name) for member in range(len(members)) for name in names]
+        for member, name in there:
+            access.fetch(piece.shard, member, name)
         with _file_errors():
             self._demand(
                 self._function(("load", is_changed, piece.shard, piece.unit), load), int64(fence), token, *given
             )
+        for member, name in there:
+            access.release(piece.shard, member, name)
 
-    def _all_read(self, path: Path, checksum: str) -> bool:
+    def _all_read(self, access: FileAccess, name: str, checksum: str) -> bool:
         """Return whether every member of every shard reads a file with this checksum."""
         each = {shard: list(range(len(own))) for shard, own in enumerate(self._members)}
-        return set(_in_parallel(each, lambda shard, member: self._checksum(shard, member, path))) == {checksum}
+        return set(_in_parallel(each, lambda shard, member: self._checksum(access, shard, member, name))) == {checksum}
 
-    def _checksum(self, shard: int, member: int, path: Path) -> str:
+    def _checksum(self, access: FileAccess, shard: int, member: int, name: str) -> str:
         """Return the checksum of a file that a server reads; empty if the server cannot read the file."""
         with suppress(OSError):
+            access.fetch(shard, member, name)
             emit = self._members[shard][member].checksum
-            return checksums.as_text(self._call(("checksum", shard, member), emit, str(path)))
+            found = checksums.as_text(self._call(("checksum", shard, member), emit, access.path(shard, name)))
+            access.release(shard, member, name)
+            return found
         return ""
 
     def _call(self, key: Hashable, emit: Callable[..., object], *arguments: object) -> Tensor:

@@ -5,12 +5,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from pstraining.runtime.checkpoint.parts import Parts
+from pstraining.runtime.checkpoint.ports.part_place import PartPlace
 from pstraining.runtime.checkpoint.state import ENDED, Entry
 from pstraining.runtime.chief.state.state_map import Span, StateMap
 from pstraining.runtime.model.partition import Array
@@ -66,7 +66,7 @@ class ServerState:
     most: int
     fetch: Callable[[ReadWindow], Sequence[Array]]
     between: Callable[[], None] = lambda: None
-    write: Callable[[Path], Mapping[str, Parts]] = lambda folder: {}
+    write: Callable[[PartPlace], Mapping[str, Parts]] = lambda place: {}
     copy: int = 0
     """The name of the servers' copy; 0 if they keep none."""
     base: int | None = None
@@ -87,9 +87,9 @@ class ServerState:
         """Return a copy that is marked as the final state of a training that ended before its last step."""
         return replace(self, extra={**self.extra, ENDED: np.asarray(1, np.int64)})
 
-    def write_parts(self, folder: Path) -> Mapping[str, Parts]:
-        """Let the servers write tensors to a checkpoint's folder where they can; see `WritesParts`."""
-        return self.write(folder)
+    def write_parts(self, place: PartPlace) -> Mapping[str, Parts]:
+        """Let the servers write tensors to the place of a checkpoint where they can; see `WritesParts`."""
+        return self.write(place)
 
     def without(self, names: Collection[str]) -> "ServerState":
         """Return the state without some tensors."""

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.parts import Parts
+from pstraining.runtime.checkpoint.ports.part_place import PartPlace
 from pstraining.runtime.checkpoint.state import FULL, SavePlan, StateParts
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.contents import Contents, StatePiece
@@ -184,11 +184,11 @@ class StateAdmin:
             numbers = self._units[window.shard][window.unit].numbers
             return [values[window.shard][number].reshape(-1) for number in numbers]
 
-        def write(folder: Path) -> dict[str, Parts]:
+        def write(place: PartPlace) -> dict[str, Parts]:
             planned = {} if self._is_small else plan(places, self._sources, self._most)
             complete = {name: files for name, files in planned.items() if name not in names}
             changed = plan_changes(names, places, self._sources, counts, token) if counts else None
-            return self.files.write(folder, complete, token, between, changed)
+            return self.files.write(place, complete, token, between, changed)
 
         def state(step: int) -> ServerState:
             whole = ServerState(step, places, self._sources, self._most, fetch, between, write)
@@ -252,7 +252,7 @@ class StateAdmin:
         self.release(fence)
         token = int64(time.time_ns())
         self._demand("begin", self._emit_on_all(ShardParts.begin), int64(fence), token)
-        loaded = self.files.load(contents.files(self._most), contents.checksums, fence, token)
+        loaded = self.files.load(contents.stored, contents.files(self._most), fence, token)
         with ThreadPoolExecutor(1, "pstraining-read-checkpoint") as pool:
             pieces = contents.pieces(self._most, without=loaded)
             coming = pool.submit(next, pieces, None)

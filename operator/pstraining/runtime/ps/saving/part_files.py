@@ -24,16 +24,27 @@ class PartFiles:
     def __init__(self, parts: ShardParts) -> None:
         self.parts, self._device = parts, parts.shard.device
 
-    def answer(self, question: Tensor, answer: Tensor) -> Tensor:
+    def copy(self, source: Tensor, target: Tensor) -> Tensor:
         """Copy a file and return 1. The copy fails on a server without access to the folder.
 
         Args:
-            question, answer: paths of the file and of its copy. string[].
+            source, target: paths of the file and of its copy. string[].
         """
         with tf.device(self._device):
-            content = tf.raw_ops.ReadFile(filename=question)
-            written = tf.raw_ops.WriteFile(filename=answer, contents=content)
-            return with_dependencies([written], tf.constant(1, tf.int64))
+            return self._put(target, tf.raw_ops.ReadFile(filename=source))
+
+    def put(self, path: Tensor, content: Tensor) -> Tensor:
+        """Replace a file and return 1.
+
+        Args:
+            path: path of the file. string[].
+            content: its content. string[].
+        """
+        with tf.device(self._device):
+            return self._put(path, tf.identity(content))
+
+    def _put(self, path: Tensor, content: Tensor) -> Tensor:
+        return with_dependencies([tf.raw_ops.WriteFile(filename=path, contents=content)], tf.constant(1, tf.int64))
 
     def checksum(self, file: Tensor) -> Tensor:
         """Return a file's checksum. string[] to uint8[1, 8]."""
