@@ -1,7 +1,7 @@
 """An S3 server in memory, on loopback, whose replies a test can spoil.
 
 It implements what `pstraining.runtime.checkpoint.objects` needs, by the S3 API's reference: PutObject with
-If-None-Match, GetObject, ListObjectsV2 in pages, DeleteObject, DeleteObjects and multipart uploads.
+If-None-Match, CopyObject, GetObject, ListObjectsV2 in pages, DeleteObject, DeleteObjects and multipart uploads.
 """
 
 import threading
@@ -172,6 +172,12 @@ class _Handler(BaseHTTPRequestHandler):
             conditional = self.headers.get("If-None-Match") == "*" and not self.store.ignores_conditions
             if conditional and request.key in objects:
                 return 412, _error("PreconditionFailed")
+            if source := self.headers.get("x-amz-copy-source"):
+                content = objects.get(unquote(source).lstrip("/").partition("/")[2])
+                if content is None:
+                    return 404, _error("NoSuchKey")
+                objects[request.key] = content
+                return 200, b'<CopyObjectResult><ETag>"etag"</ETag></CopyObjectResult>'
             objects[request.key] = body
             return 200, b""
         if request.method == "DELETE":

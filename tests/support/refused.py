@@ -136,10 +136,6 @@ REFUSED = {
         edit("spec.checkpoint", {"uri": "s3://bucket/a", "path": "/c"}),
         "spec.checkpoint.path is the mount path of a volume",
     ),
-    "incremental saves in an object store": (
-        edit("spec.checkpoint", {"uri": "s3://bucket/a", "fullEvery": 2}),
-        "spec.checkpoint.fullEvery needs a volume",
-    ),
     "a URI of another store": (edit("spec.checkpoint", {"uri": "file:///tmp"}), "spec.checkpoint.uri"),
     "a claim of one's own that would be deleted": (
         edit("spec.checkpoint", {"volume": {"emptyDir": {}}, "retainPolicy": "Delete"}),

@@ -1,5 +1,6 @@
 """Checkpoints in a served object store: saved by two servers and read by three, and those of whole jobs."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,13 +17,14 @@ from pstraining.api.summary import SUMMARY_FILE
 from pstraining.launcher import probe, status_port, transfers
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
-from pstraining.runtime.checkpoint.state import State, whole
+from pstraining.runtime.checkpoint.state import SavePlan, State, whole
 from pstraining.runtime.local import LocalJob
 from tests.support.fake_s3 import SLOW_DOWN, FakeS3, Fault, serving
 from tests.support.ports import free_neighbours
 from tests.support.servers import SPREAD, Rig
 from tests.support.soak_marks import in_all
 from tests.training import test_runtime_checkpoint_parts as parts
+from tests.training import test_runtime_incremental_saves as incremental
 from tests.training.test_runtime_checkpoint_pieces import assert_same, batches, pieces, rig_of, wait
 from tests.training.test_runtime_faults import DIGITS, finished, transcript
 
@@ -111,17 +113,21 @@ def test_servers_store_and_read_tables_with_signed_urls(
     name, begin, stride, rows, _ = manifest["parts"]["model/items"]["files"][1]
     expected = before.variables["items"][begin : begin + stride * rows : stride]
     np.testing.assert_array_equal(np.load(BytesIO(stored[name])), expected)
-    methods = {(request.method, "X-Amz-Signature" in request.query) for request in s3.requests if "/ps-" in request.key}
-    assert methods == {("PUT", True)}
+    tables = {file[0] for name in parts.TABLES for file in manifest["parts"][name]["files"]}
+
+    def requests_of_tables() -> set[tuple[str, bool]]:
+        """Return the methods of requests for rows, and whether the URL was signed."""
+        of_tables = [request for request in s3.requests if request.key.rpartition("/")[2] in tables]
+        return {(request.method, "X-Amz-Signature" in request.query) for request in of_tables}
+
+    assert requests_of_tables() == {("PUT", True)}
     client.container += ".after"
     second = with_launchers(parts.rig_of(client, target), launchers)
     monkeypatch.setattr(checkpoints, "_damaged", second.control.find_damaged)
     found = checkpoints.newest()
     assert found is not None
     second.start(found)
-    assert {("PUT", True), ("GET", True)} == {
-        (request.method, "X-Amz-Signature" in request.query) for request in s3.requests if "/ps-" in request.key
-    }, "the chief reads no object of a server"
+    assert requests_of_tables() == {("PUT", True), ("GET", True)}, "the chief neither reads nor writes a row"
     assert_same(whole(found), before)
     assert_same(second.control.snapshot(fence=1), before)
     assert parts.ways(capsys) == [("save", "servers"), ("restore", "servers")]
@@ -151,6 +157,34 @@ def test_without_launchers_the_chief_stores_and_reads_tables(
     rig.control.restore(by_servers, fence=1, generation=9, fresh=False)
     assert_same(rig.control.snapshot(fence=1), saved[0])
     assert parts.ways(capsys) == [("restore", "chief")]
+
+
+@pytest.mark.usefixtures("pieces", "small_files")
+def test_servers_store_changed_rows_and_the_others_are_copied_in_the_store(
+    client: Any, s3: FakeS3, launchers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    rig = with_launchers(parts.rig_of(client, 2, mode="Sync"), launchers)
+    rig.start()
+    checkpoints = BucketCheckpoints(Bucket.at(URI), keep=1, damaged=rig.control.find_damaged, links=True)
+    checkpoints.open()
+    rows = incremental.batches_of(range(5, 25), seed=0)
+    for is_incremental in (False, True, True):
+        rig.train(itertools.islice(rows, 2))
+        plan = SavePlan(checkpoints.base, recorded=True)
+        assert (plan.base is not None) == is_incremental
+        with rig.control.copied(plan, fence=1, wait=wait) as state:
+            checkpoints.save(state, term=1, layout=rig.store.layout)
+    expected = rig.control.snapshot(fence=1)
+    assert len([key for key in s3.objects if "-rows-" in key]) == 4, "two saves of two servers"
+    client.container += ".after"
+    other = with_launchers(parts.rig_of(client, 3, mode="Sync"), launchers)
+    monkeypatch.setattr(checkpoints, "_damaged", other.control.find_damaged)
+    found = checkpoints.newest()
+    assert found is not None
+    other.start(found)
+    assert_same(other.control.snapshot(fence=1), expected)
 
 
 @in_all("tests/training/test_runtime_object_checkpoints.py::test_two_servers_save_and_three_restore")

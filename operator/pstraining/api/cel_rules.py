@@ -361,12 +361,6 @@ def checkpoint() -> list[Rule]:
             "fieldPath": ".path",
         },
         {
-            "rule": "!has(self.uri) || !has(self.fullEvery) || self.fullEvery == 1",
-            "message": "spec.checkpoint.fullEvery needs a volume, because an object store cannot link files; remove "
-            "fullEvery, or use a volume",
-            "fieldPath": ".fullEvery",
-        },
-        {
             "rule": "self.retainPolicy != 'Delete' || has(self.volumeClaimTemplate)",
             "message": "spec.checkpoint.retainPolicy: Delete needs volumeClaimTemplate, because the operator never "
             "deletes your own claim; remove it",

@@ -186,6 +186,22 @@ def test_a_save_that_ends_at_any_object_leaves_no_orphan_after_the_next(
     assert newest(checkpoints) == 12
 
 
+def test_a_checkpoint_without_one_of_its_objects_is_not_written(
+    checkpoints: BucketCheckpoints, servers: LocalServers, s3: FakeS3, tmp_path: Path
+) -> None:
+    """A store, or something before it, acknowledges an upload that it does not keep."""
+
+    def lost(request: Request) -> Fault | None:
+        if "list-type" in request.query and (kept := parts_of(s3, 11)):
+            del s3.objects[kept[2]]
+        return None
+
+    s3.fault = lost
+    with pytest.raises(OSError, match=r"an object was not stored.*/ps-0-0-5\.npy"):
+        checkpoints.save(Stored(11, servers, tmp_path), term=1, layout=layout())
+    assert newest(checkpoints) == 9
+
+
 def test_a_transfer_is_repeated_with_a_new_url(servers: LocalServers, place: ObjectsPlace, s3: FakeS3) -> None:
     access, content = SignedTransfers(place, servers, servers.addresses), b"0123456789"
     spoiled = iter([SLOW_DOWN, Fault(503, "SlowDown", after=True), Fault(429, "TooManyRequests")])

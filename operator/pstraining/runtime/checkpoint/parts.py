@@ -4,6 +4,7 @@ A file is a NumPy file of some rows, which `numpy.load` reads. The manifest has 
 After an incremental save, files of changed rows follow those of the full save before it. They replace rows in order.
 """
 
+import errno
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -80,6 +81,37 @@ class Parts(NamedTuple):
         for change in self.changes:
             found |= {change.indices: change.checksum_of_indices, change.name: change.checksum}
         return found
+
+
+class SavedParts(NamedTuple):
+    """The parts of a checkpoint that the next save may continue."""
+
+    copy: int
+    """The name of the servers' copy that was saved."""
+    folder: str
+    """The checkpoint's folder, or the beginning of the keys of its objects."""
+    parts: Mapping[str, Parts]
+
+
+def continued(parts: Mapping[str, Parts], last: SavedParts | None) -> tuple[dict[str, Parts], dict[str, str]]:
+    """Return the files of every tensor after an incremental save, and the former place of each file to take over.
+
+    Args:
+        parts: the files that the servers have just written.
+        last: the checkpoint that the save continues.
+
+    Raises:
+        OSError: that checkpoint is gone, or has no files of a tensor.
+    """
+    found, taken = dict(parts), dict[str, str]()  # a table's tensors share the indices of changed rows
+    for name, changed in parts.items():
+        if changed.files:
+            continue
+        if last is None or name not in last.parts:
+            raise OSError(errno.ENOENT, "the checkpoint that an incremental save continues is gone", name)
+        taken |= {file: f"{last.folder}/{file}" for file in last.parts[name].checksums}
+        found[name] = last.parts[name].followed_by(changed)
+    return found, taken
 
 
 def header(dtype: str, rows: int, width: int) -> bytes:

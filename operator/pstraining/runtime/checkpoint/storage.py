@@ -11,14 +11,13 @@ a later one: names contain the term (`naming`), and the chief checks the markers
 renames and deletes.
 """
 
-import errno
 import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 from pstraining.runtime.checkpoint import arrays, files, manifest, naming
 from pstraining.runtime.checkpoint.arrays import ARRAYS, StoredState
@@ -26,7 +25,7 @@ from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
-from pstraining.runtime.checkpoint.parts import Parts, WritesParts
+from pstraining.runtime.checkpoint.parts import Parts, SavedParts, WritesParts, continued
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile
 from pstraining.runtime.checkpoint.state import StateBlocks
@@ -36,15 +35,6 @@ from pstraining.runtime.telemetry.events import event
 
 _TRIALS: Final = 3
 """Maximum number of trials: another chief that starts at the same time may delete a trial's folder."""
-
-
-class _Continued(NamedTuple):
-    """A checkpoint that the next save may continue."""
-
-    copy: int
-    """The name of the servers' copy that was saved."""
-    folder: Path
-    parts: Mapping[str, Parts]
 
 
 class Checkpoints:
@@ -74,7 +64,7 @@ class Checkpoints:
         """What a user can do about a failed save."""
         self._damaged, self._links = damaged, links
         self._term: FolderTerm | None = None
-        self._last: _Continued | None = None
+        self._last: SavedParts | None = None
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, including unreadable ones, the newest last."""
@@ -288,7 +278,7 @@ class Checkpoints:
                 files.remove(folder)
         return None
 
-    def _write(self, state: StateBlocks, term: int, layout: Layout, own: FolderTerm, last: _Continued | None) -> Path:
+    def _write(self, state: StateBlocks, term: int, layout: Layout, own: FolderTerm, last: SavedParts | None) -> Path:
         key = Key(own.number, state.step)
         final = self.folder / key.name
         temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
@@ -296,7 +286,7 @@ class Checkpoints:
         entries = state.entries
         parts = state.write_parts(FolderPlace(temporary)) if isinstance(state, WritesParts) else {}
         if isinstance(state, WritesParts) and state.base is not None:
-            parts = _continued(temporary, parts, last if last and last.copy == state.base else None)
+            parts = _linked(temporary, parts, last if last and last.copy == state.base else None)
         rest = state.without(parts) if isinstance(state, WritesParts) else state
         files.write_durably(temporary / ARRAYS, lambda file: arrays.write(file, rest))
         content = manifest.encode(key, term, entries, parts, layout)
@@ -311,7 +301,7 @@ class Checkpoints:
             files.remove(found[other])
         self._sweep(own.number)
         if self._links and parts and isinstance(state, WritesParts):
-            self._last = _Continued(state.copy, final, parts)
+            self._last = SavedParts(state.copy, str(final), parts)
         return final
 
     def _sweep(self, term: int) -> None:
@@ -340,7 +330,7 @@ def _identity(path: Path) -> int:
         return 0
 
 
-def _continued(folder: Path, parts: Mapping[str, Parts], last: _Continued | None) -> dict[str, Parts]:
+def _linked(folder: Path, parts: Mapping[str, Parts], last: SavedParts | None) -> dict[str, Parts]:
     """Link the files that an incremental save does not replace, and return the files of every tensor.
 
     Args:
@@ -351,14 +341,7 @@ def _continued(folder: Path, parts: Mapping[str, Parts], last: _Continued | None
     Raises:
         OSError: that checkpoint is gone, or the volume cannot link a file.
     """
-    found = dict(parts)
-    for name, changed in parts.items():
-        if changed.files:
-            continue
-        if last is None or name not in last.parts:
-            raise OSError(errno.ENOENT, "the checkpoint that an incremental save continues is gone", str(folder))
-        for file in last.parts[name].checksums:
-            if not (folder / file).exists():  # a table's tensors share the indices of changed rows
-                os.link(last.folder / file, folder / file)
-        found[name] = last.parts[name].followed_by(changed)
+    found, taken = continued(parts, last)
+    for file, former in taken.items():
+        os.link(former, folder / file)
     return found

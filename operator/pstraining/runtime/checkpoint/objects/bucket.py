@@ -157,6 +157,15 @@ class Bucket:
                     raise
         raise AssertionError("unreachable")
 
+    def copy(self, source: str, target: str) -> None:
+        """Create or replace an object by another one, within the store.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with _os_errors(self._of(source)):
+            obstore.copy(self._store, source, target)
+
     def delete(self, keys: Collection[str]) -> None:
         """Delete objects; missing ones are no error."""
         if keys:

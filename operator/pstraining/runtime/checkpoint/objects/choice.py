@@ -33,20 +33,14 @@ def storage_at(
         damaged: reads the files that the servers wrote, and returns the damaged ones.
 
     Raises:
-        SettingsError: incremental saves are requested in an object store. Or the library for object stores is not
-            installed, or does not accept the URI or the environment.
+        SettingsError: the library for object stores is not installed, or does not accept the URI or the environment.
     """
     if not is_object_store(path):
         return Checkpoints(Path(path), keep=keep, writer=writer, damaged=damaged, links=full_every > 1)
-    if full_every > 1:
-        raise SettingsError(
-            f"checkpoint.fullEvery: every save to {path} is full, because an object store cannot link files; remove "
-            "the field, or use a volume"
-        )
     bucket = bucket_at(path)
     from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 
-    return BucketCheckpoints(bucket, keep=keep, writer=writer, damaged=damaged)
+    return BucketCheckpoints(bucket, keep=keep, writer=writer, damaged=damaged, links=full_every > 1)
 
 
 def bucket_at(path: str) -> "Bucket":

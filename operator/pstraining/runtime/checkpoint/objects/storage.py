@@ -8,13 +8,15 @@ One chief writes at a time, as on a volume: keys contain the term of the prefix 
 markers (`fencing`) before it writes a manifest or deletes.
 """
 
+import errno
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, cast
+from typing import IO, Final, cast
 
 from pstraining.runtime.checkpoint import arrays, manifest, naming
 from pstraining.runtime.checkpoint.arrays import StoredState
@@ -28,11 +30,14 @@ from pstraining.runtime.checkpoint.objects.fencing import BucketTerm, take
 from pstraining.runtime.checkpoint.objects.keys import Attempt
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.segments import SEGMENT_BYTES, SegmentedFile, SegmentWriter
-from pstraining.runtime.checkpoint.parts import WritesParts
+from pstraining.runtime.checkpoint.parts import Parts, SavedParts, WritesParts, continued
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
+
+COPIES: Final = 8
+"""Number of objects that are copied at once within the store."""
 
 
 class BucketCheckpoints:
@@ -43,6 +48,7 @@ class BucketCheckpoints:
         keep: how many of the newest checkpoints are kept.
         writer: the identity of the chief that writes.
         damaged: reads the files that the servers wrote, and returns the damaged ones.
+        links: whether saves may be incremental, which copies objects within the store.
         segment_bytes: size of the segments.
     """
 
@@ -53,17 +59,17 @@ class BucketCheckpoints:
         keep: int,
         writer: Writer | None = None,
         damaged: FindDamaged = find_damaged,
+        links: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._bucket, self._keep, self._writer, self._segment_bytes = bucket, keep, writer or Writer(), segment_bytes
-        self._damaged = damaged
+        self._damaged, self._links = damaged, links
         self.location = bucket.url
         """The prefix as a URI."""
         self.remedy = f"Check that {bucket.url} can be written to, and that the credentials are valid"
         """What a user can do about a failed save."""
-        self.base = None
-        """See `CheckpointStorage`: every save is full."""
         self._term: BucketTerm | None = None
+        self._last: SavedParts | None = None
 
     def open(self) -> None:
         """Take the prefix's next term, which shows that the store honors conditional writes.
@@ -115,6 +121,11 @@ class BucketCheckpoints:
         """
         return self._load(self._newest_of(step))
 
+    @property
+    def base(self) -> int | None:
+        """The copy of the servers that an incremental save may continue; None: the next save is full."""
+        return self._last.copy if self._last else None
+
     def save(self, state: StateBlocks, *, term: int, layout: Layout) -> str:
         """Write a checkpoint, delete superfluous ones, and return the new one's URI.
 
@@ -129,10 +140,10 @@ class BucketCheckpoints:
             SupersededError: the prefix belongs to another chief now, whose checkpoints are unchanged.
             Exception: the state's blocks could not be read.
         """
-        own = self._own()
+        own, (last, self._last) = self._own(), (self._last, None)
         self._sweep(own.number)
         try:
-            return self._write(state, term, layout, own)
+            return self._write(state, term, layout, own, last)
         except Exception:
             with suppress(OSError):  # the store may not answer: the next save deletes what is left
                 own.check()
@@ -207,21 +218,43 @@ class BucketCheckpoints:
         found.check_parts(self._damaged)
         return found
 
-    def _write(self, state: StateBlocks, term: int, layout: Layout, own: BucketTerm) -> str:
+    def _write(self, state: StateBlocks, term: int, layout: Layout, own: BucketTerm, last: SavedParts | None) -> str:
         key = Key(own.number, state.step)
         attempt = keys.next_attempt(self._bucket.sizes(key.name), key, secrets.token_hex(4))
         entries, place = state.entries, ObjectsPlace(self._bucket, attempt.folder)
         parts = state.write_parts(place) if isinstance(state, WritesParts) else {}
+        if isinstance(state, WritesParts) and state.base is not None:
+            parts = self._copied(attempt, parts, last if last and last.copy == state.base else None)
         rest = state.without(parts) if isinstance(state, WritesParts) else state
         with SegmentWriter(partial(self._put, attempt), self._segment_bytes) as file:
             arrays.write(cast(IO[bytes], file), rest)  # the archive needs no more than `write` and `flush`
             segments = file.finish()
+        self._check_stored(attempt, parts)
         content = manifest.encode(key, term, entries, parts, layout, segments)
         own.check()
         self._bucket.put(attempt.manifest, content)
         own.check()
         self._retire(attempt, own.number)
+        if self._links and parts and isinstance(state, WritesParts):
+            self._last = SavedParts(state.copy, attempt.folder, parts)
         return f"{self.location}/{attempt.folder}"
+
+    def _check_stored(self, attempt: Attempt, parts: Mapping[str, Parts]) -> None:
+        """Raise OSError if an object of the parts is missing: others have stored them."""
+        wanted = {f"{attempt.folder}/{file}" for own in parts.values() for file in own.checksums}
+        if missing := wanted and wanted - self._bucket.sizes(attempt.folder).keys():
+            raise OSError(errno.ENOENT, "an object was not stored", f"{self.location}/{min(missing)}")
+
+    def _copied(self, attempt: Attempt, parts: Mapping[str, Parts], last: SavedParts | None) -> dict[str, Parts]:
+        """Copy the objects that an incremental save does not replace, and return the files of every tensor."""
+        found, taken = continued(parts, last)
+        with ThreadPoolExecutor(COPIES, "pstraining-copy") as pool:
+            copies = [
+                pool.submit(self._bucket.copy, former, f"{attempt.folder}/{file}") for file, former in taken.items()
+            ]
+        for copy in copies:
+            copy.result()
+        return found
 
     def _put(self, attempt: Attempt, index: int, content: bytearray) -> None:
         self._bucket.put(attempt.segment(index), content)
