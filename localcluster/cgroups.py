@@ -16,7 +16,7 @@ from pathlib import Path
 from localcluster.errors import ClusterError
 
 CAP_SYS_RESOURCE = 24
-KILL_DEADLINE_S = 15.0
+KILL_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
