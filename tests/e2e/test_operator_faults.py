@@ -56,7 +56,7 @@ def _killed_after_write(number: int, kube: Kube, proxy: ThreadedProxy, puppet: P
     proxy.call_after_writes(die)
     puppet.exit("chief-0", 0)
     operator.start(wait=False)
-    wait_for(lambda: died, f"write {number} happens; writes: {proxy.writes[first:]}", 90)
+    wait_for(lambda: died, f"write {number} happens; writes: {proxy.writes[first:]}")
     operator.start()
     puppet.wait_phase("Succeeded")
     assert puppet.runs("chief-0") == 1, f"killed after write {number}: the chief ran more than once"
