@@ -77,6 +77,8 @@ class Layer:
     helm: bool = False
     tools: tuple[str, ...] = ()
     """Programs of localcluster/tools.py for the layer's tests; they are built before the tests are measured."""
+    tools_of_all: tuple[str, ...] = ()
+    """Further ones, for tests that `make test` skips."""
     programs: tuple[str, ...] = ()
     """Programs of Debian packages for the layer's tests; as root, they are installed before the tests."""
     browser: bool = False
@@ -96,7 +98,8 @@ class Layer:
         """Return the layer as it runs at a level."""
         if level is Level.QUICK:
             return self
-        return replace(self, parts=tuple(own for part in self.parts for own in part.split()))
+        parts = tuple(own for part in self.parts for own in part.split())
+        return replace(self, tools=(*self.tools, *self.tools_of_all), parts=parts)
 
     def only(self, files: Collection[str]) -> "Layer":
         """Return the layer, limited to these test files."""
@@ -162,6 +165,7 @@ LAYERS = (
     Layer(
         "controlplane",
         cluster=True,
+        tools=("scheduler-plugins",),
         budget_s=Budget(90, 120),
         parts=(Part("controlplane", ("tests/controlplane",), ("-n", "3", "--dist", "loadfile")),),
     ),
@@ -170,7 +174,8 @@ LAYERS = (
         cluster=True,
         images=True,
         helm=True,
-        tools=("scheduler-plugins", "kwok"),
+        tools=("scheduler-plugins", "kwok", "prometheus-operator"),
+        tools_of_all=("prometheus", "kueue"),
         budget_s=Budget(600, 2400),
         # tests/e2e/conftest.py describes the parts.
         parts=(

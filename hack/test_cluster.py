@@ -78,7 +78,6 @@ class ClusterSession:
         self.context = given_context(env)
         self.layout: Layout = read_layout(env)
         self.toolbox = Toolbox(self.layout, progress)
-        self.was_up = self.context is not None or lifecycle.saved_plan(self.layout) is not None
         self._pool = ThreadPoolExecutor(max_workers=6)
         self._images: Future[Sequence[Image]] | None = None
         self._plan: ClusterPlan | None = None
@@ -103,8 +102,10 @@ class ClusterSession:
         helm = self._pool.submit(self.helm)
         packages.result()
         with lifecycle.locked(self.layout, self.progress):
-            self._is_ours = not self.was_up
-            cluster = lifecycle.up(self.layout, None if self.was_up else NODES, self.progress)
+            # Not earlier: a demo may have started the cluster since this session began, and keeps it.
+            was_up = lifecycle.saved_plan(self.layout) is not None
+            self._is_ours = self._is_ours or not was_up
+            cluster = lifecycle.up(self.layout, None if was_up else NODES, self.progress)
         self._plan = cluster.plan
         return Target(
             kubeconfig=str(self.layout.kubeconfig),

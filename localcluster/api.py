@@ -38,7 +38,7 @@ class ApiClient:
             ClusterError: the server cannot be reached.
         """
         try:
-            link = http.client.HTTPSConnection(self.address, API_PORT, timeout=15, context=self._tls())
+            link = http.client.HTTPSConnection(self.address, API_PORT, timeout=60, context=self._tls())
             try:
                 data = None if body is None else json.dumps(body).encode()
                 link.request(method, path, data, {"Content-Type": content_type, "Accept": "application/json"})

@@ -16,7 +16,9 @@ from pathlib import Path
 from localcluster.errors import ClusterError
 
 CAP_SYS_RESOURCE = 24
-KILL_DEADLINE_S = 15.0
+KILL_DEADLINE_S = 60.0
+DELEGATIONS = 50
+"""Maximum number of attempts to enable the controllers."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _delegate(root: Path) -> None:
     """Enable every controller for child groups, in version 2.
 
     In a container the visible root may have processes, which forbids this. They are moved to a
-    leaf first, as in kind and docker-in-docker.
+    leaf first, as in kind and docker-in-docker, again if one of them has forked meanwhile.
     """
     wanted = (root / "cgroup.controllers").read_text().split()
     control = root / "cgroup.subtree_control"
@@ -99,19 +101,18 @@ def _delegate(root: Path) -> None:
     if not missing:
         return
     text = " ".join(f"+{name}" for name in missing)
-    try:
-        control.write_text(text)
-        return
-    except OSError:
-        leaf = root / "init"
+    leaf = root / "init"
+    for attempt in range(DELEGATIONS):
+        try:
+            control.write_text(text)
+            return
+        except OSError as error:
+            if attempt == DELEGATIONS - 1:
+                raise ClusterError(f"cannot delegate cgroup controllers in {root}: {error}") from error
         leaf.mkdir(exist_ok=True)
         for pid in (root / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
                 (leaf / "cgroup.procs").write_text(pid)
-    try:
-        control.write_text(text)
-    except OSError as error:
-        raise ClusterError(f"cannot delegate cgroup controllers in {root}: {error}") from error
 
 
 def members(group: str) -> set[int]:

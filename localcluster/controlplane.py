@@ -12,9 +12,9 @@ from localcluster.layout import API_PORT, ClusterPlan, Layout
 from localcluster.procs import NETNS_FOLDER, Daemon, Supervisor
 from localcluster.shell import log_hint, run, wait_for
 
-API_DEADLINE_S = 90
+API_DEADLINE_S = 180
 FAST = ("--kube-api-qps=500", "--kube-api-burst=1000")
-DNS_DEADLINE_S = 60
+DNS_DEADLINE_S = 90
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
 Binary = Callable[[str], Path]
 

@@ -53,7 +53,7 @@ def up(cluster: Cluster) -> None:
     config = cluster.layout.etc / f"{NAME}.json"
     write(config, json.dumps(configuration(own), indent=1))
     cluster.kubectl("apply", "-f", str(definition(cluster)))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", CRD)
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=90s", "crd", CRD)
     # No serving port: the cluster's scheduler uses the default one.
     argv = (str(cluster.toolbox.binary(NAME)), f"--config={config}", "--secure-port=0", LOOK_AGAIN)
     cluster.supervisor.ensure(Daemon(NAME, argv, cluster.plan.control_netns, (config, own)))

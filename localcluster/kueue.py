@@ -27,7 +27,7 @@ CALLED = ("v1-pod", "v1-job", "v1-deployment", "v1-statefulset", "kueue-x-k8s-io
 """Parts of the paths of the webhooks for these kinds, and for Kueue's own objects."""
 CONVERTED = ("localqueues", "clusterqueues", "cohorts", "workloads", "multikueueclusters")
 """CRDs whose versions the manager converts."""
-DEADLINE_S = 60
+DEADLINE_S = 90
 OWN_ETC = (
     "unshare",
     "--mount",
@@ -177,4 +177,4 @@ def _apply(cluster: Cluster, name: str, objects: list[Object]) -> None:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
     if name == "crds":
         names = [f"crd/{o['metadata']['name']}" for o in objects]
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=90s", *names)

@@ -23,7 +23,7 @@ STAGES = (
     "pod/fast/pod-delete.yaml",
 )
 MARK = "kwok.x-k8s.io/node"
-DEADLINE_S = 60
+DEADLINE_S = 90
 
 
 def fake_node(index: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
 import time
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +16,8 @@ from localcluster.packages import cni_folder
 from localcluster.procs import Daemon, Supervisor
 from localcluster.shell import have, log_hint, run, system_path, wait_for
 
-CONTAINERD_DEADLINE_S = 30
-READY_DEADLINE_S = 90
+CONTAINERD_DEADLINE_S = 90
+READY_DEADLINE_S = 180
 DAEMONS = ("containerd", "kubelet", "kube-proxy")
 
 
@@ -143,8 +142,10 @@ class Node:
         name = self.daemon_name("containerd")
 
         def answers() -> bool:
-            command = ["ctr", "-a", str(self.paths.containerd_socket), "version"]
-            return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+            try:
+                return bool(self.ctr("version", timeout=20))
+            except ClusterError:  # it does not listen yet, or this machine is busy
+                return False
 
         wait_for(
             answers,

@@ -4,9 +4,9 @@ A package is installed only if its program is missing: another vendor's containe
 installation starts no containerd daemon (policy-rc.d), because every node runs its own.
 """
 
+import fcntl
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +18,6 @@ from localcluster.shell import have, run_logged
 
 CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
-# The image thread and the cluster thread both call `ensure_packages`; the second one finds all programs.
-LOCK = threading.Lock()
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 # Debian package -> a program that it installs.
@@ -72,7 +70,7 @@ def ensure_packages(layout: Layout, progress: Progress) -> None:
     Raises:
         ClusterError: a program is missing, and this process is not root on a Debian-like system.
     """
-    with LOCK:
+    with _alone(layout):
         _ensure(layout, progress, lambda: missing_packages(have, cni_folder() is not None))
 
 
@@ -82,8 +80,20 @@ def ensure_browser(layout: Layout, progress: Progress) -> None:
     Raises:
         ClusterError: no browser is installed, and this process is not root on a Debian-like system.
     """
-    with LOCK:
+    with _alone(layout):
         _ensure(layout, progress, lambda: missing_browser(have))
+
+
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """Let one thread of one process look for packages and install them; the next one finds all programs.
+
+    apt-get does not wait for the update of another apt-get.
+    """
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with (layout.cache / "lock-packages").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def _ensure(layout: Layout, progress: Progress, find_missing: Callable[[], list[str]]) -> None:
@@ -105,7 +115,7 @@ def _ensure(layout: Layout, progress: Progress, find_missing: Callable[[], list[
 
 
 def install(packages: Sequence[str], log: Path) -> None:
-    """Run apt-get update and install, after a wait for another apt process of up to 300 s."""
+    """Run apt-get update and install; the installation waits up to 300 s for another program's."""
     env = {"DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"]
     run_logged([*apt, "update"], log, what="apt-get update", env=env)

@@ -22,6 +22,8 @@ from localcluster.shell import system_path
 NETNS_FOLDER = Path("/run/netns")
 # The shell joins the tracking group first: all descendants are then in the group.
 LAUNCH = 'echo $$ > "$1" && shift && exec "$@"'
+KILLED_S = 60.0
+"""Maximum seconds until a killed process is gone on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,10 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def stop(records: Sequence[Record], *, grace_s: float = 5.0) -> None:
-    """Send SIGTERM to all recorded processes, and SIGKILL after the grace time to those that still run."""
+    """Send SIGTERM to all recorded processes, and SIGKILL after the grace time to those that still run.
+
+    All have then ended, and successors can use their ports.
+    """
     waiting = [record for record in records if send(record, signal.SIGTERM)]
     end = time.monotonic() + grace_s
     while waiting and time.monotonic() < end:
@@ -206,6 +211,9 @@ def stop(records: Sequence[Record], *, grace_s: float = 5.0) -> None:
         waiting = [record for record in waiting if is_alive(record)]
     for record in waiting:
         send(record, signal.SIGKILL)
+    end = time.monotonic() + KILLED_S
+    while any(map(is_alive, waiting)) and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def send(record: Record, number: signal.Signals) -> bool:

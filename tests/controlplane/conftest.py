@@ -38,6 +38,8 @@ CRD = ROOT / "crds" / "pstraining.dev_pstrainingjobs.yaml"
 STAND_IN = "tests.support.fakekube_decisions"
 REAL = "pstraining.controller.main"
 CANARY_SECONDS = 2.0
+BUSY_SECONDS = 90.0
+"""Seconds within which a busy machine starts and ends an operator, and an operator acts."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -119,9 +121,9 @@ class OperatorProcess:
         """Return the messages of its log so far."""
         return [str(line["message"]) for line in self.lines()]
 
-    async def ready(self, limit: float = 20.0) -> None:
+    async def ready(self) -> None:
         """Wait until the operator is ready."""
-        await eventually(lambda: self.answers("readyz"), limit, self)
+        await eventually(lambda: self.answers("readyz"), self)
 
     async def answers(self, path: str) -> bool:
         """Whether a probe passes."""
@@ -138,14 +140,14 @@ class OperatorProcess:
         """Return the number of its passes so far."""
         return await self.metric("pstraining_reconcile_seconds_count")
 
-    async def stop(self, limit: float = 10.0) -> int:
+    async def stop(self) -> int:
         """Send SIGTERM, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return await self.ended(limit)
+        return await self.ended()
 
-    async def ended(self, limit: float = 10.0) -> int:
+    async def ended(self) -> int:
         """Wait for its end, and return the exit status."""
-        return await asyncio.to_thread(self.process.wait, limit)
+        return await asyncio.to_thread(self.process.wait, BUSY_SECONDS)
 
     async def _get(self, port: int, path: str) -> tuple[int, str]:
         try:
@@ -217,7 +219,7 @@ def operators(alone: None, namespace: str, proxy: ApiProxy, tmp_path: Path) -> I
             operator.process.wait()
 
 
-async def eventually(condition: Any, limit: float = 10.0, operator: OperatorProcess | None = None) -> None:
+async def eventually(condition: Any, operator: OperatorProcess | None = None, limit: float = BUSY_SECONDS) -> None:
     """Wait until an asynchronous condition holds."""
     end = asyncio.get_running_loop().time() + limit
     while not await condition():

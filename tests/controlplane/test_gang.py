@@ -36,8 +36,6 @@ VOLCANO: dict[str, Any] = {
 }
 """Volcano itself is not available here: a CRD with its names, and a schema that accepts everything."""
 GANGS = {"SchedulerPlugins": Kind.POD_GROUP, "Volcano": Kind.VOLCANO_POD_GROUP}
-AGAIN = 25
-"""Seconds within which the operator retries an unknown kind; it waits 10."""
 
 
 def scheduler_plugins() -> dict[str, Any]:
@@ -61,7 +59,7 @@ async def remove(client: KubeClient, name: str) -> None:
             return True
         return False
 
-    await eventually(gone, 30)
+    await eventually(gone)
 
 
 @pytest_asyncio.fixture(params=GANGS)
@@ -81,7 +79,7 @@ async def install(client: KubeClient, gang: str) -> None:
         conditions = (found.get("status") or {}).get("conditions") or ()
         return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
-    await eventually(established, 20)
+    await eventually(established)
 
 
 def gang_job(gang: str) -> dict[str, Any]:
@@ -101,7 +99,7 @@ async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
     async def not_installed() -> bool:
         return (await condition(client, namespace, "Created")).get("reason") == "GangNotInstalled"
 
-    await eventually(not_installed, 20, operator)
+    await eventually(not_installed, operator)
 
     def asked() -> set[str]:
         return {s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST"}
@@ -109,10 +107,10 @@ async def test_a_gang_waits_for_the_missing_kind_and_then_starts(
     async def reported() -> bool:
         return "events" in asked()  # follows the condition
 
-    await eventually(reported, 20, operator)
+    await eventually(reported, operator)
     assert asked() == {"podgroups", "events"}, "no child is created that could not run"
     await install(client, gang)
-    await eventually(lambda: created(client, namespace), AGAIN, operator)
+    await eventually(lambda: created(client, namespace), operator)
     posts = [s.path.rsplit("/", 1)[-1] for s in proxy.writes() if s.method == "POST" and not s.path.endswith("events")]
     last = len(posts) - 1 - posts[::-1].index("podgroups")
     assert {"deployments", "statefulsets", "jobs"} <= set(posts[last:])
@@ -129,7 +127,7 @@ async def test_a_waiting_gang_and_an_operator_restart_cost_no_writes(
     await install(client, gang)
     first = operators.start(module=REAL)
     await client.create(Kind.PS_TRAINING_JOB, namespace, gang_job(gang))
-    await eventually(lambda: created(client, namespace), AGAIN, first)
+    await eventually(lambda: created(client, namespace), first)
     await quiet(first)
     assert await first.stop() == 0
     proxy.seen.clear()
@@ -139,7 +137,7 @@ async def test_a_waiting_gang_and_an_operator_restart_cost_no_writes(
     async def passed() -> bool:
         return await second.passes() > 0
 
-    await eventually(passed, 10, second)
+    await eventually(passed, second)
     await quiet(second)
     assert proxy.writes() == []
     reads = [s for s in proxy.seen if "/podgroups" in s.path]
@@ -152,7 +150,7 @@ async def test_a_group_is_resized_and_is_deleted_during_a_suspension(
     await install(client, gang)
     operator = operators.start(module=REAL)
     made = await client.create(Kind.PS_TRAINING_JOB, namespace, gang_job(gang))
-    await eventually(lambda: created(client, namespace), AGAIN, operator)
+    await eventually(lambda: created(client, namespace), operator)
     before = (await client.get(GANGS[gang], namespace, "digits"))["spec"]["minMember"]
 
     async def edit(spec: dict[str, Any]) -> None:
@@ -167,8 +165,8 @@ async def test_a_group_is_resized_and_is_deleted_during_a_suspension(
         return bool(found["spec"]["minMember"] == number)
 
     await edit({"worker": {"replicas": made["spec"]["worker"]["replicas"] + 2}})
-    await eventually(lambda: asks_for(before + 2), 10, operator)
+    await eventually(lambda: asks_for(before + 2), operator)
     await edit({"runPolicy": {"suspend": True}})
-    await eventually(lambda: asks_for(None), 30, operator)
+    await eventually(lambda: asks_for(None), operator)
     await edit({"runPolicy": {"suspend": False}})
-    await eventually(lambda: asks_for(before + 2), 30, operator)
+    await eventually(lambda: asks_for(before + 2), operator)

@@ -1,6 +1,5 @@
 """The shipped operator against a real API server, whose validation and defaults its decisions must satisfy."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -54,16 +53,15 @@ async def test_a_restart_writes_nothing(
 ) -> None:
     first = operators.start(module=REAL)
     await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job())
-    await eventually(lambda: created(client, namespace), 20, first)
-    # The operator reports an unschedulable pod after a moment.
-    await asyncio.sleep(6)
+    await eventually(lambda: created(client, namespace), first)
+    await eventually(lambda: _waits_for_a_node(client, namespace), first)
     await quiet(first)
     assert set(await children(client, namespace)) >= {"statefulsets/digits-ps", "deployments/digits-worker-0"}
     assert await first.stop() == 0
     proxy.seen.clear()
     second = operators.start(module=REAL)
     await second.ready()
-    await eventually(lambda: _passed(second), 10, second)
+    await eventually(lambda: _passed(second), second)
     await quiet(second)
     assert proxy.writes() == []
 
@@ -77,7 +75,7 @@ async def test_a_rejected_template_is_reported_once_and_not_retried(
     async def reported() -> bool:
         return (await condition(client, namespace, "InvalidTemplate")).get("status") == "True"
 
-    await eventually(reported, 20, operator)
+    await eventually(reported, operator)
     await quiet(operator)
     assert "imagePullPolcy" in (await condition(client, namespace, "InvalidTemplate"))["message"]
     tries = [s for s in proxy.writes() if s.status == 400]
@@ -90,7 +88,7 @@ async def test_the_next_job_of_a_name_starts_at_once(
 ) -> None:
     operator = operators.start(module=REAL)
     await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job())
-    await eventually(lambda: created(client, namespace), 20, operator)
+    await eventually(lambda: created(client, namespace), operator)
     first = await children(client, namespace)
     old = await client.get(Kind.PS_TRAINING_JOB, namespace, "digits")
     await client.delete(Kind.PS_TRAINING_JOB, namespace, "digits", old["metadata"]["uid"])
@@ -100,9 +98,15 @@ async def test_the_next_job_of_a_name_starts_at_once(
         second = await children(client, namespace)
         return second.keys() == first.keys() and not set(second.values()) & set(first.values())
 
-    await eventually(renewed, 20, operator)
-    await eventually(lambda: created(client, namespace), 10, operator)
+    await eventually(renewed, operator, 20)
+    await eventually(lambda: created(client, namespace), operator)
     assert not (await condition(client, namespace, "NameConflict"))
+
+
+async def _waits_for_a_node(client: KubeClient, namespace: str) -> bool:
+    """Whether the job reports its first pod, as the operator does after half a minute."""
+    found = await condition(client, namespace, "Running")
+    return found.get("reason") == "Unschedulable" and "digits-ps-0" in found["message"]
 
 
 async def _passed(operator: Any) -> bool:

@@ -12,7 +12,7 @@ from pstraining.api import names
 from pstraining.controller.registration import CHILDREN
 from pstraining.core.actions import Kind
 from pstraining.kube.client import KubeClient
-from pstraining.kube.errors import NotFound
+from pstraining.kube.errors import Conflict, NotFound
 from tests.contract.test_port_fake import config_map, job
 from tests.controlplane.conftest import REAL, OperatorProcess, Operators, eventually
 from tests.support.api_proxy import ApiProxy
@@ -36,7 +36,7 @@ async def running(client: KubeClient, namespace: str, operator: OperatorProcess,
     async def all_run() -> bool:
         return all([await phase(client, namespace, name) == "Running" for name in jobs])
 
-    await eventually(all_run, 20, operator)
+    await eventually(all_run, operator)
 
 
 async def quiet(operator: OperatorProcess, seconds: float = 1.0) -> float:
@@ -99,7 +99,7 @@ async def test_a_restart_makes_one_pass_per_job_and_no_write(
     # The last kind is listed long after the first; no pass may use an incomplete cache.
     proxy.delay = lambda path, query: 2.0 if path.endswith("/deployments") and "watch" not in query else 0.0
     second = operators.start()
-    await eventually(lambda: _made(second, len(jobs)), 20, second)
+    await eventually(lambda: _made(second, len(jobs)), second)
     await quiet(second)
     assert sorted(m for m in second.messages() if m.startswith("saw")) == [f"saw {j} with 2 children" for j in jobs]
     assert await second.passes() == len(jobs)
@@ -137,7 +137,7 @@ async def test_a_deleted_child_is_recreated(
             return False
         return bool(found["metadata"]["uid"] != old["metadata"]["uid"])
 
-    await eventually(back, 10, operator)
+    await eventually(back, operator)
 
 
 async def test_an_existing_foreign_object_is_kept_and_its_name_retried(
@@ -148,7 +148,7 @@ async def test_an_existing_foreign_object_is_kept_and_its_name_retried(
     await client.create(Kind.CONFIG_MAP, namespace, theirs)
     operator = operators.start()
     await submit(client, namespace, "one")
-    await eventually(lambda: _said(operator, "NameTaken: create ConfigMap one"), 10, operator)
+    await eventually(lambda: _said(operator, "NameTaken: create ConfigMap one"), operator)
     await quiet(operator)
     assert (await client.get(Kind.CONFIG_MAP, namespace, "one"))["data"] == {"theirs": "1"}
     assert await phase(client, namespace, "one") == "Pending"
@@ -168,33 +168,33 @@ async def test_a_deletion_during_an_outage_is_noticed(
     await client.delete(Kind.PS_TRAINING_JOB, namespace, "gone", gone["metadata"]["uid"])
     child = await client.get(Kind.CONFIG_MAP, namespace, "kept")
     await client.delete(Kind.CONFIG_MAP, namespace, "kept", child["metadata"]["uid"])
-    await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), 20)
+    await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"))
     proxy.seen.clear()
     held, proxy.held = proxy.held, None
     assert held is not None
     held.set()
-    await eventually(lambda: _there(client, namespace, Kind.CONFIG_MAP, "kept"), 20, operator)
+    await eventually(lambda: _there(client, namespace, Kind.CONFIG_MAP, "kept"), operator)
     await quiet(operator)
     # A child's watch may resume before the job's; then a child is created in vain and collected, but never twice.
     assert len([s for s in proxy.writes() if s.path.endswith("/deployments")]) <= 1
     assert await operator.metric("pstraining_jobs") == 1
-    await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), 20, operator)
-    await eventually(lambda: _absent(client, namespace, Kind.CONFIG_MAP, "gone"), 20, operator)
+    await eventually(lambda: _absent(client, namespace, Kind.DEPLOYMENT, "gone-worker-0"), operator)
+    await eventually(lambda: _absent(client, namespace, Kind.CONFIG_MAP, "gone"), operator)
 
 
 async def test_sigterm_ends_the_operator_cleanly_and_a_successor_starts_at_once(
     client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
 ) -> None:
-    first = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="60")
+    first = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="600")
     await first.ready()
-    second = operators.start("operator-b", PSTRAINING_LEASE_DURATION_SECONDS="60")
-    await eventually(lambda: _said(second, "Waiting for Lease"), 10, second)
+    second = operators.start("operator-b", PSTRAINING_LEASE_DURATION_SECONDS="600")
+    await eventually(lambda: _said(second, "Waiting for Lease"), second)
     assert await second.answers("livez")
     assert not await second.answers("readyz")
     assert await first.stop() == 0
     lease = await client.get_lease(namespace, "pstraining-operator")
     assert lease["spec"]["holderIdentity"] in ("", "operator-b")
-    await second.ready(5)
+    await second.ready()
     await submit(client, namespace, "one")
     await running(client, namespace, second, "one")
 
@@ -210,7 +210,7 @@ async def test_a_killed_operator_resumes_at_once_in_its_pod(
     assert await first.ended() == -signal.SIGKILL
     await submit(client, namespace, "two")
     second = operators.start("operator-a", PSTRAINING_LEASE_DURATION_SECONDS="600")
-    await second.ready(10)
+    await second.ready()
     await running(client, namespace, second, "two")
 
 
@@ -219,10 +219,18 @@ async def test_a_lost_lease_ends_the_operator(
 ) -> None:
     operator = operators.start()
     await operator.ready()
-    lease = await client.get_lease(namespace, "pstraining-operator")
-    lease["spec"]["holderIdentity"] = "somebody-else"
-    await client.replace_lease(namespace, "pstraining-operator", lease)
-    assert await operator.ended(15) == 1
+
+    async def taken() -> bool:
+        lease = await client.get_lease(namespace, "pstraining-operator")
+        lease["spec"]["holderIdentity"] = "somebody-else"
+        try:
+            await client.replace_lease(namespace, "pstraining-operator", lease)
+        except Conflict:  # the operator has renewed it meanwhile
+            return False
+        return True
+
+    await eventually(taken, operator)
+    assert await operator.ended() == 1
     assert any("is held by somebody-else" in m for m in operator.messages())
     assert (await client.get_lease(namespace, "pstraining-operator"))["spec"]["holderIdentity"] == "somebody-else"
 
@@ -237,7 +245,7 @@ async def test_the_operator_survives_an_outage_of_the_api_server(
     for stream in list(proxy._streams):
         stream.cancel()
     await submit(client, namespace, "two")
-    await eventually(lambda: _not(operator, "readyz"), 15, operator)
+    await eventually(lambda: _not(operator, "readyz"), operator)
     assert await operator.answers("livez")
     proxy.down = False
     await running(client, namespace, operator, "two")

@@ -109,7 +109,7 @@ def test_a_function_trains_and_reports_the_progress_that_top_shows(kube: Kube, t
     options: dict[str, Any] = {"resources": {"cpu": 0.1, "memory": "512Mi"}, "training": {"minShardBytes": 0}}
     size = 2 if ALL else 1  # each task costs processor seconds before it trains
     job = trainer.train(train, arguments={"steps": 4000, "pace": 0.1}, ps=size, workers=size, image=IMAGE, **options)
-    first = wait_for(lambda: reached_step(trainer, job, 1), "progress", 180)
+    first = wait_for(lambda: reached_step(trainer, job, 1), "progress", 300)
     assert first.steps == 4000
     assert first.loss is not None
     reported = json.loads(run(target, "top", job.name, "-n", namespace, "-o", "json", "--interval", "2").stdout)
@@ -150,7 +150,7 @@ def test_a_failure_has_the_stack_trace_of_the_task(target: Target, namespace: st
     trainer = client(target, namespace)
     job = trainer.train(fail, image=IMAGE, spec={"runPolicy": {"backoffLimit": 0}, "ps": {"server": "Builtin"}})
     with pytest.raises(JobFailedError) as raised:
-        trainer.wait(job, timeout=180)
+        trainer.wait(job, timeout=300)
     assert "Traceback (most recent call last)" in raised.value.log
     assert "ValueError: no such column: age" in raised.value.log
     assert raised.value.log.startswith("worker-0: ")

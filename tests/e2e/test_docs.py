@@ -183,10 +183,12 @@ def running_jobs(scene: Scene) -> None:
     scene.run(CHANGES[0])
     workers = Example(scene.kube, scene.namespace, "digits", scene.folder)
     for index in (0, 1):
+        # The kubelet may report the container later than it shows the log, and the fault finds it by the report.
         wait_for(lambda i=index: "begins in" in workers.log("worker", i), f"worker {index} runs", 180)  # type: ignore[misc]
+        wait_for(lambda i=index: is_ready(workers, i), f"worker {index} is reported")  # type: ignore[misc]
         faults.kill_container(f"{scene.namespace}/{workers.pod('worker', index)}")
     for index in (0, 1):
-        wait_for(lambda i=index: restarts(workers, i), f"worker {index} runs again", 120)  # type: ignore[misc]
+        wait_for(lambda i=index: is_ready(workers, i, restarts=1), f"worker {index} runs again", 120)  # type: ignore[misc]
 
     def standby_ready() -> bool:
         job = scene.kube.get("PSTrainingJob", scene.namespace, "digits") or {}
@@ -214,9 +216,10 @@ def stand_in(seconds: float) -> Object:
     return job
 
 
-def restarts(example: Example, index: int) -> bool:
+def is_ready(example: Example, index: int, restarts: int = 0) -> bool:
+    """Whether a worker's container is ready, after at least this number of restarts."""
     pod = example.kube.get("Pod", example.namespace, example.pod("worker", index)) or {}
-    return any(c["restartCount"] and c["ready"] for c in pod["status"].get("containerStatuses", ()))
+    return any(c["restartCount"] >= restarts and c["ready"] for c in pod["status"].get("containerStatuses", ()))
 
 
 def delete(scene: Scene) -> None:

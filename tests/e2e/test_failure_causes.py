@@ -95,12 +95,12 @@ def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, share
         puppets[name] = Puppet.make(kube, namespace, name, shared, **{**others, "worker": worker})
     for name, case in TRIED.items():
         if case.exit_code is not None:
-            wait_for(partial(has_run, puppets[name], 1), f"{name}: worker 0 runs", 150)
+            wait_for(partial(has_run, puppets[name], 1), f"{name}: worker 0 runs")
             puppets[name].exit("worker-0", case.exit_code)
     for name, case in TRIED.items():
         puppet = puppets[name]
         if case.fails:
-            failed = job_condition(puppet.wait_phase("Failed", 150), "Failed")
+            failed = job_condition(puppet.wait_phase("Failed"), "Failed")
             assert failed["reason"] == ("BadSettings" if case.reason == "BadSettings" else "ReplicaFailed"), name
             assert puppet.runs("worker-0") <= 1, f"{name}: a final failure is never run again"
         else:

@@ -26,8 +26,8 @@ PUT_ASIDE = 300
 """Seconds within which a job gets its resources. Every 30 s the scheduler retries pods that it has set aside for 20 s.
 The members of a gang meet there after a few retries.
 """
-GRACE = 45
-"""Seconds within which a job reports the cause of its wait; its pods have 30."""
+GRACE = 90
+"""Seconds within which a job reports the cause of its wait on a busy machine; its pods have 30."""
 
 
 @pytest.fixture
@@ -155,9 +155,11 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     groups = {g["metadata"]["name"]: g["spec"] for g in kube.list("PodGroup", namespace)}
     assert groups == {name: {"minMember": PLACES} for name in ("one", "two")}
     line.worst_order()
-    wait_for(lambda: line.runs("one") or line.runs("two"), "one of them runs", 90)
+    wait_for(lambda: line.runs("one") or line.runs("two"), "one of them runs", PUT_ASIDE)
     winner, loser = ("one", "two") if line.runs("one") else ("two", "one")
-    assert (line.placed(winner), line.placed(loser)) == (PLACES, 0)
+    # A job runs before its last worker has a node.
+    wait_for(lambda: line.placed(winner) == PLACES, "all of its pods have a node", 60)
+    assert line.placed(loser) == 0
     wait_for(line.reports(loser, "WaitingForGang"), "the other job reports the cause of its wait", GRACE)
     assert line.placed(loser) == 0
     assert "The gang of 4 pods waits" in line.condition(loser, "Running")["message"]
@@ -174,7 +176,7 @@ def test_gangs_run_in_turn_where_single_pods_deadlock(
     # Then the other job starts: mostly at once, else when the scheduler retries the pods that it has set aside.
     kube.delete("PSTrainingJob", namespace, winner)
     wait_for(lambda: line.runs(loser), "the other runs", PUT_ASIDE)
-    assert line.placed(loser) == PLACES
+    wait_for(lambda: line.placed(loser) == PLACES, "all of its pods have a node", 60)
     wait_for(lambda: line.gang(winner) == 0, "its group is deleted with it", 60)
 
     # The group has the size of the job, and is deleted with it.

@@ -46,7 +46,7 @@ def watched(
     spec = {"training": {**SPEC["training"], "mode": mode}, "ps": {**SPEC["ps"], "replicas": shards}}
     found = HotStandbyJob(Example.start(kube, namespace, "digits", shared, {**SPEC, **spec}, paced=True), shards)
     found.wait_prepared(1)
-    wait_for(lambda: found.summary() == found.all_in_sync, f"all standbys are in sync: {found.example.job()}", 60)
+    wait_for(lambda: found.summary() == found.all_in_sync, f"all standbys are in sync: {found.example.job()}", 180)
     return found
 
 
@@ -114,7 +114,7 @@ def _a_member_is_lost(watched: HotStandbyJob, lose: Callable[[Example, str], Non
     lose(example, pod)
     degraded = wait_for(watched.degraded, "the loss is reported", 90, every=0.05)  # it passes soon
     assert pod in degraded, degraded
-    wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 60)
+    wait_for(lambda: watched.is_whole() and len(watched.views()) >= before + 2, "both are in sync", 180)
     back = time.time() - struck
     wait_for(
         lambda: watched.summary() == watched.all_in_sync, f"the recovery is reported: {example.job()['status']}", 90
@@ -138,7 +138,7 @@ def _a_member_is_lost_while_no_operator_runs(watched: HotStandbyJob, operator: O
     kill_server(watched.example, "digits-ps-0")
     lost = watched.standstill("lost", struck)
     operator.start()
-    wait_for(watched.is_whole, "both are in sync", 60)
+    wait_for(watched.is_whole, "both are in sync", 180)
     wait_for(lambda: watched.summary() == watched.all_in_sync, "the state is reported afterwards", 90)
     assert watched.shards()[0]["takeovers"] in (taken, taken + 1), "the member may return between two observations"
     watched.nothing_is_restored()
@@ -171,7 +171,7 @@ def _the_chief_is_lost(watched: HotStandbyJob) -> None:
     example.kube.delete("Pod", example.namespace, example.pod("chief"))
     example.wait_event("view", "chief", term=2)
     step = watched.steps()[-1]["step"]
-    wait_for(lambda: watched.steps()[-1]["step"] > step, "training continues", 60)
+    wait_for(lambda: watched.steps()[-1]["step"] > step, "training continues", 180)
     reported = example.events("chief", term=2)
     assert not [e for e in reported if e["event"] in ("initialized", "restored")], "it finds the state"
 

@@ -155,7 +155,7 @@ def test_time_to_live_deletes_the_job(kube: Kube, own_operator: OperatorProcess,
     own_operator.start()
     puppet = Puppet.make(kube, namespace, "job", shared, runPolicy={"ttlSecondsAfterFinished": 2})
     puppet.exit("chief-0", 0)
-    wait_for(lambda: puppet.job() is None, "the job has deleted itself", 90)
+    wait_for(lambda: puppet.job() is None, "the job has deleted itself", 240)
 
 
 def _check_what_tasks_are_given(running: Puppet) -> None:

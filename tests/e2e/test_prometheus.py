@@ -113,7 +113,7 @@ def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
         return [query for query in queries if not has_data(query[1])]
 
     try:
-        wait_for(lambda: not empty(), "every panel has data", 60, every=1)
+        wait_for(lambda: not empty(), "every panel has data", 180, every=1)
     except DeadlineError as error:
         raise DeadlineError(f"{error}: {empty()}") from None
     labels = prometheus.now("pstraining_global_step")[0].labels
@@ -126,7 +126,7 @@ def test_every_panel_has_data_and_a_lost_server_raises_an_alert(
         raise DeadlineError(f"{error}: {firing(prometheus, namespace)}") from None
 
     faults.kill_container(f"{namespace}/{example.pod('ps')}")
-    alert = wait_for(lambda: failover_alert(prometheus), "the alert on the take-over fires", 60, every=0.5)
+    alert = wait_for(lambda: failover_alert(prometheus), "the alert on the take-over fires", 180, every=0.5)
     assert alert["labels"]["severity"] == "info"
     assert alert["labels"]["namespace"] == namespace
     assert alert["annotations"]["summary"] == f"Failover of a parameter server to its standby: {example.name}"

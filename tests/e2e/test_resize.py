@@ -68,7 +68,7 @@ def resize_servers(watched: HotStandbyJob) -> str:
         assert watched.pod_uids()[SERVERS[1]] == before[SERVERS[1]]
     resize(watched, requests={"memory": "300Mi"}, limits=None)
     wait_for(
-        lambda: updating(watched, "False", "ServersUpdated"), f"it is done: {watched.example.job()['status']}", 120
+        lambda: updating(watched, "False", "ServersUpdated"), f"it is done: {watched.example.job()['status']}", 300
     )
     took = time.time() - struck
     assert [memory(watched, server) for server in SERVERS] == ["300Mi", "300Mi"]

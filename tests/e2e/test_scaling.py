@@ -225,7 +225,7 @@ def test_another_number_of_parameter_servers_keeps_the_pods(
         print(f"\nfrom the chief's signal until all programs ran with three servers: {took} s")
     expected = ["StartingServers", "Rescaled", *(r for r in REASONS if r != "Resharding")]
     wait_for(
-        lambda: reported(puppet, *REASONS) == expected, f"all reasons are reported: {reported(puppet, *REASONS)}", 30
+        lambda: reported(puppet, *REASONS) == expected, f"all reasons are reported: {reported(puppet, *REASONS)}", 90
     )
     if not ALL:  # reduces the number by the same path
         return
@@ -257,7 +257,7 @@ def test_digits_continues_at_the_step_at_which_it_was_stopped(
 
     example.wait_trained()
     change({"runPolicy": {"suspend": True}})
-    wait_for(lambda: example.job()["status"]["phase"] == "Suspended", "Suspended", 60)
+    wait_for(lambda: example.job()["status"]["phase"] == "Suspended", "Suspended", 180)
     check_freed(kube, namespace)
     change({"runPolicy": {"suspend": False}})
     resumed = resumed_at(example, 2)
@@ -267,10 +267,10 @@ def test_digits_continues_at_the_step_at_which_it_was_stopped(
     change({"ps": {"replicas": 2}})
     wait_for(lambda: example.job()["status"]["phase"] == "Running", "training continues")
     wait_for(lambda: job_condition(example.job(), "Rescaling")["reason"] == "StartingServers", "a server starts")
-    wait_for(lambda: example.wait_trained() > step, "steps while a server starts", 60)
+    wait_for(lambda: example.wait_trained() > step, "steps while a server starts", 180)
     release()
     rescaled = resumed_at(example, 3)
-    trained = wait_for(lambda: step if (step := example.wait_trained()) > rescaled else 0, "steps on two servers", 90)
+    trained = wait_for(lambda: step if (step := example.wait_trained()) > rescaled else 0, "steps on two servers", 300)
     with capsys.disabled():
         print(f"\nresumed at step {resumed}, rescaled at step {rescaled}, trained until {trained}")
     assert pods(example, "ps", "worker").items() >= stay.items(), "pods of servers and workers stay"
@@ -289,7 +289,7 @@ def pods(example: Example, *roles: str) -> dict[str, str]:
 
 def resumed_at(example: Example, term: int) -> int:
     """Return the step from which that term's chief continues."""
-    wait_for(lambda: example.job()["status"]["term"] == term, f"term {term}", 90)
+    wait_for(lambda: example.job()["status"]["term"] == term, f"term {term}", 300)
     return int(example.wait_event("restored", term=term)["step"])
 
 

@@ -63,7 +63,7 @@ def test_a_reclaimed_spot_node_costs_no_step(
     own_operator.start()
     watched = HotStandbyJob(Example.start(kube, namespace, "digits", shared, on_spot_nodes(), paced=True), shards=1)
     watched.wait_prepared(1)
-    wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "the standby is in sync", 60)
+    wait_for(lambda: watched.is_whole() and watched.summary() == "1/1", "the standby is in sync", 180)
     before = pace(watched, lambda: time.sleep(30) if THOROUGH else None)
 
     def reclaims() -> None:
@@ -96,11 +96,11 @@ def reclaim(watched: HotStandbyJob) -> None:
     struck = time.time()
     with cordoned(watched.example.kube, SPOT):
         evict(watched.example, PRIMARY)
-        wait_for(lambda: watched.switched_over(struck), "a switchover to the reliable node", 30)
+        wait_for(lambda: watched.switched_over(struck), "a switchover to the reliable node", 90)
         resumed = time.time()
-        wait_for(lambda: watched.steps(0, resumed), "training continues without the spot node", 60)
+        wait_for(lambda: watched.steps(0, resumed), "training continues without the spot node", 180)
         assert watched.views()[-1] == [["ps-1"]]
-    wait_for(watched.is_whole, "the member on the spot node is in sync, and is the primary again", 120)
+    wait_for(watched.is_whole, "the member on the spot node is in sync, and is the primary again", 300)
     wait_for(lambda: watched.summary() == "1/1", "the operator reports it", 60)
 
 

@@ -65,7 +65,7 @@ def start(kube: Kube, namespace: str, shared: Path, mode: str) -> Example:
     wait_for(lambda: any(example.checkpoints.rglob("*.index")), "its first checkpoint", 300, every=0.5)
     if mode == "Warm":
         summary = lambda: (example.job().get("status") or {}).get("standbySummary") == "1/1"  # noqa: E731
-        wait_for(summary, f"the standby is ready: {example.job()}", 60)
+        wait_for(summary, f"the standby is ready: {example.job()}", 300)
     return example
 
 

@@ -83,7 +83,7 @@ class Watched:
     def reported(self, name: str, since: float, role: str = "worker", index: int = 0) -> list[Line]:
         return [e for e in self.example.events(role, index) if e.get("event") == name and e["time"] >= since]
 
-    def wait(self, name: str, since: float, role: str = "worker", index: int = 0, *, seconds: float = 60) -> Line:
+    def wait(self, name: str, since: float, role: str = "worker", index: int = 0, *, seconds: float = 300) -> Line:
         """Wait for the first such event since this time."""
         what = f"{role} {index} reports {name!r}"
         return wait_for(lambda: self.reported(name, since, role, index), what, seconds)[0]
@@ -175,8 +175,8 @@ def _a_workers_node_is_cut(kube: Kube, watched: Watched, limit: float, say: Call
     example, struck = watched.example, time.time()
     former = example.pod("worker", watched.on_home)
     cut(kube, HOME)
-    wait_for(lambda: example.pod("worker", watched.on_home) != former, "the lost worker is replaced", 60)
-    back = watched.wait("worker", struck, index=watched.on_home, seconds=90)["time"] - struck
+    wait_for(lambda: example.pod("worker", watched.on_home) != former, "the lost worker is replaced")
+    back = watched.wait("worker", struck, index=watched.on_home)["time"] - struck
     gap = watched.gap(watched.survivor, struck)
     say(
         f"a worker's node is cut: the other one stood still for {gap:.1f} s, its next process trains after {back:.1f} s"

@@ -165,7 +165,7 @@ class ThreadedProxy:
 
     def __enter__(self) -> "ThreadedProxy":
         self._thread.start()
-        assert self._started.wait(10), "the proxy does not start"
+        assert self._started.wait(60), "the proxy does not start"
         return self
 
     def __exit__(self, *_: object) -> None:

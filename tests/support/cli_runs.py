@@ -38,7 +38,8 @@ sys.argv[:] = [module, *arguments]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 """Runs a module whose standard streams are files of a folder, because a warm parent gives its forks a single output."""
-SECONDS = 120
+SECONDS = 300
+"""Seconds within which a command ends on a busy machine; some wait until a job runs."""
 Ran = subprocess.CompletedProcess[str]
 
 

@@ -50,3 +50,42 @@ def test_only_clusters_that_a_run_started_are_stopped(
     session.close()
     session.down()
     assert len(down) == expected
+
+
+def test_a_cluster_that_another_run_started_since_is_used_and_kept(
+    session: ClusterSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A demo may start the cluster while the layers run that need none."""
+    started: list[Any] = []
+    down: list[Any] = []
+
+    def up(_: Any, nodes: int | None, __: Any) -> Any:
+        started.append(nodes)
+        return SimpleNamespace(plan=None)
+
+    monkeypatch.setattr(lifecycle, "saved_plan", lambda _: "the plan of the demo's cluster")
+    monkeypatch.setattr(lifecycle, "up", up)
+    monkeypatch.setattr(lifecycle, "down", lambda *_: down.append(1))
+    session.up(with_images=False)
+    session.close()
+    session.down()
+    assert (started, down) == ([None], []), "with the number of nodes that it has"
+
+
+def test_a_second_attempt_at_a_start_still_owns_the_cluster(
+    session: ClusterSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down: list[Any] = []
+
+    def fails(*_: Any) -> Any:
+        monkeypatch.setattr(lifecycle, "saved_plan", lambda _: "the plan of the half that came up")
+        raise ClusterError("no node")
+
+    monkeypatch.setattr(lifecycle, "up", fails)
+    monkeypatch.setattr(lifecycle, "down", lambda *_: down.append(1))
+    for _ in range(2):
+        with pytest.raises(ClusterError):
+            session.up(with_images=False)
+    session.close()
+    session.down()
+    assert down == [1]

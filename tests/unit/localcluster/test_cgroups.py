@@ -1,5 +1,6 @@
 """Control groups of both versions, and missing capabilities, are recognized."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from localcluster import cgroups
+from localcluster.errors import ClusterError
 
 V1 = """\
 30 20 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
@@ -53,6 +55,32 @@ def test_creating_delegates_controllers_in_version_2(tmp_path: Path, monkeypatch
     cgroups.create("node")
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
     assert (tmp_path / "node").is_dir()
+
+
+@pytest.mark.parametrize("refusals", [1, 3, cgroups.DELEGATIONS])
+def test_processes_of_the_root_are_moved_until_it_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    """A process that is not moved yet may fork, also several times."""
+    (tmp_path / "cgroup.controllers").write_text("cpu\n")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    (tmp_path / "cgroup.procs").write_text("7\n")
+    left, write = [refusals], Path.write_text
+
+    def refusing(path: Path, text: str) -> int:
+        if path.name == "cgroup.subtree_control" and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", refusing)
+    if refusals == cgroups.DELEGATIONS:
+        with pytest.raises(ClusterError, match="busy"):
+            cgroups._delegate(tmp_path)
+    else:
+        cgroups._delegate(tmp_path)
+        assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
+    assert (tmp_path / "init" / "cgroup.procs").read_text() == "7"
 
 
 def test_capabilities_are_read_from_the_effective_set() -> None:

@@ -114,7 +114,7 @@ def test_a_daemon_is_started_once_and_joins_the_group(supervisor: Supervisor) ->
     def joined() -> str | None:
         return supervisor.procs_file.read_text().strip() if supervisor.procs_file.exists() else None
 
-    assert wait_for(joined, what="the group", deadline_s=10) == str(first.pid)
+    assert wait_for(joined, what="the group", deadline_s=60) == str(first.pid)
 
 
 def test_a_dead_daemon_is_started_again(supervisor: Supervisor) -> None:
@@ -139,3 +139,13 @@ def test_stopping_deletes_the_record(supervisor: Supervisor) -> None:
     supervisor.stop(["sleeper", "never-was"])
     assert not is_alive(first)
     assert supervisor.record("sleeper") is None
+
+
+def test_a_killed_daemon_has_ended_before_its_successor_starts(supervisor: Supervisor, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    program = f"import pathlib, signal, time; signal.signal(15, signal.SIG_IGN); pathlib.Path({str(ready)!r}).touch()"
+    supervisor.ensure(Daemon("sleeper", (sys.executable, "-c", f"{program}; time.sleep(600)"), ""))
+    wait_for(ready.exists, what="the daemon ignores SIGTERM", deadline_s=60)
+    first = remembered(supervisor)
+    procs.stop([first], grace_s=0.1)
+    assert not is_alive(first)
