@@ -104,14 +104,20 @@ def _upload(url: str, path: str) -> tuple[int, int]:
 
 def _download(url: str, path: str) -> tuple[int, int]:
     """Replace a file by an object, and return the status and the size."""
-    with _opened(urllib.request.Request(url)) as answer:  # noqa: S310 - the scheme was checked
-        expected = answer.headers.get("Content-Length")
-        with open(f"{path}.new", "wb") as file:
-            shutil.copyfileobj(answer, file, BLOCK_BYTES)
-            size = file.tell()
-        if expected is not None and size != int(expected):
-            raise http.client.IncompleteRead(b"")
-    os.replace(f"{path}.new", path)
+    # The chief repeats a request whose answer it lost, and the earlier download may still run: each has its own file.
+    new = f"{path}.{os.urandom(4).hex()}"
+    try:
+        with _opened(urllib.request.Request(url)) as answer:  # noqa: S310 - the scheme was checked
+            expected = answer.headers.get("Content-Length")
+            with open(new, "wb") as file:
+                shutil.copyfileobj(answer, file, BLOCK_BYTES)
+                size = file.tell()
+            if expected is not None and size != int(expected):
+                raise http.client.IncompleteRead(b"")
+        os.replace(new, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
     return int(answer.status), size
 
 

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,41 @@ def test_a_download_that_ends_early_replaces_nothing(tmp_path: Path, store: Fake
     store.fault = lambda _: Fault(cut=4)
     assert ordered(tmp_path, "GET", url_of(store))[1] == {"status": 0, "message": "IncompleteRead", "size": 0}
     assert (tmp_path / NAME).read_bytes() == b"former"
+
+
+class Body(BytesIO):
+    """The store's answer to a download; `before` is called before each block."""
+
+    status = 200
+
+    def __init__(self, content: bytes, before: Callable[[int], object]) -> None:
+        super().__init__(content)
+        self.headers, self._before = {"Content-Length": str(len(content))}, before
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._before(self.tell() // transfers.BLOCK_BYTES)
+        return super().read(size)
+
+
+def test_a_download_is_complete_although_an_earlier_one_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief repeats a request whose answer it lost. The first download begins late, and fails."""
+    content = os.urandom(4 * transfers.BLOCK_BYTES)
+
+    def fail(block: int) -> None:
+        if block == 1:
+            raise ConnectionResetError("reset")
+
+    def run_earlier_one(block: int) -> None:
+        if block == 2:
+            assert ordered(tmp_path, "GET", "http://store/part")[1]["status"] == 0
+
+    answers = iter([Body(content, run_earlier_one), Body(content, fail)])
+    monkeypatch.setattr(transfers, "_opened", lambda _: next(answers))
+    assert ordered(tmp_path, "GET", "http://store/part")[1]["status"] == 200
+    assert (tmp_path / NAME).read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == [NAME], "nothing is left of a download that failed"
 
 
 def test_a_store_that_does_not_answer_is_no_error_of_the_launcher(tmp_path: Path, store: FakeS3) -> None:
