@@ -98,7 +98,8 @@ def _upload(url: str, path: str) -> tuple[int, int]:
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         with _opened(urllib.request.Request(url, data=file, headers=headers, method="PUT")) as answer:  # noqa: S310
             status = int(answer.status)
-    os.unlink(path)
+    with contextlib.suppress(FileNotFoundError):  # the chief started the upload again, and that one ended first
+        os.unlink(path)
     return status, size
 
 

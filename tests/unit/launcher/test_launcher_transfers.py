@@ -102,6 +102,23 @@ def test_a_download_is_complete_although_an_earlier_one_still_runs(
     assert [path.name for path in tmp_path.iterdir()] == [NAME], "nothing is left of a download that failed"
 
 
+def test_an_upload_has_succeeded_although_a_later_one_ended_first(
+    tmp_path: Path, store: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / NAME).write_bytes(b"rows")
+    opened = transfers._opened
+
+    def after_later_one(request: Any) -> Any:
+        monkeypatch.setattr(transfers, "_opened", opened)
+        assert ordered(tmp_path, "PUT", url_of(store))[1]["status"] == 200
+        return opened(request)
+
+    monkeypatch.setattr(transfers, "_opened", after_later_one)
+    assert ordered(tmp_path, "PUT", url_of(store))[1] == {"status": 200, "message": "", "size": 4}
+    assert store.objects == {"part": b"rows"}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_store_that_does_not_answer_is_no_error_of_the_launcher(tmp_path: Path, store: FakeS3) -> None:
     (tmp_path / NAME).write_bytes(b"1")
     store.fault = lambda _: Fault(cut=0)
