@@ -1,5 +1,6 @@
 """Tensors that servers store as objects: moved by their launchers with signed URLs, and rejected if damaged."""
 
+import http.client
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from pstraining.runtime.checkpoint.state import Entry, State, whole
 from pstraining.runtime.chief.state import file_access
 from pstraining.runtime.chief.state.file_access import SignedTransfers, access_to
 from pstraining.runtime.config.cluster import Cluster, Task
+from pstraining.runtime.transport import sockets
 from tests.support.fake_s3 import DENIED, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
 from tests.support.ports import free_neighbours
 from tests.unit.runtime.test_checkpoint import layout
@@ -207,6 +209,21 @@ def test_a_transfer_is_repeated_with_a_new_url(servers: LocalServers, place: Obj
     with pytest.raises(OSError, match=r"could not download a file \(503"):
         access.fetch(1, 0, "part")
     assert len(s3.requests) == 1 + file_access.ATTEMPTS
+
+
+def test_the_loss_of_a_servers_node_ends_a_transfer_within_seconds(
+    servers: LocalServers, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost node does not end its connections. The chief would wait for two minutes, and hold no view meanwhile."""
+    found, getresponse = list[list[int]](), http.client.HTTPConnection.getresponse
+
+    def answered(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+        found.append([connection.sock.getsockopt(level, name) for level, name, _ in sockets.KEEPALIVE])
+        return getresponse(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "getresponse", answered)
+    assert SignedTransfers(place, servers, servers.addresses).why_not(0) is None
+    assert found[0] == [value for _, _, value in sockets.KEEPALIVE]
 
 
 def test_a_file_of_another_size_is_no_part(servers: LocalServers, place: ObjectsPlace) -> None:

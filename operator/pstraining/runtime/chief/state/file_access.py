@@ -21,6 +21,7 @@ from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.transport.sockets import KEEPALIVE
 
 ATTEMPTS: Final = 4
 """Attempts at a transfer."""
@@ -265,6 +266,8 @@ def _start(address: str, file: str) -> tuple[int, str, int]:
     try:
         connection.connect()
         connection.sock.settimeout(TRANSFER_SECONDS)
+        for option in KEEPALIVE:  # a lost node sends no end of the connection
+            connection.sock.setsockopt(*option)
         connection.request("POST", f"{contract.TRANSFERS_PATH}{file}", headers={"Content-Length": "0"})
         answer = connection.getresponse()
         if answer.status != 200:
