@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.checksums import find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects import keys
-from pstraining.runtime.checkpoint.objects.bucket import Bucket
+from pstraining.runtime.checkpoint.objects.bucket import RETRIES, Bucket
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 from pstraining.runtime.checkpoint.parts import Parts
@@ -188,7 +190,9 @@ def test_a_save_that_ends_at_any_object_leaves_no_orphan_after_the_next(
     assert newest(checkpoints) == 12
 
 
-def test_a_transfer_is_repeated_with_a_new_url(servers: LocalServers, place: ObjectsPlace, s3: FakeS3) -> None:
+def test_a_transfer_is_repeated_with_a_new_url(
+    servers: LocalServers, place: ObjectsPlace, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     access, content = SignedTransfers(place, servers, servers.addresses), b"0123456789"
     spoiled = iter([SLOW_DOWN, Fault(503, "SlowDown", after=True), Fault(429, "TooManyRequests")])
     s3.fault = lambda _: next(spoiled, None)
@@ -205,10 +209,54 @@ def test_a_transfer_is_repeated_with_a_new_url(servers: LocalServers, place: Obj
     with pytest.raises(OSError, match=r"could not download a file \(400 .*s3://bucket/jobs/a/part"):
         access.fetch(1, 0, "part")
     assert len(s3.requests) == 1, "a refusal is not repeated"
+    monkeypatch.setattr(file_access, "RETRY_SECONDS", 0.2)
     s3.fault = lambda _: SLOW_DOWN
     with pytest.raises(OSError, match=r"could not download a file \(503"):
         access.fetch(1, 0, "part")
-    assert len(s3.requests) == 1 + file_access.ATTEMPTS
+    assert len(s3.requests) > 2
+
+
+def test_a_transfer_is_repeated_for_as_long_as_the_chiefs_own_requests(
+    servers: LocalServers, place: ObjectsPlace, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = list[float]()
+    clock = SimpleNamespace(monotonic=lambda: sum(waited), sleep=waited.append)
+    monkeypatch.setattr(file_access, "time", clock)
+    s3.objects["jobs/a/ckpt-0000000007-term-1/1-ab/part"] = b"0"
+    s3.fault = lambda _: SLOW_DOWN if sum(waited) < 30 else None
+    access = SignedTransfers(place, servers, servers.addresses)
+    access.fetch(0, 0, "part")
+    s3.fault, begin = lambda _: SLOW_DOWN, sum(waited)
+    with pytest.raises(OSError, match="503"):
+        access.fetch(0, 0, "part")
+    seconds = RETRIES["retry_timeout"].total_seconds()
+    assert seconds - file_access.LONGEST_BACKOFF <= sum(waited) - begin <= seconds
+    assert max(waited) == file_access.LONGEST_BACKOFF
+    waited.clear()
+    with pytest.raises(OSError, match="503"):
+        access.fetch(0, 0, "part", is_trial=True)
+    assert sum(waited) < file_access.TRIAL_RETRY_SECONDS
+
+
+def test_a_server_without_a_route_to_the_store_delays_a_save_by_seconds(
+    servers: LocalServers, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NetworkPolicy may drop its packets. A chief that was asked to stop has half a minute for its save."""
+    assert file_access.TRIAL_SECONDS + file_access.TRIAL_RETRY_SECONDS < 15
+    tried, is_over = list[str](), threading.Event()
+
+    def waits(folder: str, name: str) -> transfers.Answer:
+        tried.append(name)
+        is_over.wait(20)
+        return 404, {}
+
+    monkeypatch.setattr(transfers, "transfer", waits)
+    monkeypatch.setattr(file_access, "TRIAL_SECONDS", 0.3)
+    monkeypatch.setattr(file_access, "TRIAL_RETRY_SECONDS", 0.1)
+    reason = SignedTransfers(place, servers, servers.addresses).why_not(0)
+    is_over.set()
+    assert "the store has not answered within 0.3 s" in str(reason)
+    assert len(tried) == 1
 
 
 def test_the_loss_of_a_servers_node_ends_a_transfer_within_seconds(

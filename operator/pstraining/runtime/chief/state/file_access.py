@@ -23,13 +23,18 @@ from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlac
 from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.transport.sockets import KEEPALIVE
 
-ATTEMPTS: Final = 4
-"""Attempts at a transfer."""
+RETRY_SECONDS: Final = 60.0
+"""Seconds in which a transfer is repeated, as the chief's own requests are."""
 BACKOFF_SECONDS: Final = 0.25
-"""Seconds between the first two attempts; they double with each attempt."""
+"""Seconds between the first two attempts; they double with each attempt, up to LONGEST_BACKOFF."""
+LONGEST_BACKOFF: Final = 5.0
 CONNECT_SECONDS: Final = 5.0
 TRANSFER_SECONDS: Final = 120.0
 """Time limit in seconds for one attempt at a transfer. The launcher gives up after 30 s without a byte."""
+TRIAL_SECONDS: Final = 10.0
+"""Time limit in seconds for one attempt at the upload of a trial: after its failure the chief still has to save."""
+TRIAL_RETRY_SECONDS: Final = 2.0
+"""Seconds in which the transfer of a trial is repeated."""
 NO_ANSWER: Final = 0
 """The status of a transfer whose store, or launcher, did not answer."""
 WORTH_A_RETRY: Final = (NO_ANSWER, 408, 429, 500, 502, 503, 504)
@@ -73,8 +78,8 @@ class FileAccess(Protocol):
             OSError: the file has another size, or could not be stored.
         """
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
-        """Bring a file to the path at which a server reads it.
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
+        """Bring a file to the path at which a server reads it; as a trial, without patience.
 
         Raises:
             OSError: the file is missing, or could not be brought.
@@ -102,7 +107,7 @@ class NoAccess:
         """Raise OSError."""
         raise OSError(errno.ENOTSUP, self.unavailable, name)
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Raise OSError."""
         raise OSError(errno.ENOTSUP, self.unavailable, name)
 
@@ -152,7 +157,7 @@ class SharedFolder:
             _check_size(os.fstat(written.fileno()).st_size, size, str(path))
             os.fsync(written.fileno())
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Do nothing: the server reads the file in the folder."""
 
     def release(self, shard: int, member: int, name: str) -> None:
@@ -179,7 +184,7 @@ class SignedTransfers:
         name, content = f"trial-{shard}", secrets.token_hex(16).encode()
         try:
             self._servers.put_file(shard, 0, self.path(shard, name), content)
-            self.store(shard, name, len(content))
+            self._transfer("PUT", shard, 0, name, TRIAL_SECONDS, TRIAL_RETRY_SECONDS)
             found = self._place.content(name)
             self._place.remove(name)
             return None if found == content else "it stores another object"
@@ -196,15 +201,15 @@ class SignedTransfers:
         Raises:
             OSError: the file has another size, or could not be uploaded.
         """
-        _check_size(self._transfer("PUT", shard, 0, name), size, name)
+        _check_size(self._transfer("PUT", shard, 0, name, TRANSFER_SECONDS, RETRY_SECONDS), size, name)
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Let a server's launcher download a file.
 
         Raises:
             OSError: the file is missing, or could not be downloaded.
         """
-        self._transfer("GET", shard, member, name)
+        self._transfer("GET", shard, member, name, TRANSFER_SECONDS, TRIAL_RETRY_SECONDS if is_trial else RETRY_SECONDS)
 
     def release(self, shard: int, member: int, name: str) -> None:
         """Empty a downloaded file. The launcher deletes empty files, like all others, when they are old."""
@@ -214,19 +219,29 @@ class SignedTransfers:
         digest = hashlib.blake2b(f"{shard}/{name}".encode(), digest_size=8, key=self._nonce).hexdigest()
         return f"{contract.TRANSFER_FILE}{digest}"
 
-    def _transfer(self, method: Literal["GET", "PUT"], shard: int, member: int, name: str) -> int:
-        """Carry out a transfer, in several attempts with a new URL each, and return the file's size in bytes."""
-        status, message = NO_ANSWER, ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
+    def _transfer(
+        self, method: Literal["GET", "PUT"], shard: int, member: int, name: str, limit: float, repeated: float
+    ) -> int:
+        """Carry out a transfer, in several attempts with a new URL each, and return the file's size in bytes.
+
+        Args:
+            method: whether the server's launcher downloads or uploads.
+            shard, member: the server.
+            name: the file's name.
+            limit: time limit for one attempt, in seconds.
+            repeated: seconds in which attempts are repeated.
+        """
+        end, pause = time.monotonic() + repeated, BACKOFF_SECONDS
+        while True:
             request = {"method": method, "url": self._place.sign(method, name)}
             self._servers.put_file(shard, member, f"{self.path(shard, name)}.json", json.dumps(request).encode())
-            status, message, size = _start(self._addresses[shard][member], self._file(shard, name))
+            status, message, size = _start(self._addresses[shard][member], self._file(shard, name), limit)
             if 200 <= status < 300:
                 return size
-            if status not in WORTH_A_RETRY:
+            if status not in WORTH_A_RETRY or time.monotonic() + pause > end:
                 break
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_BACKOFF)
         verb = "upload" if method == "PUT" else "download"
         reason = f"{status} {message}" if status else message
         raise OSError(errno.EIO, f"its launcher could not {verb} a file ({reason})", f"{self._place.store}/{name}")
@@ -253,28 +268,33 @@ def access_to(
     return NoAccess(reason) if reason else SignedTransfers(place, servers, addresses)
 
 
-def _start(address: str, file: str) -> tuple[int, str, int]:
+def _start(address: str, file: str, seconds: float) -> tuple[int, str, int]:
     """Start a transfer at a launcher, and wait for its end; return the store's status, a reason, and the file's size.
 
     Args:
         address: TensorFlow's address of the server.
         file: the name of the file in the folder of the server's pod.
+        seconds: time limit for the transfer.
     """
     host, _, port = address.rpartition(":")
     number = int(port) + contract.STATUS_PORT - contract.TF_PORT
     connection = http.client.HTTPConnection(host.strip("[]"), number, timeout=CONNECT_SECONDS)
+    began = False
     try:
         connection.connect()
-        connection.sock.settimeout(TRANSFER_SECONDS)
+        connection.sock.settimeout(seconds)
         for option in KEEPALIVE:  # a lost node sends no end of the connection
             connection.sock.setsockopt(*option)
         connection.request("POST", f"{contract.TRANSFERS_PATH}{file}", headers={"Content-Length": "0"})
+        began = True
         answer = connection.getresponse()
         if answer.status != 200:
             return answer.status, "the launcher knows no such transfer", 0
         content = json.loads(answer.read())
         return int(content["status"]), str(content["message"]), int(content["size"])
     except (OSError, http.client.HTTPException) as error:
+        if began and isinstance(error, TimeoutError):
+            return NO_ANSWER, f"the store has not answered within {seconds:g} s", 0
         return NO_ANSWER, f"no answer on port {number}: {error}", 0
     except (ValueError, KeyError, TypeError):
         return NO_ANSWER, f"the answer on port {number} is not a launcher's", 0

@@ -243,12 +243,13 @@ class ServerFiles:
     def _all_read(self, access: FileAccess, name: str, checksum: str) -> bool:
         """Return whether every member of every shard reads a file with this checksum."""
         each = {shard: list(range(len(own))) for shard, own in enumerate(self._members)}
-        return set(_in_parallel(each, lambda shard, member: self._checksum(access, shard, member, name))) == {checksum}
+        found = _in_parallel(each, lambda shard, member: self._checksum(access, shard, member, name, is_trial=True))
+        return set(found) == {checksum}
 
-    def _checksum(self, access: FileAccess, shard: int, member: int, name: str) -> str:
+    def _checksum(self, access: FileAccess, shard: int, member: int, name: str, *, is_trial: bool = False) -> str:
         """Return the checksum of a file that a server reads; empty if the server cannot read the file."""
         with suppress(OSError):
-            access.fetch(shard, member, name)
+            access.fetch(shard, member, name, is_trial=is_trial)
             emit = self._members[shard][member].checksum
             found = checksums.as_text(self._call(("checksum", shard, member), emit, access.path(shard, name)))
             access.release(shard, member, name)
