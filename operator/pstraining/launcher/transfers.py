@@ -46,8 +46,9 @@ def transfer(folder: str, name: str) -> Answer:
         name: the file's name.
 
     Returns:
-        404 without such a request. Otherwise 200, with the object store's HTTP status as `status`, which is 0 if the
-        store did not answer, a reason as `message`, and the file's bytes as `size`.
+        404 without such a request. Otherwise 200, with the object store's HTTP status as `status`, a reason as
+        `message`, and the file's bytes as `size`. The status is 0 if the store did not answer, and 404 if there is no
+        file to upload.
     """
     remove_stale(folder, name)
     path = os.path.join(folder, name)
@@ -70,6 +71,8 @@ def transfer(folder: str, name: str) -> Answer:
         return _failed(error.code, str(error.reason))
     except urllib.error.URLError as error:
         return _failed(0, str(error.reason))
+    except FileNotFoundError:
+        return _failed(404, "the file is missing")
     except OSError as error:
         return _failed(0, error.strerror or type(error).__name__)
     except (ValueError, http.client.HTTPException) as error:

@@ -166,3 +166,8 @@ def test_files_of_ended_chiefs_are_deleted(tmp_path: Path, store: FakeS3) -> Non
         os.utime(tmp_path / name, (stale, stale))
     assert ordered(tmp_path, "GET", url_of(store))[1]["status"] == 404
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new, own, marker])
+
+
+def test_a_file_that_is_not_there_is_not_uploaded(tmp_path: Path, store: FakeS3) -> None:
+    missing = {"status": 404, "message": "the file is missing", "size": 0}
+    assert ordered(tmp_path, "PUT", url_of(store)) == (200, missing)

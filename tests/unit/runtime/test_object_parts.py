@@ -238,6 +238,28 @@ def test_a_transfer_is_repeated_for_as_long_as_the_chiefs_own_requests(
     assert sum(waited) < file_access.TRIAL_RETRY_SECONDS
 
 
+def test_an_upload_whose_answer_is_lost_is_no_failure(
+    servers: LocalServers, place: ObjectsPlace, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher has deleted the file, and cannot upload it again."""
+    transfer, lost = transfers.transfer, list[transfers.Answer]()
+
+    def loses_first_answer(folder: str, name: str) -> transfers.Answer:
+        answer = transfer(folder, name)
+        if not lost:
+            lost.append(answer)
+            raise ConnectionResetError
+        return answer
+
+    monkeypatch.setattr(transfers, "transfer", loses_first_answer)
+    access = SignedTransfers(place, servers, servers.addresses)
+    servers.put_file(0, 0, access.path(0, "part"), b"rows")
+    access.store(0, "part", 4)
+    assert list(s3.objects.values()) == [b"rows"]
+    with pytest.raises(OSError, match=r"404 the file is missing"):
+        access.store(0, "part", 5)
+
+
 def test_a_server_without_a_route_to_the_store_delays_a_save_by_seconds(
     servers: LocalServers, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

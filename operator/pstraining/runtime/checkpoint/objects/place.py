@@ -82,6 +82,14 @@ class ObjectsPlace:
         except FileNotFoundError:
             raise CorruptCheckpointError(f"{name} is missing") from None
 
+    def size(self, name: str) -> int:
+        """Return the size of an object in bytes.
+
+        Raises:
+            OSError: the object is missing, or the store does not answer.
+        """
+        return self._bucket.size(self._key(name))
+
     def why_unsigned(self) -> str | None:
         """Return why no URL can be signed; None if one can."""
         return self._bucket.why_unsigned()

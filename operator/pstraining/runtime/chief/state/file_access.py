@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Literal, Protocol
 
 from pstraining.api import contract
@@ -184,7 +185,7 @@ class SignedTransfers:
         name, content = f"trial-{shard}", secrets.token_hex(16).encode()
         try:
             self._servers.put_file(shard, 0, self.path(shard, name), content)
-            self._transfer("PUT", shard, 0, name, TRIAL_SECONDS, TRIAL_RETRY_SECONDS)
+            self._upload(shard, name, len(content), TRIAL_SECONDS, TRIAL_RETRY_SECONDS)
             found = self._place.content(name)
             self._place.remove(name)
             return None if found == content else "it stores another object"
@@ -201,7 +202,7 @@ class SignedTransfers:
         Raises:
             OSError: the file has another size, or could not be uploaded.
         """
-        _check_size(self._transfer("PUT", shard, 0, name, TRANSFER_SECONDS, RETRY_SECONDS), size, name)
+        self._upload(shard, name, size, TRANSFER_SECONDS, RETRY_SECONDS)
 
     def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Let a server's launcher download a file.
@@ -214,6 +215,19 @@ class SignedTransfers:
     def release(self, shard: int, member: int, name: str) -> None:
         """Empty a downloaded file. The launcher deletes empty files, like all others, when they are old."""
         self._servers.put_file(shard, member, self.path(shard, name), b"")
+
+    def _upload(self, shard: int, name: str, size: int, limit: float, repeated: float) -> None:
+        try:
+            _check_size(self._transfer("PUT", shard, 0, name, limit, repeated), size, name)
+        except OSError:
+            # The answer to an attempt that has stored the file may be lost. No other file has the object's key.
+            if self._size(name) != size:
+                raise
+
+    def _size(self, name: str) -> int | None:
+        with suppress(OSError):
+            return self._place.size(name)
+        return None
 
     def _file(self, shard: int, name: str) -> str:
         digest = hashlib.blake2b(f"{shard}/{name}".encode(), digest_size=8, key=self._nonce).hexdigest()
