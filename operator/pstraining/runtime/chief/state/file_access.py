@@ -65,6 +65,8 @@ class FileAccess(Protocol):
 
     unavailable: str | None
     """Why no server has access; None if trials show it."""
+    makes_copies: bool
+    """Whether a server reads a copy of a file, which may have been damaged on its way."""
 
     def why_not(self, shard: int) -> str | None:
         """Return why the files that a server writes do not reach the place; None if they do, as a trial shows."""
@@ -92,6 +94,8 @@ class FileAccess(Protocol):
 
 class NoAccess:
     """No access, for a reason; see `FileAccess` for its methods, of which those that move files raise OSError."""
+
+    makes_copies = False
 
     def __init__(self, reason: str) -> None:
         self.unavailable: str | None = reason
@@ -123,6 +127,8 @@ class SharedFolder:
         place: the folder.
         servers: the servers' operations on files.
     """
+
+    makes_copies = False
 
     def __init__(self, place: FolderPlace, servers: ServerCalls) -> None:
         self._folder, self._servers = place.folder, servers
@@ -173,6 +179,8 @@ class SignedTransfers:
         servers: the servers' operations on files.
         addresses: TensorFlow's address of each member of every shard.
     """
+
+    makes_copies = True
 
     def __init__(self, place: ObjectsPlace, servers: ServerCalls, addresses: Sequence[Sequence[str]]) -> None:
         self._place, self._servers, self._addresses = place, servers, addresses

@@ -143,16 +143,16 @@ class ServerFiles:
         """
         if not pieces or stored is None:
             return set()
-        access, first = self._access(stored.place), pieces[0].file
+        access, first, expected = self._access(stored.place), pieces[0].file, stored.checksums
         reason = access.unavailable
-        if reason is None and not self._all_read(access, first, stored.checksums[first]):
+        if reason is None and not self._all_read(access, first, expected[first]):
             reason = "not every server reads a file"
         of_shards: dict[int, list[FilePiece | ChangedPiece]] = {}
         for piece in pieces:
             of_shards.setdefault(piece.shard, []).append(piece)
         if reason is None:
             try:
-                _in_parallel(of_shards, lambda _, piece: self._load(access, piece, fence, token))
+                _in_parallel(of_shards, lambda _, piece: self._load(access, expected, piece, fence, token))
             except OSError as error:
                 reason = str(error)
         _report(self._reported, "restore", reason)
@@ -213,7 +213,14 @@ class ServerFiles:
         unit = self._units[window.shard][window.unit]
         return ("write", window.shard, window.unit), window.begin, window.end, partial(member.write, unit)
 
-    def _load(self, access: FileAccess, piece: FilePiece | ChangedPiece, fence: int, token: Tensor) -> None:
+    def _load(
+        self,
+        access: FileAccess,
+        expected: Mapping[str, str],
+        piece: FilePiece | ChangedPiece,
+        fence: int,
+        token: Tensor,
+    ) -> None:
         members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
         is_changed = isinstance(piece, ChangedPiece)
 
@@ -233,6 +240,8 @@ class ServerFiles:
         there = [(member, name) for member in range(len(members)) for name in names]
         for member, name in there:
             access.fetch(piece.shard, member, name)
+            if access.makes_copies and self._read_checksum(access, piece.shard, member, name) != expected[name]:
+                raise OSError(errno.EIO, "a parameter server's copy does not match its checksum", name)
         with _file_errors():
             self._demand(
                 self._function(("load", is_changed, piece.shard, piece.unit), load), int64(fence), token, *given
@@ -250,11 +259,14 @@ class ServerFiles:
         """Return the checksum of a file that a server reads; empty if the server cannot read the file."""
         with suppress(OSError):
             access.fetch(shard, member, name, is_trial=is_trial)
-            emit = self._members[shard][member].checksum
-            found = checksums.as_text(self._call(("checksum", shard, member), emit, access.path(shard, name)))
+            found = self._read_checksum(access, shard, member, name)
             access.release(shard, member, name)
             return found
         return ""
+
+    def _read_checksum(self, access: FileAccess, shard: int, member: int, name: str) -> str:
+        emit = self._members[shard][member].checksum
+        return checksums.as_text(self._call(("checksum", shard, member), emit, access.path(shard, name)))
 
     def _call(self, key: Hashable, emit: Callable[..., object], *arguments: object) -> Tensor:
         given = [tf.constant(argument) if isinstance(argument, str) else argument for argument in arguments]
