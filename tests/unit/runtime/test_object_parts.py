@@ -17,10 +17,11 @@ from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.checksums import find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects import keys
+from pstraining.runtime.checkpoint.objects import place as place_module
 from pstraining.runtime.checkpoint.objects.bucket import RETRIES, Bucket
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
-from pstraining.runtime.checkpoint.parts import Parts
+from pstraining.runtime.checkpoint.parts import PartFile, Parts, StoredParts, header
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.checkpoint.state import Entry, State, whole
 from pstraining.runtime.chief.state import file_access
@@ -350,6 +351,22 @@ def test_servers_reach_a_store_only_where_nothing_is_lost_by_it(
             patch.setenv(name, "aws:kms")
             assert access(place).unavailable == f"a signed URL would not have the encryption that {name} requests"
     assert json.dumps(place.sign("GET", "part")).count("X-Amz-Signature") == 1
+
+
+def test_an_object_that_is_read_in_pieces_costs_few_requests(
+    s3: FakeS3, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief restores a large dense tensor in pieces, which become smaller with every server."""
+    monkeypatch.setattr(place_module, "AHEAD_BYTES", 400)
+    values = np.arange(1000, dtype=np.int32)
+    key = "jobs/a/ckpt-0000000007-term-1/1-ab/part"
+    s3.objects[key] = header("int32", 1000, 1) + values.tobytes()
+    parts = StoredParts(place, {TABLE: Entry("int32", (1000,))}, {TABLE: Parts(1, [PartFile("part", 0, 1, 1000, "")])})
+    pieces = [parts.read(TABLE, begin, begin + 10) for begin in range(0, 1000, 10)]
+    np.testing.assert_array_equal(np.concatenate(pieces), values)
+    assert len(s3.requests) < 15
+    np.testing.assert_array_equal(parts.read(TABLE, 5, 995), values[5:995])
+    np.testing.assert_array_equal(parts.read(TABLE, 990, 1000), values[990:])
 
 
 def test_numbers_and_bytes_of_objects(place: ObjectsPlace, s3: FakeS3) -> None:
