@@ -182,8 +182,8 @@ def test_a_folder_that_servers_do_not_reach_is_written_and_read_by_the_chief(
     assert ways(capsys) == [("save", "servers"), ("restore", "chief")]
     load = server_files.ServerFiles._load
 
-    def failing(own: Any, access: Any, piece: Any, *given: Any) -> None:
-        load(own, access, piece._replace(file=piece.file if piece.rows.target == 0 else "none"), *given)
+    def failing(own: Any, access: Any, expected: Any, piece: Any, *given: Any) -> None:
+        load(own, access, expected, piece._replace(file=piece.file if piece.rows.target == 0 else "none"), *given)
 
     monkeypatch.setattr(server_files.ServerFiles, "_load", failing)
     other.train(batches(1, seed=2))

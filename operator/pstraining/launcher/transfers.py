@@ -46,8 +46,9 @@ def transfer(folder: str, name: str) -> Answer:
         name: the file's name.
 
     Returns:
-        404 without such a request. Otherwise 200, with the object store's HTTP status as `status`, which is 0 if the
-        store did not answer, a reason as `message`, and the file's bytes as `size`.
+        404 without such a request. Otherwise 200, with the object store's HTTP status as `status`, a reason as
+        `message`, and the file's bytes as `size`. The status is 0 if the store did not answer, and 404 if there is no
+        file to upload.
     """
     remove_stale(folder, name)
     path = os.path.join(folder, name)
@@ -70,6 +71,8 @@ def transfer(folder: str, name: str) -> Answer:
         return _failed(error.code, str(error.reason))
     except urllib.error.URLError as error:
         return _failed(0, str(error.reason))
+    except FileNotFoundError:
+        return _failed(404, "the file is missing")
     except OSError as error:
         return _failed(0, error.strerror or type(error).__name__)
     except (ValueError, http.client.HTTPException) as error:
@@ -98,20 +101,27 @@ def _upload(url: str, path: str) -> tuple[int, int]:
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         with _opened(urllib.request.Request(url, data=file, headers=headers, method="PUT")) as answer:  # noqa: S310
             status = int(answer.status)
-    os.unlink(path)
+    with contextlib.suppress(FileNotFoundError):  # the chief started the upload again, and that one ended first
+        os.unlink(path)
     return status, size
 
 
 def _download(url: str, path: str) -> tuple[int, int]:
     """Replace a file by an object, and return the status and the size."""
-    with _opened(urllib.request.Request(url)) as answer:  # noqa: S310 - the scheme was checked
-        expected = answer.headers.get("Content-Length")
-        with open(f"{path}.new", "wb") as file:
-            shutil.copyfileobj(answer, file, BLOCK_BYTES)
-            size = file.tell()
-        if expected is not None and size != int(expected):
-            raise http.client.IncompleteRead(b"")
-    os.replace(f"{path}.new", path)
+    # The chief repeats a request whose answer it lost, and the earlier download may still run: each has its own file.
+    new = f"{path}.{os.urandom(4).hex()}"
+    try:
+        with _opened(urllib.request.Request(url)) as answer:  # noqa: S310 - the scheme was checked
+            expected = answer.headers.get("Content-Length")
+            with open(new, "wb") as file:
+                shutil.copyfileobj(answer, file, BLOCK_BYTES)
+                size = file.tell()
+            if expected is not None and size != int(expected):
+                raise http.client.IncompleteRead(b"")
+        os.replace(new, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
     return int(answer.status), size
 
 

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,58 @@ def test_a_download_that_ends_early_replaces_nothing(tmp_path: Path, store: Fake
     assert (tmp_path / NAME).read_bytes() == b"former"
 
 
+class Body(BytesIO):
+    """The store's answer to a download; `before` is called before each block."""
+
+    status = 200
+
+    def __init__(self, content: bytes, before: Callable[[int], object]) -> None:
+        super().__init__(content)
+        self.headers, self._before = {"Content-Length": str(len(content))}, before
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._before(self.tell() // transfers.BLOCK_BYTES)
+        return super().read(size)
+
+
+def test_a_download_is_complete_although_an_earlier_one_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief repeats a request whose answer it lost. The first download begins late, and fails."""
+    content = os.urandom(4 * transfers.BLOCK_BYTES)
+
+    def fail(block: int) -> None:
+        if block == 1:
+            raise ConnectionResetError("reset")
+
+    def run_earlier_one(block: int) -> None:
+        if block == 2:
+            assert ordered(tmp_path, "GET", "http://store/part")[1]["status"] == 0
+
+    answers = iter([Body(content, run_earlier_one), Body(content, fail)])
+    monkeypatch.setattr(transfers, "_opened", lambda _: next(answers))
+    assert ordered(tmp_path, "GET", "http://store/part")[1]["status"] == 200
+    assert (tmp_path / NAME).read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == [NAME], "nothing is left of a download that failed"
+
+
+def test_an_upload_has_succeeded_although_a_later_one_ended_first(
+    tmp_path: Path, store: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / NAME).write_bytes(b"rows")
+    opened = transfers._opened
+
+    def after_later_one(request: Any) -> Any:
+        monkeypatch.setattr(transfers, "_opened", opened)
+        assert ordered(tmp_path, "PUT", url_of(store))[1]["status"] == 200
+        return opened(request)
+
+    monkeypatch.setattr(transfers, "_opened", after_later_one)
+    assert ordered(tmp_path, "PUT", url_of(store))[1] == {"status": 200, "message": "", "size": 4}
+    assert store.objects == {"part": b"rows"}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_store_that_does_not_answer_is_no_error_of_the_launcher(tmp_path: Path, store: FakeS3) -> None:
     (tmp_path / NAME).write_bytes(b"1")
     store.fault = lambda _: Fault(cut=0)
@@ -113,3 +166,8 @@ def test_files_of_ended_chiefs_are_deleted(tmp_path: Path, store: FakeS3) -> Non
         os.utime(tmp_path / name, (stale, stale))
     assert ordered(tmp_path, "GET", url_of(store))[1]["status"] == 404
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new, own, marker])
+
+
+def test_a_file_that_is_not_there_is_not_uploaded(tmp_path: Path, store: FakeS3) -> None:
+    missing = {"status": 404, "message": "the file is missing", "size": 0}
+    assert ordered(tmp_path, "PUT", url_of(store)) == (200, missing)

@@ -1,8 +1,11 @@
 """Tensors that servers store as objects: moved by their launchers with signed URLs, and rejected if damaged."""
 
+import http.client
 import json
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,15 +17,17 @@ from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.checksums import find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects import keys
-from pstraining.runtime.checkpoint.objects.bucket import Bucket
+from pstraining.runtime.checkpoint.objects import place as place_module
+from pstraining.runtime.checkpoint.objects.bucket import RETRIES, Bucket
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
-from pstraining.runtime.checkpoint.parts import Parts
+from pstraining.runtime.checkpoint.parts import PartFile, Parts, StoredParts, header
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.checkpoint.state import Entry, State, whole
 from pstraining.runtime.chief.state import file_access
 from pstraining.runtime.chief.state.file_access import SignedTransfers, access_to
 from pstraining.runtime.config.cluster import Cluster, Task
+from pstraining.runtime.transport import sockets
 from tests.support.fake_s3 import DENIED, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
 from tests.support.ports import free_neighbours
 from tests.unit.runtime.test_checkpoint import layout
@@ -202,7 +207,9 @@ def test_a_checkpoint_without_one_of_its_objects_is_not_written(
     assert newest(checkpoints) == 9
 
 
-def test_a_transfer_is_repeated_with_a_new_url(servers: LocalServers, place: ObjectsPlace, s3: FakeS3) -> None:
+def test_a_transfer_is_repeated_with_a_new_url(
+    servers: LocalServers, place: ObjectsPlace, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     access, content = SignedTransfers(place, servers, servers.addresses), b"0123456789"
     spoiled = iter([SLOW_DOWN, Fault(503, "SlowDown", after=True), Fault(429, "TooManyRequests")])
     s3.fault = lambda _: next(spoiled, None)
@@ -219,10 +226,91 @@ def test_a_transfer_is_repeated_with_a_new_url(servers: LocalServers, place: Obj
     with pytest.raises(OSError, match=r"could not download a file \(400 .*s3://bucket/jobs/a/part"):
         access.fetch(1, 0, "part")
     assert len(s3.requests) == 1, "a refusal is not repeated"
+    monkeypatch.setattr(file_access, "RETRY_SECONDS", 0.2)
     s3.fault = lambda _: SLOW_DOWN
     with pytest.raises(OSError, match=r"could not download a file \(503"):
         access.fetch(1, 0, "part")
-    assert len(s3.requests) == 1 + file_access.ATTEMPTS
+    assert len(s3.requests) > 2
+
+
+def test_a_transfer_is_repeated_for_as_long_as_the_chiefs_own_requests(
+    servers: LocalServers, place: ObjectsPlace, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = list[float]()
+    clock = SimpleNamespace(monotonic=lambda: sum(waited), sleep=waited.append)
+    monkeypatch.setattr(file_access, "time", clock)
+    s3.objects["jobs/a/ckpt-0000000007-term-1/1-ab/part"] = b"0"
+    s3.fault = lambda _: SLOW_DOWN if sum(waited) < 30 else None
+    access = SignedTransfers(place, servers, servers.addresses)
+    access.fetch(0, 0, "part")
+    s3.fault, begin = lambda _: SLOW_DOWN, sum(waited)
+    with pytest.raises(OSError, match="503"):
+        access.fetch(0, 0, "part")
+    seconds = RETRIES["retry_timeout"].total_seconds()
+    assert seconds - file_access.LONGEST_BACKOFF <= sum(waited) - begin <= seconds
+    assert max(waited) == file_access.LONGEST_BACKOFF
+    waited.clear()
+    with pytest.raises(OSError, match="503"):
+        access.fetch(0, 0, "part", is_trial=True)
+    assert sum(waited) < file_access.TRIAL_RETRY_SECONDS
+
+
+def test_an_upload_whose_answer_is_lost_is_no_failure(
+    servers: LocalServers, place: ObjectsPlace, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher has deleted the file, and cannot upload it again."""
+    transfer, lost = transfers.transfer, list[transfers.Answer]()
+
+    def loses_first_answer(folder: str, name: str) -> transfers.Answer:
+        answer = transfer(folder, name)
+        if not lost:
+            lost.append(answer)
+            raise ConnectionResetError
+        return answer
+
+    monkeypatch.setattr(transfers, "transfer", loses_first_answer)
+    access = SignedTransfers(place, servers, servers.addresses)
+    servers.put_file(0, 0, access.path(0, "part"), b"rows")
+    access.store(0, "part", 4)
+    assert list(s3.objects.values()) == [b"rows"]
+    with pytest.raises(OSError, match=r"404 the file is missing"):
+        access.store(0, "part", 5)
+
+
+def test_a_server_without_a_route_to_the_store_delays_a_save_by_seconds(
+    servers: LocalServers, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NetworkPolicy may drop its packets. A chief that was asked to stop has half a minute for its save."""
+    assert file_access.TRIAL_SECONDS + file_access.TRIAL_RETRY_SECONDS < 15
+    tried, is_over = list[str](), threading.Event()
+
+    def waits(folder: str, name: str) -> transfers.Answer:
+        tried.append(name)
+        is_over.wait(20)
+        return 404, {}
+
+    monkeypatch.setattr(transfers, "transfer", waits)
+    monkeypatch.setattr(file_access, "TRIAL_SECONDS", 0.3)
+    monkeypatch.setattr(file_access, "TRIAL_RETRY_SECONDS", 0.1)
+    reason = SignedTransfers(place, servers, servers.addresses).why_not(0)
+    is_over.set()
+    assert "the store has not answered within 0.3 s" in str(reason)
+    assert len(tried) == 1
+
+
+def test_the_loss_of_a_servers_node_ends_a_transfer_within_seconds(
+    servers: LocalServers, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost node does not end its connections. The chief would wait for two minutes, and hold no view meanwhile."""
+    found, getresponse = list[list[int]](), http.client.HTTPConnection.getresponse
+
+    def answered(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+        found.append([connection.sock.getsockopt(level, name) for level, name, _ in sockets.KEEPALIVE])
+        return getresponse(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "getresponse", answered)
+    assert SignedTransfers(place, servers, servers.addresses).why_not(0) is None
+    assert found[0] == [value for _, _, value in sockets.KEEPALIVE]
 
 
 def test_a_file_of_another_size_is_no_part(servers: LocalServers, place: ObjectsPlace) -> None:
@@ -279,6 +367,22 @@ def test_servers_reach_a_store_only_where_nothing_is_lost_by_it(
             patch.setenv(name, "aws:kms")
             assert access(place).unavailable == f"a signed URL would not have the encryption that {name} requests"
     assert json.dumps(place.sign("GET", "part")).count("X-Amz-Signature") == 1
+
+
+def test_an_object_that_is_read_in_pieces_costs_few_requests(
+    s3: FakeS3, place: ObjectsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief restores a large dense tensor in pieces, which become smaller with every server."""
+    monkeypatch.setattr(place_module, "AHEAD_BYTES", 400)
+    values = np.arange(1000, dtype=np.int32)
+    key = "jobs/a/ckpt-0000000007-term-1/1-ab/part"
+    s3.objects[key] = header("int32", 1000, 1) + values.tobytes()
+    parts = StoredParts(place, {TABLE: Entry("int32", (1000,))}, {TABLE: Parts(1, [PartFile("part", 0, 1, 1000, "")])})
+    pieces = [parts.read(TABLE, begin, begin + 10) for begin in range(0, 1000, 10)]
+    np.testing.assert_array_equal(np.concatenate(pieces), values)
+    assert len(s3.requests) < 15
+    np.testing.assert_array_equal(parts.read(TABLE, 5, 995), values[5:995])
+    np.testing.assert_array_equal(parts.read(TABLE, 990, 1000), values[990:])
 
 
 def test_numbers_and_bytes_of_objects(place: ObjectsPlace, s3: FakeS3) -> None:

@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Literal, Protocol
 
 from pstraining.api import contract
@@ -21,14 +22,20 @@ from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.transport.sockets import KEEPALIVE
 
-ATTEMPTS: Final = 4
-"""Attempts at a transfer."""
+RETRY_SECONDS: Final = 60.0
+"""Seconds in which a transfer is repeated, as the chief's own requests are."""
 BACKOFF_SECONDS: Final = 0.25
-"""Seconds between the first two attempts; they double with each attempt."""
+"""Seconds between the first two attempts; they double with each attempt, up to LONGEST_BACKOFF."""
+LONGEST_BACKOFF: Final = 5.0
 CONNECT_SECONDS: Final = 5.0
 TRANSFER_SECONDS: Final = 120.0
 """Time limit in seconds for one attempt at a transfer. The launcher gives up after 30 s without a byte."""
+TRIAL_SECONDS: Final = 10.0
+"""Time limit in seconds for one attempt at the upload of a trial: after its failure the chief still has to save."""
+TRIAL_RETRY_SECONDS: Final = 2.0
+"""Seconds in which the transfer of a trial is repeated."""
 NO_ANSWER: Final = 0
 """The status of a transfer whose store, or launcher, did not answer."""
 WORTH_A_RETRY: Final = (NO_ANSWER, 408, 429, 500, 502, 503, 504)
@@ -58,6 +65,8 @@ class FileAccess(Protocol):
 
     unavailable: str | None
     """Why no server has access; None if trials show it."""
+    makes_copies: bool
+    """Whether a server reads a copy of a file, which may have been damaged on its way."""
 
     def why_not(self, shard: int) -> str | None:
         """Return why the files that a server writes do not reach the place; None if they do, as a trial shows."""
@@ -72,8 +81,8 @@ class FileAccess(Protocol):
             OSError: the file has another size, or could not be stored.
         """
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
-        """Bring a file to the path at which a server reads it.
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
+        """Bring a file to the path at which a server reads it; as a trial, without patience.
 
         Raises:
             OSError: the file is missing, or could not be brought.
@@ -85,6 +94,8 @@ class FileAccess(Protocol):
 
 class NoAccess:
     """No access, for a reason; see `FileAccess` for its methods, of which those that move files raise OSError."""
+
+    makes_copies = False
 
     def __init__(self, reason: str) -> None:
         self.unavailable: str | None = reason
@@ -101,7 +112,7 @@ class NoAccess:
         """Raise OSError."""
         raise OSError(errno.ENOTSUP, self.unavailable, name)
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Raise OSError."""
         raise OSError(errno.ENOTSUP, self.unavailable, name)
 
@@ -116,6 +127,8 @@ class SharedFolder:
         place: the folder.
         servers: the servers' operations on files.
     """
+
+    makes_copies = False
 
     def __init__(self, place: FolderPlace, servers: ServerCalls) -> None:
         self._folder, self._servers = place.folder, servers
@@ -151,7 +164,7 @@ class SharedFolder:
             _check_size(os.fstat(written.fileno()).st_size, size, str(path))
             os.fsync(written.fileno())
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Do nothing: the server reads the file in the folder."""
 
     def release(self, shard: int, member: int, name: str) -> None:
@@ -167,6 +180,8 @@ class SignedTransfers:
         addresses: TensorFlow's address of each member of every shard.
     """
 
+    makes_copies = True
+
     def __init__(self, place: ObjectsPlace, servers: ServerCalls, addresses: Sequence[Sequence[str]]) -> None:
         self._place, self._servers, self._addresses = place, servers, addresses
         self.unavailable: str | None = None
@@ -178,7 +193,7 @@ class SignedTransfers:
         name, content = f"trial-{shard}", secrets.token_hex(16).encode()
         try:
             self._servers.put_file(shard, 0, self.path(shard, name), content)
-            self.store(shard, name, len(content))
+            self._upload(shard, name, len(content), TRIAL_SECONDS, TRIAL_RETRY_SECONDS)
             found = self._place.content(name)
             self._place.remove(name)
             return None if found == content else "it stores another object"
@@ -195,37 +210,60 @@ class SignedTransfers:
         Raises:
             OSError: the file has another size, or could not be uploaded.
         """
-        _check_size(self._transfer("PUT", shard, 0, name), size, name)
+        self._upload(shard, name, size, TRANSFER_SECONDS, RETRY_SECONDS)
 
-    def fetch(self, shard: int, member: int, name: str) -> None:
+    def fetch(self, shard: int, member: int, name: str, *, is_trial: bool = False) -> None:
         """Let a server's launcher download a file.
 
         Raises:
             OSError: the file is missing, or could not be downloaded.
         """
-        self._transfer("GET", shard, member, name)
+        self._transfer("GET", shard, member, name, TRANSFER_SECONDS, TRIAL_RETRY_SECONDS if is_trial else RETRY_SECONDS)
 
     def release(self, shard: int, member: int, name: str) -> None:
         """Empty a downloaded file. The launcher deletes empty files, like all others, when they are old."""
         self._servers.put_file(shard, member, self.path(shard, name), b"")
 
+    def _upload(self, shard: int, name: str, size: int, limit: float, repeated: float) -> None:
+        try:
+            _check_size(self._transfer("PUT", shard, 0, name, limit, repeated), size, name)
+        except OSError:
+            # The answer to an attempt that has stored the file may be lost. No other file has the object's key.
+            if self._size(name) != size:
+                raise
+
+    def _size(self, name: str) -> int | None:
+        with suppress(OSError):
+            return self._place.size(name)
+        return None
+
     def _file(self, shard: int, name: str) -> str:
         digest = hashlib.blake2b(f"{shard}/{name}".encode(), digest_size=8, key=self._nonce).hexdigest()
         return f"{contract.TRANSFER_FILE}{digest}"
 
-    def _transfer(self, method: Literal["GET", "PUT"], shard: int, member: int, name: str) -> int:
-        """Carry out a transfer, in several attempts with a new URL each, and return the file's size in bytes."""
-        status, message = NO_ANSWER, ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(BACKOFF_SECONDS * 2 ** (attempt - 1))
+    def _transfer(
+        self, method: Literal["GET", "PUT"], shard: int, member: int, name: str, limit: float, repeated: float
+    ) -> int:
+        """Carry out a transfer, in several attempts with a new URL each, and return the file's size in bytes.
+
+        Args:
+            method: whether the server's launcher downloads or uploads.
+            shard, member: the server.
+            name: the file's name.
+            limit: time limit for one attempt, in seconds.
+            repeated: seconds in which attempts are repeated.
+        """
+        end, pause = time.monotonic() + repeated, BACKOFF_SECONDS
+        while True:
             request = {"method": method, "url": self._place.sign(method, name)}
             self._servers.put_file(shard, member, f"{self.path(shard, name)}.json", json.dumps(request).encode())
-            status, message, size = _start(self._addresses[shard][member], self._file(shard, name))
+            status, message, size = _start(self._addresses[shard][member], self._file(shard, name), limit)
             if 200 <= status < 300:
                 return size
-            if status not in WORTH_A_RETRY:
+            if status not in WORTH_A_RETRY or time.monotonic() + pause > end:
                 break
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_BACKOFF)
         verb = "upload" if method == "PUT" else "download"
         reason = f"{status} {message}" if status else message
         raise OSError(errno.EIO, f"its launcher could not {verb} a file ({reason})", f"{self._place.store}/{name}")
@@ -252,26 +290,33 @@ def access_to(
     return NoAccess(reason) if reason else SignedTransfers(place, servers, addresses)
 
 
-def _start(address: str, file: str) -> tuple[int, str, int]:
+def _start(address: str, file: str, seconds: float) -> tuple[int, str, int]:
     """Start a transfer at a launcher, and wait for its end; return the store's status, a reason, and the file's size.
 
     Args:
         address: TensorFlow's address of the server.
         file: the name of the file in the folder of the server's pod.
+        seconds: time limit for the transfer.
     """
     host, _, port = address.rpartition(":")
     number = int(port) + contract.STATUS_PORT - contract.TF_PORT
     connection = http.client.HTTPConnection(host.strip("[]"), number, timeout=CONNECT_SECONDS)
+    began = False
     try:
         connection.connect()
-        connection.sock.settimeout(TRANSFER_SECONDS)
+        connection.sock.settimeout(seconds)
+        for option in KEEPALIVE:  # a lost node sends no end of the connection
+            connection.sock.setsockopt(*option)
         connection.request("POST", f"{contract.TRANSFERS_PATH}{file}", headers={"Content-Length": "0"})
+        began = True
         answer = connection.getresponse()
         if answer.status != 200:
             return answer.status, "the launcher knows no such transfer", 0
         content = json.loads(answer.read())
         return int(content["status"]), str(content["message"]), int(content["size"])
     except (OSError, http.client.HTTPException) as error:
+        if began and isinstance(error, TimeoutError):
+            return NO_ANSWER, f"the store has not answered within {seconds:g} s", 0
         return NO_ANSWER, f"no answer on port {number}: {error}", 0
     except (ValueError, KeyError, TypeError):
         return NO_ANSWER, f"the answer on port {number} is not a launcher's", 0

@@ -99,6 +99,10 @@ class ServerFiles:
         except ShardLostError:
             self._interrupted = True
             raise
+        except OSError:
+            # What a trial does not show, such as a proxy's limit of a body's size, would end every save.
+            self._interrupted = access.makes_copies
+            raise
         found = {
             name: Parts(files[0].width, [one.file._replace(checksum=written[one.name]) for one in files])
             for name, files in planned.items()
@@ -143,16 +147,16 @@ class ServerFiles:
         """
         if not pieces or stored is None:
             return set()
-        access, first = self._access(stored.place), pieces[0].file
+        access, first, expected = self._access(stored.place), pieces[0].file, stored.checksums
         reason = access.unavailable
-        if reason is None and not self._all_read(access, first, stored.checksums[first]):
+        if reason is None and not self._all_read(access, first, expected[first]):
             reason = "not every server reads a file"
         of_shards: dict[int, list[FilePiece | ChangedPiece]] = {}
         for piece in pieces:
             of_shards.setdefault(piece.shard, []).append(piece)
         if reason is None:
             try:
-                _in_parallel(of_shards, lambda _, piece: self._load(access, piece, fence, token))
+                _in_parallel(of_shards, lambda _, piece: self._load(access, expected, piece, fence, token))
             except OSError as error:
                 reason = str(error)
         _report(self._reported, "restore", reason)
@@ -213,7 +217,14 @@ class ServerFiles:
         unit = self._units[window.shard][window.unit]
         return ("write", window.shard, window.unit), window.begin, window.end, partial(member.write, unit)
 
-    def _load(self, access: FileAccess, piece: FilePiece | ChangedPiece, fence: int, token: Tensor) -> None:
+    def _load(
+        self,
+        access: FileAccess,
+        expected: Mapping[str, str],
+        piece: FilePiece | ChangedPiece,
+        fence: int,
+        token: Tensor,
+    ) -> None:
         members, unit = self._members[piece.shard], self._units[piece.shard][piece.unit]
         is_changed = isinstance(piece, ChangedPiece)
 
@@ -233,6 +244,8 @@ class ServerFiles:
         there = [(member, name) for member in range(len(members)) for name in names]
         for member, name in there:
             access.fetch(piece.shard, member, name)
+            if access.makes_copies and self._read_checksum(access, piece.shard, member, name) != expected[name]:
+                raise OSError(errno.EIO, "a parameter server's copy does not match its checksum", name)
         with _file_errors():
             self._demand(
                 self._function(("load", is_changed, piece.shard, piece.unit), load), int64(fence), token, *given
@@ -243,17 +256,21 @@ class ServerFiles:
     def _all_read(self, access: FileAccess, name: str, checksum: str) -> bool:
         """Return whether every member of every shard reads a file with this checksum."""
         each = {shard: list(range(len(own))) for shard, own in enumerate(self._members)}
-        return set(_in_parallel(each, lambda shard, member: self._checksum(access, shard, member, name))) == {checksum}
+        found = _in_parallel(each, lambda shard, member: self._checksum(access, shard, member, name, is_trial=True))
+        return set(found) == {checksum}
 
-    def _checksum(self, access: FileAccess, shard: int, member: int, name: str) -> str:
+    def _checksum(self, access: FileAccess, shard: int, member: int, name: str, *, is_trial: bool = False) -> str:
         """Return the checksum of a file that a server reads; empty if the server cannot read the file."""
         with suppress(OSError):
-            access.fetch(shard, member, name)
-            emit = self._members[shard][member].checksum
-            found = checksums.as_text(self._call(("checksum", shard, member), emit, access.path(shard, name)))
+            access.fetch(shard, member, name, is_trial=is_trial)
+            found = self._read_checksum(access, shard, member, name)
             access.release(shard, member, name)
             return found
         return ""
+
+    def _read_checksum(self, access: FileAccess, shard: int, member: int, name: str) -> str:
+        emit = self._members[shard][member].checksum
+        return checksums.as_text(self._call(("checksum", shard, member), emit, access.path(shard, name)))
 
     def _call(self, key: Hashable, emit: Callable[..., object], *arguments: object) -> Tensor:
         given = [tf.constant(argument) if isinstance(argument, str) else argument for argument in arguments]
