@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.pods import FakePs, Pod, closing, eventually, get
+from tests.processes.pods import FakePs, Pod, closing, eventually, get, write_whole
 from tests.processes.test_launcher_server import COMMAND
 from tests.support.ports import free_neighbours
 
@@ -92,7 +92,7 @@ def test_a_member_in_sync_stays_until_a_view_excludes_it(member: Member, word: s
         member.is_told("")
     eventually(lambda: "stopping" in member.pod.log())
     assert [file.exists() for file in draining] == [bool(word)] * 2
-    (member.pod.folder / "end").write_text("0")
+    write_whole(member.pod.folder / "end", "0")
     assert member.pod.wait() == 128 + signal.SIGTERM
 
 
