@@ -95,7 +95,7 @@ def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest
         assert chief.events("ended_early")
         assert chief.events("best_restored")
         assert step < 400, "patience is 2 epochs"
-        assert run.processes["worker-0"].popen.wait(30) == 0
+        assert run.processes["worker-0"].popen.wait(120) == 0
     ends = [line["epoch"] for line in fit_program.notes(folder, "epoch_end")]
     assert len(ends) == 3
     with (folder / "log.csv").open() as file:
