@@ -225,7 +225,7 @@ class FakePs:
 
 def get(port: int, path: str, *, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, dict[str, Any]]:
     """Send a request to a launcher's status port; return the code and the body, and 0 without a response."""
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection = http.client.HTTPConnection(host, port, timeout=60)
     try:
         connection.request(method, path)
         answer = connection.getresponse()

@@ -18,6 +18,7 @@ from tests.processes.pods import FakePs, Pod, children, eventually, is_alive, wr
 MakePod = Callable[..., Pod]
 NEVER = 600.0  # a grace period that no test waits for
 PYTHON = sys.executable
+WAITS = "\nwhile True: time.sleep(0.05)"  # signal.pause() would miss a signal that arrives just before it
 
 
 def chief_of(*fakes: FakePs) -> dict[str, list[str]]:
@@ -146,7 +147,7 @@ def test_a_killed_program_gets_a_termination_message(pod: MakePod, ps: FakePs) -
 )
 def test_a_stopped_program_is_not_restarted(pod: MakePod, ps: FakePs, trap: str, code: int) -> None:
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=0)
-    script = f"import signal, sys; signal.signal(signal.SIGTERM, {trap}); print('ready', flush=True); signal.pause()"
+    script = f"import signal, sys, time; signal.signal(signal.SIGTERM, {trap}); print('ready', flush=True){WAITS}"
     chief.start(PYTHON, "-c", script)
     eventually(lambda: "ready" in chief.log())
     ps.down()  # even though a PS is away
@@ -161,7 +162,7 @@ def test_signals_reach_the_program(pod: MakePod, ps: FakePs, number: signal.Sign
     chief = pod("chief", chief_of(ps.up()), PS_LOSS_GRACE_SECONDS=NEVER)
     trap = "lambda number, _: (print('got', number, flush=True), sys.exit(9))"
     ready = "os.write(1, b'ready')"  # `print` is not reentrant: the signal may arrive before it has returned
-    script = f"import os, signal, sys; signal.signal({int(number)}, {trap}); {ready}; signal.pause()"
+    script = f"import os, signal, sys, time; signal.signal({int(number)}, {trap}); {ready}{WAITS}"
     chief.start(PYTHON, "-c", script)
     eventually(lambda: "ready" in chief.log())
     chief.kill(number)

@@ -144,7 +144,7 @@ def test_a_stopped_server_reports_it_and_is_not_restarted(server: Server, ends: 
     eventually(lambda: "stopping" in server.pod.log())
     assert server.get()[1]["state"] == "Terminating"
     assert server.get("/readyz")[0] == 503
-    (server.pod.folder / "end").write_text(str(ends))
+    write_whole(server.pod.folder / "end", str(ends))
     assert server.pod.wait() == code
     assert server.pod.log().count("server ") == 1
 

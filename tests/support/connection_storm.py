@@ -58,7 +58,7 @@ def main() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     sys.stdout.write(f"{sum(results)}\n")
     sys.stdout.flush()
     os._exit(0)  # A context waits long for a lost server.

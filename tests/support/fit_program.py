@@ -3,6 +3,7 @@
 The folder FITTING_FOLDER holds the callbacks' instructions, and receives their records.
 """
 
+import itertools
 import json
 import os
 import time
@@ -15,11 +16,12 @@ from pstraining.runtime import Ranges, Trainer
 
 FOLDER = Path(os.environ.get("FITTING_FOLDER", "."))
 PLAN: dict[str, Any] = json.loads(os.environ.get("FITTING_PLAN", "{}"))
-"""Arguments of the Trainer, such as epochs and steps_per_epoch; `pace`, the seconds per batch; and what the callbacks
-do.
+"""Arguments of the Trainer, such as epochs and steps_per_epoch; `pace`, the seconds per batch; `batches_per_epoch`, for
+which see `follow_chief`; and what the callbacks do.
 """
 SAMPLES, BATCH, BLOCK = 400, 10, 40
 NOTES = "notes.jsonl"
+_drawn = itertools.count(1)
 
 
 def data() -> tuple[Any, Any]:
@@ -56,10 +58,26 @@ def read(begin: int, end: int) -> Any:
     def paced() -> Any:
         for first in range(begin, end, BATCH):
             time.sleep(PLAN.get("pace", 0.005))
+            follow_chief(next(_drawn))
             yield x[first : first + BATCH], y[first : first + BATCH]
 
     shapes = (tf.TensorSpec([None, 8], tf.float32), tf.TensorSpec([None], tf.int64))
     return tf.data.Dataset.from_generator(paced, output_signature=shapes)
+
+
+def follow_chief(number: int) -> None:
+    """Wait before a worker's batch of this number that ends an epoch, until the chief has begun that epoch.
+
+    Epochs that end together are reported once, and one report may take a busy chief as long as several epochs.
+    """
+    epoch, rest = divmod(number, PLAN.get("batches_per_epoch", number + 1))
+    if rest:
+        return
+    last, deadline = min(epoch, PLAN["trainer"]["epochs"]) - 1, time.monotonic() + 60
+    while not notes(FOLDER, "train_end") and time.monotonic() < deadline:
+        if any(line["epoch"] >= last for line in notes(FOLDER, "epoch_begin")):
+            return
+        time.sleep(0.02)
 
 
 def validation() -> Any:
@@ -135,9 +153,10 @@ def train_step(model: Any, batch: Any) -> Any:
 
 
 def notes(folder: Path, call: str = "") -> list[dict[str, Any]]:
-    """Return what the callbacks have recorded."""
+    """Return what the callbacks have recorded; the last line may be incomplete yet."""
     file = folder / NOTES
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = file.read_text().rpartition("\n")[0].splitlines() if file.exists() else []
+    found = [json.loads(line) for line in lines]
     return [line for line in found if not call or line["call"] == call]
 
 

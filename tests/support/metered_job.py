@@ -21,7 +21,7 @@ TASKS: Final = ("chief", "worker-0", "worker-1")
 
 def scrape(port: int) -> dict[str, float]:
     """Return a task's metrics by name, and by name{label} where there is a label."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     found = {}
     for family in families:
@@ -53,7 +53,7 @@ def payload(scrapes: dict[str, dict[str, float]]) -> float:
 
 def until(job: LocalJob, condition: Callable[[], Any]) -> Any:
     """Wait until the condition returns a value, and return it."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not (found := condition()):
         assert job.supervise() is None, [process.lines[-5:] for process in job.processes.values()]
         assert time.monotonic() < deadline

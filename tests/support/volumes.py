@@ -1,5 +1,6 @@
 """Small disks, for tests of a full disk."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -29,14 +30,27 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def filled(folder: Path, *, leave: int = 0) -> Iterator[Path]:
-    """Fill the disk up to `leave` bytes inside the block; the file that fills it may be deleted earlier."""
-    ballast = folder / "ballast"
-    space = os.statvfs(folder)
-    size = max(0, space.f_bavail * space.f_frsize - leave)
+    """Fill the disk up to `leave` bytes inside the block; the file that fills it may be deleted earlier.
+
+    It is filled in parts, because other processes may write meanwhile.
+    """
+    ballast, size = folder / "ballast", 0
     with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        while (blocks := _free_blocks(folder, leave)) > 0:
+            part = -(-blocks // 2) * os.statvfs(folder).f_frsize
+            try:
+                os.posix_fallocate(file.fileno(), size, part)
+                size += part
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
     try:
         yield ballast
     finally:
         with suppress(FileNotFoundError):
             ballast.unlink()
+
+
+def _free_blocks(folder: Path, leave: int) -> int:
+    space = os.statvfs(folder)
+    return space.f_bavail - leave // space.f_frsize

@@ -73,7 +73,7 @@ class Crew:
         except BaseException as error:  # noqa: BLE001 - raised again by join
             self.errors.append(error)
 
-    def join(self, seconds: float = 120) -> None:
+    def join(self, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
         while any(thread.is_alive() for thread in self.threads) and not self.errors:
             if time.monotonic() > deadline:

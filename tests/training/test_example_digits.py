@@ -34,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
         result = job.leader.events("result")[0]
         assert not job.leader.events("not_exported")
         for worker in WORKERS:
-            assert job.processes[worker].popen.wait(timeout=30) == 0
+            assert job.processes[worker].popen.wait(timeout=120) == 0
             assert job.processes[worker].events("worker_done")[0]["steps"] > 0
     return folder, result
 
@@ -59,5 +59,5 @@ def test_digits_reaches_its_accuracy_and_a_second_run_has_nothing_to_do(trained:
         assert again.wait() == 0, "\n".join(again.leader.lines[-30:])
         assert again.leader.events("result")[0]["test_accuracy"] == result["test_accuracy"]
         assert again.leader.events("restored")[0]["step"] == result["step"]
-        assert again.processes["worker-0"].popen.wait(timeout=30) == 0
+        assert again.processes["worker-0"].popen.wait(timeout=120) == 0
         assert not again.processes["worker-0"].events("worker"), "a finished job does not train"

@@ -25,7 +25,7 @@ def logged(folder: Path) -> list[dict[str, str]]:
 def test_the_job_equals_the_script(tmp_path: Path) -> None:
     plain, job = tmp_path / "plain", tmp_path / "job"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT)])}
-    subprocess.run([sys.executable, "-m", "examples.fit.plain", str(plain)], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "examples.fit.plain", str(plain)], env=environment, check=True, timeout=400)
     with LocalJob(["-m", "examples.fit"], workers=2, restarts=2, checkpoint={"path": str(job)}) as run:
         assert finished(run) == 0, transcript(run)
         result = run.processes["chief"].events("result")[0]

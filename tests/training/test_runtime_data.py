@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 DEVICE = "CPU:0"
 
 
@@ -33,7 +33,7 @@ class Tuned:
 
             def __del__(self) -> None:
                 outer.ending.set()
-                outer.may_end.wait(20)
+                outer.may_end.wait(120)
                 outer.ended.set()
 
         return Batches()
@@ -61,10 +61,10 @@ def test_no_worker_waits_for_the_end_of_an_iterator(make: Callable[[Tuned], Call
     tuned = Tuned()
     draw = make(tuned)
     assert [draw(), draw(), draw()] == [0, 1, 2]
-    assert tuned.ending.wait(10), "the first one is given free"
+    assert tuned.ending.wait(60), "the first one is given free"
     assert not tuned.ended.is_set(), "training has continued before it was"
     tuned.may_end.set()
-    assert tuned.ended.wait(10)
+    assert tuned.ended.wait(60)
 
 
 def test_a_different_dataset_starts_at_once(client: Any) -> None:

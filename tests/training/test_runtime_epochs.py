@@ -58,6 +58,7 @@ def test_every_epoch_is_reported_once_with_its_snapshot(
     trainer = {"epochs": 6, "steps_per_epoch": 30, "validation_every": 2}
     plan = {"trainer": trainer, "train_step": True, "evaluate": True, "no_rate_from": 3}
     plan["pace"] = 0.06  # so slow that each epoch is observed
+    plan["batches_per_epoch"] = 15 if ALL and mode == "Async" else 30  # of a worker
     with job(monkeypatch, plan, folder, training={"mode": mode}, **({} if ALL else SMALL)) as run:
         assert finished(run) == 0, transcript(run)
         chief = run.processes["chief"]
@@ -94,8 +95,8 @@ def test_keras_callbacks_stop_the_job_for_good(folder: Path, monkeypatch: pytest
         step = chief.events("result")[0]["step"]
         assert chief.events("ended_early")
         assert chief.events("best_restored")
-        assert step < 400, "patience is 2 epochs"
-        assert run.processes["worker-0"].popen.wait(30) == 0
+        assert step < 50 * 50 / 2, "patience is 2 epochs, and a busy machine trains on while the chief reports them"
+        assert run.processes["worker-0"].popen.wait(120) == 0
     ends = [line["epoch"] for line in fit_program.notes(folder, "epoch_end")]
     assert len(ends) == 3
     with (folder / "log.csv").open() as file:
@@ -146,7 +147,7 @@ def test_a_chief_killed_after_an_early_stop_does_not_train_further(
 )  # a lost chief in the middle of an epoch
 def test_the_next_chief_continues_the_current_epoch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # So slow that training lasts longer than the start of a chief.
-    plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.08}
+    plan = {"trainer": {"epochs": 8, "steps_per_epoch": 60}, "pace": 0.08, "batches_per_epoch": 60}
     with job(monkeypatch, plan, folder, restarts=1, **SMALL) as run:
         until(run, lambda: len(fit_program.notes(folder, "epoch_end")) >= 2, "two epochs")
         run.kill("chief")
@@ -212,7 +213,8 @@ def test_a_callback_that_raises_ends_the_job_with_its_message(folder: Path, monk
 
 @in_all("tests/training/test_runtime_epochs.py::test_every_epoch_is_reported_once_with_its_snapshot")  # its last epochs
 def test_a_learning_rate_that_callbacks_set_is_the_servers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = {"trainer": {"epochs": 6, "steps_per_epoch": 60}, "pace": 0.03, "no_rate_from": 2}
+    trainer = {"epochs": 6, "steps_per_epoch": 60}
+    plan = {"trainer": trainer, "pace": 0.03, "batches_per_epoch": 60, "no_rate_from": 2}
     with job(monkeypatch, plan, folder, restarts=2, workers=1) as run:
         assert finished(run) == 0, transcript(run)
         assert [line["value"] for line in run.processes["chief"].events("learning_rate")] == [0.0]

@@ -12,7 +12,7 @@ from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.worker import router
 from pstraining.runtime.worker.router import FailoverRouter
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
 
 
 class Updates:
@@ -75,7 +75,7 @@ def test_a_failed_warm_up_is_retried(monkeypatch: pytest.MonkeyPatch, incrementa
     found = router_of(monkeypatch, updates, incremental=incremental, nodes=nodes)
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
-    assert reported.wait(30)
+    assert reported.wait(60)
     assert not failures
     # A former primary is listed behind the other member while it is a learner.
     assert updates.prepared == [((0, 1),), ((1,),), ((0,),), *([((1, 0),)] if incremental else [])]
@@ -88,7 +88,7 @@ def test_during_a_state_transfer_the_assignment_with_the_learner_is_warmed_up(mo
     found = router_of(monkeypatch, updates, incremental=True, read=reported.set)
     found._current, found._has_learners = ((1, 0), (0, 1)), True
     found.warm_up(lambda: [])
-    assert reported.wait(30)
+    assert reported.wait(60)
     assert updates.prepared == [((1, 0), (0, 1)), ((0, 1), (0, 1))]
     assert updates.dry_runs == 1
 
@@ -111,5 +111,5 @@ def test_the_event_survives_a_change_during_the_last_warm_up(
     found = router_of(monkeypatch, updates, incremental=False)
     found._current = ((0, 1),)
     found.warm_up(lambda: [])
-    assert reported.wait(10)
+    assert reported.wait(60)
     assert updates.dry_runs == 2

@@ -100,9 +100,8 @@ def test_killed_servers_cost_no_step_and_rejoin(
     with job(tmp_path, standbys=1) as run:
         until(run, lambda: step(run) > 0, "training")
         for shard in (0, 1) if THOROUGH else (0,):
-            members = views(run)[-1]
+            members, before = views(run)[-1], len(views(run))
             run.kill(dice.choice(members[shard]) if shard else members[shard][0])
-            before = len(views(run))
             until(run, lambda: len(views(run)) > before, "a view without it")  # noqa: B023 - it is waited for here
             assert len(views(run)[before][shard]) == 1
             until(run, lambda: whole(run), "all members in sync again")

@@ -230,7 +230,7 @@ def test_the_set_is_abandoned_when_no_worker_has_the_newest_parameters(
         rig.replace(worker)
     assert {record.generation for record in rig.store.read()} == {GENERATION}
     with ThreadPoolExecutor() as pool:
-        replies = list(pool.map(lambda updates: updates.step(batches(1)), rig.workers, timeout=60))
+        replies = list(pool.map(lambda updates: updates.step(batches(1)), rig.workers, timeout=180))
     assert [reply.session_valid for reply in replies] == [False, False]
     assert rig.store.read()[0].generation == 0, "the chief sees by it that it has to restore"
 
@@ -251,7 +251,7 @@ def test_no_step_is_applied_during_a_save(rigs: Any, monkeypatch: pytest.MonkeyP
 
     assert rig.control.flush_dense(wait) == 2
     crew = Crew(rig, [batches(1, seed=worker) for worker in range(2)])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not all(updates._member.held is not None for updates in rig.workers):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -303,7 +303,7 @@ def test_one_worker_pushes_the_parameters_and_another_one_replaces_it(
         if not found:
             rig.store.heartbeat(0, 1)
             found.extend([claims(rig, 0), claims(rig, 1), claims(rig, 0)])
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not claims(rig, 1):  # a rejected claim does not extend the deadline
                 rig.store.heartbeat(0, 1)
                 assert time.monotonic() < deadline

@@ -141,7 +141,7 @@ def test_the_splits_of_a_crashed_worker_are_reassigned(client: Any, monkeypatch:
     rig.store.heartbeat(1, 1)
     assert rig.store.assign_split(SESSION, (0, 1), 100_000) == (1, 1, 0)
     assert rig.workers[0].step(batches(1), SplitPosition(1, 1, finished=True)).applied
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         rig.store.heartbeat(0, 1)
         state, position, _ = rig.store.assign_split(SESSION, (0, 1), 100_000)
@@ -241,7 +241,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
     kills = Kills(SIMULATED_KILLS, seed)
     lines = [Line(kills, 1 / 40, partial(work, worker)) for worker in range(THREADS)]
     lines.append(Line(kills, 1 / 20, lead))
-    deadline = time.monotonic() + 60 + 2 * SIMULATED_KILLS
+    deadline = time.monotonic() + 500 + 2 * SIMULATED_KILLS
     while any(line.is_alive() for line in lines):
         assert time.monotonic() < deadline, f"the job stands still (seed {seed})"
         if errors := [line.error for line in lines if line.error]:

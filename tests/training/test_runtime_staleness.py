@@ -92,7 +92,7 @@ def furthest(rig: Rig, steps: int) -> int:
     found = 0
     with beating(rig, 1), running(rig.workers[0]) as fast:
         for number in range(steps):
-            wait_for(partial(at_least, fast, number + BOUND), "the fast one's steps", 30, 0.01)
+            wait_for(partial(at_least, fast, number + BOUND), "the fast one's steps", every=0.01)
             found = max(found, fast.made - number)
             settled = fast.made
             time.sleep(0.1)  # time to exceed the bound
@@ -121,15 +121,15 @@ def test_no_worker_waits_for_a_crashed_one_which_need_not_catch_up(
     rig = started(client, max_staleness=BOUND)
     assert rig.step(batches(1)[0]).session_valid
     with running(rig.workers[0]) as fast:
-        wait_for(lambda: fast.made > 20, "steps after the other one was given up", 30, 0.01)
+        wait_for(lambda: fast.made > 20, "steps after the other one was given up", every=0.01)
         back = rig.workers[1].step(batches(1))
         assert back.session_valid
         with beating(rig, 1):
             assert back.ahead == 0
-            settled = wait_for(lambda: fast.made, "where the fast one is", 10)
+            settled = wait_for(lambda: fast.made, "where the fast one is")
             for _ in range(5):  # the slow worker catches up at once, however many steps it has missed
                 assert rig.workers[1].step(batches(1)).session_valid
-            wait_for(lambda: fast.made >= settled + 2, "steps of both", 10, 0.01)
+            wait_for(lambda: fast.made >= settled + 2, "steps of both", every=0.01)
 
 
 def test_a_new_worker_starts_at_the_slowest_workers_step(client: Any) -> None:

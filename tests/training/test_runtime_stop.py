@@ -30,7 +30,7 @@ def stop(run: LocalJob, name: str) -> LocalProcess:
     """Send SIGTERM to a process, and wait for its end."""
     process = run.processes[name]
     process.popen.send_signal(signal.SIGTERM)
-    process.popen.wait(30)
+    process.popen.wait(120)
     return process
 
 
@@ -51,7 +51,7 @@ def test_a_stopped_job_resumes_at_the_same_step(tmp_path: Path, chief: bool, lea
         assert stopped > 20
         assert Checkpoints(tmp_path, keep=3).steps() == [stopped]
         other = run.processes["worker-1"]
-        refused = wait_for(lambda: other.events("refused"), "the other worker is shut out", 30)
+        refused = wait_for(lambda: other.events("refused"), "the other worker is shut out")
         assert refused[0]["step"] == stopped, "no update was taken after those that were saved"
     with rare(tmp_path, ps=3 if ALL else 2, workers=1, chief=chief) as run:
         chiefs = run.processes[leader]
@@ -78,7 +78,7 @@ def test_a_chief_that_ends_for_another_layout_has_saved_all_that_hot_standbys_ho
         stopped = chief.events("stopped")[0]["step"]
         assert stopped > 20
         assert Checkpoints(tmp_path, keep=3).steps() == [stopped]
-        refused = wait_for(lambda: worker.events("refused"), "the worker is shut out", 30)
+        refused = wait_for(lambda: worker.events("refused"), "the worker is shut out")
         assert refused[0]["step"] == stopped, "no update was taken after those that were saved"
         ask(run)  # the change is reverted
         run.start(chief.task)

@@ -40,7 +40,8 @@ RAISES = "raise ValueError('its own words')"
 LEAVES = "import atexit, threading; atexit.register(print, 'last'); threading.Timer(0.2, print, ['thread']).start()"
 DRAWS = "import random, numpy; print(random.random(), numpy.random.random())"
 COMPUTES = "import time\nwhile time.process_time() < 1.2: pass"
-WAITS = "import sys, time; print('waits'); time.sleep(60)"
+# One long sleep would not notice a signal that arrives just before it.
+WAITS = "import time; print('waits')\nfor _ in range(1200): time.sleep(0.05)"
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,8 @@ from pstraining.runtime.transport import sockets
 POLL: Final = 0.05
 STOP_SECONDS: Final = 3.0
 """Seconds from SIGTERM until a process is killed."""
+OUTPUT_SECONDS: Final = 10.0
+"""Maximum of seconds until the output of an ended process is read, which a child of it may keep open."""
 
 
 @dataclass
@@ -44,9 +46,21 @@ class LocalProcess:
     starts: int = 1
     lines: list[str] = field(default_factory=list)
     """Output of this process and its predecessors."""
+    reader: threading.Thread | None = None
+    """Reads the process's output; None if a child keeps it open."""
+
+    def poll(self) -> int | None:
+        """Return the exit code once the process has ended and all its output is in `lines`."""
+        reader, code = self.reader, self.popen.poll()
+        if reader is not None and code is not None:
+            reader.join(OUTPUT_SECONDS)
+            if reader.is_alive():
+                self.reader = None
+        return code
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the printed events of this name."""
+        """Return the printed events of this name; of an ended process, all of them."""
+        self.poll()
         found = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
         return [line for line in found if line.get("event") == name]
 
@@ -168,7 +182,9 @@ class LocalJob:
             process.popen, process.term, process.starts = popen, term, former.starts + 1
         else:
             process = self.processes[task.label] = LocalProcess(task, popen)
-        threading.Thread(target=self._drain, args=(process, popen), daemon=True).start()
+        reader = threading.Thread(target=self._drain, args=(process, popen), daemon=True)
+        reader.start()
+        process.reader = reader
         return process
 
     def kill(self, name: str) -> None:
@@ -179,7 +195,7 @@ class LocalJob:
     def supervise(self) -> int | None:
         """Restart failed processes; return the leader's exit code once the job is over."""
         for process in list(self.processes.values()):
-            code = process.popen.poll()
+            code = process.poll()
             if code is None:
                 continue
             may_restart = (
@@ -208,7 +224,7 @@ class LocalJob:
                 process.popen.send_signal(number)
 
     def stop(self) -> None:
-        """End every process: SIGTERM, a short wait, SIGKILL."""
+        """End every process, and read its last output: SIGTERM, a short wait, SIGKILL."""
         self.signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
         for process in self.processes.values():
@@ -217,6 +233,7 @@ class LocalJob:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.popen.wait()
+            process.poll()
 
     def _environment_of(self, task: Task, term: int) -> dict[str, str]:
         environment = {

@@ -1,11 +1,15 @@
-"""The addresses of a job on this machine."""
+"""The addresses and the output of a job on this machine."""
 
+import io
 import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from pstraining.runtime import local
 from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.transport import sockets
@@ -49,3 +53,31 @@ def test_a_program_with_invalid_settings_is_not_restarted(code: int, starts: int
     with LocalJob(["-c", f"raise SystemExit({code})"], ps=0, workers=0, restarts=2) as job:
         assert job.wait() == code
         assert job.leader.starts == starts
+
+
+def test_the_end_of_a_process_is_known_once_its_output_is_read() -> None:
+    """The end of a process is known once its output is read: its last lines are its result, or why it failed."""
+
+    class Slow(io.StringIO):
+        """A terminal that shows each line only after the process has ended."""
+
+        def write(self, text: str) -> int:
+            job.leader.popen.wait()
+            time.sleep(0.2)
+            return super().write(text)
+
+    shown = Slow()
+    job = LocalJob(["-c", "print('one'); print('{\"event\": \"two\"}')"], ps=0, workers=0, echo=shown)
+    with job:
+        assert job.wait() == 0
+        assert job.leader.events("two")
+    assert shown.getvalue() == '[chief] one\n[chief] {"event": "two"}\n'
+
+
+def test_a_child_that_keeps_the_output_open_does_not_hide_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "OUTPUT_SECONDS", 0.2)
+    with LocalJob(["-c", "import os, time; print(os.fork() or time.sleep(600))"], ps=0, workers=0) as job:
+        assert job.wait() == 0
+        while not job.leader.lines:
+            time.sleep(0.01)
+        os.kill(int(job.leader.lines[0]), signal.SIGKILL)
