@@ -12,6 +12,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
 
 from pstraining.api import names
+from pstraining.api.container_logs import kubelet_error
 from pstraining.cli.connection import access, kubeconfig
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.connection.session import HttpSession
@@ -145,12 +146,16 @@ class KubeconfigClient:
         return self.listed(_core(namespace, "events"), fieldSelector=f"involvedObject.uid={uid}")
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
-        """Yield the lines of a container's log as they arrive."""
+        """Yield the lines of a container's log as they arrive.
+
+        Raises:
+            RequestError: the request failed, or the kubelet does not find the log.
+        """
         # `follow` waits for the next line without a time limit.
         seconds = None if "follow" in query else self._seconds
         answer = self._get(_core(namespace, f"pods/{pod}/log"), query, seconds)
         with self._reported_errors():
-            yield from lines(answer.stream())
+            yield from _checked(lines(answer.stream()))
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = CONNECT_SECONDS) -> str:
         """Scrape a pod's metrics through the API server's proxy and return their text."""
@@ -299,6 +304,20 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
             yield line.decode(errors="replace")
     if rest:
         yield rest.decode(errors="replace")
+
+
+def _checked(log: Iterator[str]) -> Iterator[str]:
+    """Yield the lines of a log; raise RequestError if the only one is an error of the kubelet."""
+    first = next(log, None)
+    if first is None:
+        return
+    second = next(log, None) if kubelet_error(first) else ""
+    if second is None:
+        raise RequestError(f"the kubelet does not find the log: {first}", 404)
+    yield first
+    if kubelet_error(first):
+        yield second
+    yield from log
 
 
 def _job(namespace: str, name: str) -> str:

@@ -4,6 +4,7 @@ Bodies are plain JSON. The typed Api classes of kubernetes.aio validate every bo
 which costs more than the request itself. This module needs only a few paths and five verbs.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,6 +15,7 @@ import orjson
 from kubernetes.aio.client import ApiClient, Configuration
 
 from pstraining.api import names
+from pstraining.api.container_logs import kubelet_error
 from pstraining.core.actions import Kind, Manifest
 from pstraining.kube.errors import ApiError, NotFound, from_exception, from_response
 from pstraining.kube.paths import EVENTS, LEASES, RESOURCES, SECRETS
@@ -31,6 +33,11 @@ With 2, a busy API server that took a second for each one delayed all other crea
 large job were the last of its children to exist; with 3 they were not."""
 WARNINGS_MAX: Final = 50
 """Maximum number of events that are read about one object: Kubernetes counts repetitions in one event."""
+LOG_ATTEMPTS: Final = 4
+"""Attempts to read a log whose container the kubelet does not find."""
+LOG_PAUSE_SECONDS: Final = 1.0
+LOG_ERROR_BYTES: Final = 4096
+"""Number of bytes from which content is a log, and not an error."""
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -157,15 +164,28 @@ class KubeClient:
         return list(answer.get("items") or ())
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int, limit: int) -> bytes:
-        """Return the last lines of a container's log, and of these the first `limit` bytes."""
+        """Return the last lines of a container's log, and of these the first `limit` bytes.
+
+        The kubelet may name a container that it has just removed, until it has updated the pod's status. The log is
+        then requested again.
+
+        Raises:
+            NotFound: there is no such pod, or its kubelet does not find the log.
+        """
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
         query |= {"previous": "true"} if previous else {}
         path = RESOURCES[Kind.POD].path(namespace, pod, "log")
-        release = await self._requests.acquire(("GET", path, None))
-        try:
-            return await self._fetch("GET", path, query, None, JSON, accept="*/*")
-        finally:
-            release()
+        for attempt in range(LOG_ATTEMPTS):
+            await asyncio.sleep(LOG_PAUSE_SECONDS if attempt else 0)
+            release = await self._requests.acquire(("GET", path, None))
+            try:
+                content = await self._fetch("GET", path, query, None, JSON, accept="*/*")
+            finally:
+                release()
+            error = kubelet_error(content.decode(errors="replace")) if len(content) < LOG_ERROR_BYTES else None
+            if error is None:
+                return content
+        raise _logged(NotFound(f"the kubelet does not find the log: {error}", status=404), "GET", path)
 
     async def create_event(self, namespace: str, body: Manifest) -> None:
         """POST an event."""

@@ -86,6 +86,22 @@ def test_a_log_comes_in_lines(server: Server, cluster: KubeconfigClient) -> None
     assert server.asked[0].query == {"container": ["tensorflow"], "tailLines": ["4"]}
 
 
+GONE = "unable to retrieve container logs for containerd://0a1b"
+"""The kubelet's error in place of a log, which arrives with the status 200."""
+
+
+def test_an_error_of_the_kubelet_is_no_log(server: Server, cluster: KubeconfigClient) -> None:
+    path = f"{PODS}/digits-ps-0/log"
+    for text in (GONE, 'failed to try resolving symlinks in path "/var/log/pods/a/0.log": lstat: no such file'):
+        server.answers[path] = (200, text)
+        with pytest.raises(RequestError, match="the kubelet does not find the log: ") as raised:
+            list(cluster.log("team", "digits-ps-0", {}))
+        assert raised.value.status == 404
+    for found in ([GONE, "two"], [GONE, "", "three"], ["one", GONE], [""], []):
+        server.answers[path] = (200, "".join(f"{line}\n" for line in found))
+        assert list(cluster.log("team", "digits-ps-0", {})) == found
+
+
 def test_lines_stay_whole_across_chunks() -> None:
     text = "eins\nzwö\n".encode()
     assert list(lines(text[i : i + 1] for i in range(len(text)))) == ["eins", "zwö"]
