@@ -17,7 +17,8 @@ from collections import OrderedDict
 from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 CONNECTIONS = 64
-"""Maximum number of connections. A further one closes the oldest: requests take milliseconds, so that one is idle."""
+"""Maximum number of connections. A further one closes the oldest: requests take milliseconds, so that one is idle. Only
+a transfer to an object store takes longer, and its client repeats it."""
 SILENCE_SECONDS = 5.0
 """Seconds without a byte after which a connection is closed."""
 PAUSE_SECONDS = 0.1
