@@ -1,6 +1,7 @@
 """Servers read their own copies of objects in a restore, and only whole ones."""
 
 import errno
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.parts import PartFile, Parts, SharedRows, StoredParts
 from pstraining.runtime.checkpoint.state import Entry
 from pstraining.runtime.chief.state.file_plan import FilePiece
-from pstraining.runtime.chief.state.server_files import ServerFiles
+from pstraining.runtime.chief.state.server_files import ServerFiles, _in_parallel
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.ps.saving.part_files import PartFiles
 from tests.support.fake_s3 import FakeS3, Fault
@@ -89,6 +90,26 @@ def test_the_save_after_a_failed_upload_passes_through_the_chief(
     assert "last save was interrupted" in capsys.readouterr().out
     with pytest.raises(OSError, match="413"):
         files.write(place, planned, 1, lambda: None)
+
+
+def test_the_chief_renews_its_view_while_transfers_end_after_an_error() -> None:
+    renewed, began, ended = list[int](), threading.Event(), threading.Event()
+
+    def work(shard: int, _: None) -> None:
+        if shard == 0:
+            assert began.wait(60)
+            raise OSError("not stored")
+        began.set()
+        assert ended.wait(60)
+
+    def between() -> None:
+        renewed.append(1)
+        if len(renewed) == 3:
+            ended.set()
+
+    with pytest.raises(OSError, match="not stored"):
+        _in_parallel({0: [None], 1: [None, None]}, work, between)
+    assert len(renewed) >= 3
 
 
 def files_of_this_machine(path: Any, content: Any) -> Any:

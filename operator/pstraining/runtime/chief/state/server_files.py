@@ -306,7 +306,8 @@ def _in_parallel(
     Args:
         items: each server's items, by the server's number.
         work: called with a server's number and an item.
-        between: called repeatedly meanwhile. After an exception of `between` or `work` no further item is started.
+        between: called repeatedly until all calls have ended. After an exception of `between` or `work` no further
+            item is started.
     """
     over = threading.Event()
 
@@ -323,6 +324,8 @@ def _in_parallel(
             return [result for done in running for result in done.result()]
         except BaseException:
             over.set()
+            while wait(running, POLL).not_done:  # a transfer of another server may take half a minute
+                between()
             raise
 
 
