@@ -32,8 +32,8 @@ REVIEW = {("authentication.k8s.io", "tokenreviews"): ("create",)}
 LOGS = {("", "pods/log"): ("get",)}
 CLUSTER = OPERATOR | {("", "nodes"): ("list", "watch")} | REVIEW | LOGS
 KUEUE = {
-    ("kueue.x-k8s.io", "workloads"): ("create", "delete", "get", "list", "patch", "update", "watch"),
-    ("kueue.x-k8s.io", "workloads/status"): ("get", "patch"),
+    ("kueue.x-k8s.io", "workloads"): ALL,
+    ("kueue.x-k8s.io", "workloads/status"): ("patch",),
     ("kueue.x-k8s.io", "localqueues"): ("get",),
     ("pstraining.dev", "pstrainingjobs"): ("delete", "list", "patch", "watch"),
 }

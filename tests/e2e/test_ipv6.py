@@ -38,7 +38,8 @@ def ipv6_cluster() -> Iterator[Mapping[str, str]]:
 @in_all("tests/unit/launcher/test_listener.py::test_every_listener_answers_both_ip_families")  # a cluster of its own
 def test_digits_trains_on_an_ipv6_only_cluster(ipv6_cluster: Mapping[str, str]) -> None:
     """The chart's operator becomes ready, and Async and Sync jobs succeed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/e2e/test_training.py::test_digits"]
+    tests = [f"tests/e2e/test_training.py::test_digits[{mode}]" for mode in ("Async", "Sync-Int8")]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests]
     done = subprocess.run(command, cwd=ROOT, env=dict(ipv6_cluster), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:]
     assert "2 passed" in done.stdout

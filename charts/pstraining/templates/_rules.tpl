@@ -57,10 +57,10 @@ a call that is added to the operator is added here and there.
 # One for each job that is in a queue, and a second one while its workers are scaled.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
-  verbs: [create, get, list, watch, update, patch, delete]
+  verbs: [create, get, list, watch, patch, delete]
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # A job without a queue gets the default queue of its namespace.
 - apiGroups: [kueue.x-k8s.io]
   resources: [localqueues]
