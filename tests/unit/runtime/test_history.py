@@ -100,11 +100,11 @@ def test_training_that_has_ended_leaves_everything_without_secrets(tmp_path: Pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
 
 
-def test_the_log_of_a_worker_that_was_restarted_meanwhile_is_kept() -> None:
+@pytest.mark.parametrize("waits", [f"launcher: the program has ended with 0; {contract.IDLES}\n".encode(), b""])
+def test_the_log_of_a_worker_that_was_restarted_meanwhile_is_kept(waits: bytes) -> None:
     """The log of a worker that was restarted meanwhile is kept. The kubelet restarts a finished program's container
-    before it reports the end to the operator.
+    before it reports the end to the operator. The new run's log is empty at first.
     """
-    waits = f"launcher: the program has ended with 0; {contract.IDLES}\n".encode()
 
     class Restarted(StubOperator):
         def log(self, pod: str, *, previous: bool) -> LogEnd:
@@ -119,6 +119,20 @@ def test_the_log_of_a_worker_that_was_restarted_meanwhile_is_kept() -> None:
     }
     runs = [(log.task, log.previous) for log in found.logs]
     assert runs == [("worker-0", False), ("ps-0", False), ("worker-0", True)]
+
+
+def test_a_program_that_has_logged_nothing_has_no_earlier_log() -> None:
+    class First(StubOperator):
+        def log(self, pod: str, *, previous: bool) -> LogEnd:
+            if previous:
+                raise OperatorError("502 Bad Gateway: previous terminated container not found")
+            return super().log(pod, previous=previous)
+
+    found = gather(First(job(), {"worker-0": b"", "ps-0": b"serves\n"}), seconds=60)
+    assert [(log.task, log.previous, log.missing) for log in found.logs] == [
+        ("worker-0", False, ""),
+        ("ps-0", False, ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -123,15 +123,19 @@ def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, i
         except OperatorError as error:
             return str(error)
 
-    # The log of an idle run is short, so the log of the run before it is kept as well.
-    limit, known = share(len(runs)), {(run["pod"], run["previous"]) for run in runs}
+    # The log of an idle run is short, so the log of the run before it is kept as well. A run whose log is still empty may
+    # be such a run, or the first one of a program that has logged nothing.
+    limit, known, perhaps = share(len(runs)), {(run["pod"], run["previous"]) for run in runs}, set[str]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while runs:
             earlier: list[LogRun] = []
             for run, content in zip(runs, pool.map(read, runs), strict=True):
-                found.keep(run, content, limit)
-                if _only_waits(content) and (run["pod"], True) not in known:
+                if isinstance(content, LogEnd) or run["pod"] not in perhaps:
+                    found.keep(run, content, limit)
+                is_empty = isinstance(content, LogEnd) and not content.content
+                if (is_empty or _only_waits(content)) and (run["pod"], True) not in known:
                     earlier.append({**run, "previous": True})
+                    perhaps |= {run["pod"]} if is_empty else set()
             known |= {(run["pod"], True) for run in earlier}
             runs = earlier
 
