@@ -123,8 +123,8 @@ def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, i
         except OperatorError as error:
             return str(error)
 
-    # The log of an idle run is short, so the log of the run before it is kept as well. A run whose log is still empty may
-    # be such a run, or the first one of a program that has logged nothing.
+    # The log of an idle run is short, so the log of the run before it is kept as well. A run whose log is still empty
+    # may be such a run, or the first one of a program that has logged nothing.
     limit, known, perhaps = share(len(runs)), {(run["pod"], run["previous"]) for run in runs}, set[str]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while runs:
