@@ -4,7 +4,6 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import pytest
 
 from pstraining.api import contract
 from pstraining.api.summary import SUMMARY_FILE
-from pstraining.launcher import probe, status_port, transfers
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 from pstraining.runtime.checkpoint.state import SavePlan, State, whole
 from pstraining.runtime.local import LocalJob
 from tests.support.fake_s3 import SLOW_DOWN, FakeS3, Fault, serving
-from tests.support.ports import free_neighbours
+from tests.support.launchers import start_launcher
 from tests.support.servers import SPREAD, Rig
 from tests.support.soak_marks import in_all
 from tests.training import test_runtime_checkpoint_parts as parts
@@ -72,11 +70,7 @@ def launchers(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
     (folder := tmp_path / "run").mkdir()
     monkeypatch.setattr(contract, "RUN_DIR", str(folder))
     monkeypatch.setattr(client, "cluster", replace(client.cluster, in_pod=True))
-    ports = [free_neighbours() for _ in client.cluster.ps]
-    for port in ports:
-        transfer = partial(transfers.transfer, str(folder))
-        status_port.serve_status(probe.status_port(port), dict, lambda _: True, transfer=transfer)
-    return [f"127.0.0.1:{port}" for port in ports]
+    return [start_launcher(folder) for _ in client.cluster.ps]
 
 
 def with_launchers(rig: Rig, launchers: list[str]) -> Rig:

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -311,12 +312,12 @@ def _checked(log: Iterator[str]) -> Iterator[str]:
     first = next(log, None)
     if first is None:
         return
-    second = next(log, None) if kubelet_error(first) else ""
-    if second is None:
-        raise RequestError(f"the kubelet does not find the log: {first}", 404)
-    yield first
     if kubelet_error(first):
-        yield second
+        second = next(log, None)
+        if second is None:
+            raise RequestError(f"the kubelet does not find the log: {first}", 404)
+        log = chain([second], log)
+    yield first
     yield from log
 
 

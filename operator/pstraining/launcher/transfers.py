@@ -50,10 +50,10 @@ def transfer(folder: str, name: str) -> Answer:
         `message`, and the file's bytes as `size`. The status is 0 if the store did not answer, and 404 if there is no
         file to upload.
     """
-    remove_stale(folder, name)
-    path = os.path.join(folder, name)
     if not NAME.fullmatch(name):
         return 404, {"message": "there is no such transfer"}
+    remove_stale(folder, name)
+    path = os.path.join(folder, name)
     try:
         with open(f"{path}.json", encoding="utf-8") as file:
             request = json.load(file)

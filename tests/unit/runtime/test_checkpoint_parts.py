@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.parts import PartFile, Parts, StoredParts, WritesParts, header, shared_rows
+from pstraining.runtime.checkpoint.ports.checkpoint_storage import CheckpointStorage
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.checkpoint.state import Entry, State, whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
@@ -104,7 +105,7 @@ def saved(folder: Path, *steps: int) -> Checkpoints:
     return checkpoints
 
 
-def newest(checkpoints: Checkpoints) -> int:
+def newest(checkpoints: CheckpointStorage) -> int:
     """Return the newest step; demand that its values are those that were saved."""
     found = checkpoints.newest()
     assert found is not None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pstraining.runtime.checkpoint import manifest
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.parts import ChangedFile, Parts, header
+from pstraining.runtime.checkpoint.ports.checkpoint_storage import CheckpointStorage
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import FULL, Entry, SavePlan, State, whole
@@ -60,9 +61,13 @@ class OnServers:
 
     def write_parts(self, place: PartPlace) -> Mapping[str, Parts]:
         assert isinstance(place, FolderPlace)
+        return self.written(place.folder)
+
+    def written(self, folder: Path) -> Mapping[str, Parts]:
+        """Write the table, or its changed rows, to a folder."""
         if self.base is None:
-            return {TABLE: write_rows(place.folder, self._values, SERVERS, 4)}
-        return {TABLE: write_changes(place.folder, self._values, self._changed, self.copy)}
+            return {TABLE: write_rows(folder, self._values, SERVERS, 4)}
+        return {TABLE: write_changes(folder, self._values, self._changed, self.copy)}
 
     def without(self, left_out: Collection[str]) -> State:
         assert set(left_out) == {TABLE}
@@ -78,8 +83,8 @@ def opened(folder: Path, term: int = 1, *, keep: int = 1) -> Checkpoints:
 class Training:
     """A table whose rows change between saves."""
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
-        self.checkpoints = checkpoints
+    def __init__(self, checkpoints: CheckpointStorage, state: type[OnServers] = OnServers) -> None:
+        self.checkpoints, self._state = checkpoints, state
         self.values = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
         self.step = 0
 
@@ -88,13 +93,14 @@ class Training:
         self.step += 1
         self.values = self.values.copy()
         self.values[list(rows)] += 1000 * self.step
-        return OnServers(self.step, self.values, copy=self.step, base=self.checkpoints.base, changed=rows)
+        return self._state(self.step, self.values, copy=self.step, base=self.checkpoints.base, changed=rows)
 
-    def save(self, rows: Collection[int]) -> Path:
+    def save(self, rows: Collection[int]) -> Any:
+        """Save after a change of rows; return the checkpoint's folder, or its URI."""
         return self.checkpoints.save(self.change(rows), term=1, layout=layout())
 
 
-def table_of(checkpoints: Checkpoints) -> tuple[int, Any]:
+def table_of(checkpoints: CheckpointStorage) -> tuple[int, Any]:
     """Return the newest step and its table."""
     found = checkpoints.newest()
     assert found is not None
@@ -198,7 +204,7 @@ def test_one_save_of_each_number_is_full(tmp_path: Path) -> None:
     """With fullEvery 3 two incremental saves follow a full one; a repeated step is not saved, and does not count."""
     saver = Saver(CheckpointSettings(path=str(tmp_path), full_every=3), layout(), term=lambda: 1)
     saver.checkpoints._damaged = find_damaged  # type: ignore[attr-defined]
-    training = Training(saver.checkpoints)  # type: ignore[arg-type]
+    training = Training(saver.checkpoints)
     plans = []
     for _ in range(7):
         plans.append(saver.plan())

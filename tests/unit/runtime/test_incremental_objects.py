@@ -1,9 +1,9 @@
 """Incremental saves in an object store: each checkpoint is whole without any other, wherever a writer ends."""
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -19,68 +19,26 @@ from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 from pstraining.runtime.checkpoint.parts import Parts
 from pstraining.runtime.checkpoint.ports.part_place import PartPlace
-from pstraining.runtime.checkpoint.state import Entry, State, whole
 from tests.support.fake_s3 import DENIED, FakeS3
 from tests.unit.runtime.test_checkpoint import layout
-from tests.unit.runtime.test_checkpoint_parts import TABLE, find_damaged, write_rows
-from tests.unit.runtime.test_incremental_checkpoints import ROWS, SERVERS, WIDTH, rows_of_saves, write_changes
+from tests.unit.runtime.test_checkpoint_parts import find_damaged
+from tests.unit.runtime.test_incremental_checkpoints import ROWS, OnServers, Training, rows_of_saves, table_of
 from tests.unit.runtime.test_object_checkpoints import Killed, in_memory, killed_at
 
 URI = "s3://bucket/jobs/a"
 OLD, NEW = Writer("job", 1), Writer("job", 2)
 
 
-class Stored:
+class Stored(OnServers):
     """A state of which two servers store the table, or its changed rows."""
-
-    def __init__(
-        self, step: int, values: Any, folder: Path, *, copy: int, base: int | None, changed: Collection[int]
-    ) -> None:
-        self.step, self.ended_early, self.copy, self.base = step, False, copy, base
-        self._values, self._folder, self._changed = values, folder, changed
-        self._rest = State(step, {"bias": np.full(3, step, np.float32)}, {}, {})
-
-    @property
-    def entries(self) -> dict[str, Entry]:
-        return {TABLE: Entry("float32", self._values.shape), **self._rest.entries}
-
-    def blocks(self) -> Iterator[tuple[str, Any]]:
-        raise AssertionError("the table is written by servers")
 
     def write_parts(self, place: PartPlace) -> Mapping[str, Parts]:
         assert isinstance(place, ObjectsPlace)
-        (folder := self._folder / f"{self.step}").mkdir(exist_ok=True)
-        if self.base is None:
-            parts = write_rows(folder, self._values, SERVERS, 4)
-        else:
-            parts = write_changes(folder, self._values, self._changed, self.copy)
-        for file in sorted(folder.iterdir()):
-            place._bucket.put(place._key(file.name), file.read_bytes())
-        return {TABLE: parts}
-
-    def without(self, left_out: Collection[str]) -> State:
-        assert set(left_out) == {TABLE}
-        return self._rest
-
-
-class TrainingInStore:
-    """A table whose rows change between saves."""
-
-    def __init__(self, checkpoints: BucketCheckpoints, folder: Path) -> None:
-        self.checkpoints, self._folder = checkpoints, folder
-        self.values = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
-        self.step = 0
-
-    def change(self, rows: Collection[int]) -> Stored:
-        """Change rows, and return the state as a save that may be incremental gets it."""
-        self.step += 1
-        self.values = self.values.copy()
-        self.values[list(rows)] += 1000 * self.step
-        base = self.checkpoints.base
-        return Stored(self.step, self.values, self._folder, copy=self.step, base=base, changed=rows)
-
-    def save(self, rows: Collection[int]) -> str:
-        return self.checkpoints.save(self.change(rows), term=1, layout=layout())
+        with TemporaryDirectory() as folder:
+            parts = self.written(Path(folder))
+            for file in sorted(Path(folder).iterdir()):
+                place._bucket.put(place._key(file.name), file.read_bytes())
+        return parts
 
 
 def opened(bucket: Bucket, *, keep: int = 1, writer: Writer = OLD) -> BucketCheckpoints:
@@ -89,20 +47,11 @@ def opened(bucket: Bucket, *, keep: int = 1, writer: Writer = OLD) -> BucketChec
     return checkpoints
 
 
-def table_of(checkpoints: BucketCheckpoints) -> tuple[int, Any]:
-    """Return the newest step and its table."""
-    found = checkpoints.newest()
-    assert found is not None
-    return found.step, whole(found).variables["items"]
-
-
 @given(rows_of_saves)
-def test_the_newest_checkpoint_alone_has_every_row(
-    tmp_path_factory: pytest.TempPathFactory, changes: Sequence[set[int]]
-) -> None:
+def test_the_newest_checkpoint_alone_has_every_row(changes: Sequence[set[int]]) -> None:
     """After a full save and any incremental ones, only the newest checkpoint is left, with the rows of all."""
     store = MemoryStore()
-    training = TrainingInStore(opened(in_memory(store)), tmp_path_factory.mktemp("parts"))
+    training = Training(opened(in_memory(store)), Stored)
     training.save(range(ROWS))
     for rows in changes:
         assert training.checkpoints.base is not None
@@ -113,9 +62,9 @@ def test_the_newest_checkpoint_alone_has_every_row(
     np.testing.assert_array_equal(table_of(opened(bucket, writer=NEW))[1], training.values)
 
 
-def test_rows_that_have_not_changed_are_not_uploaded_again(tmp_path: Path, s3: FakeS3) -> None:
+def test_rows_that_have_not_changed_are_not_uploaded_again(s3: FakeS3) -> None:
     checkpoints = opened(Bucket.at(URI))
-    training = TrainingInStore(checkpoints, tmp_path)
+    training = Training(checkpoints, Stored)
     training.save(range(ROWS))
     full = {key.rpartition("/")[2] for key in s3.objects if "/ps-" in key}
     s3.requests.clear()
@@ -129,14 +78,13 @@ def test_rows_that_have_not_changed_are_not_uploaded_again(tmp_path: Path, s3: F
     assert not getattr(storage_at(URI, keep=1), "_links", True)
 
 
-def test_an_incremental_save_that_ends_at_any_moment_keeps_the_previous_state(tmp_path: Path) -> None:
+def test_an_incremental_save_that_ends_at_any_moment_keeps_the_previous_state() -> None:
     """The next chief's save is full, and nothing else is left after it."""
     kept = set[int]()
     for moment in itertools.count(1):
-        (folder := tmp_path / f"{moment}").mkdir()
         store = MemoryStore()
         bucket = in_memory(store)
-        training = TrainingInStore(opened(bucket), folder)
+        training = Training(opened(bucket), Stored)
         training.save(range(ROWS))
         known = {1: training.values}
         bucket.at_moment = killed_at(bucket.moments + moment)
@@ -152,7 +100,7 @@ def test_an_incremental_save_that_ends_at_any_moment_keeps_the_previous_state(tm
         kept.add(step)
         np.testing.assert_array_equal(values, known[step])
         assert new.base is None
-        after = TrainingInStore(new, folder)
+        after = Training(new, Stored)
         after.step = 2
         after.save(range(ROWS))
         assert keys.orphans(in_memory(store).sizes(), 10) == []
@@ -161,9 +109,9 @@ def test_an_incremental_save_that_ends_at_any_moment_keeps_the_previous_state(tm
     assert kept == {1, 2}
 
 
-def test_a_copy_that_fails_ends_the_save_and_the_next_one_is_full(tmp_path: Path, s3: FakeS3) -> None:
+def test_a_copy_that_fails_ends_the_save_and_the_next_one_is_full(s3: FakeS3) -> None:
     checkpoints = opened(Bucket.at(URI))
-    training = TrainingInStore(checkpoints, tmp_path)
+    training = Training(checkpoints, Stored)
     training.save(range(ROWS))
     before = training.values
     s3.fault = lambda request: DENIED if request.method == "PUT" and request.key.endswith("ps-1-0-0.npy") else None

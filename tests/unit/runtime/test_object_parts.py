@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pstraining.api import contract
-from pstraining.launcher import probe, status_port, transfers
+from pstraining.launcher import transfers
 from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.checksums import find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
@@ -23,15 +23,15 @@ from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.storage import BucketCheckpoints
 from pstraining.runtime.checkpoint.parts import PartFile, Parts, StoredParts, header
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace, PartPlace
-from pstraining.runtime.checkpoint.state import Entry, State, whole
+from pstraining.runtime.checkpoint.state import Entry, State
 from pstraining.runtime.chief.state import file_access
 from pstraining.runtime.chief.state.file_access import SignedTransfers, access_to
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.transport import sockets
 from tests.support.fake_s3 import DENIED, EXPIRED, SLOW_DOWN, FakeS3, Fault, Request
-from tests.support.ports import free_neighbours
+from tests.support.launchers import start_launcher
 from tests.unit.runtime.test_checkpoint import layout
-from tests.unit.runtime.test_checkpoint_parts import TABLE, table, write_rows
+from tests.unit.runtime.test_checkpoint_parts import TABLE, newest, table, write_rows
 from tests.unit.runtime.test_checkpoint_parts import find_damaged as damaged_parts
 
 URI = "s3://bucket/jobs/a"
@@ -42,15 +42,7 @@ class LocalServers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = [free_neighbours() for _ in range(2)]
-        self.addresses = [[f"127.0.0.1:{port}"] for port in self.ports]
-        for port in self.ports:
-            status_port.serve_status(
-                probe.status_port(port),
-                dict,
-                lambda _: True,
-                transfer=lambda name: transfers.transfer(str(folder), name),
-            )
+        self.addresses = [[start_launcher(folder)] for _ in range(2)]
 
     def copy_file(self, shard: int, member: int, source: str, target: str) -> None:
         raise AssertionError("there is no shared folder")
@@ -106,16 +98,6 @@ class Stored:
     def without(self, left_out: Collection[str]) -> State:
         assert set(left_out) == {TABLE}
         return self._rest
-
-
-def newest(checkpoints: BucketCheckpoints) -> int:
-    """Return the newest step; demand that its values are those that were saved."""
-    found = checkpoints.newest()
-    assert found is not None
-    state = whole(found)
-    np.testing.assert_array_equal(state.variables["items"], table(found.step))
-    np.testing.assert_array_equal(state.variables["bias"], np.full(3, found.step, np.float32))
-    return found.step
 
 
 @pytest.fixture
@@ -338,9 +320,7 @@ def test_a_trial_shows_whether_a_server_reaches_the_store(
     s3.fault = lambda _: None
     unreachable = SignedTransfers(place, servers, [["127.0.0.1:1"]])
     assert "no answer on port 2" in str(unreachable.why_not(0))
-    port = free_neighbours()
-    status_port.serve_status(probe.status_port(port), dict, lambda _: True)  # a pod that is not a server
-    other = SignedTransfers(place, servers, [[f"127.0.0.1:{port}"]])
+    other = SignedTransfers(place, servers, [[start_launcher(None)]])
     assert "(501 the launcher knows no such transfer)" in str(other.why_not(0))
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.launcher import probe, status_port, transfers
 from pstraining.runtime.checkpoint import checksums
 from pstraining.runtime.checkpoint.objects.bucket import Bucket
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
@@ -23,7 +21,7 @@ from pstraining.runtime.chief.state.server_files import ServerFiles, _in_paralle
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.ps.saving.part_files import PartFiles
 from tests.support.fake_s3 import FakeS3, Fault
-from tests.support.ports import free_neighbours
+from tests.support.launchers import start_launcher
 
 NAME, FILE = "model/items", "ps-0-0-0.npy"
 KEY = f"jobs/a/ckpt-0000000007-term-1/1-ab/{FILE}"
@@ -33,10 +31,7 @@ KEY = f"jobs/a/ckpt-0000000007-term-1/1-ab/{FILE}"
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
     """Return the files of one server in this process, with a launcher."""
     monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
-    port, device = free_neighbours(), "/device:CPU:0"
-    transfer = partial(transfers.transfer, str(tmp_path))
-    status_port.serve_status(probe.status_port(port), dict, lambda _: True, transfer=transfer)
-    addresses = {"ps": (f"127.0.0.1:{port}",)}
+    device, addresses = "/device:CPU:0", {"ps": (start_launcher(tmp_path),)}
     client: Any = SimpleNamespace(
         shards=[device],
         cluster=Cluster(job="a", task=Task("chief", 0), addresses=addresses, in_pod=True),

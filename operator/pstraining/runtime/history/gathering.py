@@ -135,7 +135,8 @@ def _gather_logs(operator: JobSource, runs: Sequence[LogRun], found: Gathered, i
                 is_empty = isinstance(content, LogEnd) and not content.content
                 if (is_empty or _only_waits(content)) and (run["pod"], True) not in known:
                     earlier.append({**run, "previous": True})
-                    perhaps |= {run["pod"]} if is_empty else set()
+                    if is_empty:
+                        perhaps.add(run["pod"])
             known |= {(run["pod"], True) for run in earlier}
             runs = earlier
 
