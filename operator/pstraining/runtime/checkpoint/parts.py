@@ -7,7 +7,7 @@ After an incremental save, files of changed rows follow those of the full save b
 import errno
 import io
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -150,6 +150,29 @@ class WritesParts(StateBlocks, Protocol):
     def without(self, names: Collection[str]) -> StateBlocks:
         """Return the state without some tensors."""
         ...
+
+
+def write_parts(
+    state: StateBlocks, place: PartPlace, last: SavedParts | None, take: Callable[[Mapping[str, str]], None]
+) -> tuple[Mapping[str, Parts], StateBlocks]:
+    """Let the servers write tensors, and return the files of these tensors, and the state without them.
+
+    Args:
+        state: the state to save.
+        place: the place of the checkpoint.
+        last: the checkpoint that was saved last.
+        take: takes over files of that checkpoint, given their names and former places. Raises OSError.
+
+    Raises:
+        OSError: a file could not be written or taken over, or the checkpoint that the state continues is gone.
+    """
+    if not isinstance(state, WritesParts):
+        return {}, state
+    parts = state.write_parts(place)
+    if state.base is not None:
+        parts, former = continued(parts, last if last and last.copy == state.base else None)
+        take(former)
+    return parts, state.without(parts)
 
 
 class SharedRows(NamedTuple):

@@ -25,7 +25,7 @@ from pstraining.runtime.checkpoint.checksums import FindDamaged, find_damaged
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.fencing import FolderTerm, Writer, markers, take
 from pstraining.runtime.checkpoint.naming import Key
-from pstraining.runtime.checkpoint.parts import Parts, SavedParts, WritesParts, continued
+from pstraining.runtime.checkpoint.parts import SavedParts, WritesParts, write_parts
 from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile
 from pstraining.runtime.checkpoint.state import StateBlocks
@@ -284,10 +284,7 @@ class Checkpoints:
         temporary = self.folder / naming.temporary(own.number, f"{secrets.token_hex(4)}-{final.name}")
         temporary.mkdir()
         entries = state.entries
-        parts = state.write_parts(FolderPlace(temporary)) if isinstance(state, WritesParts) else {}
-        if isinstance(state, WritesParts) and state.base is not None:
-            parts = _linked(temporary, parts, last if last and last.copy == state.base else None)
-        rest = state.without(parts) if isinstance(state, WritesParts) else state
+        parts, rest = write_parts(state, FolderPlace(temporary), last, partial(_link, temporary))
         files.write_durably(temporary / ARRAYS, lambda file: arrays.write(file, rest))
         content = manifest.encode(key, term, entries, parts, layout)
         files.write_durably(temporary / manifest.NAME, lambda file: file.write(content))
@@ -330,18 +327,7 @@ def _identity(path: Path) -> int:
         return 0
 
 
-def _linked(folder: Path, parts: Mapping[str, Parts], last: SavedParts | None) -> dict[str, Parts]:
-    """Link the files that an incremental save does not replace, and return the files of every tensor.
-
-    Args:
-        folder: the folder of the checkpoint that is being written.
-        parts: the files that the servers have just written.
-        last: the checkpoint that the save continues.
-
-    Raises:
-        OSError: that checkpoint is gone, or the volume cannot link a file.
-    """
-    found, taken = continued(parts, last)
-    for file, former in taken.items():
-        os.link(former, folder / file)
-    return found
+def _link(folder: Path, former: Mapping[str, str]) -> None:
+    """Link files of an earlier checkpoint into a folder."""
+    for file, path in former.items():
+        os.link(path, folder / file)

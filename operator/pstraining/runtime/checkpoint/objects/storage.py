@@ -30,7 +30,7 @@ from pstraining.runtime.checkpoint.objects.fencing import BucketTerm, take
 from pstraining.runtime.checkpoint.objects.keys import Attempt
 from pstraining.runtime.checkpoint.objects.place import ObjectsPlace
 from pstraining.runtime.checkpoint.objects.segments import SEGMENT_BYTES, SegmentedFile, SegmentWriter
-from pstraining.runtime.checkpoint.parts import Parts, SavedParts, WritesParts, continued
+from pstraining.runtime.checkpoint.parts import Parts, SavedParts, WritesParts, write_parts
 from pstraining.runtime.checkpoint.state import StateBlocks
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
@@ -222,10 +222,7 @@ class BucketCheckpoints:
         key = Key(own.number, state.step)
         attempt = keys.next_attempt(self._bucket.sizes(key.name), key, secrets.token_hex(4))
         entries, place = state.entries, ObjectsPlace(self._bucket, attempt.folder)
-        parts = state.write_parts(place) if isinstance(state, WritesParts) else {}
-        if isinstance(state, WritesParts) and state.base is not None:
-            parts = self._copied(attempt, parts, last if last and last.copy == state.base else None)
-        rest = state.without(parts) if isinstance(state, WritesParts) else state
+        parts, rest = write_parts(state, place, last, partial(self._copy, attempt))
         with SegmentWriter(partial(self._put, attempt), self._segment_bytes) as file:
             arrays.write(cast(IO[bytes], file), rest)  # the archive needs no more than `write` and `flush`
             segments = file.finish()
@@ -245,16 +242,12 @@ class BucketCheckpoints:
         if missing := wanted and wanted - self._bucket.sizes(attempt.folder).keys():
             raise OSError(errno.ENOENT, "an object was not stored", f"{self.location}/{min(missing)}")
 
-    def _copied(self, attempt: Attempt, parts: Mapping[str, Parts], last: SavedParts | None) -> dict[str, Parts]:
-        """Copy the objects that an incremental save does not replace, and return the files of every tensor."""
-        found, taken = continued(parts, last)
+    def _copy(self, attempt: Attempt, former: Mapping[str, str]) -> None:
+        """Copy objects of an earlier checkpoint within the store."""
         with ThreadPoolExecutor(COPIES, "pstraining-copy") as pool:
-            copies = [
-                pool.submit(self._bucket.copy, former, f"{attempt.folder}/{file}") for file, former in taken.items()
-            ]
+            copies = [pool.submit(self._bucket.copy, key, f"{attempt.folder}/{file}") for file, key in former.items()]
         for copy in copies:
             copy.result()
-        return found
 
     def _put(self, attempt: Attempt, index: int, content: bytearray) -> None:
         self._bucket.put(attempt.segment(index), content)
