@@ -21,7 +21,7 @@ def optimizer() -> Any:
     """Return Adam, which has two slots."""
     import keras
 
-    from pstraining.runtime.replication import chunks  # with TensorFlow, and so not before the trainer has run
+    from pstraining.runtime.replication.transfer import chunks  # with TensorFlow, and so not before the trainer has run
 
     vars(chunks).update(INCREMENTAL_BYTES=int(os.environ.get("BENCH_ENOUGH", chunks.INCREMENTAL_BYTES)))
     return keras.optimizers.Adam(1e-4)

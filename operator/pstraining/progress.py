@@ -47,9 +47,11 @@ SHARE: Final = 5
 
 
 def is_milestone(before: Mapping[str, Any], newest: Mapping[str, Any]) -> bool:
-    """Whether an epoch or a further share of training is done between two reports, or steps have stopped or resumed."""
+    """Whether an epoch, a share of training or a change of the layout is done between two reports, or a stall began or
+    ended.
+    """
     shares = {(report.get("progressPercentage") or 0) // SHARE for report in (before, newest)}
-    return len(shares) > 1 or any(before.get(name) != newest.get(name) for name in ("epoch", "stalled"))
+    return len(shares) > 1 or any(before.get(name) != newest.get(name) for name in ("epoch", "layout", "stalled"))
 
 
 def due_in(sent: Mapping[str, Any] | None, newest: Mapping[str, Any], seconds: float) -> float:
@@ -90,6 +92,10 @@ class Progress:
     """Step of the newest checkpoint."""
     checkpoint_time: float | None = None
     """Time of the newest checkpoint, in seconds since 1970."""
+    layout: int | None = None
+    """Number of the layout in which the parameters are partitioned over the servers."""
+    term: int | None = None
+    """The chief's attempt; with `layout`."""
     stalled: str = ""
     """Why training makes no steps; empty while it makes steps."""
 
@@ -110,6 +116,8 @@ class Progress:
             "samplesPerSecond": _text(self.samples_per_second),
             "checkpointStep": _whole(self.checkpoint_step),
             "checkpointTime": None if self.checkpoint_time is None else _time(self.checkpoint_time),
+            "layout": self.layout,
+            "term": self.term,
             "stalled": self.stalled or None,
         }
         return {name: value for name, value in known.items() if value not in (None, [])}
@@ -130,6 +138,8 @@ class Progress:
             percentage=content.get("progressPercentage"),
             checkpoint_step=content.get("checkpointStep"),
             checkpoint_time=None if time_text is None else datetime.fromisoformat(time_text).timestamp(),
+            layout=content.get("layout"),
+            term=content.get("term"),
             stalled=content.get("stalled") or "",
         )
 

@@ -57,7 +57,7 @@ def test_always_restarts_after_exit_code_0(pod: MakePod, ps: FakePs) -> None:
     worker.start(*worker.puppet)
     worker.order(0)
     assert worker.wait() == 0
-    assert os.listdir(worker.run_dir) == []
+    assert os.listdir(worker.run_dir) == ["layout"]
     worker.start(*worker.puppet)
     assert worker.started(2)
 

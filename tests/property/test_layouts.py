@@ -16,6 +16,7 @@ import pytest
 from pstraining.api import contract, names
 from pstraining.core.policies import resharding, teardown
 from pstraining.core.policies.resharding import ReshardingStep
+from pstraining.resources.installation import STANDARD, Installation, ProgressEndpoint
 from tests.support.builders import deep_merge, job
 from tests.support.copying import copied
 from tests.support.simulation import World, phase
@@ -63,11 +64,14 @@ class History:
         now, after = layout(self.world), f"after {self.events}"
         leaders = [n for n, p in self.world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
         assert len(leaders) <= 1, f"two leaders {after}"
+        is_led = bool(leaders) and led(self.world) == now[0]
         for name in leaders:
+            if is_led:
+                self.leaders[name] = now
             assert self.leaders.setdefault(name, now) == now, f"two layouts are trained at once {after}"
         is_new = now[0] not in self.layouts
         assert self.layouts.setdefault(*now) == now[1], f"one number for two layouts {after}"
-        if is_hot(self.world) and is_new and len(self.layouts) > 1:
+        if is_hot(self.world) and is_new and len(self.layouts) > 1 and not is_led:
             assert not self.served, f"hot standbys lose what they serve {after}"
         self._note_leaders(leaders)
         stopped = [w for w in self.world.writes if w[0] == "Delete" and w[1] in ("Deployment", "StatefulSet", "Pod")]
@@ -99,7 +103,8 @@ class History:
         pods = sorted(
             (*task(p, term), p["status"]["phase"], "deletionTimestamp" in p["metadata"]) for p in world.pods.values()
         )
-        spec = world.job["spec"]["ps"]["replicas"], servers["spec"]["replicas"], recorded[names.ANNOTATION_SHARDS]
+        asked = world.job["spec"]["ps"]["replicas"], recorded.get(names.ANNOTATION_NEXT_SHARDS)
+        spec = *asked, servers["spec"]["replicas"], recorded[names.ANNOTATION_SHARDS], led(world) == number + 1
         return json.dumps([spec, ahead, layout(world)[1], jobs, conditions, pods, world.names_of("Service")])
 
     def settle(self) -> None:
@@ -131,6 +136,22 @@ def save(world: World) -> None:
     if "nextLayout" in found and chiefs and "deletionTimestamp" not in chiefs[0]["metadata"]:
         term = int(chiefs[0]["metadata"]["labels"][names.LABEL_TERM])
         world.end(names.CHIEF, code=contract.EXIT_SAVED, term=term)
+
+
+def led(world: World) -> int | None:
+    """Return the layout that the newest chief has reported."""
+    status = (world.job or {})["status"]
+    training = status.get("training") or {}
+    return training.get("layout") if training.get("term") == status["term"] else None
+
+
+def lead(world: World) -> None:
+    """Let the chief of hot standbys, if it may, lead training to the next layout."""
+    found = json.loads(world.children["ConfigMap", names.cluster_config_map("digits")]["data"]["cluster.json"])
+    chiefs = [p for n, p in world.pods.items() if "-chief-" in n and p["status"]["phase"] == "Running"]
+    if "nextServers" in found and chiefs and world.job is not None:
+        term = int(chiefs[0]["metadata"]["labels"][names.LABEL_TERM])
+        world.job["status"]["training"] = {"layout": found["nextLayout"], "term": term}
 
 
 def layout(world: World) -> Layout:
@@ -188,24 +209,29 @@ EVENTS: dict[str, Callable[[World], object]] = {
     "the chief has saved": lambda world: world.gone(names.CHIEF),
     "the chief fails": lambda world: world.end(names.CHIEF, code=1),
     "the chief saves for another layout": save,
+    "the chief leads training to another layout": lead,
     "the newest server is lost": unschedule,
     "the servers run": schedule,
 }
 
 
+REPORTS = Installation(progress=ProgressEndpoint("https://operator", "authority"))
+"""An operator that accepts reports, so that a chief may lead training to another layout."""
 JOBS: dict[str, dict[str, Any]] = {
     "no standbys": {},
     "warm standbys": {"ps": {"standby": {"mode": "Warm"}}},
     "hot standbys": {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}},
+    "hot standbys and reports": {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}},
     "a gang": {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}},
 }
 
 
-def explore(states: int, spec: dict[str, Any] = JOBS["no standbys"]) -> Iterator[History]:
+def explore(states: int, kind: str = "no standbys") -> Iterator[History]:
     """Yield this number of different states of a job, breadth first."""
+    spec, installation = JOBS[kind], REPORTS if kind.endswith("reports") else STANDARD
     claim = {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}
     common = {"ps": {"replicas": 2}, "checkpoint": claim, "runPolicy": {"backoffLimit": 1000}}
-    world = World(job(spec=deep_merge(common, spec)))
+    world = World(job(spec=deep_merge(common, spec)), installation=installation)
     world.settle()
     first = History(world)
     seen, waiting = {first.key()}, deque([first])
@@ -225,7 +251,7 @@ def explore(states: int, spec: dict[str, Any] = JOBS["no standbys"]) -> Iterator
 def test_no_history_trains_two_layouts_at_once_and_every_one_leads_back_to_training(kind: str) -> None:
     visited = 0
     states = STATES // (1 if kind == "no standbys" else 4)
-    for visited, history in enumerate(explore(states, JOBS[kind]), 1):
+    for visited, history in enumerate(explore(states, kind), 1):
         if visited % SETTLED_EVERY == 0:
             history.settle()
     assert visited >= states
@@ -240,7 +266,7 @@ def test_a_switch_beside_a_leader_that_still_runs_is_found(monkeypatch: pytest.M
 def test_a_layout_without_the_evidence_of_a_save_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resharding, "has_saved", lambda *_: True)
     with pytest.raises(AssertionError, match="hot standbys lose what they serve"):
-        list(explore(1000, JOBS["hot standbys"]))
+        list(explore(1000, "hot standbys"))
 
 
 def test_a_number_that_is_used_for_two_layouts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

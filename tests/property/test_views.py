@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.replication.view import Action, Ballot, Observation, Process, ProcessStatus, Voters, next_action
+from pstraining.runtime.replication.view import Action, Ballot, Observation, Process, ProcessStatus, Voters
+from pstraining.runtime.replication.view_decisions import next_action
 from tests.support.soak_marks import ALL
 from tests.support.view_explorer import walk
 from tests.support.view_rules import AnyNumber, careless, credulous, forgetful, lenient

@@ -2,7 +2,8 @@
 
 ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb the program on any machine. ORDERED_EACH
 is the number of connections after which all processes are renewed at once. With ORDERED_PIECE, returning members
-receive the state in chunks of this number of bytes, as if the state were large.
+receive the state in chunks of this number of bytes, as if the state were large. With ORDERED_GIVE_UP the chief gives up
+its first attempt to change the layout, after the next layout was founded.
 """
 
 import os
@@ -26,11 +27,30 @@ def model() -> Any:
 def optimizer() -> Any:
     import keras
 
-    from pstraining.runtime.replication import chunks
+    from pstraining.runtime.replication.transfer import chunks
 
     if piece := os.environ.get("ORDERED_PIECE"):
         vars(chunks).update(CHUNK_BYTES=int(piece), INCREMENTAL_BYTES=0)
+    if os.environ.get("ORDERED_GIVE_UP"):
+        give_up_once()
     return keras.optimizers.Adam(0.01)
+
+
+def give_up_once() -> None:
+    from pstraining.runtime.chief import live_layout
+    from pstraining.runtime.replication.view import LayoutPostponedError
+    from pstraining.runtime.replication.view_change import ViewChanger
+
+    close, attempts = ViewChanger.close, list[int]()
+
+    def postponed(changer: ViewChanger, *given: Any) -> Any:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise LayoutPostponedError("this attempt is given up")
+        close(changer, *given)
+
+    vars(live_layout).update(RETRY_SECONDS=1.0)
+    ViewChanger.close = postponed  # type: ignore[assignment, method-assign]
 
 
 def read(begin: int, end: int) -> Any:

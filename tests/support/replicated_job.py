@@ -39,7 +39,8 @@ class ReplicatedJob:
         chunk_bytes: int,
         incremental_bytes: int = 0,
     ) -> None:
-        from pstraining.runtime.replication import chunks, view_change
+        from pstraining.runtime.replication import view_change
+        from pstraining.runtime.replication.transfer import chunks
 
         addresses = {**client.cluster.addresses, "ps": client.cluster.ps[: 2 * shards]}
         patch.setattr(client, "cluster", replace(client.cluster, members=2, addresses=addresses))
@@ -109,7 +110,7 @@ class ReplicatedJob:
     def _state(self, index: int) -> list[Any]:
         import tensorflow as tf
 
-        from pstraining.runtime.replication.chunks import ChunkPlan
+        from pstraining.runtime.replication.transfer.chunks import ChunkPlan
 
         own = self.view_changer._monitor.member(index)
         if index not in self._functions:
@@ -133,8 +134,8 @@ class ReplicatedJob:
         import tensorflow as tf
 
         from pstraining.runtime.ps.store import int64
-        from pstraining.runtime.replication.chunks import StateTransferOps
         from pstraining.runtime.replication.messages import ChunkHeader
+        from pstraining.runtime.replication.transfer.chunks import StateTransferOps
 
         monitor, home = self.view_changer._monitor, self._client.to_local
         source_ops, target_ops = (

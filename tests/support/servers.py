@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -100,19 +101,18 @@ class Rig:
         from pstraining.runtime.ps.store import ModelMembers, ParameterStore
         from pstraining.runtime.replication import encoding
 
-        everything, container = self._client.shards, self._client.container
-        try:
-            self._client.shards, self._client.container = everything[: self._ps * self._members], self._container
-            build, optimizer, loss = self._make
-            with tf.device(self._client.compute):
-                model = Model(build, optimizer, Objective(loss, **self._compiled), with_tables=with_tables)
-            with tf.device(self._client.local):
-                size = encoding.size(self._ps, self._members) if self._members > 1 else 0
-                return ParameterStore(
-                    ModelMembers(self._client, model, self.mode.hooks, members=self._members, acceptor_size=size)
-                )
-        finally:
-            self._client.shards, self._client.container = everything, container
+        build, optimizer, loss = self._make
+        with tf.device(self._client.compute):
+            model = Model(build, optimizer, Objective(loss, **self._compiled), with_tables=with_tables)
+        whole = self._client.cluster
+        addresses = {**whole.addresses, "ps": whole.ps[: self._ps * self._members]}
+        cluster = replace(whole, members=self._members, addresses=addresses)
+        servers = replace(self._client.servers_of(cluster), container=self._container)
+        size = encoding.size(self._ps, self._members) if self._members > 1 else 0
+        with tf.device(self._client.local):
+            return ParameterStore(
+                ModelMembers(self._client, model, self.mode.hooks, acceptor_size=size, servers=servers)
+            )
 
     def start(self, state: Any = None, *, term: int = 1, generation: int = GENERATION) -> None:
         from pstraining.runtime.checkpoint.state import State

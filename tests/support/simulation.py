@@ -289,9 +289,9 @@ class World:
             for atomic in ("selector", "podSelector"):
                 if atomic in action.body.get("spec", {}):
                     target["spec"].pop(atomic, None)
-            merged = deep_merge(target, dict(action.body))
-            target.clear()
-            target.update(merged)
+            # An apply without a field that the operator owns removes it.
+            target["metadata"].get("annotations", {}).pop(names.ANNOTATION_NEXT_SHARDS, None)
+            target |= deep_merge(target, dict(action.body))
             self.touch(target)
         elif isinstance(action, Replace | Resize):
             if self.refuse is not None and (message := self.refuse(action)):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from pstraining.runtime.replication import view as views
+from pstraining.runtime.replication import view_decisions
 from pstraining.runtime.replication.view import View
 from tests.support.view_state import Event, ForkedError, History, Step, World, altered
 from tests.support.view_world import Rules, Scope
@@ -12,7 +12,7 @@ from tests.support.view_world import Rules, Scope
 
 def async_rules(**switched_off: object) -> Rules:
     """Return the rules of a job in mode Async, some of them switched off."""
-    return altered(Rules(next_action=partial(views.next_action, lockstep=False)), **switched_off)
+    return altered(Rules(next_action=partial(view_decisions.next_action, lockstep=False)), **switched_off)
 
 
 @dataclass(frozen=True)

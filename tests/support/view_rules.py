@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from pstraining.runtime.replication import acceptor
-from pstraining.runtime.replication.view import Action, Ballot, Observation, ProcessStatus, Voters, next_action
+from pstraining.runtime.replication.view import Action, Ballot, Observation, ProcessStatus, Voters
+from pstraining.runtime.replication.view_decisions import next_action
 
 
 def forgetful(own: ProcessStatus, ballot: Ballot) -> ProcessStatus:

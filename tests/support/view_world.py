@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pstraining.core.policies import cut_off
-from pstraining.runtime.replication import acceptor
+from pstraining.runtime.replication import acceptor, view_decisions
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.view import Action, Ballot, Process, ProcessStatus, Unreachable, View, Voters
 from tests.support.view_calls import Decision, Looked, Seen, check, decisions, source_of
@@ -31,7 +31,7 @@ from tests.support.view_state import (
 class Rules:
     """The explored rules; a test may switch any of them off."""
 
-    next_action: Callable[..., Action] = views.next_action
+    next_action: Callable[..., Action] = view_decisions.next_action
     on_prepare: Callable[[ProcessStatus, Ballot], ProcessStatus] = acceptor.on_prepare
     on_accept: Callable[..., ProcessStatus] = acceptor.on_accept
     on_admit: Callable[[ProcessStatus, View], ProcessStatus] = acceptor.on_admit

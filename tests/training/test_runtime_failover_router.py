@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.replication import chunks
+from pstraining.runtime.replication.transfer import chunks
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.worker import router
 from pstraining.runtime.worker.router import FailoverRouter
@@ -48,12 +48,13 @@ def router_of(
     monkeypatch.setattr(router, "SETTLED_SECONDS", 0.01)
     monkeypatch.setattr(router, "MemberMonitor", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(chunks, "is_incremental", lambda _: incremental)
-    client = SimpleNamespace(connection=1, cluster=SimpleNamespace(members=2))
+    client, cluster = SimpleNamespace(connection=1), SimpleNamespace(members=2)
 
     def for_assignment(assignment: Any) -> Any:
         return SimpleNamespace(assignment=assignment, read=read)
 
-    store: Any = SimpleNamespace(client=client, for_assignment=for_assignment)
+    servers = SimpleNamespace(cluster=cluster)
+    store: Any = SimpleNamespace(client=client, servers=servers, for_assignment=for_assignment)
     return FailoverRouter(store, updates)  # type: ignore[arg-type]
 
 

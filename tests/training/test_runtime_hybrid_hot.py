@@ -87,31 +87,25 @@ def test_the_chief_keeps_the_view_while_it_waits_for_the_dense_parameters() -> N
     """The chief keeps the view active while it waits for the dense parameters. The wait may be long, and servers whose
     lease ends make no steps after ten seconds.
     """
-    from pstraining.runtime.chief.chief import Chief
     from pstraining.runtime.chief.errors import FencedError
-    from pstraining.runtime.chief.recovery import ChiefAction
+    from pstraining.runtime.chief.membership import Membership
 
-    class Waiting(Chief):
+    class Waiting(Membership):
         def __init__(self) -> None:
-            self._check_abort = lambda: None
-            self._view_changer, self._renewed = cast("Any", "the view changer"), -math.inf
-            self._admin, self.others = cast("Any", SimpleNamespace(workers_present=lambda: (0,))), False
-            self.established: list[Any] = []
+            self.view_changer, self._renewed = cast("Any", "the view changer"), -math.inf
+            self.admin, self.others = cast("Any", SimpleNamespace()), False
+            self.established: list[bool] = []
 
-        def _decide(self) -> ChiefAction:
-            return ChiefAction.PROCEED
+        def establish(self, *, readmit: bool = False) -> None:
+            self.established.append(readmit)
+            self.admin = cast("Any", SimpleNamespace()) if self.others else self.admin
 
-        def _establish_view(self, view_changer: Any, *, readmit: bool = False) -> None:
-            self.established.append((view_changer, readmit))
-            self._admin = cast("Any", SimpleNamespace()) if self.others else self._admin
-
-    chief = Waiting()
-    wait = chief._waiting()
-    wait()
-    assert chief.established == [("the view changer", False)]
-    chief.others = True
+    members = Waiting()
+    members.hold()
+    assert members.established == [False]
+    members.others = True
     with pytest.raises(FencedError, match="other members"):
-        wait()
+        members.hold()
 
 
 @in_soak

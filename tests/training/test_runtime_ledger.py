@@ -234,7 +234,7 @@ def test_in_sync_no_sample_is_lost_or_trained_twice_for_a_crash_at_any_message(
 
     def lead(number: int) -> None:
         chief = Chief(client, rig.store, duties)
-        chief._term = 1 + number
+        chief._members.term = 1 + number
         with suppress(SupersededError):  # a replaced process
             chief.run()
 

@@ -24,7 +24,7 @@ class Client:
         self.states, self.connected, self.calls = states, frozenset(present), [0] * len(states)
         addresses = tuple(f"host-{index}:1" for index in range(len(states)))
         self.cluster = SimpleNamespace(
-            ps=addresses, shards=1, members=len(states), witnesses=(), in_pod=False, first_term=1
+            ps=addresses, shards=1, members=len(states), witnesses=(), in_pod=False, first_term=1, layout=1
         )
 
     def call(self, index: int, _: Any) -> Any:
@@ -54,7 +54,9 @@ def poll(
     monkeypatch.setattr(http2_probe, "probe", find)
     monkeypatch.setattr(MemberMonitor, "acceptor", lambda self, index: index)
     monkeypatch.setattr(MemberMonitor, "_reader", lambda self, acceptor: acceptor)
-    return MemberMonitor(SimpleNamespace(client=client, layout=SimpleNamespace(ps=1))), client  # type: ignore[arg-type]
+    servers = SimpleNamespace(cluster=client.cluster, numbers=range(len(states)))
+    store: Any = SimpleNamespace(client=client, servers=servers, layout=SimpleNamespace(ps=1))
+    return MemberMonitor(store), client
 
 
 def test_each_member_is_classified_by_its_response(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pstraining.runtime.replication import chunks, state_transfer
+from pstraining.runtime.replication.transfer import chunks, state_transfer
 from pstraining.runtime.replication.view import View
 from pstraining.runtime.updates.synchronous.two_phase_commit import ReplicatedAccumulators
 from tests.support.placement import computing_on, watched

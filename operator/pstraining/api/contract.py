@@ -59,6 +59,10 @@ DRAINING_MARKERS: Final = ("draining", "leaving")
 as with OWNED_MARKERS. The chief reads them through the PS's own device, switches over to the other members, and empties
 IN_SYNC_MARKER; the launcher waits some seconds for this at most."""
 
+LAYOUT_FILE: Final = "layout"
+"""File in RUN_DIR with the number of the layout that a process uses. The launcher writes it at the start of a process.
+The runtime writes it when training continues in another layout without a restart: the chief through each PS's own
+device, and every program for itself. A launcher whose cluster map has the number in this file restarts nothing."""
 TRANSFER_FILE: Final = "transfer-"
 """Beginning of the names of files in RUN_DIR of a PS that the PS's launcher uploads to an object store, or downloads.
 The chief writes them, and each request beside its file (`<name>.json`), through the PS's own device."""

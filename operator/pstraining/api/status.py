@@ -98,6 +98,10 @@ class TrainingProgress(ApiModel):
     )
     checkpoint_step: int | None = Field(default=None, ge=0, description="Step of the newest checkpoint.")
     checkpoint_time: datetime | None = Field(default=None, description="Time of the newest checkpoint.")
+    layout: int | None = Field(
+        default=None, ge=1, description="Number of the layout in which the parameters are partitioned over the servers."
+    )
+    term: int | None = Field(default=None, ge=1, description="Attempt of the chief that has reported the layout.")
     last_updated_time: datetime | None = Field(default=None, description="Time of the report.")
 
 

@@ -34,9 +34,8 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
     trimmed["metadata"] = _metadata(raw["metadata"])
     match kind:
         case Kind.PS_TRAINING_JOB:
-            # Only the program's reports change the progress, and no decision depends on it.
             if raw.get("status"):
-                trimmed["status"] = {k: v for k, v in raw["status"].items() if k != "training"}
+                trimmed["status"] = _job_status(raw["status"])
         case Kind.POD:
             trimmed["metadata"] = _pod_metadata(trimmed["metadata"])
             trimmed["spec"] = _pod_spec(raw.get("spec") or {})
@@ -65,6 +64,17 @@ def transform(raw: Mapping[str, Any]) -> dict[str, Any]:
             if raw.get("immutable") or not job or raw["metadata"]["name"] != names.cluster_config_map(job):
                 trimmed.pop("data", None)
     return trimmed
+
+
+def _job_status(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the status without the progress, which only the program's reports change.
+
+    One decision depends on it: training that a chief has led to another layout. The first layout is no such one.
+    """
+    status, training = {k: v for k, v in raw.items() if k != "training"}, raw.get("training") or {}
+    if (training.get("layout") or 1) > 1:
+        status["training"] = {name: training.get(name) for name in ("layout", "term")}
+    return status
 
 
 def _metadata(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -320,7 +320,12 @@ def _recording(facts: Facts, child: Child, layout: dict[str, str]) -> Apply:
 
 def _layout(child: Child) -> dict[str, str]:
     """Return the annotations of a StatefulSet that record a layout."""
-    recorded = (names.ANNOTATION_SHARDS, names.ANNOTATION_LAYOUT, names.ANNOTATION_LAYOUT_TERM)
+    recorded = (
+        names.ANNOTATION_SHARDS,
+        names.ANNOTATION_LAYOUT,
+        names.ANNOTATION_LAYOUT_TERM,
+        names.ANNOTATION_NEXT_SHARDS,
+    )
     return {name: child.annotations[name] for name in recorded if name in child.annotations}
 
 

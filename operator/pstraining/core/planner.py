@@ -106,6 +106,8 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
             return _stop(facts, Reason.RESHARDING)
         case ReshardingStep.STOP_LEADER | ReshardingStep.SWITCH:
             return _switch(facts)
+        case ReshardingStep.ADOPT:
+            return Plan(tuple(desired_state.switched(facts)))
         case ReshardingStep.STEADY | ReshardingStep.START_SERVERS | ReshardingStep.SAVE:
             return _run(facts, launcher)
 

@@ -263,8 +263,14 @@ class Snapshot:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """Return the stored status."""
-        return self.job.get("status") or {}
+        """Return the stored status without the progress, which programs report."""
+        return {name: value for name, value in (self.job.get("status") or {}).items() if name != "training"}
+
+    @property
+    def reported_layout(self) -> tuple[int | None, int | None]:
+        """Return the layout in which training continues, as the chief has reported it, and that chief's term."""
+        training = (self.job.get("status") or {}).get("training") or {}
+        return training.get("layout"), training.get("term")
 
     # The plan, the status and the events of a pass read these values; each is validated once.
 

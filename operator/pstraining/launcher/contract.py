@@ -21,6 +21,7 @@ IN_SYNC_MARKER = "in-sync"
 DRAINING_MARKERS = ("draining", "leaving")
 OWNED_MARKERS = ("runtime-owned", "owned")
 NODE_FILE = "node"
+LAYOUT_FILE = "layout"
 TRANSFER_FILE = "transfer-"
 TRANSFERS_PATH = "/v1/transfers/"
 PROGRESS_TOKEN_FILE = "progress-token"  # noqa: S105 - a file's name

@@ -74,7 +74,8 @@ class Launcher:
         self.success_marker = _in_run_dir(contract.SUCCESS_MARKER)
         self.failed_marker = _in_run_dir(contract.FAILED_MARKER)
         self.in_sync_marker = _in_run_dir(contract.IN_SYNC_MARKER)
-        self.terms = terms.Terms(map_file(), *map(_in_run_dir, contract.OWNED_MARKERS))
+        layout_file = _in_run_dir(contract.LAYOUT_FILE)
+        self.terms = terms.Terms(map_file(), layout_file, *map(_in_run_dir, contract.OWNED_MARKERS))
         self.terms.require(int(env.get(contract.ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.draining = members.Draining(contract.RUN_DIR, self.in_sync_marker)
         self.boot_id, self.restarts, self.began = "", -1, 0.0
@@ -105,6 +106,7 @@ class Launcher:
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
+            text = terms.for_server(text, *self.replica)
             cluster, content = contract.read_cluster(text, path, *self.replica), json.loads(text)
             shard_members = members.ShardMembers(content)
             if self.replica[0] == "ps":
@@ -144,6 +146,7 @@ class Launcher:
         while not (reason := self.must_idle()):
             cluster, before = self.await_ps()
             env = contract.program_env(self.env, cluster, *self.task)
+            self.terms.note_layout(self.layout)
             is_over = partial(self.terms.is_layout_over, self.layout)
             code, lived = self.supervisor.run(contract.filled_in(self.command, env), env, is_over, STOP_SECONDS)
             if self.supervisor.was_cut_short and not self.supervisor.stopped_by:

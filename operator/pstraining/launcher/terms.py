@@ -30,11 +30,12 @@ class Terms:
 
     Args:
         cluster_map: path of the cluster map.
+        layout_file: path of the file with the number of the layout that the process uses.
         owned_markers: paths of marker files; a runtime's chief writes at least one of them to own the server's state.
     """
 
-    def __init__(self, cluster_map: str, *owned_markers: str) -> None:
-        self._map, self._owned_markers = cluster_map, owned_markers
+    def __init__(self, cluster_map: str, layout_file: str, *owned_markers: str) -> None:
+        self._map, self._layout_file, self._owned_markers = cluster_map, layout_file, owned_markers
         self._version: object = None
         """Identity of the file that was read last."""
         self._map_term, self._policy, self._required = 0, "", 0
@@ -51,11 +52,18 @@ class Terms:
                 os.unlink(marker)
         self._read()
         self.term, self.layout = self._map_term, self._map_layout
+        self.note_layout(self.layout or FIRST_LAYOUT)
+
+    def note_layout(self, layout: int) -> None:
+        """Write the layout for which a process is about to start."""
+        with open(self._layout_file, "w", encoding="utf-8") as file:
+            file.write(str(layout))
 
     def is_over(self) -> bool:
         """Whether the server must be restarted, by the current cluster map."""
         if self.is_layout_over(self.layout):
             return True
+        self.layout = self._map_layout
         if self._map_term <= self.term:
             return False
         is_owned = any(map(os.path.exists, self._owned_markers))
@@ -65,9 +73,21 @@ class Terms:
         return True
 
     def is_layout_over(self, layout: int | None) -> bool:
-        """Whether the layout of the current cluster map differs from the one with which a process was started."""
+        """Whether a process must be restarted for the layout of the current cluster map.
+
+        A program of the runtime, or its server, may have followed to that layout without a restart.
+
+        Args:
+            layout: the layout with which the process was started.
+        """
         self._read()
-        return self._map_layout not in (None, layout)
+        return self._map_layout not in (None, layout) and self._map_layout != self._followed()
+
+    def _followed(self) -> int | None:
+        """Return the layout that the process uses; None if that is unknown."""
+        with suppress(OSError, ValueError), open(self._layout_file, encoding="utf-8") as file:
+            return int(file.read())
+        return None
 
     def require(self, term: int) -> None:
         """Let the chief's attempt with this term start only with servers that have read the term."""
@@ -102,3 +122,22 @@ class Terms:
 def layout_of(cluster_map: Mapping[str, Any]) -> int:
     """Return the number of a cluster map's layout."""
     return int(cluster_map.get("layout", FIRST_LAYOUT))
+
+
+def for_server(cluster_map: str, kind: str, shard: int) -> str:
+    """Return the text of a cluster map in which a parameter server of the next layout finds itself.
+
+    The server starts before its layout is in use, so that training can continue on it without a restart.
+
+    Args:
+        cluster_map: the text of the map.
+        kind: the task's type.
+        shard: the number of the shard, for a parameter server.
+    """
+    if kind != "ps":
+        return cluster_map
+    content = json.loads(cluster_map)
+    each, coming = content.get("members", 1), content.get("nextServers")
+    if not coming or shard < len(content["cluster"]["ps"]) // each:
+        return cluster_map
+    return json.dumps({**content, "cluster": {**content["cluster"], "ps": coming}})

@@ -24,7 +24,7 @@ def addresses(job: PSTrainingJob) -> dict[str, list[str]]:
     if spec.chief.enabled:
         found[names.CHIEF] = [_address(f"{names.chief_host(name)}.{headless}")]
     found[names.WORKER] = [_address(_worker(job, index)) for index in range(spec.worker.replicas)]
-    found[names.PS] = [_address(standbys.pod(job, *task)) for task in standbys.tasks(job)]
+    found[names.PS] = _servers(job)
     if spec.evaluator.enabled and spec.evaluator.in_cluster:
         found[names.EVALUATOR] = [_address(f"{names.evaluator_host(name)}.{headless}")]
     return found
@@ -36,6 +36,15 @@ def _outside_cluster(job: PSTrainingJob) -> dict[str, list[str]]:
     if not spec.evaluator.enabled or spec.evaluator.in_cluster:
         return {}
     return {names.EVALUATOR: [_address(f"{names.evaluator_host(name)}.{names.headless_service(name)}")]}
+
+
+def _servers(job: PSTrainingJob) -> list[str]:
+    return [_address(standbys.pod(job, *task)) for task in standbys.tasks(job)]
+
+
+def _with_shards(job: PSTrainingJob, shards: int) -> PSTrainingJob:
+    spec = job.spec.model_copy(update={"ps": job.spec.ps.model_copy(update={"replicas": shards})})
+    return job.model_copy(update={"spec": spec})
 
 
 def _worker(job: PSTrainingJob, index: int) -> str:
@@ -73,6 +82,8 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST,
         content["layoutTerm"] = layout.term
     if layout.ending:
         content["nextLayout"] = layout.number + 1
+    if layout.following:
+        content["nextServers"] = _servers(_with_shards(job, layout.following))
     if standbys.is_hot(job):
         content["members"] = standbys.members(job)
         witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(standbys.witnesses(job))]
@@ -96,7 +107,7 @@ class _Digests:
     """Digests of the last job by term and layout, because every pod of a job needs one. The job is immutable."""
 
     job: PSTrainingJob | None = None
-    found: dict[tuple[int, int, int, bool], str] = field(default_factory=dict)
+    found: dict[tuple[int, int, int, bool, int], str] = field(default_factory=dict)
 
 
 _digests = _Digests()
@@ -107,9 +118,9 @@ def digest(job: PSTrainingJob, role: str, term: int, layout: ServerLayout = FIRS
     if _digests.job is not job:
         _digests.job, _digests.found = job, {}
     own_term, ending = (term if role == names.PS else 1), layout.ending and role == names.CHIEF
-    version = own_term, layout.number, layout.term, ending
+    version = own_term, layout.number, layout.term, ending, layout.following
     if version not in _digests.found:
-        read = ServerLayout(layout.number, layout.term, ending=ending)
+        read = ServerLayout(layout.number, layout.term, ending=ending, following=layout.following)
         text = document(job, own_term, layout=read)
         _digests.found[version] = hashlib.sha256(text.encode()).hexdigest()[:10]
     return _digests.found[version]

@@ -15,7 +15,9 @@ class ServerLayout:
     starting: int = 0
     """Number of servers that start for the next layout, besides the `spec.ps.replicas` of the current one."""
     ending: bool = False
-    """Whether the leader has to save the state and end, for another layout."""
+    """Whether the chief has to lead training to the next layout, or to save the state for it and end."""
+    following: int = 0
+    """Number of shards of the next layout, if the chief may lead training to it; otherwise 0."""
     recorded: bool = False
     """Whether a StatefulSet of the job records the layout; if so, StatefulSets that are created later record it too."""
 

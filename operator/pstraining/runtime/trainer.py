@@ -274,7 +274,7 @@ class Trainer:
             work()
             return None
         worker = WorkerThread(work if cluster.task.type == "worker" else None)
-        stop = GracefulStop(partial(clusters.is_layout_ending, cluster))
+        stop = GracefulStop(lambda: clusters.is_layout_ending(client.cluster))
         stop.install()
         with tf.device(client.local):
             outputs.tracking.start(outputs.history.settings)
@@ -289,8 +289,8 @@ class Trainer:
         from pstraining.runtime.data.divided import DividedData
         from pstraining.runtime.replication.witness import serve_witness
         from pstraining.runtime.updates.base import Identity
+        from pstraining.runtime.worker.layout_router import make_router
         from pstraining.runtime.worker.loop import Worker
-        from pstraining.runtime.worker.router import make_router
 
         cluster, renewal = context.client.cluster, context.renewal
         store, identity = self._build_store(context, with_tables=False), Identity(cluster.task.index, time.time_ns())
@@ -298,7 +298,7 @@ class Trainer:
         divided = cast("Callable[[int, int], Dataset]", self._data)
         count = partial(clusters.number_of_workers, cluster)
         data = context.source or DividedData(divided, cluster.task.index, count)
-        where = make_router(store, context.mode.make(store, identity))
+        where = make_router(store, context.mode.make(store, identity), identity)
         return Worker(
             where,
             identity,
@@ -369,7 +369,6 @@ class Trainer:
             model,
             context.mode.hooks,
             min_bytes=context.training.min_shard_bytes,
-            members=cluster.members,
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
         return ParameterStore(members)

@@ -256,3 +256,17 @@ async def test_a_stall_that_begins_or_ends_causes_a_pass(monkeypatch: pytest.Mon
             assert rig.enqueued == [KEY] * passes
         assert rig.board.stall(KEY, "uid of the next job") is None
         assert "stalled" not in (rig.training or {})
+
+
+async def test_a_report_of_another_layout_causes_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as rig:
+        rig.report(step=1, layout=1, term=3)
+        await rig.settle()
+        before = len(rig.enqueued)
+        rig.report(step=2, layout=2, term=3)
+        await rig.pass_time(PERIOD_SECONDS)
+        assert rig.enqueued[before:] == [KEY]
+        assert (rig.cache.view(KEY).job or {})["status"]["training"] == {"layout": 2, "term": 3}
+        rig.report(step=3, layout=2, term=3)
+        await rig.pass_time(PERIOD_SECONDS)
+        assert rig.enqueued[before:] == [KEY]

@@ -33,6 +33,8 @@ def test_a_report_of_the_runtime_is_the_status() -> None:
         remaining_seconds=61.7,
         checkpoint_step=100,
         checkpoint_time=0.0,
+        layout=2,
+        term=3,
     )
     assert progress_of(read(sent.content())) == {
         "step": 120,
@@ -45,6 +47,8 @@ def test_a_report_of_the_runtime_is_the_status() -> None:
         "samplesPerSecond": "1234.5",
         "checkpointStep": 100,
         "checkpointTime": "1970-01-01T00:00:00Z",
+        "layout": 2,
+        "term": 3,
         "lastUpdatedTime": None,
     }
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pstraining.api import contract, names
-from tests.support.builders import deep_merge
+from pstraining.resources.installation import Installation, ProgressEndpoint
+from tests.support.builders import deep_merge, job
 from tests.support.simulation import World, phase, running
 from tests.unit.core.test_rescaling import CHECKPOINT, HOT, hold, layout, release, reported, rescaling, uids
 
@@ -27,6 +28,25 @@ def save(world: World) -> None:
     assert cluster_map(world)["nextLayout"] == layout(world)[0] + 1, "it was asked to"
     term = max(int(name.rpartition("-")[2]) for name in world.names_of("Job"))
     world.end("chief", code=contract.EXIT_SAVED, term=term)
+
+
+REPORTS = Installation(progress=ProgressEndpoint("https://operator", "authority"))
+
+
+def reporting() -> World:
+    """Return a job of two shards whose chief reports to the operator."""
+    world = World(job(spec=SPEC), installation=REPORTS)
+    world.settle()
+    return world
+
+
+def announced() -> World:
+    """Return a job of two shards whose chief may lead training to three."""
+    world = reporting()
+    world.edit({"ps": {"replicas": 3}})
+    world.settle()
+    assert len(cluster_map(world)["nextServers"]) == 6
+    return world
 
 
 def asked(**spec: Any) -> World:
@@ -116,6 +136,68 @@ def test_a_change_that_is_withdrawn_leaves_the_layout_as_it_was(saved: bool) -> 
     assert uids(world, "ps", "worker").items() <= before.items()
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_change_that_is_withdrawn_is_completed_and_then_reversed(saved: bool) -> None:
+    """The state may already be on the servers of the next layout alone, so the chief completes the change."""
+    world = announced()
+    before = uids(world, "ps", "worker")
+    if saved:
+        save(world)
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    if not saved:
+        assert cluster_map(world)["nextLayout"] == 2
+        save(world)
+        world.settle()
+    assert (rescaling(world), layout(world), phase(world)) == (("False", "Rescaled"), (3, 4), "Running")
+    assert "nextLayout" not in cluster_map(world)
+    assert uids(world, "ps", "worker").items() <= before.items()
+
+
+def test_a_change_is_withdrawn_before_the_chief_may_read_it() -> None:
+    world = reporting()
+    world.edit({"ps": {"replicas": 3}})
+    world.reconcile()
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    assert (rescaling(world), layout(world), phase(world)) == (("False", "Rescaled"), (1, 4), "Running")
+    assert "nextServers" not in cluster_map(world)
+    assert world.names_of("Job") == ["digits-chief-1"]
+
+
+def lead(world: World, *, layout: int, term: int = 1) -> None:
+    """Let a chief report the layout in which training continues."""
+    (world.job or {})["status"]["training"] = {"layout": layout, "term": term}
+
+
+@pytest.mark.parametrize(("shards", "servers"), [(3, 6), (1, 2)])
+def test_training_that_continues_in_the_next_layout_is_recorded_without_a_restart(shards: int, servers: int) -> None:
+    world = reporting()
+    before = uids(world, "ps", "worker", "chief")
+    world.edit({"ps": {"replicas": shards}})
+    world.settle()
+    assert len(cluster_map(world)["nextServers"]) == servers
+    lead(world, layout=2)
+    assert [a.name for a in world.plan().actions] == ["digits-ps"], "one write records the layout"
+    world.settle()
+    found = cluster_map(world)
+    assert (found["layout"], found.get("layoutTerm", 1), len(found["cluster"]["ps"])) == (2, 1, servers)
+    assert "nextServers" not in found
+    assert (rescaling(world), phase(world)) == (("False", "Rescaled"), "Running")
+    assert world.names_of("Job") == ["digits-chief-1"], "the chief continues"
+    kept = {name: uid for name, uid in before.items() if not name.endswith(tuple(f"-{n}" for n in range(shards, 3)))}
+    assert uids(world, "ps", "worker", "chief").items() >= kept.items() or shards == 1
+    assert (world.job or {})["status"]["restarts"] == 0
+
+
+@pytest.mark.parametrize(("number", "term"), [(2, 7), (3, 1), (1, 1)])
+def test_a_report_of_another_chief_or_layout_records_nothing(number: int, term: int) -> None:
+    world = announced()
+    lead(world, layout=number, term=term)
+    world.settle()
+    assert (rescaling(world), layout(world)) == (("True", "Checkpointing"), (1, 4))
+
+
 def test_a_new_server_that_is_lost_after_the_save_lets_training_continue() -> None:
     world = asked()
     save(world)
@@ -132,6 +214,15 @@ def test_only_the_chief_is_woken_to_save() -> None:
     woken = [a.name for a in world.reconcile().actions]
     chief = next(name for name in world.pods if "-chief-" in name)
     assert woken == ["digits", chief]
+
+
+def test_the_change_is_recorded_before_the_programs_are_woken_for_it() -> None:
+    world = reporting()
+    world.edit({"ps": {"replicas": 1}})
+    assert [a.name for a in world.reconcile().actions] == ["digits-ps", "digits-standby"]
+    woken = [a.name for a in world.reconcile().actions]
+    assert woken[0] == "digits"
+    assert set(world.pods) == set(woken[1:])
 
 
 def test_a_job_without_hot_standbys_has_no_evidence() -> None:

@@ -34,6 +34,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
     device, addresses = "/device:CPU:0", {"ps": (start_launcher(tmp_path),)}
     client: Any = SimpleNamespace(
         shards=[device],
+        addresses=addresses["ps"],
         cluster=Cluster(job="a", task=Task("chief", 0), addresses=addresses, in_pod=True),
         call=lambda function, *given: tf.nest.map_structure(lambda tensor: tensor.numpy(), function(*given)),
         to_local=lambda result: result,

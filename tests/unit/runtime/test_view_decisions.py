@@ -23,8 +23,8 @@ from pstraining.runtime.replication.view import (
     View,
     Voters,
     Wait,
-    next_action,
 )
+from pstraining.runtime.replication.view_decisions import next_action
 
 FIRST, NEXT = Ballot(1, 1), Ballot(1, 2)
 CRASHED, SUSPECTED = Unreachable.CRASHED, Unreachable.SUSPECTED

@@ -21,12 +21,10 @@ from pstraining.runtime.replication.view import (
     View,
     Voters,
     Wait,
-    active_view,
-    anticipated_failures,
-    next_action,
     of_layout,
-    switched_over,
 )
+from pstraining.runtime.replication.view_decisions import next_action, switched_over
+from pstraining.runtime.worker.assignments import active_view, anticipated_failures
 
 OLD = View(Ballot(1, 1), ((Process("p", 1), Process("s", 2)),))
 NEW = View(Ballot(1, 2), ((Process("s", 2),),))

@@ -78,7 +78,8 @@ class ProgressBoard:
             port: the API server.
             cache: the jobs; receives every written job.
             metrics: counts writes.
-            enqueue: requests a pass over a job whose training has stopped making steps, or resumed.
+            enqueue: requests a pass over a job whose training has stopped making steps, has resumed, or uses another
+                layout.
             clock: monotonic seconds.
         """
         self._port, self._cache, self._metrics, self._enqueue, self._clock = port, cache, metrics, enqueue, clock
@@ -171,11 +172,19 @@ class ProgressBoard:
             logger.info("Progress was not written: %s", error.message, extra=about(None, *key))
             job.not_before = self._clock() + (CONFLICT_SECONDS if isinstance(error, Conflict) else RETRY_SECONDS)
         else:
+            is_other_layout = _layout(job.written) != _layout(newest)
             job.written, job.written_at = newest, max(due, begun - LATE_SECONDS)
             self._cache.wrote(*key, written)
+            if is_other_layout:
+                self._enqueue(key)
             self._metrics.wrote("PSTrainingJobProgress", "patch")
         finally:
             job.is_writing = False
             self._slots.release()
         if self._jobs.get(key) is job:
             self._schedule(key, job)
+
+
+def _layout(written: dict[str, Any] | None) -> int:
+    """Return the layout in a job's progress; the first one if the program reports none."""
+    return (written or {}).get("layout") or 1

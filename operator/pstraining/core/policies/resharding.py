@@ -1,10 +1,13 @@
 """Does the number of parameter servers change, and which step is the job in?
 
-The parameters are partitioned over the servers when a chief starts. Such a partition is a layout, and another number of
-servers requires a restart of the programs from a checkpoint. The pods of workers and of servers stay:
+The parameters are partitioned over the servers when a chief starts. Such a partition is a layout. With hot standbys in
+mode Sync, the chief leads training to another layout between two steps. Otherwise another number of servers requires a
+restart of the programs from a checkpoint. The pods of workers and of servers stay:
 
     START_SERVERS  more servers are wanted, and not all of them run: they start during training, without any state
-    SAVE           with hot standbys: the chief shuts out updates, saves the state, and ends once all of it is saved
+    SAVE           with hot standbys: the chief leads training to the next layout; if it cannot, it shuts out updates,
+                   saves the state, and ends once all of it is saved
+    ADOPT          the chief has reported the next layout: one write to the StatefulSet records it
     STOP_LEADER    the leader stops and may save, while the servers of the current layout serve
     SWITCH         the leader has ended: one write to the StatefulSet records the next layout
     STEADY         the layout is the spec's: the cluster map has it, and the next attempt of the chief starts
@@ -19,6 +22,10 @@ step, and training continues with the current layout.
 The layout is recorded by one write to the StatefulSet of the primaries. The StatefulSets of warm standbys have copies
 of the record: the highest number counts, and the copies are written before the cluster map. The loss of one StatefulSet
 therefore does not lose the layout.
+
+Once the chief may lead training to the next layout, a withdrawn or further change of `ps.replicas` waits until it has:
+the state may be on the servers of the next layout alone. The StatefulSet is annotated with the number of its shards
+before the cluster map lists them.
 
 Hot standbys have every acknowledged update, so their state is only discarded once it is saved. The chief then ends with
 a separate exit code, which proves that the state is saved. If the chief ends otherwise, or cannot save the state, the
@@ -49,7 +56,8 @@ class ReshardingStep(Enum):
     """The next step of a job towards the number of servers in its spec."""
 
     START_SERVERS = "more servers are wanted, and not all of them run"
-    SAVE = "the chief saves the state and ends, while hot standbys keep it"
+    SAVE = "the chief leads training to the next layout, or saves the state and ends, while hot standbys keep it"
+    ADOPT = "training uses the next layout, which is recorded"
     STOP_LEADER = "the leader stops and may save"
     SWITCH = "the next layout is recorded"
     STEADY = "the layout is the spec's"
@@ -79,13 +87,19 @@ class Resharding:
     """Whether the leader exists or may still write a checkpoint."""
     servers: Child | None = None
     """The StatefulSet of the primaries, which records the layout; None if all pods are replaced for another one."""
+    is_announced: bool = False
+    """Whether the StatefulSet has the number of shards of the next layout, so that the chief may read it."""
+    can_report: bool = False
+    """Whether the chief can report the layout in which training continues; otherwise it saves the state and ends."""
 
     @property
     def layout(self) -> ServerLayout:
         """The layout to render now."""
-        keeps, ending = self.servers is not None, self.step is ReshardingStep.SAVE
+        keeps = self.servers is not None
+        ending = self.step is ReshardingStep.SAVE and (self.is_announced or not self.can_report)
         starting = max(0, self.wanted - self.current) if keeps else 0
-        return ServerLayout(self.number, self.term, starting, ending=ending, recorded=keeps)
+        following = self.wanted if ending and self.is_announced else 0
+        return ServerLayout(self.number, self.term, starting, ending=ending, following=following, recorded=keeps)
 
     @property
     def servers_wanted(self) -> int:
@@ -100,7 +114,9 @@ class Resharding:
     @property
     def annotations(self) -> dict[str, str]:
         """The annotations of a StatefulSet that record the current layout."""
-        return annotations(self.current, self.number, self.term if self.is_hot else None)
+        announces = self.is_announced or (self.step is ReshardingStep.SAVE and self.can_report)
+        following = {names.ANNOTATION_NEXT_SHARDS: str(self.wanted)} if self.is_hot and announces else {}
+        return annotations(self.current, self.number, self.term if self.is_hot else None) | following
 
     @property
     def next_annotations(self) -> dict[str, str]:
@@ -140,21 +156,28 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
     newest = _newest(snapshot) if is_hot else 0  # other jobs do not need it
     if is_hot and current != wanted and not _can_save(job):
         return Resharding(ReshardingStep.REPLACE_ALL, wanted, wanted, leader_may_run=leader)
-    running = sum(_is_up(job, snapshot.pods_of(names.PS, index)) for index in range(current, wanted))
     primaries = snapshot.child(Kind.STATEFUL_SET, names.ps_stateful_set(job.metadata.name))
+    announced = number(primaries.annotations.get(names.ANNOTATION_NEXT_SHARDS)) if primaries and is_hot else None
+    announced = None if announced == current else announced
+    wanted = announced or wanted  # the state may be on its servers alone
+    running = sum(_is_up(job, snapshot.pods_of(names.PS, index)) for index in range(current, wanted))
     saved = None
     if is_hot:
         saved = any(has_saved(job, p) and p.term == newest for p in snapshot.pods_of(names.CHIEF))
         saved &= all(p.over for p in snapshot.pods_of(names.CHIEF))
-    step = next_step(current, wanted, running, leader_may_run=leader, saved=saved)
+    is_led = announced is not None and snapshot.reported_layout == (layout + 1, newest)
+    step = next_step(current, wanted, running, leader_may_run=leader, saved=saved, led=is_led)
     if step is not ReshardingStep.STEADY and (primaries is None or primaries.name not in recorded):
         step = ReshardingStep.START_SERVERS  # only this StatefulSet can record the next layout, so it is created first
-    known = (current, wanted, running, layout, term, newest + 1, is_hot)
-    return Resharding(step, *known, leader and step is not ReshardingStep.SWITCH, primaries or sets[0])
+    next_term = newest if step is ReshardingStep.ADOPT else newest + 1
+    known = (current, wanted, running, layout, term, next_term, is_hot)
+    leads = leader and step is not ReshardingStep.SWITCH
+    servers, can_report = primaries or sets[0], snapshot.installation.progress is not None
+    return Resharding(step, *known, leads, servers, is_announced=announced is not None, can_report=can_report)
 
 
 def next_step(
-    current: int, wanted: int, running: int, *, leader_may_run: bool, saved: bool | None = None
+    current: int, wanted: int, running: int, *, leader_may_run: bool, saved: bool | None = None, led: bool = False
 ) -> ReshardingStep:
     """Return the next step of a job whose pods stay.
 
@@ -164,7 +187,10 @@ def next_step(
         running: number of running shards among those that only the next layout has.
         leader_may_run: whether the leader exists or may still write a checkpoint.
         saved: whether the newest chief has ended with the whole state saved; None without hot standbys.
+        led: whether the newest chief has reported that training uses the next layout.
     """
+    if led:
+        return ReshardingStep.ADOPT
     if current == wanted:
         return ReshardingStep.STEADY
     if running < wanted - current:
@@ -213,8 +239,10 @@ def progress(
         message += f"{resharding.current}. Set ps.replicas to {resharding.current} to withdraw the change."
         return True, Reason.STARTING_SERVERS, f"{message} {trouble}".rstrip()
     if step is ReshardingStep.SAVE:
-        message = f"For ps.replicas {count}, the chief saves the state and ends; training continues until it has. "
-        return True, Reason.CHECKPOINTING, f"{message}Set ps.replicas to {resharding.current} to withdraw the change."
+        message = f"The chief leads training to {count} parameter servers. If it cannot, it saves the state and ends."
+        return True, Reason.CHECKPOINTING, message
+    if step is ReshardingStep.ADOPT:
+        return True, Reason.RESUMING, f"Training continues with {count} parameter servers."
     if step is not ReshardingStep.STEADY and resharding.leader_may_run:
         leader = "the chief" if job.spec.chief.enabled else "worker 0"
         message = f"For ps.replicas {count}, {leader} stops first and may save its state; {_base(job)}"

@@ -61,9 +61,8 @@ class Saver:
         )
         self.checkpoints.open()
         self._full_every, self._incremental = settings.full_every, 0
-        self._explicit, self._layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
+        self._explicit, self.layout, self._term, self._clock = settings.interval_seconds, layout, term, clock
         self._counters = counters or ChiefCounters()
-        self._servers = layout.ps
         self._began = self._last = clock()
         self._losses, self._failures = 0, 0
         self._cost: float | None = None
@@ -78,7 +77,7 @@ class Saver:
         if self._explicit is not None:
             return self._explicit
         mean_time = intervals.mean_time_between_losses(
-            servers=self._servers, watched=self._clock() - self._began, losses=self._losses
+            servers=self.layout.ps, watched=self._clock() - self._began, losses=self._losses
         )
         found = intervals.young(save_seconds=self._cost, mean_time=mean_time)
         if self._cost is not None and intervals.is_worth_reporting(self._reported, found):
@@ -201,7 +200,7 @@ class Saver:
     def _save(self, state: StateBlocks) -> None:
         if (state.step, state.ended_early) != (self._kept, self._kept_as_ended):
             began = self._clock()
-            path = self.checkpoints.save(state, term=self._term(), layout=self._layout)
+            path = self.checkpoints.save(state, term=self._term(), layout=self.layout)
             self._kept, self._cost, self._kept_as_ended = state.step, self._clock() - began, state.ended_early
             is_full = not isinstance(state, WritesParts) or state.base is None
             self._incremental = 0 if is_full else self._incremental + 1

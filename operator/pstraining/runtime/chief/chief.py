@@ -6,7 +6,6 @@ crash at any moment: the next chief finds complete state on the servers, or a ch
 more updates, and saves the newest state first if it has a folder for checkpoints.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pstraining.runtime.checkpoint.state import FULL, SavePlan, StateLostError, 
 from pstraining.runtime.chief import recovery
 from pstraining.runtime.chief.conclusion import conclude
 from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.membership import Membership
 from pstraining.runtime.chief.options import ChiefOptions
 from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reports.evaluation import with_weights
@@ -42,9 +42,6 @@ POLL: Final = 0.1
 """Seconds between reads of the servers' records."""
 GOOD_BYE_SECONDS: Final = 10.0
 """Seconds that the chief waits for workers to leave."""
-RENEW_SECONDS: Final = 1.0
-"""Seconds between the chief's polls of all members of all shards."""
-
 
 Result = TypeVar("Result")
 
@@ -75,11 +72,17 @@ class Chief:
     ) -> None:
         self._client, self._model, self._options, self._check_abort = client, store.model, options, check_abort
         self._stop, self._may_be_renewed = stop or GracefulStop(), may_be_renewed
-        self._whole, self._admin = store, StoreAdmin(store)
-        self._admins: dict[Assignment, StoreAdmin] = {}
-        self._term = self._fence = client.cluster.term
-        self._joins = client.cluster.task.type == "worker"
-        changes = self._joins or bool(options.fit.callbacks or options.fit.validation)
+        self._members = Membership(
+            client,
+            store,
+            options.training,
+            restore=self._restore_on,
+            on_layout=self._on_layout,
+            check_abort=check_abort,
+            counters=options.counters,
+            epoch=epoch,
+        )
+        changes = self._members.joins or bool(options.fit.callbacks or options.fit.validation)
         self._initial = InitialState(store.model, changes=changes)
         self._saver = self._open_folder(options) if options.checkpoint.path else None
         steps = options.training.steps
@@ -92,20 +95,6 @@ class Chief:
             total=total,
             report=options.history.report,
         )
-        self._view_changer = (
-            ViewChanger(
-                store,
-                term=None if self._joins else self._term,
-                epoch=epoch,
-                restore=self._restore_on,
-                check_abort=check_abort,
-                counters=options.counters,
-            )
-            if client.cluster.members > 1
-            else None
-        )
-        self._warming_up = self._view_changer.warm_up() if self._view_changer else iter(())
-        self._renewed = -math.inf
         self._has_led = False
         self._early = False  # whether training ended before its limit
         self._is_lost = False  # whether the newest dense parameters are lost
@@ -113,15 +102,24 @@ class Chief:
     def _open_folder(self, options: ChiefOptions) -> Saver:
         saver = Saver(
             options.checkpoint,
-            self._whole.layout,
-            term=lambda: self._term,
+            self._store.layout,
+            term=lambda: self._members.term,
             # Worker 0 of a job without a chief has no term that would order it and its predecessor.
-            writer=Writer() if self._joins else Writer(self._client.cluster.job_uid, self._term),
+            writer=Writer() if self._members.joins else Writer(self._client.cluster.job_uid, self._members.term),
             damaged=lambda place, expected: self._admin.find_damaged(place, expected),  # noqa: PLW0108 - the members change
             counters=options.counters,
         )
         options.history.attach(saver.checkpoints)
         return saver
+
+    def _on_layout(self) -> None:
+        """Write checkpoints in the layout in use."""
+        if self._saver:
+            self._saver.layout = self._members.whole.layout
+
+    @property
+    def _admin(self) -> StoreAdmin:
+        return self._members.admin
 
     @property
     def _store(self) -> ParameterStore:
@@ -182,65 +180,47 @@ class Chief:
         self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
-            self._admin.set_record(self._fence, generation=-self._shards[0].generation)
+            self._admin.set_record(self._members.fence, generation=-self._shards[0].generation)
         with self._copied(self._saver.plan() if self._saver else FULL) as state:
             if self._saver:
                 self._saver.save_last(state)
-        event("stopped", term=self._term, step=state.step)
+        event("stopped", term=self._members.term, step=state.step)
 
     def _establish_term(self) -> None:
         """Raise every server's fence to this term, and restore the servers if they lack one complete set."""
         if self._is_lost:
-            self._admin.set_record(self._fence, generation=0)
+            self._admin.set_record(self._members.fence, generation=0)
             self._is_lost = False
-        if self._view_changer:
-            self._establish_view(self._view_changer)
-        elif self._joins:  # without a chief, worker 0 takes the next term
-            self._joins = False
-            self._term = self._fence = max(self._term, 1 + max(shard.fence for shard in self._store.read()))
+        members = self._members
+        if members.view_changer:
+            members.establish()
+        elif members.joins:  # without a chief, worker 0 takes the next term
+            members.joins = False
+            members.term = members.fence = max(members.term, 1 + max(shard.fence for shard in self._store.read()))
         while (action := self._decide()) is not ChiefAction.PROCEED:
             if action is ChiefAction.RAISE_FENCE:
-                self._admin.raise_fence(self._shards, self._fence)
+                self._admin.raise_fence(self._shards, self._members.fence)
             elif action is ChiefAction.REOPEN:
-                self._admin.set_record(self._fence, generation=abs(self._shards[0].generation))
+                self._admin.set_record(self._members.fence, generation=abs(self._shards[0].generation))
             else:
                 self._stop.exit_unsaved("the parameter servers have lost the state")
                 self._restore()
         if any(shard.done for shard in self._shards) and not self._is_over():
-            self._admin.set_record(self._fence, done=0)
-        self._admin.release(self._fence)
-
-    def _establish_view(self, view_changer: ViewChanger, *, readmit: bool = False) -> None:
-        """Establish or renew a view, and use its members; `readmit`: see `ViewChanger.establish`."""
-        view = view_changer.establish(readmit=readmit)
-        self._term, self._fence, self._renewed = view.ballot.term, view_changer.fence, time.monotonic()
-        self._form(view_changer.assignment(view))
-
-    def _hold_view(self) -> None:
-        """Renew the view while waiting for workers: without its leases no ring can form."""
-        if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
-            admin = self._admin
-            self._establish_view(self._view_changer)
-            if self._admin is not admin:
-                raise FencedError("other members are in sync")
-
-    def _form(self, assignment: Assignment) -> None:
-        """Use these members of the shards; functions are traced once for each assignment."""
-        if assignment not in self._admins:
-            self._admins[assignment] = StoreAdmin(self._whole.for_assignment(assignment))
-        self._admin = self._admins[assignment]
+            self._admin.set_record(self._members.fence, done=0)
+        self._admin.release(self._members.fence)
 
     def _decide(self) -> ChiefAction:
         self._shards = self._store.read()
-        action = recovery.decide(self._shards, fence=self._fence, layout=self._store.fingerprint)
+        action = recovery.decide(self._shards, fence=self._members.fence, layout=self._store.fingerprint)
         if action is ChiefAction.SUPERSEDED:
-            raise SupersededError(f"term {self._term} is over: a server has fence {max(s.fence for s in self._shards)}")
+            raise SupersededError(
+                f"term {self._members.term} is over: a server has fence {max(s.fence for s in self._shards)}"
+            )
         return action
 
     def _restore_on(self, assignment: Assignment, fence: int) -> None:
         """Restore on these members under a fence, without accepting updates yet."""
-        self._form(assignment)
-        self._fence = fence
+        self._members.restore_on(assignment, fence)
         self._restore(shut=True)
 
     def _restore(self, *, shut: bool = False) -> None:
@@ -254,7 +234,7 @@ class Chief:
             self._admin.mark_owned()
         self._admin.restore(
             state or self._initial,
-            fence=self._fence,
+            fence=self._members.fence,
             generation=-generation if shut else generation,
             fresh=fresh,
             done=EARLY if self._early else 0,
@@ -267,7 +247,7 @@ class Chief:
             self._reporter.begin(0)
         event(
             "initialized" if fresh else "restored",
-            term=self._term,
+            term=self._members.term,
             step=0 if state is None else state.step,
             seconds=round(time.monotonic() - started, 3),
         )
@@ -279,26 +259,29 @@ class Chief:
             self._check_abort()
             self._stop.check()
             self._options.history.tend()
-            next(self._warming_up, None)
-            if self._view_changer and time.monotonic() - self._renewed > RENEW_SECONDS:
-                self._establish_view(self._view_changer, readmit=True)
-                self._leave_to_successor(self._view_changer)
+            self._members.warm_up_next()
+            if self._members.view_changer and self._members.is_due:
+                self._members.establish(readmit=True)
+                self._leave_to_successor(self._members.view_changer)
+                self._members.follow_layout()
             if self._decide() is not ChiefAction.PROCEED:
                 self._establish_term()
             if self._is_over():
                 return
-            self._stop.check_layout(can_save=self._saver is not None)
+            if not self._members.is_layout_wanted:
+                self._stop.check_layout(can_save=self._saver is not None)
             done = self._trained()
             self._reporter.begin(done)
             if self._reporter.stop_asked:
                 self._early = True
                 event("ended_early", step=self._shards[0].step, reason="a callback has set model.stop_training")
                 return
-            self._reporter.report(self._shards[0].step, done, self._snapshot, self._fence)
+            self._reporter.report(self._shards[0].step, done, self._snapshot, self._members.fence)
             if self._saver and self._saver.is_due():
                 with self._copied(self._saver.plan()) as state:
                     self._saver.try_to_save(state)
-            if not (self._view_changer and self._view_changer.transfer(POLL)):
+            changer = self._members.view_changer
+            if not (changer and changer.transfer(POLL)):
                 time.sleep(POLL)
 
     def _leave_to_successor(self, view_changer: ViewChanger) -> None:
@@ -315,21 +298,23 @@ class Chief:
         if self._saver:
             with self._copied() as state:
                 self._saver.try_to_save(state)
-        self._establish_view(view_changer, readmit=True)
+        self._members.establish(readmit=True)
         self._stop.check()
         if self._may_be_renewed(view_changer.is_quiet):
-            raise RenewalDueError(epoch=encoding.ballot(self._fence).epoch)
+            raise RenewalDueError(epoch=encoding.ballot(self._members.fence).epoch)
 
     @contextmanager
     def _copied(self, plan: SavePlan = FULL) -> Iterator[ServerState]:
         """Copy the state on the servers, which train on meanwhile, and mark it if training ended early."""
-        with self._admin.copied(plan, fence=self._fence, wait=self._waiting(), between=self._while_saving) as state:
+        with self._admin.copied(
+            plan, fence=self._members.fence, wait=self._waiting(), between=self._while_saving
+        ) as state:
             self._admin.resume_steps()
             yield state.ended() if self._early else state
 
     def _while_saving(self) -> None:
         self._check_abort()
-        self._hold_view()
+        self._members.hold()
 
     def _snapshot(self) -> StateParts:
         """Return the state with all tensors in memory, for callbacks and the validation."""
@@ -372,7 +357,7 @@ class Chief:
     def _end(self) -> StateParts:
         """Mark training as done on all servers, wait for the workers to leave, and save the last state."""
         self._admin.flush_dense(self._waiting())
-        self._admin.set_record(self._fence, done=EARLY if self._early else 1)
+        self._admin.set_record(self._members.fence, done=EARLY if self._early else 1)
         deadline = time.monotonic() + GOOD_BYE_SECONDS
         while (left := self._admin.workers_present()) and time.monotonic() < deadline:
             self._pause()
@@ -388,7 +373,7 @@ class Chief:
             return final
         changed = with_weights(whole(final), best, self._model.trained_by)
         done = EARLY if self._early else 1
-        self._admin.restore(changed, fence=self._fence, generation=new_generation(), fresh=False, done=done)
+        self._admin.restore(changed, fence=self._members.fence, generation=new_generation(), fresh=False, done=done)
         if self._saver:
             self._saver.replace_last(changed)
         event("best_restored", step=changed.step)

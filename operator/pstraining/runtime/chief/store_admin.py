@@ -14,8 +14,10 @@ from pstraining.runtime.checkpoint.state import FULL, SavePlan, State, StatePart
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.state.state_admin import StateAdmin
+from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
+from pstraining.runtime.ps.carried_state import read_carried, write_carried
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
@@ -39,6 +41,7 @@ class StoreAdmin:
         self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
         self._states = StateAdmin(store, self._demand)
         self.find_damaged = self._states.files.find_damaged
+        self._carry: dict[StoreAdmin, TracedFunction] = {}
         self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
         self._rates = self._on_primaries(lambda shard: shard.learning_rates())
         self._follow = self._on(self._states.sources, self._emit_follow) if store.updates.follow else None
@@ -52,6 +55,7 @@ class StoreAdmin:
         self._reports = self._on_first(registry.read_reports)
         self._left = tf.function(lambda: self.client.to_local(ledger_ops.left(first)), autograph=False)
         self._alive = self._on_first(registry.list_alive)
+        self._registered = self._on_first(registry.incarnations.read_value)
 
     def raise_fence(self, shards: Sequence[ShardRecord], fence: int) -> None:
         """Raise every server's fence to `fence`.
@@ -218,6 +222,31 @@ class StoreAdmin:
         rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
         return [next((float(rate) for rate in own if np.isfinite(rate)), None) for own in rates.T]
 
+    def carry(self, source: "StoreAdmin", fence: int) -> None:
+        """Copy the state that a checkpoint lacks from the servers of another layout; see `ps.carried_state`.
+
+        Args:
+            source: the administration of the servers that have the state, and apply no steps.
+            fence: the fence of this layout's servers, which apply no steps either.
+
+        Raises:
+            FencedError: a server is under another fence, or applies steps.
+        """
+        if (function := self._carry.get(source)) is None:
+
+            def emit(arguments: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+                values = read_carried(source.store.shards[0])
+                members = zip(self.store.every, arguments, strict=True)
+                return [self.client.to_local(write_carried(shard, own, values)) for shard, (own,) in members]
+
+            function = self._carry[source] = tf.function(emit, autograph=False)
+        self._demand(function, [(int64(fence),)] * len(self.store.every))
+
+    def registered(self) -> Array:
+        """Return the incarnation of each worker that is registered on the first server, by index; 0: none."""
+        found: Array = self.client.call(self._registered)
+        return found
+
     def mark_owned(self) -> None:
         """Mark the state as owned by the runtime on all servers: their launchers keep it when a new chief starts."""
         try:
@@ -225,17 +254,27 @@ class StoreAdmin:
         except tf.errors.OpError as error:  # a new chief then restores empty servers
             event("not_owned", reason=str(error).partition("\n")[0])
 
-    def mark(self, *files: str) -> None:
-        """Write empty files on each server's disk, including servers without a shard."""
+    def mark(self, *files: str, contents: str = "") -> None:
+        """Write files on each server's disk, including servers without a shard."""
 
         def write(device: str) -> Tensor:
             with tf.device(device):
-                markers = [tf.raw_ops.WriteFile(filename=file, contents="") for file in files]
+                markers = [tf.raw_ops.WriteFile(filename=file, contents=contents) for file in files]
                 written = with_dependencies(markers, applied())
             return self.client.to_local(written)
 
         there = [self.client.shards[index] for index in sorted(self.client.connected)]
         self.client.call(tf.function(lambda: [write(device) for device in there], autograph=False))
+
+    def have_file(self, name: str) -> bool:
+        """Return whether all servers in use have a file."""
+
+        def emit(shard: Shard, name: Tensor) -> Tensor:  # TensorFlow would look up a constant in this process
+            with tf.device(shard.device):
+                return tf.size(tf.io.matching_files(name))
+
+        there = self.client.call(self._on_all(emit), [(tf.constant(name),)] * len(self.store.every))
+        return all(int(number) for number in there)
 
     def take_losses(self) -> tuple[float, float]:
         """Return the sum and the number of the workers' losses since the last call."""

@@ -56,6 +56,16 @@ class PushCompressor:
         self._flush = tf.function(self._emit_flush, autograph=False)
         self._commit = tf.function(self._emit_commit, autograph=False)
 
+    def on(self, store: ParameterStore) -> "PushCompressor":
+        """Return the compressor for the servers of another layout.
+
+        Raises:
+            ValueError: gradients are encoded, and the residual belongs to the present layout.
+        """
+        if any(self._codecs):
+            raise ValueError("the residual of encoded gradients cannot be moved to another layout")
+        return PushCompressor(store, self._codecs)
+
     def is_plain(self, fmt: int) -> bool:
         """Return whether the next vectors are sent as they are in this format."""
         return self._codecs[fmt] is None and not self._has_residual

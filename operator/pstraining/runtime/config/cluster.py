@@ -6,7 +6,7 @@ Invariant: a worker's map contains itself and the parameter servers only, so no 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,6 +166,31 @@ def is_layout_ending(cluster: Cluster, environ: Mapping[str, str] | None = None)
         return int(_cluster_file(_path(os.environ if environ is None else environ))["nextLayout"]) > cluster.layout
     except (ClusterError, KeyError, TypeError, ValueError):
         return False
+
+
+def next_layout(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Cluster | None:
+    """Return the job with its next layout, from a pod's cluster file; None if training is to keep its layout.
+
+    The new servers run, and training is to continue on them without a restart.
+    """
+    try:
+        found = _cluster_file(_path(os.environ if environ is None else environ))
+        number, servers = int(found["nextLayout"]), tuple(map(str, found["nextServers"]))
+    except (ClusterError, KeyError, TypeError, ValueError):
+        return None
+    if number <= cluster.layout or not servers or len(servers) % cluster.members:
+        return None
+    return replace(cluster, layout=number, addresses={**cluster.addresses, "ps": servers})
+
+
+def note_layout(cluster: Cluster) -> None:
+    """Let this task's launcher know the layout in use; in a pod.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if cluster.in_pod:
+        Path(contract.RUN_DIR, contract.LAYOUT_FILE).write_text(str(cluster.layout), encoding="utf-8")
 
 
 def _path(env: Mapping[str, str]) -> Path:

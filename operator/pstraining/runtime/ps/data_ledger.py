@@ -77,6 +77,10 @@ class Ledger:
         """Return the variables that are saved in a checkpoint, by name."""
         return {"ledger/next": self.next, "ledger/held": self.held}
 
+    def not_saved(self) -> list[PSVariable]:
+        """Return the variables that are not saved in a checkpoint."""
+        return [self.pending, self.limit, *([] if self.versions is None else [self.versions])]
+
     # Every method below emits operations on the first server's device, inside its critical section.
 
     def assign(self, worker: Tensor, registry: WorkerRegistry, limit: Tensor) -> Tensor:

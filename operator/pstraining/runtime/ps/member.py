@@ -16,6 +16,11 @@ class ModeVariables(Protocol):
     def transient(self) -> Sequence[Variable]:
         """Return the variables that a returning member does not receive: they start from initial values."""
 
+    @property
+    def carried(self) -> Sequence[PSVariable]:
+        """Return the variables that the same server of another layout needs, besides those in a checkpoint."""
+        return ()
+
     def followers(self, segment: int) -> Sequence[PSVariable]:
         """Return the variables that each step computes from all of a segment's vector, and that go with it."""
 

@@ -19,6 +19,7 @@ from pstraining.runtime.ps.record import Assignment, RecordField, Session, Shard
 from pstraining.runtime.ps.shard import ServerHooks, Shard
 from pstraining.runtime.ps.tensors import field
 from pstraining.runtime.transport.client import PSClient
+from pstraining.runtime.transport.layout_servers import LayoutServers
 
 
 class ModelMembers:
@@ -29,8 +30,8 @@ class ModelMembers:
         model: the model whose state they hold.
         updates: the hooks of the update mode.
         min_bytes: minimum bytes of parameters per server; see `partition.servers_to_use`.
-        members: number of servers of each shard. With n shards, server i + m n is member m of shard i.
         acceptor_size: length of an acceptor's vector, see `replication.encoding`; 0: the job has no standbys.
+        servers: the servers of the layout; None: of the layout that the client uses.
     """
 
     def __init__(
@@ -40,28 +41,28 @@ class ModelMembers:
         updates: ServerHooks | None = None,
         *,
         min_bytes: int = 0,
-        members: int = 1,
         acceptor_size: int = 0,
+        servers: LayoutServers | None = None,
     ) -> None:
-        self.client, self.model, self.each = client, model, members
-        self.updates = updates or ServerHooks()
+        self.client, self.model, self._min_bytes = client, model, min_bytes
+        self.updates, self.servers = updates or ServerHooks(), servers or client.servers_in_use
         _check_dynamic(model, is_hybrid=self.updates.pause_steps is not None)
-        tensors, shards = [*model.tensors, *model.frozen_tensors, *model.tables], len(client.shards) // members
-        servers = partition.servers_to_use(tensors, shards, min_bytes)
-        self.layout = partition.partition(tensors, servers, agrees_on_norms=self.updates.agrees_on_norms)
+        tensors, shards = [*model.tensors, *model.frozen_tensors, *model.tables], self.servers.cluster.shards
+        used = partition.servers_to_use(tensors, shards, min_bytes)
+        self.layout = partition.partition(tensors, used, agrees_on_norms=self.updates.agrees_on_norms)
         self.fingerprint = self.layout.fingerprint(model.identity(), self.updates.name)
         self.of_shards = [
             [
                 Shard(
                     device=device,
-                    container=client.container,
+                    container=self.servers.container,
                     layout=self.layout,
                     ps=index,
                     model=model,
                     updates=self.updates,
                     acceptor_size=acceptor_size,
                 )
-                for device in client.shards[index::shards]
+                for device in self.servers.devices[index::shards]
             ]
             for index in range(self.layout.ps)
         ]
@@ -72,7 +73,18 @@ class ModelMembers:
     @property
     def all_in_use(self) -> Assignment:
         """Return the assignment of all members."""
-        return (tuple(range(self.each)),) * self.layout.ps
+        return (tuple(range(self.servers.cluster.members)),) * self.layout.ps
+
+    def on(self, servers: LayoutServers, acceptor_size: int) -> "ModelMembers":
+        """Return the members of the same model in another layout."""
+        return ModelMembers(
+            self.client,
+            self.model,
+            self.updates,
+            min_bytes=self._min_bytes,
+            acceptor_size=acceptor_size,
+            servers=servers,
+        )
 
 
 class ParameterStore:
@@ -86,6 +98,7 @@ class ParameterStore:
     def __init__(self, members: ModelMembers, assignment: Assignment | None = None) -> None:
         self._all = members
         self.client, self.model, self.updates = members.client, members.model, members.updates
+        self.servers = members.servers
         self.layout, self.fingerprint = members.layout, members.fingerprint
         used = members.all_in_use if assignment is None else assignment
         chosen = [[own[m] for m in numbers] for own, numbers in zip(members.of_shards, used, strict=True)]
@@ -104,6 +117,10 @@ class ParameterStore:
     def for_assignment(self, assignment: Assignment) -> "ParameterStore":
         """Return a store of the same parameters with some members of each shard, its primary first."""
         return ParameterStore(self._all, assignment)
+
+    def on(self, servers: LayoutServers, acceptor_size: int) -> "ParameterStore":
+        """Return a store of the same model in another layout, with all its members."""
+        return ParameterStore(self._all.on(servers, acceptor_size))
 
     def member(self, shard: int, number: int) -> Shard:
         """Return one member of a shard, in use or not."""

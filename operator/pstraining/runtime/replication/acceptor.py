@@ -1,7 +1,8 @@
 """The acceptor's side of a view change: each function is one compare-and-set on a process's status.
 
-Every function returns the new status, or the unchanged object if the request does not apply. `replication.view` decides
-what chiefs request. Servers do the same in critical sections, see `replication.acceptor_ops` and `replication.chunks`.
+Every function returns the new status, or the unchanged object if the request does not apply.
+`replication.view_decisions` decides what chiefs request. Servers do the same in critical sections, see
+`replication.acceptor_ops` and `replication.transfer.chunks`.
 
 Pure: no clock, no TensorFlow.
 """

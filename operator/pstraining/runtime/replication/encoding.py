@@ -29,14 +29,14 @@ def ballot(fence: int) -> Ballot:
 
 def size(shards: int, members: int) -> int:
     """Return the length of an acceptor's vector."""
-    return HEAD + 2 * shards * members
+    return HEAD + 1 + 2 * shards * members
 
 
 def encode(view: View, tasks: Sequence[str], members: int) -> Array:
-    """Return a view in the form of an acceptor's vector, for the view's shards. int64[2 * shards * members].
+    """Return a view in the form of an acceptor's vector, for the view's shards. int64[1 + 2 * shards * members].
 
-    Each member of each shard has two numbers, its task and its incarnation. Tasks are numbered from 1; a learner's
-    number is negative, and 0 stands for no process.
+    The first number is that of the successor's ballot. Each member of each shard has two numbers, its task and its
+    incarnation. Tasks are numbered from 1; a learner's number is negative, and 0 stands for no process.
 
     Args:
         view: the view to encode.
@@ -50,7 +50,7 @@ def encode(view: View, tasks: Sequence[str], members: int) -> Array:
         for rank, process in enumerate((*processes, *learners)):
             sign = 1 if rank < len(processes) else -1
             rows[shard, rank] = sign * (1 + tasks.index(process.task)), process.incarnation
-    return rows.reshape([-1])
+    return np.concatenate([[number(view.successor)], rows.reshape([-1])])
 
 
 def decode(accepted: Ballot, entries: Array, tasks: Sequence[str], *, shards: int, members: int) -> View | None:
@@ -67,10 +67,10 @@ def decode(accepted: Ballot, entries: Array, tasks: Sequence[str], *, shards: in
         return None
     rows = [
         [(int(task), int(incarnation)) for task, incarnation in row]
-        for row in entries.reshape([-1, members, 2])[:shards]
+        for row in entries[1:].reshape([-1, members, 2])[:shards]
     ]
     in_sync = tuple(
         tuple(Process(tasks[task - 1], incarnation) for task, incarnation in row if task > 0) for row in rows
     )
     learners = sorted(Process(tasks[-task - 1], incarnation) for row in rows for task, incarnation in row if task < 0)
-    return View(accepted, in_sync, tuple(learners))
+    return View(accepted, in_sync, tuple(learners), ballot(int(entries[0])))

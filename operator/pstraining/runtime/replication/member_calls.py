@@ -29,24 +29,27 @@ class MemberCalls:
 
     def __init__(self, monitor: MemberMonitor) -> None:
         self._monitor, self._client = monitor, monitor.store.client
+        self._layout = monitor.store.servers.cluster.layout
         self._traced: dict[Hashable, TracedFunction] = {}
 
     def prepare(self, process: Process, ballot: Ballot) -> None:
         """Request a promise to follow no lower ballot."""
-        if not self._ask_witness(process, Request(Verb.PREPARE, process.incarnation, ballot)):
+        if not self._ask_witness(process, Request(Verb.PREPARE, process.incarnation, ballot, layout=self._layout)):
             new_incarnation = process.incarnation or time.time_ns() + self._monitor.index(process)
             self._call(AcceptorOps.on_prepare, process, _number(ballot), int64(new_incarnation))
 
     def accept(self, process: Process, view: View, *, founding: bool = False) -> None:
         """Send a view whose ballot the process has promised; with `founding`, it votes from then on."""
-        request = Request(Verb.ACCEPT, process.incarnation, view.ballot, view, founding)
+        request = Request(Verb.ACCEPT, process.incarnation, view.ballot, view, founding, self._layout)
         if not self._ask_witness(process, request):
             arguments = _number(view.ballot), self._encoded(view), int64(int(founding))
             self._call(AcceptorOps.on_accept, process, *arguments)
 
     def admit(self, process: Process, view: View) -> None:
         """Let a process without memory vote, and send it the view that counts."""
-        if not self._ask_witness(process, Request(Verb.ADMIT, process.incarnation, view.ballot, view)):
+        if not self._ask_witness(
+            process, Request(Verb.ADMIT, process.incarnation, view.ballot, view, layout=self._layout)
+        ):
             self._call(AcceptorOps.on_admit, process, _number(view.ballot), self._encoded(view))
 
     def activate(self, process: Process, ballot: Ballot, seconds: float) -> bool:
@@ -120,8 +123,8 @@ class MemberCalls:
         return self._client.call(self._traced[key], *arguments)
 
     def _encoded(self, view: View) -> Tensor:
-        """Return a view as an acceptor receives it, for all shards of the job. int64[2 * shards * members]."""
-        cluster = self._client.cluster
+        """Return a view as an acceptor receives it, for all shards of the job. int64[1 + 2 * shards * members]."""
+        cluster = self._monitor.store.servers.cluster
         entries = encoding.encode(view, self._monitor.names, cluster.members).tolist()
         length = encoding.size(cluster.shards, cluster.members) - encoding.HEAD
         return tf.constant(entries + [0] * (length - len(entries)), tf.int64)

@@ -31,7 +31,7 @@ class AcceptorState(NamedTuple):
     chunks: Tensor
     """Chunks of the state that a learner has received under its view. int64[]."""
     view: Tensor
-    """The accepted view; see `encoding.encode`. int64[2 * shards * members]."""
+    """The accepted view; see `encoding.encode`. int64[1 + 2 * shards * members]."""
 
     def pack(self) -> Tensor:
         """Emit the vector. int64[n]."""

@@ -8,6 +8,7 @@ from typing import Final
 import tensorflow as tf
 
 from pstraining.api import contract
+from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.shard import Shard
@@ -16,7 +17,7 @@ from pstraining.runtime.replication import acceptor_ops, witness
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.acceptor_ops import AcceptorOps
 from pstraining.runtime.replication.messages import MemberReply
-from pstraining.runtime.replication.view import Process, ProcessStatus, Unreachable, View, Voters
+from pstraining.runtime.replication.view import NO_BALLOT, Process, ProcessStatus, Unreachable, View, Voters
 from pstraining.runtime.replication.witness import Request, Verb
 from pstraining.runtime.transport import http2_probe, sockets
 from pstraining.runtime.transport.client import ShardLostError
@@ -32,11 +33,16 @@ NODE_FILE: Final = f"{contract.RUN_DIR}/{contract.NODE_FILE}"
 
 
 class MemberMonitor:
-    """Polls all voters at once; a process that does not answer does not delay the others."""
+    """Polls all voters of a layout at once; a process that does not answer does not delay the others.
+
+    Args:
+        store: the layout's store.
+    """
 
     def __init__(self, store: ParameterStore) -> None:
-        self.store, self._client = store, store.client
-        cluster, used = self._client.cluster, range(store.layout.ps)
+        self.store, self._client, self._cluster, self.founded = store, store.client, store.servers.cluster, NO_BALLOT
+        """The ballot under which the layout was founded; see `replication.view.of_founding`."""
+        cluster, used = self._cluster, range(store.layout.ps)
         self.names = [f"ps-{index}" for index in range(len(cluster.ps))]
         """Tasks of all servers."""
         self._indices = [[shard + member * cluster.shards for member in range(cluster.members)] for shard in used]
@@ -57,7 +63,7 @@ class MemberMonitor:
 
     def member(self, index: int) -> Shard:
         """Return a server's part of the state."""
-        shards = self._client.cluster.shards
+        shards = self._cluster.shards
         return self.store.member(index % shards, index // shards)
 
     def acceptor(self, index: int) -> AcceptorOps:
@@ -70,7 +76,7 @@ class MemberMonitor:
 
     def shard(self, process: Process) -> int:
         """Return the number of a member's shard."""
-        return self.index(process) % self._client.cluster.shards
+        return self.index(process) % self._cluster.shards
 
     def poll(self, *, probe_first: bool = False) -> dict[str, ProcessStatus | Unreachable]:
         """Return the status of every voter; see `poll_members`."""
@@ -93,7 +99,7 @@ class MemberMonitor:
 
     def assignment(self, view: View) -> Assignment:
         """Return the members of each shard in a view, learners behind those in sync."""
-        shards = self._client.cluster.shards
+        shards = self._cluster.shards
         own = [
             [*in_sync, *(process for process in view.learners if self.shard(process) == number)]
             for number, in_sync in enumerate(view.shards)
@@ -106,9 +112,9 @@ class MemberMonitor:
         Raises:
             ShardLostError: a server is lost.
         """
-        shards, found = self._client.cluster.shards, dict[tuple[int, int], str]()
-        for index in self._reads if self._client.cluster.in_pod else ():
-            if index in self._client.connected:
+        shards, found = self._cluster.shards, dict[tuple[int, int], str]()
+        for index in self._reads if self._cluster.in_pod else ():
+            if self._is_connected(index):
                 with suppress(tf.errors.NotFoundError):
                     name = self._client.call(self._node_of[index], tf.constant(NODE_FILE))
                     found[index % shards, index // shards] = name.decode()
@@ -116,7 +122,7 @@ class MemberMonitor:
 
     def _node(self, index: int) -> TracedFunction:
         def emit(name: Tensor) -> Tensor:  # an argument: a constant file's contents are constant for TensorFlow, too
-            with tf.device(self._client.shards[index]):
+            with tf.device(self.store.servers.devices[index]):
                 return self._client.to_local(tf.io.read_file(name))
 
         traced: TracedFunction = tf.function(emit, autograph=False)
@@ -139,12 +145,12 @@ class MemberMonitor:
 
         A suspect, or a member whose connection broke, is called once its port has accepted a connection.
         """
-        known = index in self._client.connected
+        known = self._is_connected(index)
         if known and index not in self._suspects and (status := self._call(index)):
             return status
         patience = SUSPECT_TIMEOUT_SECONDS if index in self._suspects else PROBE_TIMEOUT_SECONDS
         self._suspects.add(index)
-        match http2_probe.probe(sockets.split(self._client.cluster.ps[index]), patience):
+        match http2_probe.probe(sockets.split(self._cluster.ps[index]), patience):
             case http2_probe.ProbeResult.NOTHING:
                 return Unreachable.SUSPECTED
             case http2_probe.ProbeResult.ANSWERS:
@@ -160,17 +166,24 @@ class MemberMonitor:
             reply: MemberReply = self._client.call(self._reads[index], tf.constant(self._draining))
         except ShardLostError:
             return None
-        cluster = self._client.cluster
-        former = views.of_layout(ProcessStatus(0, reply.promised), cluster.first_term)
+        former = views.of_layout(ProcessStatus(0, reply.promised), self._cluster.first_term)
         if isinstance(former, Unreachable):
             return former  # its view cannot be read: it has another number of shards
-        return reply.status(self.names, shards=self.store.layout.ps, members=cluster.members)
+        status = reply.status(self.names, shards=self.store.layout.ps, members=self._cluster.members)
+        return views.of_founding(status, self.founded)
 
     def _ask_worker(self, worker: tuple[str, str]) -> ProcessStatus | Unreachable:
         task, address = worker
         if self._was_suspected_just_now(task):
             return Unreachable.SUSPECTED
-        return self._note(task, _ask_witness(address, self._client.cluster.first_term))
+        status = _ask_witness(address, self._cluster)
+        return self._note(
+            task, views.of_founding(status, self.founded) if isinstance(status, ProcessStatus) else status
+        )
+
+    def _is_connected(self, index: int) -> bool:
+        """Return whether this task has a connection to a server of the layout."""
+        return self.store.servers.numbers[index] in self._client.connected
 
     def _was_suspected_just_now(self, voter: int | str) -> bool:
         return time.monotonic() < self._unanswered_at.get(voter, 0.0) + ASK_AGAIN
@@ -181,9 +194,10 @@ class MemberMonitor:
         return status
 
 
-def _ask_witness(address: str, first_term: int) -> ProcessStatus | Unreachable:
+def _ask_witness(address: str, cluster: Cluster) -> ProcessStatus | Unreachable:
     try:
-        return views.of_layout(witness.ask(address, Request(Verb.READ), PROBE_TIMEOUT_SECONDS), first_term)
+        status = witness.ask(address, Request(Verb.READ, layout=cluster.layout), PROBE_TIMEOUT_SECONDS)
+        return views.of_layout(status, cluster.first_term)
     except ConnectionRefusedError:
         return Unreachable.CRASHED
     except OSError:

@@ -1,26 +1,33 @@
 """The chief's view changes: it polls, takes the action of `replication.view`, and repeats until a view is active."""
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn, TypeVar
 
 import tensorflow as tf
 
 from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.replication import chunks, encoding
+from pstraining.runtime.replication import encoding, view_decisions
 from pstraining.runtime.replication import view as views
 from pstraining.runtime.replication.acceptor_ops import LEASE_SECONDS
+from pstraining.runtime.replication.active_view import ActiveView
 from pstraining.runtime.replication.member_calls import MemberCalls
 from pstraining.runtime.replication.monitor import MemberMonitor
-from pstraining.runtime.replication.state_transfer import StateTransfer
+from pstraining.runtime.replication.transfer import chunks
+from pstraining.runtime.replication.transfer.state_transfer import StateTransfer
 from pstraining.runtime.replication.view import (
     Accept,
     Activate,
     Ballot,
+    Founded,
+    FoundLayout,
+    LayoutOverError,
+    LayoutPostponedError,
     Prepare,
     Process,
     ProcessStatus,
@@ -38,11 +45,9 @@ POLL: Final = 0.02
 FIRST_SECONDS: Final = 60.0
 """Seconds that the first view waits for members that have not started."""
 REPORT_SECONDS: Final = 10.0
-QUIET_SECONDS: Final = 1.0
-"""Seconds without a view change after which all workers have connected to returned members, and train.
 
-Workers prepare for the next failure afterwards, and report when they have.
-"""
+
+Reached = TypeVar("Reached", Activate, FoundLayout)
 
 
 class ViewChanger:
@@ -67,7 +72,6 @@ class ViewChanger:
         check_abort: Callable[[], None] = lambda: None,
         counters: ChiefCounters | None = None,
     ) -> None:
-        self._counters = counters or ChiefCounters()
         self._store, self._client, self._monitor = store, store.client, MemberMonitor(store)
         self._restore, self._check_abort = restore, check_abort
         self._lockstep = store.updates.follow is not None
@@ -78,12 +82,8 @@ class ViewChanger:
         self._proposed: View | None = View(self._own, ()) if epoch else None
         self._voteless: frozenset[Process] = frozenset()
         self._calls = MemberCalls(self._monitor)
-        self._began = time.monotonic()
-        self._former: View | None = None
-        self._changed = time.monotonic()  # when another view became active
-        self._draining: set[Process] = set()
-        self._markers_written = False
-        self._reported = 0.0
+        self._began, self._reported = time.monotonic(), 0.0
+        self._active = ActiveView(store, self._calls, counters or ChiefCounters())
 
     @property
     def fence(self) -> int:
@@ -93,10 +93,7 @@ class ViewChanger:
     @property
     def is_quiet(self) -> bool:
         """Return whether all members were in sync for QUIET_SECONDS, none drains, and every reachable process votes."""
-        members = self._client.cluster.members
-        whole = self._former is not None and all(len(own) == members for own in self._former.shards)
-        is_settled = not self._draining and not self._voteless
-        return whole and is_settled and time.monotonic() - self._changed > QUIET_SECONDS
+        return not self._voteless and self._active.is_quiet
 
     def establish(self, *, readmit: bool = False) -> View:
         """Return the view once it is active and its members' leases are renewed.
@@ -107,43 +104,145 @@ class ViewChanger:
 
         Raises:
             SupersededError: a chief of a later term leads.
+            LayoutOverError: a quorum has accepted that the layout is over.
         """
-        probe_first = not readmit
+        is_active, probe_first = False, not readmit
+        while not is_active:
+            reached, statuses = self._reach(Activate, readmit=readmit, probe_first=probe_first)
+            try:
+                is_active, probe_first = self._activate(reached.view, reached.to, statuses), False
+            except ShardLostError:
+                probe_first = True
+        if self._state_transfer:
+            self._state_transfer.on_new_view(reached.view)
+        self._active.note(reached.view, statuses)
+        return reached.view
+
+    def freeze(self, until: float) -> View:
+        """Stop training for the next layout, and return a view of the members that have the newest state.
+
+        They apply no steps until `establish`.
+
+        Args:
+            until: latest time, in seconds on the monotonic clock.
+
+        Raises:
+            LayoutPostponedError: that was not possible in time.
+            LayoutOverError: the layout is over already.
+        """
+        return self._reach(FoundLayout, founded=views.NOT_FOUNDED, until=until)[0].view
+
+    def claim(self, ballot: Ballot) -> Ballot:
+        """Let all members promise one ballot, before this layout is founded under a higher one.
+
+        Args:
+            ballot: the lowest one.
+
+        Returns:
+            The ballot; higher if an earlier attempt to found the layout has used higher ones.
+
+        Raises:
+            SupersededError: a chief of a later term leads.
+        """
+        statuses, _ = self._polled(readmit=False, probe_first=False)
+        self._own = max([ballot, *(status.promised for status in statuses.values())])
+        if self._own.term > ballot.term:
+            raise SupersededError(f"this chief's term is over: term {self._own.term} leads the job")
+        for process, status in statuses.items():
+            if status.promised < self._own:
+                self._calls.prepare(process, self._own)
+        return self._own
+
+    def found(self, under: Ballot, until: float) -> Ballot:
+        """Found this layout, which has no view yet; return its ballot once a quorum has accepted its first view.
+
+        No step is applied under it before `establish`.
+
+        Args:
+            under: the ballot of the current layout under which its members apply no steps.
+            until: latest time, in seconds on the monotonic clock.
+
+        Raises:
+            LayoutPostponedError: that was not possible in time.
+        """
+        self.follow(under)
+        self._own = max(self._own, Ballot(under.term, under.epoch - 1))
+        return self._reach(Activate, until=until)[0].view.ballot
+
+    def follow(self, founded: Ballot) -> None:
+        """Ignore what attempts to found this layout have left under lower ballots."""
+        self._monitor.founded = founded
+
+    def close(self, founded: Founded) -> NoReturn:
+        """Let a quorum accept that this layout is over.
+
+        Raises:
+            LayoutOverError: a quorum has accepted it.
+            LayoutPostponedError: the ballot under which the state was copied is over, so the layout continues.
+        """
+        self._reach(FoundLayout, founded=founded)
+        raise LayoutPostponedError("another view was needed after the state had been copied")
+
+    def skip_epochs(self, epoch: int) -> None:
+        """Use no ballot of this term up to an epoch: the attempt to found a layout has used them."""
+        self._own = max(self._own, Ballot(self._own.term, epoch))
+
+    def _reach(
+        self,
+        kind: type[Reached],
+        *,
+        readmit: bool = False,
+        probe_first: bool = True,
+        founded: Founded | None = None,
+        until: float = math.inf,
+    ) -> tuple[Reached, dict[Process, ProcessStatus]]:
+        """Poll and act until the next action is of this kind; return it, and the statuses of all processes.
+
+        Raises:
+            LayoutOverError, LayoutPostponedError, SupersededError: see `freeze`.
+        """
         while True:
             self._check_abort()
-            observation = self._monitor.poll(probe_first=probe_first)
+            if time.monotonic() > until:
+                raise LayoutPostponedError("the members did not reply in time")
+            statuses, observation = self._polled(readmit=readmit, probe_first=probe_first)
             probe_first = False
-            if self._monitor.has_unconnected:
-                self._client.reconnect_available()
-                if readmit:  # training continues meanwhile
-                    deque(self.warm_up(), maxlen=0)
-                observation = self._monitor.poll()
-            statuses = {
-                Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)
-            }
-            self._draining.update(process for process, status in statuses.items() if status.draining)
-            if self._own.term == views.NO_BALLOT.term:
-                self._own = Ballot(1 + max(status.promised.term for status in statuses.values()), 0)
             promotable, joining = self._returning(statuses) if readmit else ([], [])
-            wait_for_absent = time.monotonic() < self._began + FIRST_SECONDS
-            action = views.next_action(
+            action = view_decisions.next_action(
                 self._own,
                 self._monitor.voters,
                 observation,
                 promotable=promotable,
                 joining=joining,
                 voteless_before=self._voteless,
-                wait_for_absent=wait_for_absent,
+                wait_for_absent=time.monotonic() < self._began + FIRST_SECONDS,
                 lockstep=self._lockstep,
                 proposed=self._proposed,
+                founded=founded,
             )
             self._voteless = frozenset(process for process, status in statuses.items() if not status.is_voter)
             try:
-                if view := self._act(action, statuses):
-                    self._on_new_view(view, statuses)
-                    return view
+                if self._comes_after_decided_step(action) and self._finish_decided_step(statuses):
+                    continue
+                if isinstance(action, kind):
+                    return action, statuses
+                self._act(action)
             except ShardLostError:
                 probe_first = True
+
+    def _polled(self, *, readmit: bool, probe_first: bool) -> tuple[dict[Process, ProcessStatus], views.Observation]:
+        """Poll all voters, after a connection to processes that this task has none to."""
+        observation = self._monitor.poll(probe_first=probe_first)
+        if self._monitor.has_unconnected:
+            self._client.reconnect_available()
+            if readmit:  # training continues meanwhile
+                deque(self.warm_up(), maxlen=0)
+            observation = self._monitor.poll()
+        statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
+        self._active.draining.update(process for process, status in statuses.items() if status.draining)
+        if self._own.term == views.NO_BALLOT.term:
+            self._own = Ballot(1 + max(status.promised.term for status in statuses.values()), 0)
+        return statuses, observation
 
     def transfer(self, seconds: float) -> bool:
         """Send chunks of the state to learners for `seconds`; return whether any learner lacks chunks.
@@ -159,12 +258,15 @@ class ViewChanger:
         The functions have no effect: no process has the incarnation in their arguments.
         """
         empty, session = View(Ballot(0, 0), ((),)), tf.constant([-1, -1], tf.int64)
+        self._monitor.poll_members()
+        yield
         for task in self._monitor.voters.members:
             absent = Process(task, -1)
             with suppress(ShardLostError):  # the function is traced at its first use
                 self._calls.prepare(absent, empty.ballot)
                 self._calls.accept(absent, empty)
                 self._calls.activate(absent, empty.ballot, 0.0)
+                self._calls.restored(absent, empty.ballot)
                 if self._lockstep:
                     self._calls.start_rounds(absent, session, 0)
                     for standby in (False, True):
@@ -182,15 +284,16 @@ class ViewChanger:
         members = [process for process in statuses if process.task not in self._monitor.witnesses]
         return self._state_transfer.classify(members, statuses) if self._state_transfer else (members, [])
 
-    def _act(self, action: views.Action, statuses: dict[Process, ProcessStatus]) -> View | None:
-        """Perform one action; return the view if it is active now."""
+    def _comes_after_decided_step(self, action: views.Action) -> bool:
+        return self._lockstep and isinstance(action, Accept | TransferState | FoundLayout)
+
+    def _act(self, action: views.Action) -> None:
+        """Perform one action."""
         match action:
             case Prepare(ballot, to):
                 self._own = ballot
                 for process in to:
                     self._calls.prepare(process, ballot)
-            case Accept() | TransferState() if self._lockstep and self._finish_decided_step(statuses):
-                pass
             case Accept(view, to, founding):
                 self._proposed = view
                 for process in to:
@@ -202,13 +305,12 @@ class ViewChanger:
                 self._transfer(action)
             case RestoreCheckpoint(ballot, to, _):
                 self._restore_on(to, ballot)
-            case Activate(view, to):
-                return view if self._activate(view, to, statuses) else None
+            case views.ChangeLayout(view):
+                raise LayoutOverError(view.successor)
             case views.Superseded(term):
                 raise SupersededError(f"this chief's term is over: term {term} leads the job")
             case Wait(reason):
                 self._wait(reason)
-        return None
 
     def _activate(self, view: View, to: Sequence[Process], statuses: dict[Process, ProcessStatus]) -> bool:
         fence = encoding.number(view.ballot)
@@ -230,7 +332,7 @@ class ViewChanger:
         if self._state_transfer is None:
             return not learners
         for process in learners:
-            self._write_sync_marker(process, "")
+            self._active.write_sync_marker(process, "")
             source = view.shards[self._monitor.shard(process)][0]
             if not self._state_transfer.begin(source, process, encoding.number(view.ballot)):
                 return False
@@ -259,49 +361,13 @@ class ViewChanger:
         followed = [self._calls.follow(p, session, step - 1, standby=p not in primaries) for p in behind]
         return any(followed)
 
-    def _on_new_view(self, view: View, statuses: Collection[Process]) -> None:
-        """Account for an active view, and write the markers that launchers read.
-
-        The markers of a member in sync state that it is in sync, and that the runtime owns the state. The markers of a
-        drained member are cleared once the view no longer needs it.
-        """
-        former, self._former = self._former, view
-        if self._state_transfer:
-            self._state_transfer.on_new_view(view)
-        if view != former:
-            self._changed = time.monotonic()
-            members = self._client.cluster.members
-            whole = all(len(own) == members for own in view.shards)
-            left = views.switched_over(former, view, self._draining)
-            self._draining &= view.in_sync
-            lost = former is not None and not former.in_sync <= view.in_sync.union(left)
-            self._counters.on_new_view(lost=lost, whole=whole)
-            self._markers_written = False
-            for process in left:
-                event("switchover", server=process.task)
-                if process in statuses:
-                    with suppress(ShardLostError):  # it ends when its launcher has read that, maybe unanswered
-                        self._write_sync_marker(process, "")
-        if not self._markers_written:
-            for process in sorted(view.in_sync):
-                self._write_sync_marker(process, f"{view.ballot.term}.{view.ballot.epoch}")
-            self._markers_written = True
-
-    def _write_sync_marker(self, process: Process, text: str) -> None:
-        if not self._client.cluster.in_pod:
-            return
-        try:
-            self._calls.write_marker(process, text)
-        except tf.errors.OpError as error:  # then a drain of its node does not wait for it, and a new chief restores
-            event("not_marked", server=process.task, reason=str(error).partition("\n")[0])
-
     def _transfer(self, action: TransferState) -> None:
         for source, target in action.pairs:
             self._transfer_one(source, target, action)
 
     def _transfer_one(self, source: Process, target: Process, action: TransferState) -> None:
         """Transfer the small state, if the target has learned under the former view; else the whole state."""
-        self._write_sync_marker(target, "")  # it may have been in sync before it was suspected
+        self._active.write_sync_marker(target, "")  # it may have been in sync before it was suspected
         began, fence = time.monotonic(), encoding.number(action.ballot)
         if self._state_transfer and self._state_transfer.finish(source, target, fence, action.former):
             _report_transfer("complete", source, target, began)

@@ -51,13 +51,16 @@ class Request:
     """The view to accept or to admit the process to; None in other requests."""
     founding: bool = False
     """See `replication.view.Accept`."""
+    layout: int = 1
+    """Number of the layout: a witness votes in each layout as a process of its own."""
 
     def pack(self) -> Json:
         """Return the request as JSON."""
         if self.verb is Verb.READ:
-            return {"do": self.verb}
+            return {"do": self.verb, "layout": self.layout}
         return {
             "do": self.verb,
+            "layout": self.layout,
             "incarnation": self.incarnation,
             "ballot": list(self.ballot),
             "view": self.view and _encode_view(self.view),
@@ -72,18 +75,18 @@ class Request:
             ValueError: it is malformed.
         """
         try:
-            verb = Verb(encoded["do"])
+            verb, layout = Verb(encoded["do"]), int(encoded.get("layout", 1))
             if verb is Verb.READ:
-                return cls(verb)
+                return cls(verb, layout=layout)
             view = _decode_view(encoded["view"]) if encoded["view"] else None
             ballot = Ballot(*encoded["ballot"])
-            return cls(verb, int(encoded["incarnation"]), ballot, view, bool(encoded["founding"]))
-        except (KeyError, TypeError, IndexError) as error:
+            return cls(verb, int(encoded["incarnation"]), ballot, view, bool(encoded["founding"]), layout)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 class Witness:
-    """One worker's acceptor.
+    """One worker's acceptors, one for each layout.
 
     Args:
         incarnation: the process's, which no earlier process of the task had.
@@ -91,14 +94,15 @@ class Witness:
     """
 
     def __init__(self, incarnation: int, kept: Json | None = None) -> None:
-        self._status = from_json(kept) if kept else ProcessStatus(incarnation)
+        self._statuses = {int(layout): from_json(own) for layout, own in (kept or {}).items()}
+        self._incarnation = next((own.incarnation for own in self._statuses.values()), incarnation)
         self._lock, self._is_handed_on = threading.Lock(), False
 
     def hand_on(self) -> Json:
-        """Return the status for the process that replaces this one, and answer no request from then on."""
+        """Return the statuses for the process that replaces this one, and answer no request from then on."""
         with self._lock:
             self._is_handed_on = True
-            return to_json(self._status)
+            return {str(layout): to_json(own) for layout, own in self._statuses.items()}
 
     def do(self, request: Request) -> ProcessStatus:
         """Apply a chief's request if it names this process; return the status after it.
@@ -109,9 +113,10 @@ class Witness:
         with self._lock:
             if self._is_handed_on:
                 raise ValueError("this process is being renewed")
-            if request.verb is not Verb.READ and request.incarnation == self._status.incarnation:
-                self._status = _apply(self._status, request)
-            return self._status
+            own = self._statuses.get(request.layout) or ProcessStatus(self._incarnation)
+            if request.verb is not Verb.READ and request.incarnation == own.incarnation:
+                own = self._statuses[request.layout] = _apply(own, request)
+            return own
 
 
 class WitnessServer:
@@ -214,13 +219,13 @@ def _apply(status: ProcessStatus, request: Request) -> ProcessStatus:
 
 def _encode_view(view: View) -> list[object]:
     shards = [[list(process) for process in shard] for shard in view.shards]
-    return [list(view.ballot), shards, [list(process) for process in view.learners]]
+    return [list(view.ballot), shards, [list(process) for process in view.learners], list(view.successor)]
 
 
 def _decode_view(encoded: list[Any]) -> View:
-    ballot, shards, learners = encoded
+    ballot, shards, learners, successor = encoded
 
     def named(processes: list[Any]) -> tuple[Process, ...]:
         return tuple(Process(*process) for process in processes)
 
-    return View(Ballot(*ballot), tuple(map(named, shards)), named(learners))
+    return View(Ballot(*ballot), tuple(map(named, shards)), named(learners), Ballot(*successor))

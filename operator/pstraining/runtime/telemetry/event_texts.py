@@ -167,6 +167,15 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _WORKER, "The worker is prepared for the loss of any member, without a pause to trace."
     ),
     "switchover": EventText(_CHIEF, "Training continues without a member on a drained node."),
+    "layout_prepared": EventText(
+        _CHIEF, "The servers of the next layout are connected and have all variables, after `seconds`."
+    ),
+    "layout": EventText(_CHIEF, "Training continues with `shards` shards; no step was applied for `seconds`."),
+    "layout_followed": EventText(_WORKER, "The worker trains with the servers of another layout."),
+    "layout_waits": EventText(_CHIEF, "Training does not continue in the next layout yet, or not without a restart."),
+    "layout_unprepared": EventText(
+        _WORKER, "The worker could not prepare its functions for the next layout; it prepares them at the change."
+    ),
     "not_marked": EventText(
         _CHIEF, "A member could not be marked as in sync. The drain of its node does not wait for it."
     ),

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final, TypeVar, cast
 
 import tensorflow as tf
@@ -23,7 +24,8 @@ from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.config.devices import choose
 from pstraining.runtime.model.tensor import Fetched, Structure, Tensor, TracedFunction
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.transport import devices, errors, http2_probe, sockets
+from pstraining.runtime.transport import devices, errors, http2_probe, layout_servers, sockets
+from pstraining.runtime.transport.layout_servers import LayoutServers
 from pstraining.runtime.transport.traffic import Links
 from pstraining.runtime.transport.watchdog import CONNECT_TIMEOUT_SECONDS, FIRST_CALL_TIMEOUT_SECONDS, Watchdog
 
@@ -64,18 +66,49 @@ class PSClient:
         """This task's first CPU device: enter it before running a function."""
         self.devices: tuple[str, ...] = (self.local,)
         """This task's devices that compute: enter the first one, `compute`, before building a model."""
-        self.shards = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(len(cluster.ps))]
-        self.container = f"pstraining.{cluster.job}"
+        self.addresses = list(cluster.ps)
+        """host:port of every known server. A server keeps its number here, which other layouts do not know."""
+        self.shards = [_device(number) for number in range(len(cluster.ps))]
+        """The devices of the known servers."""
+        self.container = layout_servers.container(cluster)
         self._connection = 0
         self._failures: dict[TracedFunction, int] = {}
         self._idle = threading.Condition()
         self._calls = 0
         self._connecting = False
         self._patience = http2_probe.probe_timeout(cluster.members)
-        self._watchdog = Watchdog(cluster.ps, self._patience)
-        self.links = Links(cluster.ps, sockets.split(cluster.own_address)[1])
+        self._watchdog = Watchdog(self.addresses, self._patience)
+        self.links = Links(self.addresses, sockets.split(cluster.own_address)[1])
         self.connected = frozenset(range(len(cluster.ps)))
         """Numbers of the connected servers."""
+        self._to_connect = self.connected
+        """Numbers of the servers to connect to."""
+        self._next: Cluster | None = None
+        """The job with the next layout, which may be in use before this task knows it."""
+
+    def servers_of(self, cluster: Cluster) -> LayoutServers:
+        """Return the servers of a layout; new ones are connected with the next connection."""
+        for address in cluster.ps:
+            if address not in self.addresses:
+                self.addresses.append(address)
+                self.shards.append(_device(len(self.shards)))
+        numbers, self._next = self._numbers(cluster), cluster
+        self._to_connect |= frozenset(numbers)
+        devices = tuple(self.shards[number] for number in numbers)
+        return LayoutServers(cluster, numbers, devices, layout_servers.container(cluster))
+
+    @property
+    def servers_in_use(self) -> LayoutServers:
+        """Return the servers of the layout in use."""
+        return replace(self.servers_of(self.cluster), container=self.container)
+
+    def use(self, servers: LayoutServers) -> None:
+        """Use this layout from now on: the next connection leaves all other servers out."""
+        self.cluster, self.container, self._next = servers.cluster, servers.container, None
+        self._to_connect = frozenset(servers.numbers)
+
+    def _numbers(self, cluster: Cluster) -> tuple[int, ...]:
+        return tuple(self.addresses.index(address) for address in cluster.ps)
 
     def _own(self, name: str) -> str:
         task = self.cluster.task
@@ -234,8 +267,8 @@ class PSClient:
 
         `tf.config.experimental_connect_to_cluster` would name a leader for collectives, which are not used.
         """
-        task, ps = self.cluster.task, self.cluster.ps
-        addresses = {index: ps[index] for index in sorted(servers)}
+        task = self.cluster.task
+        addresses = {number: self.addresses[number] for number in sorted(servers)}
         spec = tf.train.ClusterSpec({task.type: {task.index: self.cluster.own_address}, "ps": addresses})
         return tf.train.ServerDef(
             cluster=spec.as_cluster_def(),
@@ -279,21 +312,26 @@ class PSClient:
     def _wait_for_servers(self, suspects: Sequence[str] = ()) -> None:
         """Return when enough servers answer; report missing servers at once and every REPORT_SECONDS.
 
-        Enough are all servers, or one of each shard if shards have several members. Suspects did not answer a moment
-        ago, and their first probe has a shorter timeout.
+        Enough are all servers of this layout or the next one, or one of each shard if shards have several members.
+        Suspects did not answer a moment ago, and their first probe has a shorter timeout.
         """
-        reported, shards, servers = -math.inf, self.cluster.shards, range(len(self.cluster.ps))
+        reported = -math.inf
         while True:
-            missing, suspects = http2_probe.unresponsive(self.cluster.ps, self._patience, suspects), ()
-            self.connected = frozenset(index for index in servers if self.cluster.ps[index] not in missing)
-            if len({index % shards for index in self.connected}) == shards and (
-                self.cluster.members > 1 or not missing
-            ):
+            wanted = {number: self.addresses[number] for number in sorted(self._to_connect)}
+            missing, suspects = http2_probe.unresponsive(list(wanted.values()), self._patience, suspects), ()
+            self.connected = frozenset(number for number, address in wanted.items() if address not in missing)
+            if any(self._is_enough(cluster) for cluster in (self.cluster, self._next) if cluster):
                 return
             if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
                 event("waiting", what="parameter servers", missing=missing)
             time.sleep(POLL)
+
+    def _is_enough(self, cluster: Cluster) -> bool:
+        """Return whether the connected servers are enough to train in a layout."""
+        present = [index for index, number in enumerate(self._numbers(cluster)) if number in self.connected]
+        of_each = len({index % cluster.shards for index in present}) == cluster.shards
+        return of_each and (cluster.members > 1 or len(present) == len(cluster.ps))
 
     @contextmanager
     def _shared(self) -> Iterator[int]:
@@ -320,6 +358,10 @@ class PSClient:
             with self._idle:
                 self._connecting = False
                 self._idle.notify_all()
+
+
+def _device(number: int) -> str:
+    return f"/job:ps/replica:0/task:{number}/device:CPU:0"
 
 
 def has_tensors() -> bool:

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -30,11 +30,11 @@ class Links:
     """The byte counts of one process's links.
 
     Args:
-        servers: host:port of every parameter server, in order.
+        servers: host:port of every parameter server, in order; the caller may append some.
         own_port: the port of this task's own TensorFlow server.
     """
 
-    def __init__(self, servers: tuple[str, ...], own_port: int) -> None:
+    def __init__(self, servers: Sequence[str], own_port: int) -> None:
         self._servers, self._own_port = servers, own_port
         self._lock = threading.Lock()
         self._live: dict[_Connection, tuple[str, Traffic]] = {}

@@ -38,7 +38,7 @@ class Watchdog:
     """Enables keepalive on connections to the servers, and cuts connections to servers that do not answer.
 
     Args:
-        addresses: host:port of every parameter server.
+        addresses: host:port of every parameter server; the caller may append some.
         patience: seconds for a server's reply. Servers are probed once an operation has been under way for half of
             that time, and repeatedly from then on. A failure is noticed after 1 to 1.5 times the patience, plus TICK.
     """

@@ -8,12 +8,12 @@ from typing import Final, Protocol, runtime_checkable
 from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
-from pstraining.runtime.replication import chunks
 from pstraining.runtime.replication.monitor import MemberMonitor
-from pstraining.runtime.replication.view import active_view, anticipated_failures
+from pstraining.runtime.replication.transfer import chunks
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.base import Updates
+from pstraining.runtime.worker.assignments import active_view, anticipated_failures
 
 SETTLED_SECONDS: Final = 2.0
 """Seconds without a change after which a worker prepares for the next failure."""
@@ -94,6 +94,31 @@ class FailoverRouter:
         self._batches: Sequence[Batch] = ()
         self._changed = threading.Event()
         """Set when there may be functions to prepare."""
+        self._is_closed = self._is_preparing = False
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        """Return the batches with which functions are prepared."""
+        return self._batches
+
+    def bound(self, store: ParameterStore) -> Rebindable:
+        """Return the worker's updates with the servers of another layout."""
+        return self._updates.bind(store)
+
+    def prepare(self, batches: Sequence[Batch]) -> None:
+        """Prepare the functions for all members, before the layout is in use.
+
+        Raises:
+            ShardLostError: a server is lost, or has no variables yet.
+        """
+        self._batches = batches
+        self._monitor.poll_members()
+        self._make_ready(tuple(tuple(range(self._store.servers.cluster.members)) for _ in self._store.shards))
+
+    def close(self) -> None:
+        """End the preparation for failures: another layout is in use."""
+        self._is_closed = True
+        self._changed.set()
 
     @property
     def whole(self) -> bool:
@@ -114,12 +139,12 @@ class FailoverRouter:
 
     def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
         """Prepare once for each assignment; a thread prepares for the assignments that may remain after a failure."""
-        if self._current in self._ready:
-            return
-        is_first, self._batches = not self._ready, sample()
-        self._bind(self._current)[1].warm_up(self._batches)
-        self._ready.add(self._current)
-        if is_first:
+        if self._current not in self._ready:
+            self._batches = sample()
+            self._bind(self._current)[1].warm_up(self._batches)
+            self._ready.add(self._current)
+        if not self._is_preparing:
+            self._is_preparing = True
             threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True).start()
 
     def _keep_ready(self) -> None:
@@ -130,8 +155,8 @@ class FailoverRouter:
         """
         dry_run_on: dict[Assignment, int] = {}
         unreported = False
-        while True:
-            while self._changed.wait(SETTLED_SECONDS):
+        while not self._is_closed:
+            while self._changed.wait(SETTLED_SECONDS) and not self._is_closed:
                 self._changed.clear()
             connection, has_learners = self._store.client.connection, self._has_learners
             try:
@@ -171,11 +196,11 @@ class FailoverRouter:
         return anticipated_failures(self._current, self._monitor.nodes())
 
     def _is_member_missing(self) -> bool:
-        return any(len(own) < self._store.client.cluster.members for own in self._current)
+        return any(len(own) < self._store.servers.cluster.members for own in self._current)
 
     def _with_all(self, assignment: Assignment) -> Assignment:
         """Return the assignment with all other members as learners, behind those in sync."""
-        members = range(self._store.client.cluster.members)
+        members = range(self._store.servers.cluster.members)
         return tuple((*own, *(member for member in members if member not in own)) for own in assignment)
 
     def _trace(self, assignment: Assignment) -> tuple[ParameterStore, Rebindable]:
@@ -195,10 +220,3 @@ class FailoverRouter:
                 store = self._store.for_assignment(assignment)
                 self._bound[assignment] = store, self._updates.bind(store)
             return self._bound[assignment]
-
-
-def make_router(store: ParameterStore, updates: Updates) -> Router:
-    """Return the router for a worker of this job."""
-    if store.updates.paired and isinstance(updates, Rebindable):
-        return FailoverRouter(store, updates)
-    return StaticRouter(store, updates)

@@ -269,7 +269,8 @@ class TrainingReporter:
     def _send_progress(self, seen: Seen, result: Mapping[str, float] | None = None) -> None:
         """Send the progress. `result` is the job's result at the end of training, when there are no rates."""
         counters, fraction, over = self._counters, self._rate.fraction(seen), result is not None
-        workers = self._admin.client.cluster.workers
+        cluster = self._admin.client.cluster
+        workers = cluster.workers
         self._report_progress(
             step=seen.step,
             steps=self._rate.steps,
@@ -281,13 +282,15 @@ class TrainingReporter:
             percentage=None if fraction is None else 100 * fraction,
             checkpoint_step=counters.checkpoint_step if counters.checkpoints else None,
             checkpoint_time=counters.checkpoint_time,
+            layout=cluster.layout,
+            term=cluster.term,
             stalled="" if over else self._stall.observe(seen.step, self._present, workers),
         )
 
     def _weigh(self, seconds: float) -> None:
         """Report a shard with more load than the others, by the bytes that workers exchange with its servers."""
         store, cluster = self._admin.store, self._admin.client.cluster
-        servers = [range(shard, len(cluster.ps), cluster.shards) for shard in range(store.layout.ps)]
+        servers = [store.servers.numbers[shard :: cluster.shards] for shard in range(store.layout.ps)]
         moved = [sum(self._line.counted(f"{LINK}ps-{index}") for index in own) for own in servers]
         self._counters.skew = heaviest(moved).times
         if load := self._skew.observe(moved, seconds):

@@ -48,7 +48,7 @@ class ServerFiles:
     ) -> None:
         self._client, self._demand = client, demand
         self._members = [[PartFiles(member) for member in own] for own in members]
-        at = dict(zip(client.shards, client.cluster.ps, strict=False))
+        at = dict(zip(client.shards, client.addresses, strict=True))
         self._addresses = [[at[member.shard.device] for member in own] for own in members]
         self._units = [own[0].units(most) for own in members]
         self._traced: dict[Hashable, TracedFunction] = {}

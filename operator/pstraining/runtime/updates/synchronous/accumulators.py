@@ -158,6 +158,11 @@ class Accumulators(ModeState):
         norms = [self.norms.totals, self.norms.place] if self.norms else []
         return [self.pushed, self.weights, self.losses, *overflowed, *self.vectors, *rows, *norms]
 
+    @property
+    def carried(self) -> list[PSVariable]:
+        """Return the workers' last steps, and the wait for workers."""
+        return [self.served, self.wait_until]
+
     def followers(self, segment: int) -> list[PSVariable]:
         """Return the variables of a segment's shadow."""
         return self.shadow.variables(segment) if self.shadow else []

@@ -126,14 +126,22 @@ class SyncUpdates(BoundUpdates):
         store: the model and the servers.
         computer: computes gradients.
         config: configuration of the rounds.
+        compressor: encodes gradients for the servers of another layout than the worker began with; None: the worker's.
     """
 
     def __init__(
-        self, worker: SyncWorker, store: ParameterStore, computer: GradientComputer, *, config: RoundConfig
+        self,
+        worker: SyncWorker,
+        store: ParameterStore,
+        computer: GradientComputer,
+        *,
+        config: RoundConfig,
+        compressor: PushCompressor | None = None,
     ) -> None:
         super().__init__(store, computer)
         self._shared, self._config, self._worker, self._identity = worker, config, worker.number, worker.identity
-        self._compressor, self._selector, self._numbers = worker.compressor, worker.selector, worker.formats
+        self._compressor, self._selector = compressor or worker.compressor, worker.selector
+        self._numbers = worker.formats
         self._worker_progress, self._progress = worker.progress, worker.no_data_progress
         self._asks = config.backups > 0
         self._step: int | None = None
@@ -148,7 +156,9 @@ class SyncUpdates(BoundUpdates):
 
     def bind(self, store: ParameterStore) -> "SyncUpdates":
         """See `BoundUpdates`."""
-        return SyncUpdates(self._shared, store, self._computer.bind(store), config=self._config)
+        same = store.layout == self._store.layout
+        compressor, computer = self._compressor if same else self._compressor.on(store), self._computer.bind(store)
+        return SyncUpdates(self._shared, store, computer, config=self._config, compressor=compressor)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Trace every function of a step, in a session that never exists, which the servers reject."""

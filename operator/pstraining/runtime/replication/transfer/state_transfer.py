@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.store import int64
-from pstraining.runtime.replication.chunks import StateTransferOps
 from pstraining.runtime.replication.encoding import number as number_of
 from pstraining.runtime.replication.messages import NOT_A_LEARNER, ChunkHeader
 from pstraining.runtime.replication.monitor import MemberMonitor
+from pstraining.runtime.replication.transfer.chunks import StateTransferOps
 from pstraining.runtime.replication.view import Ballot, Process, ProcessStatus, View
 from pstraining.runtime.telemetry.events import event
 

@@ -1,0 +1,260 @@
+"""The chief leads training to another layout of the servers between two steps, without a restart.
+
+The servers of the next layout are connected, and have all variables, before training stops. The workers prepare their
+functions meanwhile, and register with the next layout once they are ready. Training then stops for the time of one copy
+of the state: see `replication.view_decisions` for the decisions, and decision 0023 for the protocol.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import tensorflow as tf
+
+from pstraining.api import contract
+from pstraining.api.training import Codec, Mode
+from pstraining.runtime.checkpoint.state import State, whole
+from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.store_admin import StoreAdmin
+from pstraining.runtime.config import cluster as clusters
+from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.config.settings import TrainingSettings
+from pstraining.runtime.ps import carried_state
+from pstraining.runtime.ps.record import Assignment
+from pstraining.runtime.ps.saving.parts import ShardParts
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.replication import encoding
+from pstraining.runtime.replication.view import Ballot, Founded, LayoutOverError, LayoutPostponedError
+from pstraining.runtime.replication.view_change import ViewChanger
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport import http2_probe
+from pstraining.runtime.transport.client import PSClient, ShardLostError
+from pstraining.runtime.transport.layout_servers import LayoutServers
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds until the cluster file is read again if it does not list a layout that is in use."""
+READY_SECONDS: Final = 120.0
+"""Seconds for which the chief waits for workers to prepare their functions; a worker that has not, does it later."""
+FREEZE_SECONDS: Final = 10.0
+"""Seconds in which the next layout must have the state; otherwise training continues in the current layout."""
+RETRY_SECONDS: Final = 30.0
+"""Seconds until an attempt that failed is repeated."""
+MOST_BYTES: Final = 512 << 20
+"""Maximum size of the state: it passes through the chief's memory while no step is applied."""
+
+
+def why_not(store: ParameterStore, training: TrainingSettings) -> str:
+    """Return why training cannot be led to another layout without a restart; empty if it can."""
+    if training.mode is not Mode.SYNC:
+        return f"training.mode is {training.mode.value}"
+    if training.local_steps > 1:
+        return "training.localSteps is set"
+    if {training.compression.push, training.compression.pull} != {Codec.NONE}:
+        return "training.compression is set"
+    if any(table.dynamic for table in store.model.tables):
+        return "a table has rows by key"
+    size = sum(ShardParts(shard).bytes for shard in store.shards)
+    if size > MOST_BYTES:
+        return f"the state has {size >> 20} MiB, more than {MOST_BYTES >> 20}"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Next:
+    """The next layout during its preparation."""
+
+    servers: LayoutServers
+    store: ParameterStore
+    admin: StoreAdmin
+    changer: ViewChanger
+    since: float
+
+    def admin_of(self, assignment: Assignment) -> StoreAdmin:
+        """Return the administration of some members."""
+        if all(len(own) == self.servers.cluster.members for own in assignment):
+            return self.admin
+        return StoreAdmin(self.store.for_assignment(assignment))
+
+
+class LayoutChanger:
+    """Prepares the next layout beside training, and leads training to it.
+
+    Args:
+        client: the connection to the servers.
+        store: the store of the current layout, with all members.
+        training: the job's settings.
+        make: returns the view changer for a store, from its restore function.
+        restore: restores the newest checkpoint, as a view changer's restore function.
+        hold: renews the current view; called between the steps of the preparation.
+        next_layout: returns the next layout; None if the current one stays.
+    """
+
+    def __init__(
+        self,
+        client: PSClient,
+        store: ParameterStore,
+        training: TrainingSettings,
+        *,
+        make: Callable[[ParameterStore, Callable[[Assignment, int], None]], ViewChanger],
+        restore: Callable[[Assignment, int], None],
+        hold: Callable[[], None],
+        next_layout: Callable[[Cluster], Cluster | None] = clusters.next_layout,
+    ) -> None:
+        self._client, self._store, self._make, self._hold = client, store, make, hold
+        self._restore_checkpoint = restore
+        self._next_layout, self._why_not = next_layout, why_not(store, training)
+        self._not_before, self._reported = -math.inf, ""
+        self._wanted: Cluster | None = None
+        self._next: _Next | None = None
+        self._state: State | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether another layout is wanted that training can be led to without a restart."""
+        self._wanted = self._next_layout(self._client.cluster)
+        if self._wanted and self._why_not:
+            self._report(f"the programs restart from a checkpoint, because {self._why_not}")
+        return self._wanted is not None and not self._why_not
+
+    def is_ready(self, admin: StoreAdmin, fence: int) -> bool:
+        """Prepare the next layout if it is wanted; return whether training can be led to it now.
+
+        Args:
+            admin: the administration of the current members.
+            fence: the current fence.
+
+        Raises:
+            ShardLostError: a server is lost.
+            FencedError: a chief of a later term leads.
+        """
+        if not self.is_wanted or self._wanted is None or time.monotonic() < self._not_before:
+            return False
+        if self._next is None or self._next.servers.cluster != self._wanted:
+            self._next, self._not_before = None, time.monotonic() + RETRY_SECONDS
+            self._prepare(self._wanted, admin, fence)
+            self._not_before = -math.inf
+        return self._next is not None and self._are_workers_ready(admin, self._next)
+
+    def lead(self, former: ViewChanger, form: Callable[[Assignment], StoreAdmin]) -> NoReturn:
+        """Stop training, found the next layout with the state, and end the current one.
+
+        Args:
+            former: the view changer of the current layout.
+            form: returns the administration of some members of the current layout.
+
+        Raises:
+            LayoutOverError: the next layout has the state, and `enter` leads it.
+            LayoutPostponedError: training continues in the current layout.
+            ShardLostError: a server is lost; training continues in the current layout.
+        """
+        following, until = self._next, time.monotonic() + FREEZE_SECONDS
+        if following is None:
+            raise LayoutPostponedError("the next layout is not prepared")
+        # The ballot under which training stops must be higher than any that the next layout knows.
+        former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
+        try:
+            source = form(former.assignment(former.freeze(until)))
+            under, self._state = encoding.ballot(former.fence), _copied(source, former.fence)
+            self._source = source
+            former.close(Founded(under, following.changer.found(under, until)))
+        except LayoutOverError:
+            raise
+        except Exception as error:
+            self._not_before, self._next = time.monotonic() + RETRY_SECONDS, None
+            self._report(f"training continues with the current servers: {error}")
+            former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
+            raise
+
+    def enter(self, founded: Ballot) -> tuple[ParameterStore, ViewChanger]:
+        """Return the store of the next layout, which is founded, and its view changer; use its servers.
+
+        Raises:
+            ShardLostError: the servers of the next layout are not known yet.
+        """
+        if self._next is None:
+            wanted = self._next_layout(self._client.cluster)
+            if wanted is None:
+                time.sleep(LOOK_SECONDS)
+                raise ShardLostError("the cluster file does not list the next layout yet", self._client.connection)
+            self._next = self._connect(wanted)
+        self._next.changer.follow(founded)
+        self._state = None
+        self._client.use(self._next.servers)
+        return self._next.store, self._next.changer
+
+    def delete_former(self) -> None:
+        """Delete the state of the former layout on the servers that stay.
+
+        Raises:
+            ShardLostError: a server is lost.
+        """
+        own, shards = self._store.servers, range(self._store.layout.ps)
+        numbers = dict(zip(own.devices, own.numbers, strict=True))
+        members = [self._store.member(shard, m) for shard in shards for m in range(own.cluster.members)]
+        there = [member for member in members if numbers[member.device] in self._client.connected]
+        delete = tf.function(lambda: [self._client.to_local(carried_state.delete(m)) for m in there], autograph=False)
+        self._client.call(delete)
+
+    def _prepare(self, wanted: Cluster, admin: StoreAdmin, fence: int) -> None:
+        """Connect to the servers of the next layout, create all variables there, and trace the chief's functions.
+
+        The servers receive the present state. It counts for nothing, and so do they: their generation is 0.
+        """
+        if missing := http2_probe.unresponsive(wanted.ps):
+            self._report(f"waiting for {', '.join(missing)}")
+            return
+        found, file = self._connect(wanted), f"{contract.RUN_DIR}/{contract.LAYOUT_FILE}"
+        if wanted.in_pod and not (admin.have_file(file) and found.admin.have_file(file)):
+            self._why_not = "a launcher of a former version would restart its server"
+            return
+        self._hold()
+        state, before = _copied(admin, fence), encoding.number(found.changer.claim(encoding.ballot(fence - 1)))
+        self._hold()
+        found.admin.restore(state, fence=before, generation=0, fresh=False)
+        self._hold()
+        with suppress(FencedError):  # traced without an effect: a worker registers with this layout once it is ready
+            found.admin.carry(admin, 0)
+        found.admin.set_learning_rates(before, admin.learning_rates())
+        for _ in found.changer.warm_up():
+            self._hold()
+        self._next = found
+        seconds = round(time.monotonic() - found.since, 3)
+        event("layout_prepared", layout=wanted.layout, shards=wanted.shards, seconds=seconds)
+
+    def _connect(self, wanted: Cluster) -> _Next:
+        since, servers = time.monotonic(), self._client.servers_of(wanted)
+        if not self._client.connected.issuperset(servers.numbers):
+            self._client.reconnect_available()
+        store = self._store.on(servers, encoding.size(wanted.shards, wanted.members))
+        return _Next(servers, store, StoreAdmin(store), self._make(store, self._restore), since)
+
+    def _restore(self, assignment: Assignment, fence: int) -> None:
+        """Give the state to members of the next layout, which have promised, and keep them inactive."""
+        if self._next is None or self._state is None:  # the next layout is in use
+            self._restore_checkpoint(assignment, fence)
+            return
+        target, generation = self._next.admin_of(assignment), self._source.store.read()[0].generation
+        target.restore(self._state, fence=fence, generation=-abs(generation), fresh=False)
+        target.carry(self._source, fence)
+        target.set_learning_rates(fence, self._source.learning_rates())
+
+    def _are_workers_ready(self, admin: StoreAdmin, following: _Next) -> bool:
+        """Return whether all workers that train have registered with the next layout, or have had the time for it."""
+        if time.monotonic() - following.since > READY_SECONDS:
+            return True
+        here, there = admin.registered(), following.admin.registered()
+        return all(here[worker] == there[worker] for worker in admin.workers_present())
+
+    def _report(self, reason: str) -> None:
+        if reason != self._reported:
+            self._reported = reason
+            event("layout_waits", reason=reason)
+
+
+def _copied(source: StoreAdmin, fence: int) -> State:
+    """Return a copy of the state in the chief's memory."""
+    with source.copied(fence=fence, wait=lambda: None) as state:
+        return whole(state)

@@ -1,0 +1,117 @@
+"""Routes a worker to the layout in use, and prepares the next one beside training."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import tensorflow as tf
+
+from pstraining.runtime.config import cluster as clusters
+from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.model.tensor import Batch
+from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.replication import encoding
+from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.transport import http2_probe
+from pstraining.runtime.transport.client import ShardLostError
+from pstraining.runtime.updates.base import Identity, Updates
+from pstraining.runtime.worker.router import AGAIN_SECONDS, FailoverRouter, Rebindable, Router, StaticRouter
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds between two reads of the cluster file."""
+
+
+class LayoutRouter:
+    """Routes to the members of the active view in the layout in use.
+
+    Args:
+        current: the router of the layout that this process has started with.
+        identity: this worker.
+        next_layout: returns the next layout; None if the current one stays.
+    """
+
+    def __init__(
+        self, current: FailoverRouter, identity: Identity, next_layout: Callable[[Cluster], Cluster | None]
+    ) -> None:
+        self._current, self._identity, self._next_layout = current, identity, next_layout
+        self._following: FailoverRouter | None = None
+        self._lock = threading.Lock()
+        self._is_watching = False
+
+    @property
+    def first(self) -> tuple[ParameterStore, Updates]:
+        """Return the first store and updates of the layout in use."""
+        return self._current.first
+
+    @property
+    def whole(self) -> bool:
+        """Return whether the current assignment has all members, all in sync."""
+        return self._current.whole
+
+    def find(self) -> tuple[ParameterStore, Updates] | None:
+        """Return the store and the updates for the active view, if there is one, of the next layout as well."""
+        if found := self._current.find():
+            return found
+        with self._lock:
+            following = self._following or self._connect()
+            if following is None or (found := following.find()) is None:
+                return None
+            self._current.close()
+            self._current, self._following = following, None
+            store = following.first[0]
+            store.client.use(store.servers)
+            clusters.note_layout(store.servers.cluster)
+        event("layout_followed", worker=self._identity.worker, layout=store.servers.cluster.layout)
+        return found
+
+    def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
+        """Prepare as `FailoverRouter` does; a thread prepares for the next layout."""
+        self._current.warm_up(sample)
+        if not self._is_watching:
+            self._is_watching = True
+            threading.Thread(target=self._watch, name="pstraining-next-layout", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Prepare the functions for the next layout once it is listed, while the process lives."""
+        prepared_on: tuple[FailoverRouter, int] | None = None
+        while True:
+            time.sleep(LOOK_SECONDS)
+            try:
+                with self._lock:
+                    following = self._following or self._connect()
+                if following is None:
+                    continue
+                store = following.first[0]
+                connection = store.client.connection
+                # The chief notes the layout once every variable has a value.
+                is_there = all(record.layout == store.fingerprint for record in store.read())
+                if is_there and prepared_on != (following, connection):
+                    following.prepare(self._current.batches)
+                    store.register(self._identity.worker, self._identity.incarnation)
+                    prepared_on = following, connection
+            except ShardLostError:  # the training thread notices it as well
+                continue
+            except tf.errors.OpError as error:  # the training thread prepares the functions once they are needed
+                event("layout_unprepared", worker=self._identity.worker, reason=str(error).partition("\n")[0])
+                time.sleep(AGAIN_SECONDS)
+
+    def _connect(self) -> FailoverRouter | None:
+        """Return the router of the next layout, connected to its servers; None if there is none yet."""
+        store = self._current.first[0]
+        wanted = self._next_layout(store.servers.cluster)
+        if wanted is None or http2_probe.unresponsive(wanted.ps):
+            return None
+        client, servers = store.client, store.client.servers_of(wanted)
+        if not client.connected.issuperset(servers.numbers):
+            client.reconnect_available()
+        following = store.on(servers, encoding.size(wanted.shards, wanted.members))
+        self._following = FailoverRouter(following, self._current.bound(following))
+        return self._following
+
+
+def make_router(store: ParameterStore, updates: Updates, identity: Identity) -> Router:
+    """Return the router for a worker of this job."""
+    if store.updates.paired and isinstance(updates, Rebindable):
+        return LayoutRouter(FailoverRouter(store, updates), identity, clusters.next_layout)
+    return StaticRouter(store, updates)

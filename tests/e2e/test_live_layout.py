@@ -1,0 +1,52 @@
+"""The number of shards changes on real kubelets while a job with hot standbys trains: no process restarts."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_scaling_hot import containers, has
+from tests.support.examples import Example
+from tests.support.hot_standby import SPEC
+from tests.support.kube import Kube, job_condition, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("installed")]
+
+
+def layout(example: Example) -> int:
+    """Return the number of the layout that the chief has reported."""
+    training = example.job()["status"].get("training") or {}
+    return int(training.get("layout") or 0)
+
+
+def is_rescaled(example: Example, shards: int) -> bool:
+    """Whether the change has ended, and the job has this number of shards."""
+    job = example.job()
+    return bool(job_condition(job, "Rescaling")["reason"] == "Rescaled" and len(job["status"]["shards"]) == shards)
+
+
+def test_training_continues_on_another_number_of_servers_without_a_restart(
+    kube: Kube, namespace: str, shared: Path
+) -> None:
+    spec = {**SPEC, "ps": {**SPEC["ps"], "replicas": 1}, "checkpoint": {"intervalSeconds": 3600, "keep": 100}}
+    example = Example.start(kube, namespace, "digits", shared, spec, paced=True)
+    example.wait_trained()
+    wait_for(partial(has, example, "standbySummary", "1/1"), "the standby is in sync", 180)
+    before, chief = containers(example), example.pod("chief")
+    for number, shards in ((2, 2), (3, 1)):
+        kube.merge("PSTrainingJob", namespace, example.name, {"spec": {"ps": {"replicas": shards}}})
+        changed = example.wait_event("layout", count=number - 1)
+        assert changed["shards"] == shards
+        print(f"{shards} shards: no step for {changed['seconds']} s")
+        wait_for(lambda: layout(example) == number, "the report of the layout", 120)  # noqa: B023 - it is waited for
+        wait_for(partial(is_rescaled, example, shards), "the end of the change", 180)
+        wait_for(partial(has, example, "standbySummary", f"{shards}/{shards}"), "all members are in sync", 180)
+        assert containers(example).items() >= before.items(), "pods and containers stay"
+    wait_for(lambda: containers(example) == before, "the end of the servers that the job no longer has", 120)
+    assert example.pod("chief") == chief
+    events = [event["event"] for event in example.events("chief")]
+    assert "restored" not in events
+    assert example.job()["status"]["restarts"] == 0
+    resumed = [event for event in example.events("worker", 0) if event["event"] == "resumed"]
+    print(resumed)
+    example.wait_event("worker", "worker", 0, seconds=60)
