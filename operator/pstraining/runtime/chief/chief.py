@@ -301,7 +301,7 @@ class Chief:
         self._members.establish(readmit=True)
         self._stop.check()
         if self._may_be_renewed(view_changer.is_quiet):
-            raise RenewalDueError(epoch=encoding.ballot(self._members.fence).epoch)
+            raise RenewalDueError(epoch=encoding.ballot(view_changer.fence).epoch)
 
     @contextmanager
     def _copied(self, plan: SavePlan = FULL) -> Iterator[ServerState]:

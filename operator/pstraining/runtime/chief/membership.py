@@ -13,6 +13,7 @@ from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.store import ParameterStore
+from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.view import LayoutOverError, LayoutPostponedError
 from pstraining.runtime.replication.view_change import ViewChanger
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -96,7 +97,8 @@ class Membership:
             self._enter(over)
             self.establish(readmit=readmit)
             return
-        self.term, self.fence, self._renewed = view.ballot.term, changer.fence, time.monotonic()
+        self.term, self._renewed = view.ballot.term, time.monotonic()
+        self.fence = encoding.number(view.ballot)  # of its members, though an attempt may have used higher ballots
         self.form(changer.assignment(view))
         if self._former is not None:
             self._settle(self._former)
