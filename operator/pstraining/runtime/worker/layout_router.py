@@ -1,7 +1,6 @@
 """Routes a worker to the layout in use, and prepares the next one beside training."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,7 +15,14 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.base import Identity, Updates
-from pstraining.runtime.worker.router import AGAIN_SECONDS, FailoverRouter, Rebindable, Router, StaticRouter
+from pstraining.runtime.worker.router import (
+    AGAIN_SECONDS,
+    CLOSE_SECONDS,
+    FailoverRouter,
+    Rebindable,
+    Router,
+    StaticRouter,
+)
 
 LOOK_SECONDS: Final = 1.0
 """Seconds between two reads of the cluster file."""
@@ -37,7 +43,8 @@ class LayoutRouter:
         self._current, self._identity, self._next_layout = current, identity, next_layout
         self._following: FailoverRouter | None = None
         self._lock = threading.Lock()
-        self._is_watching = False
+        self._watching: threading.Thread | None = None
+        self._closed = threading.Event()
 
     @property
     def first(self) -> tuple[ParameterStore, Updates]:
@@ -57,7 +64,7 @@ class LayoutRouter:
             following = self._following or self._connect()
             if following is None or (found := following.find()) is None:
                 return None
-            self._current.close()
+            self._current.stop()
             self._current, self._following = following, None
             store = following.first[0]
             store.client.use(store.servers)
@@ -68,15 +75,21 @@ class LayoutRouter:
     def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
         """Prepare as `FailoverRouter` does; a thread prepares for the next layout."""
         self._current.warm_up(sample)
-        if not self._is_watching:
-            self._is_watching = True
-            threading.Thread(target=self._watch, name="pstraining-next-layout", daemon=True).start()
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, name="pstraining-next-layout", daemon=True)
+            self._watching.start()
+
+    def close(self) -> None:
+        """End the preparation for failures and for the next layout, and wait for the function that is prepared."""
+        self._closed.set()
+        self._current.close()
+        if self._watching:
+            self._watching.join(CLOSE_SECONDS)
 
     def _watch(self) -> None:
         """Prepare the functions for the next layout once it is listed, while the process lives."""
         prepared_on: tuple[FailoverRouter, int] | None = None
-        while True:
-            time.sleep(LOOK_SECONDS)
+        while not self._closed.wait(LOOK_SECONDS):
             try:
                 with self._lock:
                     following = self._following or self._connect()
@@ -94,7 +107,7 @@ class LayoutRouter:
                 continue
             except tf.errors.OpError as error:  # the training thread prepares the functions once they are needed
                 event("layout_unprepared", worker=self._identity.worker, reason=str(error).partition("\n")[0])
-                time.sleep(AGAIN_SECONDS)
+                self._closed.wait(AGAIN_SECONDS)
 
     def _connect(self) -> FailoverRouter | None:
         """Return the router of the next layout, connected to its servers; None if there is none yet."""

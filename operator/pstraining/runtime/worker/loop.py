@@ -104,6 +104,7 @@ class Worker:
             raise
         finally:
             self._batches.close()
+            self._where.close()
         self._deregister()
         self._reports.report("worker_done")
 

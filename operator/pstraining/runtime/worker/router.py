@@ -19,6 +19,8 @@ SETTLED_SECONDS: Final = 2.0
 """Seconds without a change after which a worker prepares for the next failure."""
 AGAIN_SECONDS: Final = 5.0
 """Seconds until a failed preparation is retried."""
+CLOSE_SECONDS: Final = 30.0
+"""Maximum of seconds that a worker that ends waits for a function that is being prepared."""
 
 
 class Router(Protocol):
@@ -41,6 +43,9 @@ class Router(Protocol):
 
     def warm_up(self, sample: Callable[[], Sequence[Batch]]) -> None:
         """Trace and send the functions of the next step before it is due."""
+
+    def close(self) -> None:
+        """End the preparation of functions: a thread inside TensorFlow could crash a process that ends."""
 
 
 @runtime_checkable
@@ -78,6 +83,9 @@ class StaticRouter:
             self.first[1].warm_up(sample())
             self._warmed_up = True
 
+    def close(self) -> None:
+        """Do nothing: there is no thread."""
+
 
 class FailoverRouter:
     """Routes to the members of the active view."""
@@ -94,7 +102,8 @@ class FailoverRouter:
         self._batches: Sequence[Batch] = ()
         self._changed = threading.Event()
         """Set when there may be functions to prepare."""
-        self._is_closed = self._is_preparing = False
+        self._closed = threading.Event()
+        self._preparation: threading.Thread | None = None
 
     @property
     def batches(self) -> Sequence[Batch]:
@@ -115,10 +124,16 @@ class FailoverRouter:
         self._monitor.poll_members()
         self._make_ready(tuple(tuple(range(self._store.servers.cluster.members)) for _ in self._store.shards))
 
-    def close(self) -> None:
-        """End the preparation for failures: another layout is in use."""
-        self._is_closed = True
+    def stop(self) -> None:
+        """Let the preparation for failures end soon: another layout is in use."""
+        self._closed.set()
         self._changed.set()
+
+    def close(self) -> None:
+        """End the preparation for failures, and wait for the function that is being prepared."""
+        self.stop()
+        if self._preparation:
+            self._preparation.join(CLOSE_SECONDS)
 
     @property
     def whole(self) -> bool:
@@ -143,9 +158,9 @@ class FailoverRouter:
             self._batches = sample()
             self._bind(self._current)[1].warm_up(self._batches)
             self._ready.add(self._current)
-        if not self._is_preparing:
-            self._is_preparing = True
-            threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True).start()
+        if self._preparation is None:
+            self._preparation = threading.Thread(target=self._keep_ready, name="pstraining-ahead", daemon=True)
+            self._preparation.start()
 
     def _keep_ready(self) -> None:
         """Keep the functions for each anticipated assignment traced and known to the servers, while the process lives.
@@ -155,9 +170,11 @@ class FailoverRouter:
         """
         dry_run_on: dict[Assignment, int] = {}
         unreported = False
-        while not self._is_closed:
-            while self._changed.wait(SETTLED_SECONDS) and not self._is_closed:
+        while not self._closed.is_set():
+            while self._changed.wait(SETTLED_SECONDS) and not self._closed.is_set():
                 self._changed.clear()
+            if self._closed.is_set():
+                return
             connection, has_learners = self._store.client.connection, self._has_learners
             try:
                 anticipated = self._next()
@@ -172,7 +189,8 @@ class FailoverRouter:
                         unreported = not has_learners
                     else:  # servers forget it once this task connects to its learner
                         self._trace(assignment)
-                    if self._changed.wait(time.monotonic() - began):  # leaves half of the time to training
+                    half = time.monotonic() - began  # the other half of the time is for training
+                    if self._closed.is_set() or self._changed.wait(half):
                         break
                 else:
                     # The last assignment may have been prepared in a pass that a change interrupted.
