@@ -12,7 +12,7 @@ from pstraining.api import contract, names
 from pstraining.api.autoscaling import AutoscalingMode
 from pstraining.api.models import Addressing, OnChiefRestart, PSTrainingJob
 from pstraining.resources import standbys
-from pstraining.resources.layout import FIRST, ServerLayout
+from pstraining.resources.layout import FIRST, ServerLayout, with_shards
 from pstraining.resources.metadata import metadata
 
 
@@ -40,11 +40,6 @@ def _outside_cluster(job: PSTrainingJob) -> dict[str, list[str]]:
 
 def _servers(job: PSTrainingJob) -> list[str]:
     return [_address(standbys.pod(job, *task)) for task in standbys.tasks(job)]
-
-
-def _with_shards(job: PSTrainingJob, shards: int) -> PSTrainingJob:
-    spec = job.spec.model_copy(update={"ps": job.spec.ps.model_copy(update={"replicas": shards})})
-    return job.model_copy(update={"spec": spec})
 
 
 def _worker(job: PSTrainingJob, index: int) -> str:
@@ -83,7 +78,7 @@ def document(job: PSTrainingJob, term: int = 1, *, layout: ServerLayout = FIRST,
     if layout.ending:
         content["nextLayout"] = layout.number + 1
     if layout.following:
-        content["nextServers"] = _servers(_with_shards(job, layout.following))
+        content["nextServers"] = _servers(with_shards(job, layout.following))
     if standbys.is_hot(job):
         content["members"] = standbys.members(job)
         witnesses = [f"{_worker(job, index)}:{contract.WITNESS_PORT}" for index in range(standbys.witnesses(job))]

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pstraining.api.models import PSTrainingJob
+
 
 @dataclass(frozen=True)
 class ServerLayout:
@@ -24,3 +26,9 @@ class ServerLayout:
 
 FIRST = ServerLayout()
 """The layout of a new job."""
+
+
+def with_shards(job: PSTrainingJob, shards: int) -> PSTrainingJob:
+    """Return a job with another number of shards."""
+    spec = job.spec.model_copy(update={"ps": job.spec.ps.model_copy(update={"replicas": shards})})
+    return job.model_copy(update={"spec": spec})

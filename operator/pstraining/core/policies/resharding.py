@@ -38,7 +38,6 @@ the replicas of a StatefulSet, they are corrected.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from pstraining.api import contract, names
 from pstraining.api.conditions import Condition, Reason
@@ -49,7 +48,7 @@ from pstraining.core.actions import Kind
 from pstraining.core.policies import teardown
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import standbys
-from pstraining.resources.layout import ServerLayout
+from pstraining.resources.layout import ServerLayout, with_shards
 
 
 class ReshardingStep(Enum):
@@ -216,8 +215,7 @@ def effective(job: PSTrainingJob, resharding: Resharding) -> PSTrainingJob:
     """
     if resharding.current == job.spec.ps.replicas:
         return job
-    updates: dict[str, Any] = {"ps": job.spec.ps.model_copy(update={"replicas": resharding.current})}
-    return job.model_copy(update={"spec": job.spec.model_copy(update=updates)})
+    return with_shards(job, resharding.current)
 
 
 def progress(

@@ -109,7 +109,8 @@ class LayoutChanger:
         self._not_before, self._reported = -math.inf, ""
         self._wanted: Cluster | None = None
         self._next: _Next | None = None
-        self._state: State | None = None
+        self._frozen: tuple[State, StoreAdmin] | None = None
+        """The state of the current layout during the change, and the administration of its members."""
 
     @property
     def is_wanted(self) -> bool:
@@ -157,8 +158,7 @@ class LayoutChanger:
         former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
         try:
             source = form(former.assignment(former.freeze(until)))
-            under, self._state = encoding.ballot(former.fence), _copied(source, former.fence)
-            self._source = source
+            under, self._frozen = encoding.ballot(former.fence), (_copied(source, former.fence), source)
             former.close(Founded(under, following.changer.found(under, until)))
         except LayoutOverError:
             raise
@@ -181,7 +181,7 @@ class LayoutChanger:
                 raise ShardLostError("the cluster file does not list the next layout yet", self._client.connection)
             self._next = self._connect(wanted)
         self._next.changer.follow(founded)
-        self._state = None
+        self._frozen = None
         self._client.use(self._next.servers)
         return self._next.store, self._next.changer
 
@@ -225,21 +225,20 @@ class LayoutChanger:
         event("layout_prepared", layout=wanted.layout, shards=wanted.shards, seconds=seconds)
 
     def _connect(self, wanted: Cluster) -> _Next:
-        since, servers = time.monotonic(), self._client.servers_of(wanted)
-        if not self._client.connected.issuperset(servers.numbers):
-            self._client.reconnect_available()
+        since, servers = time.monotonic(), self._client.connect_to(wanted)
         store = self._store.on(servers, encoding.size(wanted.shards, wanted.members))
         return _Next(servers, store, StoreAdmin(store), self._make(store, self._restore), since)
 
     def _restore(self, assignment: Assignment, fence: int) -> None:
         """Give the state to members of the next layout, which have promised, and keep them inactive."""
-        if self._next is None or self._state is None:  # the next layout is in use
+        if self._next is None or self._frozen is None:  # the next layout is in use
             self._restore_checkpoint(assignment, fence)
             return
-        target, generation = self._next.admin_of(assignment), self._source.store.read()[0].generation
-        target.restore(self._state, fence=fence, generation=-abs(generation), fresh=False)
-        target.carry(self._source, fence)
-        target.set_learning_rates(fence, self._source.learning_rates())
+        state, source = self._frozen
+        target, generation = self._next.admin_of(assignment), source.store.read()[0].generation
+        target.restore(state, fence=fence, generation=-abs(generation), fresh=False)
+        target.carry(source, fence)
+        target.set_learning_rates(fence, source.learning_rates())
 
     def _are_workers_ready(self, admin: StoreAdmin, following: _Next) -> bool:
         """Return whether all workers that train have registered with the next layout, or have had the time for it."""

@@ -63,16 +63,12 @@ def delete(shard: Shard) -> Tensor:
 
     The record and the acceptor stay: a later chief, or a worker that starts, reads there that the layout is over.
     """
-    kept = {id(variable) for variable in (shard.record, *(shard.member_state or ()))}
     everything = [*shard.copied, *shard.not_copied]
     variables = [part for variable in everything for part in getattr(variable, "variables", [variable])]
 
     def body() -> Tensor:
-        gone = [
-            tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=True)
-            for variable in variables
-            if id(variable) not in kept
-        ]
+        handles = [variable.handle for variable in variables]
+        gone = [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
         return with_dependencies(gone, applied())
 
     return critical(shard.device, shard.container, [], body)

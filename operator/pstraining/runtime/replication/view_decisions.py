@@ -76,8 +76,8 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
     again = Prepare(Ballot(term, epoch), tuple(statuses))
     is_own = newest is not None and newest.ballot == highest and highest.term == term
     is_over = newest is not None and newest.successor != NO_BALLOT
-    wanted = founded is not None and not is_over
-    if newest and is_own and not wanted and (is_over or not _is_changed(statuses, newest, promotable, joining)):
+    founded = None if is_over else founded
+    if newest and is_own and founded is None and (is_over or not _is_changed(statuses, newest, promotable, joining)):
         return _carry_through(again, voters, observation, newest, statuses, voteless_before)
     voting = {process for process, status in statuses.items() if status.is_voter}
     founding = not voters.is_quorum(len(voting))
@@ -101,9 +101,9 @@ def next_action(  # noqa: PLR0913 - one argument for each thing that a chief kno
         )
     if not isinstance(made, Accept):
         return made
-    if founded is not None and not is_over and founded.under != highest:
+    if founded is not None and founded.under != highest:
         return FoundLayout(made.view)
-    if founded is not None and not is_over:
+    if founded is not None:
         view = replace(made.view, successor=founded.ballot)
     else:
         # Learners remain, and their transfers restart: chunks do not count under another ballot.

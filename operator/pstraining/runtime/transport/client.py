@@ -87,15 +87,22 @@ class PSClient:
         """The job with the next layout, which may be in use before this task knows it."""
 
     def servers_of(self, cluster: Cluster) -> LayoutServers:
-        """Return the servers of a layout; new ones are connected with the next connection."""
+        """Return the servers of a layout, connected or not."""
         for address in cluster.ps:
             if address not in self.addresses:
                 self.addresses.append(address)
                 self.shards.append(_device(len(self.shards)))
-        numbers, self._next = self._numbers(cluster), cluster
-        self._to_connect |= frozenset(numbers)
+        numbers = self._numbers(cluster)
         devices = tuple(self.shards[number] for number in numbers)
         return LayoutServers(cluster, numbers, devices, layout_servers.container(cluster))
+
+    def connect_to(self, cluster: Cluster) -> LayoutServers:
+        """Connect to the servers of the next layout as well, as far as they answer; return them."""
+        servers, self._next = self.servers_of(cluster), cluster
+        self._to_connect |= frozenset(servers.numbers)
+        if not self.connected.issuperset(servers.numbers):
+            self.reconnect_available()
+        return servers
 
     @property
     def servers_in_use(self) -> LayoutServers:

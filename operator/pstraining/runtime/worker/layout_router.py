@@ -97,9 +97,10 @@ class LayoutRouter:
                     continue
                 store = following.first[0]
                 connection = store.client.connection
+                if prepared_on == (following, connection):
+                    continue
                 # The chief notes the layout once every variable has a value.
-                is_there = all(record.layout == store.fingerprint for record in store.read())
-                if is_there and prepared_on != (following, connection):
+                if all(record.layout == store.fingerprint for record in store.read()):
                     following.prepare(self._current.batches)
                     store.register(self._identity.worker, self._identity.incarnation)
                     prepared_on = following, connection
@@ -115,10 +116,7 @@ class LayoutRouter:
         wanted = self._next_layout(store.servers.cluster)
         if wanted is None or http2_probe.unresponsive(wanted.ps):
             return None
-        client, servers = store.client, store.client.servers_of(wanted)
-        if not client.connected.issuperset(servers.numbers):
-            client.reconnect_available()
-        following = store.on(servers, encoding.size(wanted.shards, wanted.members))
+        following = store.on(store.client.connect_to(wanted), encoding.size(wanted.shards, wanted.members))
         self._following = FailoverRouter(following, self._current.bound(following))
         return self._following
 
