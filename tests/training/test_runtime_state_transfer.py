@@ -1,6 +1,7 @@
 """A returning member receives the state while training continues, and is then bit-equal to its source."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -323,3 +324,37 @@ def test_a_worker_does_not_pull_current_parameters_again(
     found.restore_initial()
     found.train()
     assert any(fetches), "of another set nothing is here"
+
+
+def test_a_save_during_a_transfer_is_not_taken_from_the_learner(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learner applies every step, but most of its state is missing: the checkpoint has the primary's."""
+    from pstraining.runtime.chief.membership import Membership
+    from pstraining.runtime.chief.store_admin import StoreAdmin
+    from pstraining.runtime.config.settings import TrainingSettings, resolve
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    found = replicated_job(client, monkeypatch, averaged)
+    found.train(BEFORE)
+    found.lose(0, 1)
+    monkeypatch.setattr(client, "cluster", replace(client.cluster, term=2))
+    settings = resolve("training", TrainingSettings, {"steps": 1, "mode": "Sync"}, {})
+    members = Membership(
+        client,
+        found.rig.store,
+        settings,
+        restore=found._restore,
+        check_abort=lambda: None,
+        counters=ChiefCounters(),
+    )
+    members.establish(readmit=True)
+    assert members.view_changer
+    assert members.view_changer.transfer(0.0), "chunks are missing"
+    primary = StoreAdmin(members.whole.for_assignment(((0,), (0,)))).snapshot(fence=members.fence)
+    saved = members.admin.snapshot(fence=members.fence)
+    assert saved.step == BEFORE
+    for name, value in primary.tensors.items():
+        np.testing.assert_array_equal(saved.tensors[name], value, err_msg=name)
+    assert [shard.device for shard in members.admin._states.sources] == [
+        members.whole.member(0, 0).device,  # its standby is a learner
+        members.whole.member(1, 1).device,
+    ]

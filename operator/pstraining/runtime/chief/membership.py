@@ -57,7 +57,8 @@ class Membership:
         self.term = self.fence = client.cluster.term
         self.joins = client.cluster.task.type == "worker"
         """Whether this task is worker 0 of a job without a chief, and has not taken a term yet."""
-        self._admins: dict[Assignment, StoreAdmin] = {}
+        self._admins: dict[tuple[Assignment, tuple[int, ...]], StoreAdmin] = {}
+        """By the members in use, and the number of learners of each shard."""
         self._renewed = -math.inf
         self._former: LayoutChanger | None = None
         """Of the former layout, until the layout in use is known to all launchers, and the former state is deleted."""
@@ -99,7 +100,8 @@ class Membership:
             return
         self.term, self._renewed = view.ballot.term, time.monotonic()
         self.fence = encoding.number(view.ballot)  # of its members, though an attempt may have used higher ballots
-        self.form(changer.assignment(view))
+        used = changer.assignment(view)
+        self.form(used, tuple(len(own) - len(in_sync) for own, in_sync in zip(used, view.shards, strict=True)))
         if self._former is not None:
             self._settle(self._former)
             self._former = None
@@ -116,11 +118,17 @@ class Membership:
             if self.admin is not admin:
                 raise FencedError("other members are in sync")
 
-    def form(self, assignment: Assignment) -> StoreAdmin:
-        """Use these members of the shards; functions are traced once for each assignment."""
-        if assignment not in self._admins:
-            self._admins[assignment] = StoreAdmin(self.whole.for_assignment(assignment))
-        self.admin = self._admins[assignment]
+    def form(self, assignment: Assignment, learners: tuple[int, ...] = ()) -> StoreAdmin:
+        """Use these members of the shards; functions are traced once for each assignment.
+
+        Args:
+            assignment: the members, learners behind those in sync.
+            learners: the number of learners of each shard; empty: there are none.
+        """
+        key = assignment, learners or (0,) * len(assignment)
+        if key not in self._admins:
+            self._admins[key] = StoreAdmin(self.whole.for_assignment(assignment), key[1])
+        self.admin = self._admins[key]
         return self.admin
 
     def restore_on(self, assignment: Assignment, fence: int) -> None:

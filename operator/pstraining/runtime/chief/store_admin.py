@@ -33,13 +33,18 @@ PAUSE_SECONDS: Final = 5.0
 
 
 class StoreAdmin:
-    """The chief's traced functions over a store. Each call returns when every server has replied."""
+    """The chief's traced functions over a store. Each call returns when every server has replied.
 
-    def __init__(self, store: ParameterStore) -> None:
+    Args:
+        store: the store.
+        learners: the number of learners of each shard, which are its last members in the store; None: no member.
+    """
+
+    def __init__(self, store: ParameterStore, learners: Sequence[int] | None = None) -> None:
         self.store, self.client = store, store.client
         self._raise_fence = self._on_all(lambda shard, observed, fence: shard.raise_fence(observed, fence))
         self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
-        self._states = StateAdmin(store, self._demand)
+        self._states = StateAdmin(store, self._demand, learners)
         self.find_damaged = self._states.files.find_damaged
         self._carry: dict[StoreAdmin, TracedFunction] = {}
         self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))

@@ -127,6 +127,11 @@ class ParameterStore:
         return self._all.of_shards[shard][number]
 
     @property
+    def members_of(self) -> list[list[Shard]]:
+        """Return the members in use of each shard, the primary first."""
+        return [[primary, *own] for primary, own in zip(self.shards, self.standbys_of, strict=True)]
+
+    @property
     def every(self) -> list[Shard]:
         """Return all members in use, primaries first."""
         return [*self.shards, *self.standbys]

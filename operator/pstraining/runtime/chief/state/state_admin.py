@@ -54,16 +54,19 @@ class StateAdmin:
     Args:
         store: the store on the servers.
         demand: calls a function on all servers; raises `FencedError` if a server's result is not 1, its acceptance.
+        learners: the number of each shard's last members that have only a part of the state; None: no member.
     """
 
-    def __init__(self, store: ParameterStore, demand: Callable[..., None]) -> None:
+    def __init__(
+        self, store: ParameterStore, demand: Callable[..., None], learners: Sequence[int] | None = None
+    ) -> None:
         self._client, self._demand_of = store.client, demand
         # Standbys in lockstep are equal to their primary after each step. A save from them leaves the primary's
         # processor, memory and network to the workers.
         in_lockstep = store.updates.member_round_ops is not None
         self._members = [
-            [ShardParts(member) for member in ((*standbys, primary) if in_lockstep else (primary, *standbys))]
-            for primary, standbys in zip(store.shards, store.standbys_of, strict=True)
+            [ShardParts(member) for member in _source_first(own, len(own) - lacking if in_lockstep else 1)]
+            for own, lacking in zip(store.members_of, learners or [0] * len(store.shards), strict=True)
         ]
         self._sources = [members[0] for members in self._members]
         self._layout, self._places = store.layout, StateMap(store.layout, self._sources)
@@ -342,6 +345,16 @@ class StateAdmin:
 
     def _demand(self, key: Hashable, emit: Callable[..., object], *arguments: object, like: object = None) -> None:
         self._demand_of(self._function(key, emit, like), *arguments)
+
+
+def _source_first(members: Sequence[Shard], equal: int) -> list[Shard]:
+    """Return a shard's members with the source of its state first: a standby, if one is equal to the primary.
+
+    Args:
+        members: the primary first.
+        equal: the number of the first members that are equal.
+    """
+    return [*members[1:equal], members[0], *members[equal:]]
 
 
 def _ranges(shard: ShardParts) -> Iterator[_Rows]:
