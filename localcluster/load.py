@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -101,11 +102,10 @@ def _import_once(layout: Layout, node: str, image: Image) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):  # the program's output below has the reason
             write_archive(process.stdin, image.name, store, store.find(image.name), present)
+        with suppress(BrokenPipeError):
             process.stdin.close()
-        except BrokenPipeError:
-            pass  # the program's output below has the reason
         output = process.stdout.read().decode(errors="replace")
     if process.returncode != 0:
         raise ClusterError(f"loading {image.name} into {node}: {output.strip()[-2000:]}")

@@ -61,8 +61,17 @@ class LocalProcess:
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the printed events of this name; of an ended process, all of them."""
         self.poll()
-        found = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
-        return [line for line in found if line.get("event") == name]
+        found = (_parsed(line) for line in list(self.lines))
+        return [event for event in found if event.get("event") == name]
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """Return the event that a line of output is; an empty one for other lines, which may begin like an event."""
+    try:
+        found = json.loads(line) if line.startswith("{") else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True)

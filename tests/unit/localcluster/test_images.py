@@ -3,15 +3,17 @@
 import hashlib
 import io
 import json
+import sys
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from localcluster import images, pauseimage, pipconfig
+from localcluster import images, load, pauseimage, pipconfig
 from localcluster.config import PAUSE_IMAGE
 from localcluster.errors import ClusterError
 from localcluster.layerstore import LayerStore, StoredImage
@@ -210,3 +212,19 @@ def test_nodes_that_start_together_make_the_pause_image_together(
         made = [node.result() for node in [pool.submit(ensure_archive, layout, program) for _ in range(2)]]
     assert {path.read_bytes() for path in made} == {build_archive(b"program", PAUSE_IMAGE)}
     assert [path.name for path in made[0].parent.iterdir()] == ["key.tar"]
+
+
+def test_the_message_of_an_import_that_ends_early_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program ends before it has read the archive, which then cannot be written."""
+    ended = [sys.executable, "-c", "import sys; sys.stdin.close(); print('no space left'); sys.exit(1)"]
+    monkeypatch.setattr(load, "_ctr", lambda *_: ended)
+    monkeypatch.setattr(load, "run", lambda *_: "")
+    monkeypatch.setattr(load, "Buildah", lambda _: SimpleNamespace(store=lambda: SimpleNamespace(find=str)))
+
+    def written(out: Any, *_: object) -> None:
+        for _piece in range(100):
+            out.write(bytes(1 << 20))
+
+    monkeypatch.setattr(load, "write_archive", written)
+    with pytest.raises(ClusterError, match="loading x:1 into n: no space left"):
+        load._import_once(read_layout({"PSTRAINING_CACHE": str(tmp_path)}), "n", images.Image("x:1", "k", "d"))

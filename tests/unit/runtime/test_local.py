@@ -81,3 +81,11 @@ def test_a_child_that_keeps_the_output_open_does_not_hide_the_end(monkeypatch: p
         while not job.leader.lines:
             time.sleep(0.01)
         os.kill(int(job.leader.lines[0]), signal.SIGKILL)
+
+
+def test_only_whole_lines_are_events() -> None:
+    """Two threads of a program may write into the same line, and a program may print JSON of its own."""
+    lines = ['{"event": "step", "step": 1}', '{"event": "st{"other": 2}', "[1]", '{"step": 3}', "event", ""]
+    with LocalJob(["-c", "import time; time.sleep(60)"], ps=0, workers=0) as job:
+        job.leader.lines += lines
+        assert job.leader.events("step") == [{"event": "step", "step": 1}]
