@@ -100,3 +100,14 @@ def test_a_save_from_standbys_completes_a_step_that_its_worker_left(pairs: Pairs
     assert of_primaries.step == 1
     for name, value in states.tensors.items():
         assert np.array_equal(of_primaries.tensors[name], value), name
+
+
+@pytest.mark.timeout(240)
+def test_the_last_step_is_saved_though_its_worker_left(pairs: Pairs) -> None:
+    """The primary of the first shard has the last step, so training is over; no other server of a shard has it."""
+    messages = rounds_messages(random.Random(0))
+    decided = messages[: messages.index(Message("apply standby", 0)) + 1]
+    pairs.play([*decided, Message("apply primary", 0)])
+    control = pairs.rig.control
+    control.set_record(pairs.fence, done=1)
+    assert control.snapshot(fence=pairs.fence).step == 1

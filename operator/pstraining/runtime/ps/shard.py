@@ -217,7 +217,15 @@ class Shard:
         return critical(self.device, self.container, [fence, observed, values, mask], body)
 
     def in_session(self, record: Tensor, session: Tensor) -> Tensor:
-        """Return whether updates of this session are accepted. bool[].
+        """Return whether updates of this session are accepted; False if training is over. bool[].
+
+        Args:
+            record, session: see `is_session`.
+        """
+        return self.is_session(record, session) & tf.equal(field(record, RecordField.DONE), 0)
+
+    def is_session(self, record: Tensor, session: Tensor) -> Tensor:
+        """Return whether this is the current session, also if training is over. bool[].
 
         Args:
             record: as read in the critical section. int64[5].
@@ -230,7 +238,7 @@ class Shard:
         )
         if self.member_state is not None:
             same &= (field(record, RecordField.GENERATION) < 0) | (self.member_state.lease.read_value() > clock())
-        return same & tf.equal(field(record, RecordField.DONE), 0)
+        return same
 
     def apply(
         self,

@@ -205,12 +205,15 @@ class RoundOps(NormOps):
             ).pack()
 
     def follow(self, session: Tensor, step: Tensor) -> Tensor:
-        """Apply the step after `step`, which the arbiter has applied; 1 if this call did. int64[]."""
+        """Apply the step after `step`, which the arbiter has applied; 1 if this call did. int64[].
+
+        Training may be over: it ends once the arbiter has the last step.
+        """
 
         def body(session: Tensor, step: Tensor) -> Tensor:
             record = self._shard.record.read_value()
             behind = tf.equal(field(record, RecordField.STEP), step) & self._has_step_after(step)
-            return tf.cond(self._shard.in_session(record, session) & behind, self._apply, not_applied)
+            return tf.cond(self._shard.is_session(record, session) & behind, self._apply, not_applied)
 
         return self._critical([session, step], body)
 
