@@ -155,7 +155,7 @@ LAYERS = (
                 "training",
                 ("tests/processes", "tests/training"),
                 (
-                    *("-n", "2", "--dist", "loadfile", "--max-worker-restart=0"),
+                    *("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0"),
                     *("--timeout-method=thread", "-o", "faulthandler_timeout=240"),
                 ),
                 groups=3,

@@ -9,6 +9,7 @@ import inspect
 import os
 import random
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -22,6 +23,13 @@ from tests.support.soak_marks import ALL
 from tests.support.warm import Parents
 
 PS = 4
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files for `--dist loadfile`: the last file runs alone, and so a long one must not be the last."""
+    sizes = Counter(item.path for item in items)
+    long = {item.path for item in items if item.get_closest_marker("minutes")}
+    items.sort(key=lambda item: (item.path not in long, -sizes[item.path], str(item.path)))
 
 
 @pytest.fixture(scope="session")

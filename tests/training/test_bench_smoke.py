@@ -21,6 +21,7 @@ KINDS: list[Any] = [
 KINDS += ["bytes: balance", "straggler: backup", "small, Sync", "big, dense", "hot standby: 4 MB"] if THOROUGH else []
 pytestmark = [
     pytest.mark.training,
+    pytest.mark.minutes,
     pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root"),
 ]

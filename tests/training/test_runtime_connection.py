@@ -78,6 +78,7 @@ def test_a_server_whose_first_operation_fails_gets_a_new_context(
 
     everything = client.cluster
     monkeypatch.setattr(client, "_connection", 1 + FULL_RESET_EVERY)
+    monkeypatch.setattr(client, "_to_connect", frozenset(servers))
     monkeypatch.setattr(
         client, "cluster", replace(everything, addresses={**everything.addresses, "ps": everything.ps[:ps]})
     )

@@ -14,7 +14,7 @@ from tests.support.soak_marks import ALL, in_all, some
 from tests.support.worker_threads import Crew
 from tests.training.test_runtime_dynamic_embedding import PATIENCE, WIDTH, batches, by_key, equal, model, rig_of
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(600)]
 SAVES = 200 if ALL else 6
 LONGEST_PAUSE = 0.03
 """Maximum of seconds between two saves: the time of some updates of both workers."""

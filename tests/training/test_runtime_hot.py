@@ -18,7 +18,7 @@ from tests.support import counting
 from tests.support.soak_marks import THOROUGH, in_all, in_soak
 from tests.training.test_runtime_faults import finished, transcript, until
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
+pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(1100)]
 unhurriedly = pytest.mark.usefixtures("undisturbed", "unhurried")
 """The undisturbed run comes first, at full speed."""
 EPOCHS = 24
