@@ -1,26 +1,39 @@
 """A program on the digits with assigned data: `python -m tests.support.deterministic_program`.
 
-ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb the program on any machine. ORDERED_EACH
-is the number of connections after which all processes are renewed at once. With ORDERED_PIECE, returning members
-receive the state in chunks of this number of bytes, as if the state were large. With ORDERED_GIVE_UP the chief gives up
-its first attempt to change the layout, after the next layout was founded.
+ORDERED_PAUSE is the seconds of a wait per chunk, which leave time to disturb the program on any machine; waits end once
+the file ORDERED_HASTE exists. ORDERED_EACH is the number of connections after which all processes are renewed at once.
+With ORDERED_PIECE, returning members receive the state in chunks of this number of bytes, as if the state were large.
+With ORDERED_TABLE the model has a table of some megabytes. ORDERED_PHASES is a folder: see
+`tests.support.layout_phases`.
 """
 
 import os
 import time
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pstraining.runtime import Ranges, Trainer
 from pstraining.runtime.replication import renewal
+from tests.support import layout_phases
 from tests.support.placement import wanted_devices
 
 SIZE, BLOCK, BATCH = 600, 70, 10
+ROWS, SPREAD = 80_000, 70
+"""Rows of the table, and the distance of two rows that the data names."""
 
 
 def model() -> Any:
     import keras
 
     keras.utils.set_random_seed(int(os.environ.get("ORDERED_SEED", "1")))
+    if os.environ.get("ORDERED_TABLE"):
+        from pstraining.runtime import Embedding
+
+        pixels = keras.Input((64,), dtype="int32")
+        rows = keras.layers.GlobalAveragePooling1D()(Embedding(ROWS, 16, name="pixels")(pixels))
+        return keras.Model(pixels, keras.layers.Dense(10, "softmax")(rows))
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(10, "softmax")])
 
 
@@ -31,35 +44,22 @@ def optimizer() -> Any:
 
     if piece := os.environ.get("ORDERED_PIECE"):
         vars(chunks).update(CHUNK_BYTES=int(piece), INCREMENTAL_BYTES=0)
-    if os.environ.get("ORDERED_GIVE_UP"):
-        give_up_once()
+    if folder := os.environ.get("ORDERED_PHASES"):
+        layout_phases.install(folder)
     return keras.optimizers.Adam(0.01)
-
-
-def give_up_once() -> None:
-    from pstraining.runtime.chief import live_layout
-    from pstraining.runtime.replication.view import LayoutPostponedError
-    from pstraining.runtime.replication.view_change import ViewChanger
-
-    close, attempts = ViewChanger.close, list[int]()
-
-    def postponed(changer: ViewChanger, *given: Any) -> Any:
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise LayoutPostponedError("this attempt is given up")
-        close(changer, *given)
-
-    vars(live_layout).update(RETRY_SECONDS=1.0)
-    ViewChanger.close = postponed  # type: ignore[assignment, method-assign]
 
 
 def read(begin: int, end: int) -> Any:
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
-    time.sleep(float(os.environ.get("ORDERED_PAUSE", "0")))
+    deadline, haste = time.monotonic() + float(os.environ.get("ORDERED_PAUSE", "0")), os.environ.get("ORDERED_HASTE")
+    while time.monotonic() < deadline and not (haste and Path(haste).exists()):
+        time.sleep(0.05)
     digits = load_digits()
     x, y = digits.data[begin:end].astype("float32") / 16, digits.target[begin:end]
+    if os.environ.get("ORDERED_TABLE"):  # a row for each value of each pixel
+        x = (SPREAD * (16 * x + 17 * np.arange(64))).astype("int32")
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
 
 

@@ -136,9 +136,9 @@ class Rig:
             sent.append(call)
             demand(*call)
 
-        self.control._demand = self.control._states._demand_of = noted
+        self.control._demand = self.control.parts.demand_of = noted
         self.start()
-        self.control._demand = self.control._states._demand_of = demand
+        self.control._demand = self.control.parts.demand_of = demand
         return sent
 
     def _lend(self) -> None:

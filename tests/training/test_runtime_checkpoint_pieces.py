@@ -57,12 +57,13 @@ def rig_of(client: Any, ps: int) -> Rig:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the size of pieces, so that even a small model has several of them."""
-    from pstraining.runtime.chief.state import state_admin
+    from pstraining.runtime.chief.state import server_parts, state_copies, table_moves
     from pstraining.runtime.ps.saving import part_copies
 
     monkeypatch.setattr(part_copies, "SMALL_TABLE", 0)
-    monkeypatch.setattr(state_admin, "PIECE_BYTES", PIECE)
-    monkeypatch.setattr(state_admin, "RANGE_BYTES", PIECE)
+    monkeypatch.setattr(server_parts, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(state_copies, "RANGE_BYTES", PIECE)
+    monkeypatch.setattr(table_moves, "RANGE_BYTES", PIECE)
 
 
 def assert_same(state: Any, expected: State) -> None:
@@ -78,7 +79,7 @@ def kept(rig: Rig, parts: Sequence[Any] | None = None) -> list[bool]:
     def look() -> list[Any]:
         return [
             rig.control.client.to_local(tf.reduce_any([copy.initialized() for copy in own._copies]))
-            for own in parts or rig.control._states._sources
+            for own in parts or rig.control.parts.sources
         ]
 
     return [bool(found) for found in rig.control.client.call(tf.function(look, autograph=False))]
@@ -86,12 +87,12 @@ def kept(rig: Rig, parts: Sequence[Any] | None = None) -> list[bool]:
 
 def at_once(rig: Rig) -> State:
     """Return the state, read in one call, without a copy on the servers."""
-    from pstraining.runtime.chief.state import state_admin
+    from pstraining.runtime.chief.state import server_parts, state_copies
     from pstraining.runtime.ps.record import RecordField
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_admin, "PIECE_BYTES", 1 << 30)
-        states = state_admin.StateAdmin(rig.store, rig.control._demand)
+        patch.setattr(server_parts, "PIECE_BYTES", 1 << 30)
+        states = state_copies.StateCopies(server_parts.ServerParts(rig.store, rig.control._demand))
     records, state = states.copy(1, 0, lambda: None)
     return whole(state(int(records[0][RecordField.STEP])))
 
@@ -165,8 +166,8 @@ def test_a_chief_that_dies_while_it_saves_leaves_nothing_behind(client: Any) -> 
 
     rig = rig_of(client, 2)
     rig.start()
-    token = rig.control._states.copy_ahead(1, lambda: None)
-    records, state = rig.control._states.copy(1, token, lambda: None)
+    token = rig.control.copies.copy_ahead(1, lambda: None)
+    records, state = rig.control.copies.copy(1, token, lambda: None)
     blocks = state(0).blocks()
     next(blocks)
     assert all(kept(rig))
@@ -195,7 +196,7 @@ def test_two_saves_are_never_mixed(client: Any) -> None:
     with rig.control.copied(fence=1, wait=wait) as state:
         blocks = state.blocks()
         next(blocks)
-        rig.control._states.copy(1, rig.control._states.copy_ahead(1, lambda: None), lambda: None)
+        rig.control.copies.copy(1, rig.control.copies.copy_ahead(1, lambda: None), lambda: None)
         with pytest.raises(FencedError, match="no longer keeps"):
             list(blocks)
 

@@ -129,7 +129,7 @@ def test_a_step_after_the_copy_belongs_to_the_next_save(shared: Callable[..., Ri
 def test_a_copy_that_is_repeated_has_the_rows_of_both(shared: Callable[..., Rig], tmp_path: Path) -> None:
     """The servers copy again if one of them was a step behind: the first copy has already emptied the record."""
     rig = on_two(shared)
-    states, checkpoints = rig.control._states, checkpoints_of(rig, tmp_path)
+    states, checkpoints = rig.control.copies, checkpoints_of(rig, tmp_path)
     save(rig, checkpoints)
     plan, token = SavePlan(checkpoints.base, recorded=True), 1
     assert states.continues(1, checkpoints.base)
@@ -145,7 +145,7 @@ def test_what_makes_the_next_save_full(
     shared: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failed save, many changed rows, a restore, a copy that was not saved, and another chief's term."""
-    from pstraining.runtime.chief.state import state_admin
+    from pstraining.runtime.chief.state import state_copies
 
     rig = on_two(shared)
     few, many = batches_of(range(5, 25), seed=0), batches_of(range(ROWS), seed=1)
@@ -174,7 +174,7 @@ def test_what_makes_the_next_save_full(
     rig.start(before, generation=GENERATION + 1)
     assert [saved(), saved()] == [False, True]
     with monkeypatch.context() as patch:
-        patch.setattr(state_admin, "MOST_CHANGED_BYTES", 1)
+        patch.setattr(state_copies, "MOST_CHANGED_BYTES", 1)
         assert not saved()
     assert saved()
     assert checkpoints_of(rig, tmp_path).base is None, "a new chief begins with a full save"

@@ -6,64 +6,110 @@ from typing import Any
 import pytest
 
 from tests.support.elastic_job import ElasticJob
+from tests.support.layout_phases import GIVE_UP, Phase
 from tests.support.soak_marks import ALL, in_all
 from tests.training.test_runtime_faults import finished, transcript, until
-from tests.training.test_runtime_hot import LONG, assert_same, last, step, undisturbed, unhurried
+from tests.training.test_runtime_hot import LONG, assert_same, job, last, step
 
-__all__ = ["undisturbed", "unhurried"]
-
-pytestmark = [pytest.mark.training, pytest.mark.timeout(1100)]
+pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(1100)]
 
 
-def elastic(folder: Path, *, epochs: int = 24) -> ElasticJob:
+EPOCHS = 8
+
+
+def elastic(folder: Path) -> ElasticJob:
     return ElasticJob(
         ["-m", "tests.support.deterministic_program"],
         ps=2,
         standbys=1,
         workers=2,
         restarts=10_000,
-        training={"mode": "Sync", "orderedSums": True, "epochs": epochs, "minShardBytes": 0},
+        training={"mode": "Sync", "orderedSums": True, "epochs": EPOCHS, "minShardBytes": 0},
         checkpoint={"path": str(folder), "intervalSeconds": 3600},
     )
+
+
+@pytest.fixture(scope="module")
+def shortly_undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the last state of a short, undisturbed run without standbys."""
+    return run_undisturbed(tmp_path_factory.mktemp("undisturbed"))
+
+
+def run_undisturbed(folder: Path) -> Any:
+    with job(folder, standbys=0, epochs=EPOCHS) as run:
+        assert finished(run, LONG) == 0, transcript(run)
+    return last(folder)
+
+
+@pytest.fixture
+def haste(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let training take minutes, until this file exists."""
+    monkeypatch.setenv("ORDERED_PAUSE", "4")
+    monkeypatch.setenv("ORDERED_HASTE", str(tmp_path / "haste"))
+    return tmp_path / "haste"
 
 
 def layouts(run: ElasticJob) -> list[dict[str, Any]]:
     return run.processes["chief"].events("layout")
 
 
-@pytest.mark.usefixtures("undisturbed", "unhurried")
-def test_the_number_of_shards_changes_during_training(tmp_path: Path, undisturbed: Any) -> None:
-    with elastic(tmp_path) as run:
+def lead_to(run: ElasticJob, shards: int) -> None:
+    """Change the number of shards, and wait until the job trains with it."""
+    before = len(layouts(run))
+    run.change(shards)
+    until(run, lambda: len(layouts(run)) > before, f"{shards} shards")
+    run.settle()
+    at = step(run)
+    until(run, lambda: step(run) > at, "more steps")
+
+
+@pytest.mark.usefixtures("shortly_undisturbed")
+def test_the_number_of_shards_changes_during_training(tmp_path: Path, shortly_undisturbed: Any, haste: Path) -> None:
+    with elastic(tmp_path / "run") as run:
         until(run, lambda: step(run) > 0, "training")
-        for number, shards in enumerate((4, 3, 2) if ALL else (3,), start=1):
-            run.change(shards)
-            until(run, lambda: len(layouts(run)) == number, f"{shards} shards")  # noqa: B023
-            run.settle()
-            at = step(run)
-            until(run, lambda: step(run) > at + 1, "more steps")  # noqa: B023
+        for shards in (4, 3, 2) if ALL else (3,):
+            lead_to(run, shards)
+        haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
-        chief = run.processes["chief"]
         print(layouts(run), [event for w in (0, 1) for event in run.processes[f"worker-{w}"].events("resumed")])
-        assert not chief.events("restored")
+        assert not run.processes["chief"].events("restored")
         assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
-    assert_same(last(tmp_path), undisturbed)
+    assert_same(last(tmp_path / "run"), shortly_undisturbed)
 
 
 @in_all("tests/property/test_layout_exploration.py::test_no_interleaving_loses_an_acknowledged_step")
-@pytest.mark.usefixtures("undisturbed", "unhurried")
+@pytest.mark.usefixtures("shortly_undisturbed")
 def test_an_attempt_that_is_given_up_costs_no_step(
-    tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shortly_undisturbed: Any, haste: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ORDERED_GIVE_UP", "1")
-    monkeypatch.setenv("ORDERED_PAUSE", "0.8")  # time for two attempts
-    with elastic(tmp_path) as run:
+    (tmp_path / GIVE_UP).write_text(Phase.FOUNDED)
+    monkeypatch.setenv("ORDERED_PHASES", str(tmp_path))
+    with elastic(tmp_path / "run") as run:
         until(run, lambda: step(run) > 0, "training")
         chief = run.processes["chief"]
-        run.change(3)
-        until(run, lambda: len(chief.events("layout_prepared")) == 2, "two attempts")
-        until(run, lambda: len(layouts(run)) == 1, "3 shards")
+        lead_to(run, 3)
+        assert len(chief.events("layout_prepared")) == 2, "two attempts"
         assert "given up" in chief.events("layout_waits")[-1]["reason"]
-        run.settle()
+        haste.touch()
         assert finished(run, LONG) == 0, transcript(run)
         assert not chief.events("restored")
-    assert_same(last(tmp_path), undisturbed)
+    assert_same(last(tmp_path / "run"), shortly_undisturbed)
+
+
+@in_all("tests/training/test_runtime_table_moves.py::test_rows_that_change_while_they_move_are_moved_again")
+def test_a_table_moves_from_server_to_server_during_training(
+    tmp_path: Path, haste: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the table do not pass through the chief, and the end is that of an undisturbed run."""
+    monkeypatch.setenv("ORDERED_TABLE", "1")
+    with elastic(tmp_path / "moved") as run:
+        until(run, lambda: step(run) > 0, "training")
+        for shards in (4, 3, 2):
+            lead_to(run, shards)
+        haste.touch()
+        assert finished(run, LONG) == 0, transcript(run)
+        print(layouts(run))
+        assert [event["moved"] > 0 for event in layouts(run)] == [True] * 3, "rows have moved from server to server"
+        assert not run.processes["chief"].events("restored")
+        assert {process.starts for process in run.processes.values()} == {1}, transcript(run)
+    assert_same(last(tmp_path / "moved"), run_undisturbed(tmp_path / "undisturbed"))

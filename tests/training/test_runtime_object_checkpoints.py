@@ -74,7 +74,7 @@ def launchers(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 def with_launchers(rig: Rig, launchers: list[str]) -> Rig:
-    files = rig.control._states.files
+    files = rig.control.copies.files
     files._addresses = [[launchers[shard]] for shard in range(len(files._addresses))]
     return rig
 

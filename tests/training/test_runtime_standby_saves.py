@@ -66,4 +66,4 @@ def test_a_primary_without_a_standby_saves_its_own_state(client: Any, tmp_path: 
 def test_standbys_that_are_not_in_lockstep_save_nothing(client: Any) -> None:
     """In mode Async the members of a shard apply updates at different times: the primaries are the sources."""
     rig = Rig(client, momentum, ps=1, members=2, build=in_parts.model, loss="binary_crossentropy", mode="Async")
-    assert rig.control._states.sources == rig.store.shards
+    assert [own.shard for own in rig.control.parts.sources] == rig.store.shards

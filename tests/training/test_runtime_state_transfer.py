@@ -18,7 +18,7 @@ from tests.support.soak_marks import in_all, in_soak, some
 from tests.training.test_runtime_embedding import batches as clicked
 from tests.training.test_runtime_embedding import ours
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.training, pytest.mark.minutes, pytest.mark.timeout(600)]
 BEFORE, AFTER, LAST = 2, 3, 2
 """Steps before a loss, after the member's return, and after the loss of the other member."""
 MOST = 60
@@ -354,7 +354,7 @@ def test_a_save_during_a_transfer_is_not_taken_from_the_learner(client: Any, mon
     assert saved.step == BEFORE
     for name, value in primary.tensors.items():
         np.testing.assert_array_equal(saved.tensors[name], value, err_msg=name)
-    assert [shard.device for shard in members.admin._states.sources] == [
+    assert [own.shard.device for own in members.admin.parts.sources] == [
         members.whole.member(0, 0).device,  # its standby is a learner
         members.whole.member(1, 1).device,
     ]

@@ -61,17 +61,16 @@ class LocalProcess:
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the printed events of this name; of an ended process, all of them."""
         self.poll()
-        found = (_parsed(line) for line in list(self.lines))
-        return [event for event in found if event.get("event") == name]
+        found = map(_parsed, list(self.lines))
+        return [event for event in found if isinstance(event, dict) and event.get("event") == name]
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """Return the event that a line of output is; an empty one for other lines, which may begin like an event."""
+def _parsed(line: str) -> object:
+    """Return the JSON object in a line of output; None for other lines, which may begin like one."""
     try:
-        found = json.loads(line) if line.startswith("{") else {}
+        return json.loads(line) if line.startswith("{") else None
     except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
 
 
 @dataclass(frozen=True)

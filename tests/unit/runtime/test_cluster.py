@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from pstraining.runtime.config.cluster import ClusterError, Task, is_layout_ending, read
+from pstraining.runtime.config.cluster import (
+    ClusterError,
+    Task,
+    is_layout_ending,
+    later_layout,
+    next_layout,
+    read,
+)
 
 CLUSTER = {"chief": ["c:2222"], "worker": ["w0:2222", "w1:2333"], "ps": ["p0:2222"]}
 
@@ -93,6 +100,38 @@ def test_the_map_asks_the_chief_to_save_for_another_layout(tmp_path: Path, share
     assert is_layout_ending(cluster, found) is ends
     file.unlink()
     assert not is_layout_ending(cluster, found), "no map asks for nothing"
+
+
+NEXT = ["p0:2222", "p1:2222"]
+LISTED = {"layout": 1, "nextLayout": 2, "nextServers": NEXT}
+IN_USE = {"layout": 2, "cluster": {"ps": NEXT}}
+
+
+@pytest.mark.parametrize(
+    ("shared", "is_next", "is_later"),
+    [
+        (LISTED, True, True),
+        (IN_USE, False, True),
+        ({**IN_USE, "layout": 1}, False, False),
+        ({"layout": 1, "nextLayout": 2}, False, False),
+        ({"nextLayout": 2, "nextServers": []}, False, False),
+        ({"nextLayout": 2, "nextServers": ["one", "two", "three"], "layout": 1}, False, False),
+        ({"layout": "2", "cluster": NEXT}, False, False),
+        ("{", False, False),
+    ],
+)
+def test_another_layout_is_read_from_the_map(tmp_path: Path, shared: Any, is_next: bool, is_later: bool) -> None:
+    """A process that starts during a change knows the former layout, and the map may list the next one as in use."""
+    file = tmp_path / "cluster.json"
+    found = environment(cluster={**CLUSTER, "ps": ["p0:2222", "p2:2222"]}, PSTRAINING_CLUSTER_FILE=str(file))
+    file.write_text(json.dumps({"members": 2}))
+    cluster = read(found)
+    file.write_text(shared if isinstance(shared, str) else json.dumps(shared))
+    for layout, expected in ((next_layout(cluster, found), is_next), (later_layout(cluster, found), is_later)):
+        assert (layout is not None) is expected
+        assert layout is None or (layout.layout, layout.ps) == (2, tuple(NEXT))
+    file.unlink()
+    assert later_layout(cluster, found) is None
 
 
 def test_addresses_by_index_are_put_in_order() -> None:

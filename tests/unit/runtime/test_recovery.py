@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pstraining.runtime.chief.recovery import ChiefAction, decide
 from pstraining.runtime.ps.record import LayoutMismatchError, Session, ShardRecord, session
-from pstraining.runtime.transport.errors import ATTEMPTS, is_retried
+from pstraining.runtime.transport.errors import ATTEMPTS, is_retried, name_of
 
 WHOLE = ShardRecord(fence=2, generation=9, step=100, layout=5)
 EMPTY = ShardRecord()
@@ -133,3 +133,12 @@ def test_shards_without_layouts_are_restored() -> None:
 )
 def test_workers_train_under_a_fence_in_an_active_set(changes: dict[str, int], expected: Session | None) -> None:
     assert session([replace(WHOLE, **changes)] * 2, layout=5) == expected  # type: ignore[arg-type]
+
+
+def test_a_missing_variable_is_a_lost_state_and_another_missing_thing_is_not() -> None:
+    """Operations name a variable that a server lacks in two ways; a file that a program reads may be missing, too."""
+    message = "Resource pstraining.a.2/0/12/N10tensorflow3VarE does not exist.\n\t [[{{node ResourceGather}}]]"
+    assert name_of("NOT_FOUND", message) == "FAILED_PRECONDITION"
+    assert name_of("NOT_FOUND", "/data/a.txt; No such file or directory") == "NOT_FOUND"
+    assert not is_retried("NOT_FOUND", 1)
+    assert name_of("INTERNAL", message) == "INTERNAL"

@@ -8,16 +8,14 @@ of the state: see `replication.view_decisions` for the decisions, and decision 0
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import tensorflow as tf
 
 from pstraining.api import contract
 from pstraining.api.training import Codec, Mode
-from pstraining.runtime.checkpoint.state import State, whole
-from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.layout_transfer import LayoutTransfer
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.cluster import Cluster
@@ -42,8 +40,10 @@ FREEZE_SECONDS: Final = 10.0
 """Seconds in which the next layout must have the state; otherwise training continues in the current layout."""
 RETRY_SECONDS: Final = 30.0
 """Seconds until an attempt that failed is repeated."""
+MOST_ATTEMPTS: Final = 3
+"""Number of attempts that may be postponed before the programs restart from a checkpoint."""
 MOST_BYTES: Final = 512 << 20
-"""Maximum size of the state: it passes through the chief's memory while no step is applied."""
+"""Maximum size of the state without large tables: it passes through the chief's memory while no step is applied."""
 
 
 def why_not(store: ParameterStore, training: TrainingSettings) -> str:
@@ -56,10 +56,13 @@ def why_not(store: ParameterStore, training: TrainingSettings) -> str:
         return "training.compression is set"
     if any(table.dynamic for table in store.model.tables):
         return "a table has rows by key"
-    size = sum(ShardParts(shard).bytes for shard in store.shards)
-    if size > MOST_BYTES:
-        return f"the state has {size >> 20} MiB, more than {MOST_BYTES >> 20}"
+    if (size := sum(_bytes_without_tables(ShardParts(shard)) for shard in store.shards)) > MOST_BYTES:
+        return f"the state without its large tables has {size >> 20} MiB, more than {MOST_BYTES >> 20}"
     return ""
+
+
+def _bytes_without_tables(parts: ShardParts) -> int:
+    return sum(part.bytes for number, part in enumerate(parts.parts) if number not in parts.table_parts)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class _Next:
     admin: StoreAdmin
     changer: ViewChanger
     since: float
+    transfer: LayoutTransfer | None = None
+    """None once the layout is in use."""
 
     def admin_of(self, assignment: Assignment) -> StoreAdmin:
         """Return the administration of some members."""
@@ -89,7 +94,6 @@ class LayoutChanger:
         make: returns the view changer for a store, from its restore function.
         restore: restores the newest checkpoint, as a view changer's restore function.
         hold: renews the current view; called between the steps of the preparation.
-        next_layout: returns the next layout; None if the current one stays.
     """
 
     def __init__(
@@ -101,21 +105,20 @@ class LayoutChanger:
         make: Callable[[ParameterStore, Callable[[Assignment, int], None]], ViewChanger],
         restore: Callable[[Assignment, int], None],
         hold: Callable[[], None],
-        next_layout: Callable[[Cluster], Cluster | None] = clusters.next_layout,
     ) -> None:
         self._client, self._store, self._make, self._hold = client, store, make, hold
         self._restore_checkpoint = restore
-        self._next_layout, self._why_not = next_layout, why_not(store, training)
-        self._not_before, self._reported = -math.inf, ""
+        self._why_not = why_not(store, training)
+        self._not_before, self._reported, self._postponed = -math.inf, "", 0
         self._wanted: Cluster | None = None
         self._next: _Next | None = None
-        self._frozen: tuple[State, StoreAdmin] | None = None
-        """The state of the current layout during the change, and the administration of its members."""
+        self.moved = 0
+        """Bytes of tables that have moved from server to server during the last attempt."""
 
     @property
     def is_wanted(self) -> bool:
         """Return whether another layout is wanted that training can be led to without a restart."""
-        self._wanted = self._next_layout(self._client.cluster)
+        self._wanted = clusters.next_layout(self._client.cluster)
         if self._wanted and self._why_not:
             self._report(f"the programs restart from a checkpoint, because {self._why_not}")
         return self._wanted is not None and not self._why_not
@@ -131,13 +134,27 @@ class LayoutChanger:
             ShardLostError: a server is lost.
             FencedError: a chief of a later term leads.
         """
-        if not self.is_wanted or self._wanted is None or time.monotonic() < self._not_before:
+        if not self.is_wanted or self._wanted is None:
+            self._drop()
+            return False
+        if time.monotonic() < self._not_before:
             return False
         if self._next is None or self._next.servers.cluster != self._wanted:
             self._next, self._not_before = None, time.monotonic() + RETRY_SECONDS
             self._prepare(self._wanted, admin, fence)
             self._not_before = -math.inf
-        return self._next is not None and self._are_workers_ready(admin, self._next)
+        following = self._next
+        if following is None or following.transfer is None:
+            return False
+        try:
+            is_near = following.transfer.advance(admin, fence)
+        except LayoutPostponedError as error:
+            self._give_up(error)
+            return False
+        except Exception as error:
+            self._give_up(error)
+            raise
+        return is_near and self._are_workers_ready(admin, following)
 
     def lead(self, former: ViewChanger, form: Callable[[Assignment], StoreAdmin]) -> NoReturn:
         """Stop training, found the next layout with the state, and end the current one.
@@ -152,19 +169,21 @@ class LayoutChanger:
             ShardLostError: a server is lost; training continues in the current layout.
         """
         following, until = self._next, time.monotonic() + FREEZE_SECONDS
-        if following is None:
+        if following is None or following.transfer is None:
             raise LayoutPostponedError("the next layout is not prepared")
         # The ballot under which training stops must be higher than any that the next layout knows.
         former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
         try:
             source = form(former.assignment(former.freeze(until)))
-            under, self._frozen = encoding.ballot(former.fence), (_copied(source, former.fence), source)
-            former.close(Founded(under, following.changer.found(under, until)))
+            under = encoding.ballot(former.fence)
+            following.transfer.copy(source, former.fence)
+            founded = following.changer.found(under, until)
+            self.moved = following.transfer.moved
+            former.close(Founded(under, founded))
         except LayoutOverError:
             raise
         except Exception as error:
-            self._not_before, self._next = time.monotonic() + RETRY_SECONDS, None
-            self._report(f"training continues with the current servers: {error}")
+            self._give_up(error)
             former.skip_epochs(1 + encoding.ballot(following.changer.fence).epoch)
             raise
 
@@ -175,13 +194,13 @@ class LayoutChanger:
             ShardLostError: the servers of the next layout are not known yet.
         """
         if self._next is None:
-            wanted = self._next_layout(self._client.cluster)
+            wanted = clusters.later_layout(self._client.cluster)
             if wanted is None:
                 time.sleep(LOOK_SECONDS)
                 raise ShardLostError("the cluster file does not list the next layout yet", self._client.connection)
             self._next = self._connect(wanted)
         self._next.changer.follow(founded)
-        self._frozen = None
+        self._next = replace(self._next, transfer=None)
         self._client.use(self._next.servers)
         return self._next.store, self._next.changer
 
@@ -199,10 +218,7 @@ class LayoutChanger:
         self._client.call(delete)
 
     def _prepare(self, wanted: Cluster, admin: StoreAdmin, fence: int) -> None:
-        """Connect to the servers of the next layout, create all variables there, and trace the chief's functions.
-
-        The servers receive the present state. It counts for nothing, and so do they: their generation is 0.
-        """
+        """Connect to the servers of the next layout, and prepare the transfer of the state."""
         if missing := http2_probe.unresponsive(wanted.ps):
             self._report(f"waiting for {', '.join(missing)}")
             return
@@ -211,16 +227,13 @@ class LayoutChanger:
             self._why_not = "a launcher of a former version would restart its server"
             return
         self._hold()
-        state, before = _copied(admin, fence), encoding.number(found.changer.claim(encoding.ballot(fence - 1)))
+        before = encoding.number(found.changer.claim(encoding.ballot(fence - 1)))
         self._hold()
-        found.admin.restore(state, fence=before, generation=0, fresh=False)
-        self._hold()
-        with suppress(FencedError):  # traced without an effect: a worker registers with this layout once it is ready
-            found.admin.carry(admin, 0)
-        found.admin.set_learning_rates(before, admin.learning_rates())
+        transfer = LayoutTransfer(admin, found.admin, before)
+        transfer.prepare(fence, self._hold)
         for _ in found.changer.warm_up():
             self._hold()
-        self._next = found
+        self._next = replace(found, transfer=transfer)
         seconds = round(time.monotonic() - found.since, 3)
         event("layout_prepared", layout=wanted.layout, shards=wanted.shards, seconds=seconds)
 
@@ -231,14 +244,25 @@ class LayoutChanger:
 
     def _restore(self, assignment: Assignment, fence: int) -> None:
         """Give the state to members of the next layout, which have promised, and keep them inactive."""
-        if self._next is None or self._frozen is None:  # the next layout is in use
+        if self._next is None or self._next.transfer is None:  # the next layout is in use
             self._restore_checkpoint(assignment, fence)
-            return
-        state, source = self._frozen
-        target, generation = self._next.admin_of(assignment), source.store.read()[0].generation
-        target.restore(state, fence=fence, generation=-abs(generation), fresh=False)
-        target.carry(source, fence)
-        target.set_learning_rates(fence, source.learning_rates())
+        else:
+            self._next.transfer.write(self._next.admin_of(assignment), fence)
+
+    def _give_up(self, error: Exception) -> None:
+        """Let training continue in the current layout; another attempt follows, or a restart from a checkpoint."""
+        self._drop()
+        self._not_before = time.monotonic() + RETRY_SECONDS
+        self._report(f"training continues with the current servers: {error}")
+        self._postponed += isinstance(error, LayoutPostponedError)
+        if self._postponed == MOST_ATTEMPTS:
+            self._why_not = f"{MOST_ATTEMPTS} attempts without a restart have failed; the last one: {error}"
+
+    def _drop(self) -> None:
+        """End the preparation of the next layout."""
+        if self._next and self._next.transfer:
+            self._next.transfer.end()
+        self._next = None
 
     def _are_workers_ready(self, admin: StoreAdmin, following: _Next) -> bool:
         """Return whether all workers that train have registered with the next layout, or have had the time for it."""
@@ -251,9 +275,3 @@ class LayoutChanger:
         if reason != self._reported:
             self._reported = reason
             event("layout_waits", reason=reason)
-
-
-def _copied(source: StoreAdmin, fence: int) -> State:
-    """Return a copy of the state in the chief's memory."""
-    with source.copied(fence=fence, wait=lambda: None) as state:
-        return whole(state)

@@ -138,11 +138,11 @@ class Membership:
 
     def follow_layout(self) -> None:
         """Prepare the next layout if it is wanted, and lead training to it once it is ready."""
-        if not (self._layouts and self.view_changer and self._layouts.is_ready(self.admin, self.fence)):
+        if not ((layouts := self._layouts) and self.view_changer and layouts.is_ready(self.admin, self.fence)):
             return
         began = time.monotonic()
         try:
-            self._layouts.lead(self.view_changer, self.form)
+            layouts.lead(self.view_changer, self.form)
         except LayoutPostponedError:
             self.establish()
             return
@@ -150,7 +150,8 @@ class Membership:
             self._enter(over)
         self.establish()
         cluster, seconds = self._client.cluster, round(self._renewed - began, 3)
-        event("layout", layout=cluster.layout, shards=cluster.shards, term=self.term, seconds=seconds)
+        led = {"layout": cluster.layout, "shards": cluster.shards, "term": self.term}
+        event("layout", **led, seconds=seconds, moved=layouts.moved)
 
     def _enter(self, over: LayoutOverError) -> None:
         """Lead the next layout from now on."""

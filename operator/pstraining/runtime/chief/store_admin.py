@@ -12,12 +12,13 @@ import tensorflow as tf
 from pstraining.api import contract
 from pstraining.runtime.checkpoint.state import FULL, SavePlan, State, StateParts, whole
 from pstraining.runtime.chief.errors import FencedError
+from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.server_state import ServerState
-from pstraining.runtime.chief.state.state_admin import StateAdmin
+from pstraining.runtime.chief.state.state_copies import StateCopies
+from pstraining.runtime.chief.state.state_restore import StateRestore
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
-from pstraining.runtime.ps.carried_state import read_carried, write_carried
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
 from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
@@ -44,12 +45,14 @@ class StoreAdmin:
         self.store, self.client = store, store.client
         self._raise_fence = self._on_all(lambda shard, observed, fence: shard.raise_fence(observed, fence))
         self._record = self._on_all(lambda shard, *arguments: shard.set_record(*arguments))
-        self._states = StateAdmin(store, self._demand, learners)
-        self.find_damaged = self._states.files.find_damaged
-        self._carry: dict[StoreAdmin, TracedFunction] = {}
+        self.parts = ServerParts(store, self._demand, learners)
+        self.copies = StateCopies(self.parts)
+        self.restores = StateRestore(self.parts, self.copies)
+        self.find_damaged = self.copies.files.find_damaged
         self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
         self._rates = self._on_primaries(lambda shard: shard.learning_rates())
-        self._follow = self._on(self._states.sources, self._emit_follow) if store.updates.follow else None
+        sources = [own.shard for own in self.parts.sources]
+        self._follow = self._on(sources, self._emit_follow) if store.updates.follow else None
         pause_steps = store.updates.pause_steps
         self._pause = self._on_all(pause_steps) if pause_steps else None
         first = store.shards[0]
@@ -90,12 +93,20 @@ class StoreAdmin:
             FencedError: a server is under another term.
             StateMismatchError: the state belongs to another model or optimizer.
         """
-        contents = self._states.contents(state, fresh=fresh)
-        # Each call names the generation that it expects: a late call of a former attempt changes nothing.
-        self.set_record(fence, observed=[record.generation for record in self.store.read()], generation=0, done=0)
-        self._states.write(contents, fence, fresh=fresh)
+        contents = self.restores.contents(state, fresh=fresh)
+        self.invalidate(fence)
+        self.restores.write(contents, fence, fresh=fresh)
         complete = {"generation": generation, "done": done, "step": state.step, "layout": self.store.fingerprint}
         self.set_record(fence, observed=[0] * len(self.store.every), **complete)
+
+    def invalidate(self, fence: int) -> None:
+        """Let no server count as initialised.
+
+        Raises:
+            FencedError: a server is under another term.
+        """
+        # Each call names the generation that it expects: a late call of a former attempt changes nothing.
+        self.set_record(fence, observed=[record.generation for record in self.store.read()], generation=0, done=0)
 
     def set_record(self, fence: int, *, observed: Sequence[int] | None = None, **fields: int) -> None:
         """Set fields of every server's record: generation, done, step, layout.
@@ -186,15 +197,15 @@ class StoreAdmin:
 
     def release(self, fence: int) -> None:
         """Let every server delete the copy that it keeps for this chief or its predecessor."""
-        self._states.release(fence)
+        self.copies.release(fence)
 
     def _copy(self, fence: int, wait: Callable[[], None], between: Callable[[], None], plan: SavePlan) -> ServerState:
-        if plan.base is not None and not self._states.continues(fence, plan.base):
+        if plan.base is not None and not self.copies.continues(fence, plan.base):
             plan = plan._replace(base=None)
-        token = self._states.copy_ahead(fence, between) if plan.base is None else time.time_ns()
+        token = self.copies.copy_ahead(fence, between) if plan.base is None else time.time_ns()
         while True:
             flushed = self.flush_dense(wait)
-            records, state = self._states.copy(fence, token, between, plan)
+            records, state = self.copies.copy(fence, token, between, plan)
             for index, record in enumerate(records):
                 if int(record[RecordField.FENCE]) != fence:
                     raise FencedError(f"parameter server {index} is under term {int(record[RecordField.FENCE])}")
@@ -226,26 +237,6 @@ class StoreAdmin:
         """Return the learning rate of each optimizer on the servers; None for a schedule."""
         rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
         return [next((float(rate) for rate in own if np.isfinite(rate)), None) for own in rates.T]
-
-    def carry(self, source: "StoreAdmin", fence: int) -> None:
-        """Copy the state that a checkpoint lacks from the servers of another layout; see `ps.carried_state`.
-
-        Args:
-            source: the administration of the servers that have the state, and apply no steps.
-            fence: the fence of this layout's servers, which apply no steps either.
-
-        Raises:
-            FencedError: a server is under another fence, or applies steps.
-        """
-        if (function := self._carry.get(source)) is None:
-
-            def emit(arguments: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-                values = read_carried(source.store.shards[0])
-                members = zip(self.store.every, arguments, strict=True)
-                return [self.client.to_local(write_carried(shard, own, values)) for shard, (own,) in members]
-
-            function = self._carry[source] = tf.function(emit, autograph=False)
-        self._demand(function, [(int64(fence),)] * len(self.store.every))
 
     def registered(self) -> Array:
         """Return the incarnation of each worker that is registered on the first server, by index; 0: none."""

@@ -173,14 +173,37 @@ def next_layout(cluster: Cluster, environ: Mapping[str, str] | None = None) -> C
 
     The new servers run, and training is to continue on them without a restart.
     """
+    found = _found(environ)
+    return _with_layout(cluster, found.get("nextLayout"), found.get("nextServers"))
+
+
+def later_layout(cluster: Cluster, environ: Mapping[str, str] | None = None) -> Cluster | None:
+    """Return the job with its next layout, or with the one that replaced the given one meanwhile; else None.
+
+    A process that starts during a change knows the former layout, and may find the change completed.
+    """
+    if following := next_layout(cluster, environ):
+        return following
+    found = _found(environ)
+    servers = found.get("cluster")
+    return _with_layout(cluster, found.get("layout"), servers.get("ps") if isinstance(servers, dict) else None)
+
+
+def _found(environ: Mapping[str, str] | None) -> Mapping[str, object]:
+    """Return the contents of the cluster file; empty if it cannot be read."""
     try:
-        found = _cluster_file(_path(os.environ if environ is None else environ))
-        number, servers = int(found["nextLayout"]), tuple(map(str, found["nextServers"]))
-    except (ClusterError, KeyError, TypeError, ValueError):
+        return _cluster_file(_path(os.environ if environ is None else environ))
+    except ClusterError:
+        return {}
+
+
+def _with_layout(cluster: Cluster, number: object, servers: object) -> Cluster | None:
+    """Return the job with a later layout; None if the arguments do not describe one."""
+    if not isinstance(number, int) or number <= cluster.layout or not isinstance(servers, list):
         return None
-    if number <= cluster.layout or not servers or len(servers) % cluster.members:
+    if not servers or len(servers) % cluster.members:
         return None
-    return replace(cluster, layout=number, addresses={**cluster.addresses, "ps": servers})
+    return replace(cluster, layout=number, addresses={**cluster.addresses, "ps": tuple(map(str, servers))})
 
 
 def note_layout(cluster: Cluster) -> None:

@@ -69,6 +69,6 @@ def delete(shard: Shard) -> Tensor:
     def body() -> Tensor:
         handles = [variable.handle for variable in variables]
         gone = [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
-        return with_dependencies(gone, applied())
+        return with_dependencies([*gone, *shard.row_records.forget()], applied())
 
     return critical(shard.device, shard.container, [], body)

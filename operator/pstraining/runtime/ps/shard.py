@@ -109,9 +109,7 @@ class Shard:
             self._table_optimizers = TableOptimizers(model.optimizers, rows, model.table_groups) if rows else None
             self.dynamic = dynamic_table.tables_on(ps, layout.ps, container, model, self.rows, self._slots_of_tables())
             """The tables with rows by key, by the numbers of the tables."""
-            self.touched, self.changed = records_on(
-                device, container, ps, {n: table for n, table in enumerate(self.tables) if n not in self.dynamic}
-            )
+            self.row_records = records_on(device, container, ps, self.tables, without=self.dynamic)
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
             self._rates = [
                 (index, clone._learning_rate.value)
@@ -217,11 +215,7 @@ class Shard:
         return critical(self.device, self.container, [fence, observed, values, mask], body)
 
     def in_session(self, record: Tensor, session: Tensor) -> Tensor:
-        """Return whether updates of this session are accepted; False if training is over. bool[].
-
-        Args:
-            record, session: see `is_session`.
-        """
+        """Return whether updates of this session are accepted: see `is_session`; False if training is over. bool[]."""
         return self.is_session(record, session) & tf.equal(field(record, RecordField.DONE), 0)
 
     def is_session(self, record: Tensor, session: Tensor) -> Tensor:
@@ -233,9 +227,8 @@ class Shard:
                 a chief that lets a member follow the others. int64[2].
         """
         fence, generation = SessionToken.unpack(session)
-        same = tf.equal(field(record, RecordField.FENCE), fence) & tf.equal(
-            field(record, RecordField.GENERATION), generation
-        )
+        same = tf.equal(field(record, RecordField.FENCE), fence)
+        same &= tf.equal(field(record, RecordField.GENERATION), generation)
         if self.member_state is not None:
             same &= (field(record, RecordField.GENERATION) < 0) | (self.member_state.lease.read_value() > clock())
         return same
@@ -283,7 +276,7 @@ class Shard:
                 step -= scale.skipped()  # as Keras's iterations
             moved = unless(overflowed, lambda: self._apply_rows(tables, step, touched))
             fixed = {n: rows for n, (rows, _) in enumerate(touched) if n not in self.dynamic}
-            moved += [*self.touched.record(fixed), *self.changed.record(fixed)]
+            moved += self.row_records.record(fixed)
         moved += scale.skip(overflowed) if scale is not None and overflowed is not None else []
         with tf.control_dependencies(moved):
             return self.count_step(losses)
@@ -311,7 +304,7 @@ class Shard:
             return [*updated, *(done for table in dynamic.values() for done in table.expire(step))]
 
     def _slots_of_tables(self) -> dict[int, dict[str, PSVariable]]:
-        found: dict[int, dict[str, PSVariable]] = {}
+        found = dict[int, dict[str, PSVariable]]()
         for slot, table, value in self._table_optimizers.slots() if self._table_optimizers else ():
             found.setdefault(table, {})[slot] = value
         return found

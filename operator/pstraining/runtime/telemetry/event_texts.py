@@ -170,7 +170,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "layout_prepared": EventText(
         _CHIEF, "The servers of the next layout are connected and have all variables, after `seconds`."
     ),
-    "layout": EventText(_CHIEF, "Training continues with `shards` shards; no step was applied for `seconds`."),
+    "layout": EventText(
+        _CHIEF,
+        "Training continues with `shards` shards; no step was applied for `seconds`. Tables of `moved` bytes went from "
+        "server to server.",
+    ),
     "layout_followed": EventText(_WORKER, "The worker trains with the servers of another layout."),
     "layout_waits": EventText(_CHIEF, "Training does not continue in the next layout yet, or not without a restart."),
     "layout_unprepared": EventText(

@@ -212,7 +212,7 @@ class PSClient:
                     fetched = use(function(*arguments))
                 self._failures.pop(function, None)
             except tf.errors.OpError as error:
-                name = _CODES.get(error.error_code, "OTHER")
+                name = errors.name_of(_CODES.get(error.error_code, "OTHER"), str(error))
                 # Counted by function: a mistake of the program is in one of them, and the others succeed. A server that
                 # is certainly lost explains later errors, so the count starts over.
                 failures = 0 if name in errors.ALWAYS_RETRIED else self._failures.get(function, 0) + 1
@@ -384,6 +384,7 @@ _CODES: Final = {
     tf.errors.CANCELLED: "CANCELLED",
     tf.errors.INTERNAL: "INTERNAL",
     tf.errors.UNKNOWN: "UNKNOWN",
+    tf.errors.NOT_FOUND: "NOT_FOUND",
 }
 
 

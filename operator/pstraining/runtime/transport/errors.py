@@ -1,5 +1,6 @@
 """TensorFlow's error codes after which the client reconnects. Pure: no clock, no TensorFlow."""
 
+import re
 from typing import Final
 
 ALWAYS_RETRIED: Final = frozenset({"UNAVAILABLE", "ABORTED"})
@@ -8,6 +9,15 @@ RETRIED: Final = ALWAYS_RETRIED | {"FAILED_PRECONDITION", "INVALID_ARGUMENT", "C
 """Codes that a lost server may cause, and a mistake of the program as well."""
 ATTEMPTS: Final = 5
 """Number of consecutive ambiguous errors of a function after which it is the program's mistake."""
+
+
+MISSING_STATE: Final = re.compile(r"Resource \S+ does not exist")
+"""Message of TensorFlow's NOT_FOUND if a server lacks a variable: it was replaced, or its layout is over."""
+
+
+def name_of(code: str, message: str) -> str:
+    """Return the name of an error: operations name a variable that a server lacks in two ways."""
+    return "FAILED_PRECONDITION" if code == "NOT_FOUND" and MISSING_STATE.search(message) else code
 
 
 def is_retried(code: str, attempts: int) -> bool:

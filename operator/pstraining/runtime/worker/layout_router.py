@@ -34,13 +34,13 @@ class LayoutRouter:
     Args:
         current: the router of the layout that this process has started with.
         identity: this worker.
-        next_layout: returns the next layout; None if the current one stays.
+        later_layout: returns the next layout, or the one in use if the current one is over; None if it stays.
     """
 
     def __init__(
-        self, current: FailoverRouter, identity: Identity, next_layout: Callable[[Cluster], Cluster | None]
+        self, current: FailoverRouter, identity: Identity, later_layout: Callable[[Cluster], Cluster | None]
     ) -> None:
-        self._current, self._identity, self._next_layout = current, identity, next_layout
+        self._current, self._identity, self._later_layout = current, identity, later_layout
         self._following: FailoverRouter | None = None
         self._lock = threading.Lock()
         self._watching: threading.Thread | None = None
@@ -97,15 +97,17 @@ class LayoutRouter:
                     continue
                 store = following.first[0]
                 connection = store.client.connection
-                if prepared_on == (following, connection):
-                    continue
                 # The chief notes the layout once every variable has a value.
-                if all(record.layout == store.fingerprint for record in store.read()):
+                if any(record.layout != store.fingerprint for record in store.read()):
+                    continue
+                if prepared_on != (following, connection):
                     following.prepare(self._current.batches)
-                    store.register(self._identity.worker, self._identity.incarnation)
                     prepared_on = following, connection
-            except ShardLostError:  # the training thread notices it as well
-                continue
+                # Again and again: servers forget it if the chief prepares them for another attempt.
+                store.register(self._identity.worker, self._identity.incarnation)
+            except ShardLostError:  # the training thread notices it as well, if it is a server of the current layout
+                if following := self._following:
+                    following.reconnect()
             except tf.errors.OpError as error:  # the training thread prepares the functions once they are needed
                 event("layout_unprepared", worker=self._identity.worker, reason=str(error).partition("\n")[0])
                 self._closed.wait(AGAIN_SECONDS)
@@ -113,7 +115,7 @@ class LayoutRouter:
     def _connect(self) -> FailoverRouter | None:
         """Return the router of the next layout, connected to its servers; None if there is none yet."""
         store = self._current.first[0]
-        wanted = self._next_layout(store.servers.cluster)
+        wanted = self._later_layout(store.servers.cluster)
         if wanted is None or http2_probe.unresponsive(wanted.ps):
             return None
         following = store.on(store.client.connect_to(wanted), encoding.size(wanted.shards, wanted.members))
@@ -124,5 +126,5 @@ class LayoutRouter:
 def make_router(store: ParameterStore, updates: Updates, identity: Identity) -> Router:
     """Return the router for a worker of this job."""
     if store.updates.paired and isinstance(updates, Rebindable):
-        return LayoutRouter(FailoverRouter(store, updates), identity, clusters.next_layout)
+        return LayoutRouter(FailoverRouter(store, updates), identity, clusters.later_layout)
     return StaticRouter(store, updates)

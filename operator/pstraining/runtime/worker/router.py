@@ -124,6 +124,12 @@ class FailoverRouter:
         self._monitor.poll_members()
         self._make_ready(tuple(tuple(range(self._store.servers.cluster.members)) for _ in self._store.shards))
 
+    def reconnect(self) -> None:
+        """Connect to processes of this layout that have replaced others; no worker trains there yet."""
+        self._monitor.poll_members()
+        if self._monitor.has_unconnected:
+            self._store.client.reconnect_available()
+
     def stop(self) -> None:
         """Let the preparation for failures end soon: another layout is in use."""
         self._closed.set()

@@ -33,7 +33,7 @@ class PartCopies:
     """The parts of one shard's state, and the operations that copy them and read the copies."""
 
     def __init__(self, shard: Shard) -> None:
-        self.shard = shard
+        self.shard, self._rows = shard, shard.row_records
         self.arenas = shard.arenas
         """The rows by key, and the values of keys without rows."""
         self.parts = list(parts_of(shard))
@@ -71,11 +71,16 @@ class PartCopies:
 
     # Each method below emits operations.
 
-    def snapshot(self) -> tuple[Tensor, list[Tensor]]:
-        """Return the record and every part, at one moment between two updates."""
+    def snapshot(self, numbers: Sequence[int] | None = None) -> tuple[Tensor, list[Tensor]]:
+        """Return the record and the parts, at one moment between two updates.
+
+        Args:
+            numbers: the numbers of the parts; None: all.
+        """
+        variables = self._variables if numbers is None else [self._variables[number] for number in numbers]
 
         def body() -> list[Tensor]:
-            return [variable.read_value() for variable in (self.shard.record, *self._variables)]
+            return [variable.read_value() for variable in (self.shard.record, *variables)]
 
         record, *values = self._critical([], body)
         return record, values
@@ -93,7 +98,7 @@ class PartCopies:
         def body(fence: Tensor, token: Tensor) -> Tensor:
             def apply() -> Tensor:
                 room = [self._with_room(number) for number in self.table_parts]
-                return with_dependencies([*room, *self.shard.touched.begin(token)], applied())
+                return with_dependencies([*room, *self._rows.touched.begin(token)], applied())
 
             return tf.cond(self._is_under(fence), apply, not_applied)
 
@@ -110,7 +115,7 @@ class PartCopies:
         """
 
         def body(fence: Tensor, token: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-            allowed = self._is_under(fence) & self.shard.touched.is_recorded(token)
+            allowed = self._is_under(fence) & self._rows.touched.is_recorded(token)
             rows = tf.range(begin, end)
             return tf.cond(allowed, lambda: with_dependencies([self._copied(number, rows)], applied()), not_applied)
 
@@ -131,7 +136,7 @@ class PartCopies:
         """
 
         def body(fence: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-            record, rows, touched = self.shard.record.read_value(), sizes(self.arenas), self.shard.touched
+            record, rows, touched = self.shard.record.read_value(), sizes(self.arenas), self._rows.touched
 
             def copy() -> Tensor:
                 changed = {table: touched.rows(table) for table in set(self.table_parts.values())}
@@ -141,7 +146,7 @@ class PartCopies:
                     for number, part in enumerate(self.parts)
                     if number not in self.table_parts
                 ]
-                copied += self.shard.changed.begin(token) if recorded else []
+                copied += self._rows.changed.begin(token) if recorded else []
                 return with_dependencies([*copied, self._token.assign(token, read_value=False)], applied())
 
             allowed = tf.equal(field(record, RecordField.FENCE), fence) & touched.is_recorded(token)
@@ -160,7 +165,7 @@ class PartCopies:
             base: the copy's name. int64[].
         """
         with tf.device(self.shard.device):
-            return self.shard.changed.counts(base, len(self.shard.tables))
+            return self._rows.changed.counts(base, len(self.shard.tables))
 
     def keep_changed(
         self, numbers: Collection[int], fence: Tensor, base: Tensor, token: Tensor
@@ -183,7 +188,7 @@ class PartCopies:
         tables = sorted({self.table_parts[number] for number in numbers})
 
         def body(fence: Tensor, base: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            record, keys, changed = self.shard.record.read_value(), sizes(self.arenas), self.shard.changed
+            record, keys, changed = self.shard.record.read_value(), sizes(self.arenas), self._rows.changed
             missing = tf.fill([len(self.shard.tables)], tf.constant(-1, tf.int64))
 
             def copy() -> Tensor:
@@ -289,7 +294,7 @@ class PartCopies:
         return tf.raw_ops.ResourceScatterUpdate(resource=copy.handle, indices=rows, updates=values)
 
     def _mark_again(self, table: int) -> Tensor:
-        return with_dependencies([self.shard.changed.mark(table, self._changed_rows[table].read_value())], applied())
+        return with_dependencies([self._rows.changed.mark(table, self._changed_rows[table].read_value())], applied())
 
     def _is_under(self, fence: Tensor) -> Tensor:
         """Return whether the server is under this fence. bool[]."""
@@ -346,7 +351,7 @@ class PartCopies:
         changed = [*self._changed_rows.values(), *self._changed_values.values()]
         return [
             *(destroyed(variable) for variable in (*self._copies, *changed, self._token)),
-            *self.shard.touched.forget(),
+            *self._rows.touched.forget(),
         ]
 
     def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Tensor]) -> Tensor:

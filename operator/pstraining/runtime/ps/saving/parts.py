@@ -34,7 +34,7 @@ class ShardParts(PartCopies):
             def apply() -> Tensor:
                 pairs = zip(self._variables, values, strict=False)
                 written = [own.assign(value, read_value=False) for own, value in pairs]
-                with tf.control_dependencies([*written, *self._initialized(fresh=fresh), *self.shard.changed.forget()]):
+                with tf.control_dependencies([*written, *self._initialized(fresh=fresh), *self._rows.changed.forget()]):
                     return with_dependencies(self._copied_parameters() if fresh else [], applied())
 
             return tf.cond(self._is_incomplete(fence), apply, not_applied)
@@ -50,7 +50,7 @@ class ShardParts(PartCopies):
         def body(fence: Tensor, token: Tensor) -> Tensor:
             def apply() -> Tensor:
                 reset = [done for arena in self.arenas for done in arena.reset()]
-                with tf.control_dependencies([*reset, *self.shard.changed.forget()]):
+                with tf.control_dependencies([*reset, *self._rows.changed.forget()]):
                     begun = [v.assign(v.initial(), read_value=False) for v in (*self._variables, *self.shard.rest)]
                 return with_dependencies([*begun, self._token.assign(token, read_value=False)], applied())
 

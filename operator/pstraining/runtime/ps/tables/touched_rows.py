@@ -2,10 +2,12 @@
 
 Tables are copied in ranges while training continues, and copied rows may change before the last range is copied. One
 record has those rows, which are then copied again. Another one has the rows that have changed since a checkpoint, which
-an incremental save writes. Nothing is recorded unless a chief has started the record.
+an incremental save writes. A third one has the rows that servers of the next layout lack. Nothing is recorded unless a
+chief has started the record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -26,9 +28,7 @@ class TouchedRows:
         kind: the name of the record's variables.
     """
 
-    def __init__(
-        self, device: str, container: str, number: int, tables: Mapping[int, Segment], kind: str = "touched"
-    ) -> None:
+    def __init__(self, device: str, container: str, number: int, tables: Mapping[int, Segment], kind: str) -> None:
         def variable(name: str, shape: tuple[int, ...], dtype: tf.DType) -> PSVariable:
             return PSVariable(
                 name=f"{number}/{name}",
@@ -46,14 +46,18 @@ class TouchedRows:
 
     # Each method below emits operations, in the critical section.
 
-    def begin(self, token: Tensor) -> list[Operation]:
+    def begin(self, token: Tensor, *, with_all: bool = False) -> list[Operation]:
         """Start a record of changed rows; return the operations to wait for.
 
         Args:
             token: the record's name, not 0. int64[].
+            with_all: whether the record starts with all rows.
         """
-        cleared = [mark.assign(mark.initial(), read_value=False) for mark in self._marks.values()]
-        return [*cleared, self._token.assign(token, read_value=False)]
+        values = [tf.fill(mark.shape, with_all) for mark in self._marks.values()]
+        marked = [
+            mark.assign(value, read_value=False) for mark, value in zip(self._marks.values(), values, strict=True)
+        ]
+        return [*marked, self._token.assign(token, read_value=False)]
 
     def is_recorded(self, token: Tensor) -> Tensor:
         """Return whether the record of this name is under way. bool[]."""
@@ -105,6 +109,23 @@ class TouchedRows:
         """Return the local indices of a table's rows that have changed since `begin`. int64[n]."""
         return tf.reshape(tf.where(self._marks[table].read_value()), [-1])
 
+    def take(self, table: int, begin: Tensor, end: Tensor, most: Tensor) -> Tensor:
+        """Remove a table's rows in a range from the record, and return their local indices. int64[n].
+
+        Args:
+            table: the table's number.
+            begin, end: the first row, and the first row after the range. int64[].
+            most: maximum number of rows. int64[].
+        """
+        marks, rows = self._marks[table], tf.range(begin, end)
+        # Only the range is read: TensorFlow copies all of a variable with written rows when it is read.
+        marked = tf.raw_ops.ResourceGather(resource=marks.handle, indices=rows, dtype=marks.dtype)
+        found = tf.boolean_mask(rows, marked)[:most]
+        removed = tf.raw_ops.ResourceScatterUpdate(
+            resource=marks.handle, indices=found, updates=tf.zeros_like(found, dtype=tf.bool)
+        )
+        return with_dependencies([removed], found)
+
     def forget(self) -> list[Operation]:
         """End and delete the record; return the operations to wait for."""
         return [
@@ -113,11 +134,28 @@ class TouchedRows:
         ]
 
 
+class RowRecords(NamedTuple):
+    """The records of a server's tables."""
+
+    touched: TouchedRows
+    """Rows that change while tables are copied for a save."""
+    changed: TouchedRows
+    """Rows that have changed since a checkpoint."""
+    missing: TouchedRows
+    """Rows that the servers of the next layout lack."""
+
+    def record(self, indices: Mapping[int, Tensor]) -> list[Operation]:
+        """Record in each of them that a step changes rows; see `TouchedRows.record`."""
+        return [done for own in self for done in own.record(indices)]
+
+    def forget(self) -> list[Operation]:
+        """End and delete all records; return the operations to wait for."""
+        return [done for own in self for done in own.forget()]
+
+
 def records_on(
-    device: str, container: str, number: int, tables: Mapping[int, Segment]
-) -> tuple[TouchedRows, TouchedRows]:
-    """Return the record of rows that change while tables are copied, and that of rows changed since a checkpoint."""
-    return (
-        TouchedRows(device, container, number, tables),
-        TouchedRows(device, container, number, tables, kind="changed"),
-    )
+    device: str, container: str, number: int, tables: Sequence[Segment], *, without: Container[int]
+) -> RowRecords:
+    """Return the records of a server's tables; see `TouchedRows`. Tables without a fixed number of rows have none."""
+    fixed = {n: table for n, table in enumerate(tables) if n not in without}
+    return RowRecords(*(TouchedRows(device, container, number, fixed, kind) for kind in RowRecords._fields))
