@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.api.training import Codec, Mode
 from pstraining.runtime.chief.layout_transfer import LayoutTransfer
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
@@ -48,12 +47,8 @@ MOST_BYTES: Final = 512 << 20
 
 def why_not(store: ParameterStore, training: TrainingSettings) -> str:
     """Return why training cannot be led to another layout without a restart; empty if it can."""
-    if training.mode is not Mode.SYNC:
-        return f"training.mode is {training.mode.value}"
-    if training.local_steps > 1:
-        return "training.localSteps is set"
-    if {training.compression.push, training.compression.pull} != {Codec.NONE}:
-        return "training.compression is set"
+    if obstacle := training.layout_obstacle:
+        return obstacle
     if any(table.dynamic for table in store.model.tables):
         return "a table has rows by key"
     if (size := sum(_bytes_without_tables(ShardParts(shard)) for shard in store.shards)) > MOST_BYTES:

@@ -70,6 +70,20 @@ class TrainingSettings(BaseModel):
         """Batches that a worker trains for one update."""
         return max(self.accumulation_steps, self.local_steps)
 
+    @property
+    def layout_obstacle(self) -> str:
+        """Return why another number of servers needs a restart of all programs; empty if the settings need none.
+
+        With other settings, workers hold state that depends on the layout, or servers are at different steps.
+        """
+        if self.mode is not Mode.SYNC:
+            return f"training.mode is {self.mode.value}"
+        if self.local_steps > 1:
+            return "training.localSteps is set"
+        if {self.compression.push, self.compression.pull} != {Codec.NONE}:
+            return "training.compression is set"
+        return ""
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.steps is None and self.epochs is None:

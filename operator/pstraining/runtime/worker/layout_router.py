@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.model.tensor import Batch
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
@@ -15,6 +16,7 @@ from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import ShardLostError
 from pstraining.runtime.updates.base import Identity, Updates
+from pstraining.runtime.worker.assignments import follows_layouts
 from pstraining.runtime.worker.router import (
     AGAIN_SECONDS,
     CLOSE_SECONDS,
@@ -123,8 +125,11 @@ class LayoutRouter:
         return self._following
 
 
-def make_router(store: ParameterStore, updates: Updates, identity: Identity) -> Router:
+def make_router(store: ParameterStore, updates: Updates, identity: Identity, training: TrainingSettings) -> Router:
     """Return the router for a worker of this job."""
-    if store.updates.paired and isinstance(updates, Rebindable):
-        return LayoutRouter(FailoverRouter(store, updates), identity, clusters.later_layout)
-    return StaticRouter(store, updates)
+    if not (store.updates.paired and isinstance(updates, Rebindable)):
+        return StaticRouter(store, updates)
+    failovers, has_keys = FailoverRouter(store, updates), any(table.dynamic for table in store.model.tables)
+    if not follows_layouts(training, has_keys=has_keys):
+        return failovers  # the launcher restarts this program for another layout
+    return LayoutRouter(failovers, identity, clusters.later_layout)
