@@ -146,3 +146,24 @@ def test_another_source_begins_again(client: Any) -> None:
         transfer.advance(alone, 1)
     with pytest.raises(LayoutPostponedError, match="another member"):
         transfer.copy(alone, 1)
+
+
+def test_after_three_postponed_attempts_the_programs_restart(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost server does not count, because the next attempt has another one."""
+    from pstraining.runtime.chief.live_layout import LayoutChanger
+    from pstraining.runtime.config import cluster as clusters
+    from pstraining.runtime.config.settings import TrainingSettings, resolve
+    from pstraining.runtime.replication.view import LayoutPostponedError
+    from pstraining.runtime.transport.client import ShardLostError
+
+    monkeypatch.setattr(clusters, "next_layout", lambda cluster: replace(cluster, layout=2))
+    store = rig_of(client, 1).store
+    settings = resolve("training", TrainingSettings, {"steps": 1, "mode": "Sync"}, {})
+    unused: dict[str, Any] = dict.fromkeys(("make", "restore", "hold"), pytest.fail)
+    changer = LayoutChanger(client, store, settings, **unused)
+    for error in (*[LayoutPostponedError("late")] * 2, ShardLostError("lost", 0)):
+        changer._give_up(error)
+        assert changer.is_wanted
+    changer._give_up(LayoutPostponedError("rows change"))
+    assert not changer.is_wanted
+    assert changer._why_not == "3 attempts without a restart have failed; the last one: rows change"
