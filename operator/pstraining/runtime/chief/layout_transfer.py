@@ -182,15 +182,14 @@ class LayoutTransfer:
         self._moves.begin(fence, self._name)
         for _ in self._moves.warm_up(fence, self._fence):
             hold()
-        target.set_record(self._fence, observed=[0] * len(target.store.every), layout=target.store.fingerprint)
+        target.complete(self._fence)
 
     def _complete(self, target: StoreAdmin, fence: int, copied: _Copied) -> None:
         """Complete the restore that the preparation has begun."""
         contents = target.restores.contents(copied.state, fresh=False)
         target.restores.give(contents, fence, self._name, without=self._moves.names)
         target.restores.finish(fence, self._name, fresh=False)
-        complete = {"generation": -copied.generation, "step": copied.state.step, "layout": target.store.fingerprint}
-        target.set_record(fence, observed=[0] * len(target.store.every), done=0, **complete)
+        target.complete(fence, step=copied.state.step, generation=-copied.generation, done=0)
 
     def _carry_over(self, source: StoreAdmin, target: StoreAdmin, fence: int) -> None:
         """Copy the state that a checkpoint lacks, from server to server; see `ps.carried_state`.

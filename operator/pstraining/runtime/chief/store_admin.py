@@ -96,8 +96,7 @@ class StoreAdmin:
         contents = self.restores.contents(state, fresh=fresh)
         self.invalidate(fence)
         self.restores.write(contents, fence, fresh=fresh)
-        complete = {"generation": generation, "done": done, "step": state.step, "layout": self.store.fingerprint}
-        self.set_record(fence, observed=[0] * len(self.store.every), **complete)
+        self.complete(fence, step=state.step, generation=generation, done=done)
 
     def invalidate(self, fence: int) -> None:
         """Let no server count as initialised.
@@ -107,6 +106,10 @@ class StoreAdmin:
         """
         # Each call names the generation that it expects: a late call of a former attempt changes nothing.
         self.set_record(fence, observed=[record.generation for record in self.store.read()], generation=0, done=0)
+
+    def complete(self, fence: int, **fields: int) -> None:
+        """Set fields of every server's record at the end of a restore, or during it; see `set_record`."""
+        self.set_record(fence, observed=[0] * len(self.store.every), layout=self.store.fingerprint, **fields)
 
     def set_record(self, fence: int, *, observed: Sequence[int] | None = None, **fields: int) -> None:
         """Set fields of every server's record: generation, done, step, layout.

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from pstraining.runtime.chief.errors import FencedError
 from pstraining.runtime.chief.state.server_parts import ServerParts
+from pstraining.runtime.chief.state.state_map import Span
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps.saving.row_moves import RowMoves
 from pstraining.runtime.ps.store import int64
@@ -172,16 +173,16 @@ class TableMoves:
 
     def _moving(self, table: _Table) -> object:
         """Return the function that emits moving rows of a table from its source to every target."""
-        source, target, names = self.source, self._target, self._names_of(table.shard, table.number)
-        own = source.sources[table.shard]
+        target, spans = self._target, self._spans_of(table.shard, table.number)
+        own = self.source.sources[table.shard]
         (slice_,) = own.shard.tables[table.number].slices
-        parts = {(span.shard, name): span.part for name in names for span in target.places.spans[name]}
-        numbers = [span.part for name in names for span in source.places.spans[name] if span.shard == table.shard]
-        client, shards = source.client, len(target.members)
+        parts = {(to.shard, span.name): to.part for span in spans for to in target.places.spans[span.name]}
+        client, shards = self.source.client, len(target.members)
 
         def move(
             fence: Tensor, target_fence: Tensor, name: Tensor, begin: Tensor, end: Tensor, most: Tensor
         ) -> tuple[Tensor, Tensor, list[Tensor]]:
+            numbers = [span.part for span in spans]
             taken = self._ends[table.shard].take(table.number, numbers, fence, name, begin, end, most)
             with tf.device(own.shard.device):
                 rows = slice_.begin + slice_.stride * taken.rows
@@ -191,7 +192,7 @@ class TableMoves:
             replies = [
                 client.to_local(
                     RowMoves(member).put(
-                        [parts[shard, name] for name in names],
+                        [parts[shard, span.name] for span in spans],
                         target_fence,
                         name,
                         local[shard],
@@ -247,25 +248,15 @@ class TableMoves:
         own = self._target.sources[shard].parts[part]
         return own.has_rows and any(unit.is_cut and unit.numbers == [part] for unit in self._target.units[shard])
 
-    def _names_of(self, shard: int, number: int) -> list[str]:
-        """Return the names of the tensors that move with the rows of a table on a source."""
-        table_parts = self.source.sources[shard].table_parts
-        return sorted(
-            name
-            for name in self.names
-            for span in self.source.places.spans[name]
-            if span.shard == shard and table_parts[span.part] == number
-        )
+    def _spans_of(self, shard: int, number: int) -> list[Span]:
+        """Return the spans on a source that move with the rows of a table, in the order of their names."""
+        table_parts, spans = self.source.sources[shard].table_parts, self.source.places.spans
+        own = [span for name in sorted(self.names) for span in spans[name] if span.shard == shard]
+        return [span for span in own if table_parts[span.part] == number]
 
     def _tables_of(self, shard: int) -> Iterator[_Table]:
         own = self.source.sources[shard]
         for number in sorted(set(own.table_parts.values())):
-            parts = [
-                own.parts[span.part]
-                for name in self._names_of(shard, number)
-                for span in self.source.places.spans[name]
-                if span.shard == shard
-            ]
-            if parts:
+            if parts := [own.parts[span.part] for span in self._spans_of(shard, number)]:
                 row_bytes = sum(part.width * part.variable.dtype.size for part in parts)
                 yield _Table(shard, number, parts[0].shape[0], row_bytes)

@@ -16,7 +16,7 @@ from typing import Final
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import DType, Operation, Shape, Tensor
+from pstraining.runtime.model.tensor import DType, Operation, Shape, Structure, Tensor
 from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
 from pstraining.runtime.ps.record import RecordField
 from pstraining.runtime.ps.saving.state_parts import StatePart, Unit, parts_of
@@ -82,7 +82,7 @@ class PartCopies:
         def body() -> list[Tensor]:
             return [variable.read_value() for variable in (self.shard.record, *variables)]
 
-        record, *values = self._critical([], body)
+        record, *values = self.critical([], body)
         return record, values
 
     def begin_copy(self, fence: Tensor, token: Tensor) -> Tensor:
@@ -100,9 +100,9 @@ class PartCopies:
                 room = [self._with_room(number) for number in self.table_parts]
                 return with_dependencies([*room, *self._rows.touched.begin(token)], applied())
 
-            return tf.cond(self._is_under(fence), apply, not_applied)
+            return tf.cond(self.is_under(fence), apply, not_applied)
 
-        return self._critical([fence, token], body)
+        return self.critical([fence, token], body)
 
     def copy_ahead(self, number: int, fence: Tensor, token: Tensor, begin: Tensor, end: Tensor) -> Tensor:
         """Copy some rows of a table between `begin_copy` and `keep`; return 1 if it applied.
@@ -115,11 +115,11 @@ class PartCopies:
         """
 
         def body(fence: Tensor, token: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-            allowed = self._is_under(fence) & self._rows.touched.is_recorded(token)
+            allowed = self.is_under(fence) & self._rows.touched.is_recorded(token)
             rows = tf.range(begin, end)
             return tf.cond(allowed, lambda: with_dependencies([self._copied(number, rows)], applied()), not_applied)
 
-        return self._critical([fence, token, begin, end], body)
+        return self.critical([fence, token, begin, end], body)
 
     def keep(self, fence: Tensor, token: Tensor, *, recorded: bool = False) -> tuple[Tensor, Tensor]:
         """Complete a copy of every part at one moment between two updates, under the fence.
@@ -153,7 +153,7 @@ class PartCopies:
             done = tf.cond(allowed, copy, not_applied)
             return with_dependencies([done], record), with_dependencies([done], rows)
 
-        found: tuple[Tensor, Tensor] = self._critical([fence, token], body)
+        found: tuple[Tensor, Tensor] = self.critical([fence, token], body)
         return found
 
     def changed_counts(self, base: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ class PartCopies:
             counts = tf.cond(allowed, copy, lambda: missing)
             return with_dependencies([counts], record), with_dependencies([counts], keys), counts
 
-        found: tuple[Tensor, Tensor, Tensor] = self._critical([fence, base, token], body)
+        found: tuple[Tensor, Tensor, Tensor] = self.critical([fence, base, token], body)
         return found
 
     def read_changed(
@@ -276,9 +276,9 @@ class PartCopies:
         """Delete the copy, under the fence; return 1 if it applied."""
 
         def body(fence: Tensor) -> Tensor:
-            return tf.cond(self._is_under(fence), lambda: with_dependencies(self._forgotten(), applied()), not_applied)
+            return tf.cond(self.is_under(fence), lambda: with_dependencies(self._forgotten(), applied()), not_applied)
 
-        return self._critical([fence], body)
+        return self.critical([fence], body)
 
     def _with_room(self, number: int) -> Operation:
         """Emit allocating the copy of a table. The system provides its pages when rows are first written."""
@@ -296,7 +296,7 @@ class PartCopies:
     def _mark_again(self, table: int) -> Tensor:
         return with_dependencies([self._rows.changed.mark(table, self._changed_rows[table].read_value())], applied())
 
-    def _is_under(self, fence: Tensor) -> Tensor:
+    def is_under(self, fence: Tensor) -> Tensor:
         """Return whether the server is under this fence. bool[]."""
         return tf.equal(field(self.shard.record_or_zeros(), RecordField.FENCE), fence)
 
@@ -354,7 +354,8 @@ class PartCopies:
             *self._rows.touched.forget(),
         ]
 
-    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Tensor]) -> Tensor:
+    def critical(self, inputs: Sequence[Tensor], body: Callable[..., Structure]) -> Structure:
+        """Emit a critical section on the server; see `critical_section.critical`."""
         return critical(self.shard.device, self.shard.container, inputs, body)
 
 

@@ -39,7 +39,7 @@ class ShardParts(PartCopies):
 
             return tf.cond(self._is_incomplete(fence), apply, not_applied)
 
-        return self._critical([fence, *values], body)
+        return self.critical([fence, *values], body)
 
     def begin(self, fence: Tensor, token: Tensor) -> Tensor:
         """Start a restore in pieces, under the fence and in generation 0; return 1 if it applied.
@@ -56,7 +56,7 @@ class ShardParts(PartCopies):
 
             return tf.cond(self._is_incomplete(fence), apply, not_applied)
 
-        return self._critical([fence, token], body)
+        return self.critical([fence, token], body)
 
     def take(self, unit: Unit, fence: Tensor, token: Tensor, begin: Tensor, values: Sequence[Tensor]) -> Tensor:
         """Write a unit, or some rows of a split part, between `begin` and `finish`; return 1 if it applied.
@@ -81,7 +81,7 @@ class ShardParts(PartCopies):
 
             return tf.cond(self.takes(fence, token), apply, not_applied)
 
-        return self._critical([fence, token, begin, *values], body)
+        return self.critical([fence, token, begin, *values], body)
 
     def append(
         self, number: int, fence: Tensor, token: Tensor, begin: Tensor, keys: Tensor, columns: Mapping[str, Tensor]
@@ -104,7 +104,7 @@ class ShardParts(PartCopies):
                 self.takes(fence, token), lambda: self.arenas[number].append(begin, keys, given), not_applied
             )
 
-        return self._critical([fence, token, begin, keys, *values], body)
+        return self.critical([fence, token, begin, keys, *values], body)
 
     def adopt(self, unit: Unit, fence: Tensor, token: Tensor) -> Tensor:
         """Assign the collected pieces of a split part to its variable, and delete the copy; return 1 if it applied."""
@@ -118,7 +118,7 @@ class ShardParts(PartCopies):
 
             return tf.cond(self.takes(fence, token) & copy.initialized(), apply, not_applied)
 
-        return self._critical([fence, token], body)
+        return self.critical([fence, token], body)
 
     def finish(self, fence: Tensor, token: Tensor, *, fresh: bool) -> Tensor:
         """End a restore after its last piece; return 1 if it applied. `fresh`: see `write`."""
@@ -130,7 +130,7 @@ class ShardParts(PartCopies):
 
             return tf.cond(self.takes(fence, token), apply, not_applied)
 
-        return self._critical([fence, token], body)
+        return self.critical([fence, token], body)
 
     def takes(self, fence: Tensor, token: Tensor) -> Tensor:
         """Return whether the server is between `begin` and `finish` of this restore; in the section. bool[]."""

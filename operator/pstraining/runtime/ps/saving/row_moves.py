@@ -4,16 +4,14 @@ The source records the rows that its targets lack: first all, then those that st
 from the record in one critical section, so no change of it is missed. The targets take rows during a restore.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.model.tensor import Structure, Tensor
-from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies
-from pstraining.runtime.ps.record import RecordField
+from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.ps.critical_section import applied, not_applied, with_dependencies
 from pstraining.runtime.ps.saving.parts import ShardParts
-from pstraining.runtime.ps.tensors import field
 
 
 class TakenRows(NamedTuple):
@@ -52,9 +50,9 @@ class RowMoves:
             def start() -> Tensor:
                 return with_dependencies(missing.begin(token, with_all=True), applied())
 
-            return tf.cond(self._is_under(fence), start, not_applied)
+            return tf.cond(self.parts.is_under(fence), start, not_applied)
 
-        return self._critical([fence, token], body)
+        return self.parts.critical([fence, token], body)
 
     def counts(self, token: Tensor) -> Tensor:
         """Return the number of missing rows of each table, or -1 without the record. int64[tables].
@@ -102,10 +100,10 @@ class RowMoves:
                 values = [tf.zeros([0, *own.shape[1:]], own.dtype) for own in variables]
                 return TakenRows(not_applied(), tf.zeros([0], tf.int64), values)
 
-            found: TakenRows = tf.cond(self._is_under(fence) & missing.is_recorded(token), taken, nothing)
+            found: TakenRows = tf.cond(self.parts.is_under(fence) & missing.is_recorded(token), taken, nothing)
             return found
 
-        return self._critical([fence, token, begin, end, most], body)
+        return self.parts.critical([fence, token, begin, end, most], body)
 
     def put(
         self, numbers: Sequence[int], fence: Tensor, token: Tensor, rows: Tensor, values: Sequence[Tensor]
@@ -131,7 +129,7 @@ class RowMoves:
 
             return tf.cond(self.parts.takes(fence, token), write, not_applied)
 
-        return self._critical([fence, token, rows, *values], body)
+        return self.parts.critical([fence, token, rows, *values], body)
 
     def end(self, token: Tensor) -> Tensor:
         """Delete the record of this name; return 1.
@@ -144,10 +142,4 @@ class RowMoves:
         def body(token: Tensor) -> Tensor:
             return tf.cond(missing.is_recorded(token), lambda: with_dependencies(missing.forget(), applied()), applied)
 
-        return self._critical([token], body)
-
-    def _is_under(self, fence: Tensor) -> Tensor:
-        return tf.equal(field(self.shard.record_or_zeros(), RecordField.FENCE), fence)
-
-    def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Structure]) -> Structure:
-        return critical(self.shard.device, self.shard.container, inputs, body)
+        return self.parts.critical([token], body)

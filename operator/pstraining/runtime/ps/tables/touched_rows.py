@@ -53,10 +53,7 @@ class TouchedRows:
             token: the record's name, not 0. int64[].
             with_all: whether the record starts with all rows.
         """
-        values = [tf.fill(mark.shape, with_all) for mark in self._marks.values()]
-        marked = [
-            mark.assign(value, read_value=False) for mark, value in zip(self._marks.values(), values, strict=True)
-        ]
+        marked = [mark.assign(tf.fill(mark.shape, with_all), read_value=False) for mark in self._marks.values()]
         return [*marked, self._token.assign(token, read_value=False)]
 
     def is_recorded(self, token: Tensor) -> Tensor:
@@ -64,19 +61,21 @@ class TouchedRows:
         own = self._token
         return tf.equal(tf.cond(own.initialized(), own.read_value, lambda: tf.zeros([], tf.int64)), token)
 
+    def is_begun(self) -> Tensor:
+        """Return whether a record is under way. bool[]."""
+        return self._token.initialized()
+
     def record(self, indices: Mapping[int, Tensor]) -> list[Operation]:
         """Record that a step changes rows, if a record is under way; return the operations to wait for.
 
         Args:
             indices: local indices of rows, by the tables' numbers. int64[n].
         """
-        if not self._marks:
-            return []
 
         def mark() -> Tensor:
             return with_dependencies([self.mark(number, rows) for number, rows in indices.items()], applied())
 
-        return [tf.cond(self._token.initialized(), mark, not_applied)]
+        return [tf.cond(self.is_begun(), mark, not_applied)]
 
     def mark(self, table: int, rows: Tensor) -> Operation:
         """Add rows of a table to the record; return the operation to wait for.
@@ -146,7 +145,14 @@ class RowRecords(NamedTuple):
 
     def record(self, indices: Mapping[int, Tensor]) -> list[Operation]:
         """Record in each of them that a step changes rows; see `TouchedRows.record`."""
-        return [done for own in self for done in own.record(indices)]
+        if not indices:
+            return []
+
+        def each() -> Tensor:
+            return with_dependencies([done for own in self for done in own.record(indices)], applied())
+
+        # Most steps are applied without any record.
+        return [tf.cond(tf.reduce_any(tf.stack([own.is_begun() for own in self])), each, not_applied)]
 
     def forget(self) -> list[Operation]:
         """End and delete all records; return the operations to wait for."""
