@@ -161,6 +161,6 @@ def test_a_copy_outside_the_section_is_found(client: Any, graphs: list[Any], mon
 
     trace()
     assert outside(graphs) == []
-    monkeypatch.setattr(shard, "_critical", lambda inputs, body: body(*inputs))
+    monkeypatch.setattr(shard, "critical", lambda inputs, body: body(*inputs))
     trace()
     assert len(outside(graphs)) == len(operations)
