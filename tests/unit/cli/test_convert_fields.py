@@ -268,6 +268,8 @@ TEMPLATE = "spec.tfReplicaSpecs.Worker.template.spec"
     [
         ({"ports": [{"name": "tfjob-port", "containerPort": 2222}]}, {}, "", "containers[0].ports[0]", CHANGED),
         ({"ports": [{"containerPort": 2222}]}, {}, "", "containers[0].ports[0]", CHANGED),
+        ({"ports": [{"name": [], "containerPort": 2222}]}, {}, "", "containers[0].ports[0]", CHANGED),
+        ({"ports": [{"name": "tfjob-port", "containerPort": []}]}, {}, "", "containers[0].ports[0]", DIFFERENT),
         ({"ports": [{"name": "tfjob-port", "containerPort": 3}]}, {}, "", "containers[0].ports[0]", DIFFERENT),
         ({"ports": [{"name": "t", "containerPort": 2222, "hostPort": 1}]}, {}, "", "containers[0].ports[0]", NONE),
         ({"ports": [{"name": "x", "containerPort": 2223}]}, {}, "", "containers[0].ports[0]", NONE),

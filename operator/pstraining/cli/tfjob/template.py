@@ -203,18 +203,18 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
             notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Create a Service.")
         elif number == contract.TF_PORT:
             notes.changed(path, "the operator puts TensorFlow's port, 2222, on every pod; it is left out.")
-            _point_to_tf(container, where, {name} - {contract.TF_PORT_NAME, None}, notes)
+            _point_to_tf(container, where, [] if name == contract.TF_PORT_NAME else [name], notes)
         elif name == _TFJOB_PORT:
             notes.different(
                 path,
                 f"TensorFlow's port is {number} in this TFJob and always {contract.TF_PORT} here; it is left out.",
                 "A program that takes its address from TF_CONFIG needs no change.",
             )
-            _point_to_tf(container, where, {name, number}, notes)
+            _point_to_tf(container, where, [name, number], notes)
         elif number in _OPERATORS_PORTS or name in _PORT_NAMES:
             notes.none(
                 path,
-                f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(_PORT_NAMES)}, are the "
+                f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(_PORT_NAMES)}, are "
                 "reserved for the operator; it is left out.",
                 "Choose another port and name.",
             )
@@ -229,13 +229,13 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
     _replace(container, "ports", kept)
 
 
-def _point_to_tf(container: dict[str, Any], where: str, former: set[Any], notes: Notes) -> None:
+def _point_to_tf(container: dict[str, Any], where: str, former: list[Any], notes: Notes) -> None:
     """Point probes and hooks to TensorFlow's port here.
 
     Args:
         container: the container, which is changed.
         where: its path.
-        former: the port's name and number in the TFJob, where they differ.
+        former: the port's name and number in the TFJob, where they differ; values of any type, or None.
         notes: receives the notes.
     """
     handlers = {name: value for name, value in container.items() if name.endswith("Probe")}
@@ -243,7 +243,7 @@ def _point_to_tf(container: dict[str, Any], where: str, former: set[Any], notes:
     for path, handler in {**handlers, **{f"lifecycle.{name}": value for name, value in hooks.items()}}.items():
         for kind in ("httpGet", "tcpSocket", "grpc"):
             target = handler.get(kind) if isinstance(handler, dict) else None
-            if isinstance(target, dict) and target.get("port") in former:
+            if isinstance(target, dict) and "port" in target and target["port"] in former:
                 target["port"] = contract.TF_PORT if kind == "grpc" else contract.TF_PORT_NAME
                 notes.changed(f"{where}.{path}.{kind}.port", f"it is {target['port']}, TensorFlow's port here.")
 
