@@ -32,6 +32,7 @@ WAYS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
     "overlapped": (1, OVERLAP),
     "overlapped, Bf16": (1, {**OVERLAP, "compression": {"push": "Bf16", "pull": "Bf16"}}),
     "overlapped, 4 servers": (4, OVERLAP),
+    "overlapped, Bf16, 4 servers": (4, {**OVERLAP, "compression": {"push": "Bf16", "pull": "Bf16"}}),
 }
 """The number of parameter servers and the settings of training, by name."""
 NO_GPU: Final = (
