@@ -66,20 +66,32 @@ async def test_a_restart_writes_nothing(
     assert proxy.writes() == []
 
 
+@pytest.mark.parametrize(
+    ("container", "message", "tries"),
+    [
+        pytest.param({"imagePullPolcy": "Always"}, "imagePullPolcy", 1, id="rejected"),
+        pytest.param({"resources": "1Gi"}, "containers[0].resources must be a valid dictionary", 0, id="unreadable"),
+    ],
+)
 async def test_a_rejected_template_is_reported_once_and_not_retried(
-    client: KubeClient, namespace: str, operators: Operators, proxy: ApiProxy
+    client: KubeClient,
+    namespace: str,
+    operators: Operators,
+    proxy: ApiProxy,
+    container: dict[str, Any],
+    message: str,
+    tries: int,
 ) -> None:
     operator = operators.start(module=REAL)
-    await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job(imagePullPolcy="Always"))
+    await client.create(Kind.PS_TRAINING_JOB, namespace, idle_job(**container))
 
     async def reported() -> bool:
         return (await condition(client, namespace, "InvalidTemplate")).get("status") == "True"
 
     await eventually(reported, operator)
     await quiet(operator)
-    assert "imagePullPolcy" in (await condition(client, namespace, "InvalidTemplate"))["message"]
-    tries = [s for s in proxy.writes() if s.status == 400]
-    assert len(tries) == 1
+    assert message in (await condition(client, namespace, "InvalidTemplate"))["message"]
+    assert len([s for s in proxy.writes() if s.status == 400]) == tries
     assert await children(client, namespace) == {}
 
 

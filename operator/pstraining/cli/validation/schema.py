@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from pstraining.api import crd
 from pstraining.api.models import PSTrainingJobSpec
+from pstraining.api.read_fields import WRONG_TYPE
 from pstraining.api.values import copied
 from pstraining.cli.validation import cel
 
@@ -224,12 +225,16 @@ def _violated_here(rules: Iterable[Schema], value: Any, old: Any, path: str) -> 
 
 
 def _unreadable(spec: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield fields that the CRD accepts and the operator cannot read: none, unless the two are inconsistent."""
+    """Yield fields that the CRD accepts and the operator cannot read: none, unless the two are inconsistent.
+
+    Kubernetes' own objects are not among them: `templates.refused` reports all that is wrong with these at once.
+    """
     try:
         PSTrainingJobSpec.model_validate(spec)
     except ValidationError as error:
         for one in error.errors(include_url=False):
-            yield Finding(path_of(("spec", *one["loc"])), f"cannot be read by the operator: {one['msg']}")
+            if one["type"] != WRONG_TYPE:
+                yield Finding(path_of(("spec", *one["loc"])), f"cannot be read by the operator: {one['msg']}")
 
 
 def path_of(steps: Iterable[str | int]) -> str:

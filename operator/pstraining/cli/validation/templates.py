@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.nulls import without_nulls
+from pstraining.api.read_fields import must
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean, path_of
 from pstraining.cli.validation.values import Steps, wrong_values
 from pstraining.resources import pods
@@ -87,9 +88,10 @@ def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
             if (template.get("spec") or {}).get(field):
                 path = path_of(("spec", role, "template", "spec", field))
                 yield Finding(path, "is the operator's, which names its pods itself", Severity.WARNING)
-        metadata = template.get("metadata") or {}
+        metadata = template.get("metadata")
         for kind in ("labels", "annotations"):
-            for name in metadata.get(kind) or ():
+            marks = metadata.get(kind) if isinstance(metadata, Mapping) else None
+            for name in marks if isinstance(marks, Mapping) else ():
                 if name.startswith(f"{names.GROUP}/"):
                     path = path_of(("spec", role, "template", "metadata", kind, name))
                     yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
@@ -135,7 +137,7 @@ def _misfits(steps: Steps, value: Any, model: type[BaseModel]) -> Iterator[Findi
             elif one["type"] == "missing":
                 yield Finding(path, "is required")
             elif not (isinstance(given, (int, float)) and one["type"] == "string_type" and _QUANTITIES & {*place}):
-                yield Finding(path, f"{one['msg'].replace('Input should', 'must')}, is {given!r}")
+                yield Finding(path, f"{must(one['msg'])}, is {given!r}")
 
 
 def _model_at(model: type[BaseModel] | None, place: Sequence[str | int]) -> type[BaseModel] | None:
@@ -204,7 +206,8 @@ def _ports_of_probes(container: Mapping[str, Any], path: str) -> Iterator[Findin
     ports = [port.get("name") for port in container.get("ports") or ()]
     handlers = {name: probe for name, probe in container.items() if name.endswith("Probe")}
     for name, handler in {**handlers, **(container.get("lifecycle") or {})}.items():
-        asked = [(handler.get(kind) or {}).get("port") for kind in ("httpGet", "tcpSocket")]
+        targets = [handler.get(kind) for kind in ("httpGet", "tcpSocket") if isinstance(handler, Mapping)]
+        asked = [target.get("port") for target in targets if isinstance(target, Mapping)]
         for port in (port for port in asked if isinstance(port, str) and port not in ports):
             message = f"container {container['name']}: {name} names the port {port}, which the container does not have"
             ours = f"; here {contract.TF_PORT} is {contract.TF_PORT_NAME}"
