@@ -39,7 +39,8 @@ class ConditionUpdate:
 
     type: Condition
     true: bool
-    reason: Reason
+    reason: str
+    """A `Reason`; one that is kept from the stored condition may be another version's."""
     message: str = ""
 
 
@@ -130,7 +131,7 @@ def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
     yield from _resizing(situation)
     yield from _autoscaling(situation)
     # Training continues while more servers start for it.
-    stops = rescaling is not None and rescaling.true and rescaling.reason is not Reason.STARTING_SERVERS
+    stops = rescaling is not None and rescaling.true and rescaling.reason != Reason.STARTING_SERVERS
     yield _restarting(situation, running.true, stops)
     yield _suspended(situation)
     yield from _queued(situation)
@@ -252,9 +253,7 @@ def _created(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
     waited = stored is not None and stored.reason == Reason.WAITING_FOR_GANG
     if stored is not None and not waited and not situation.outcomes.outcomes:
-        return ConditionUpdate(
-            Condition.CREATED, situation.was_true(Condition.CREATED), Reason(stored.reason), stored.message
-        )
+        return ConditionUpdate(Condition.CREATED, situation.was_true(Condition.CREATED), stored.reason, stored.message)
     message = "Every object of the job exists."
     for outcome in situation.outcomes.with_verdict(Verdict.EXISTS):
         found = f"{outcome.action.kind} {outcome.action.name}"

@@ -23,7 +23,8 @@ class End:
 
     condition: Condition
     """Succeeded or Failed."""
-    reason: Reason
+    reason: str
+    """A `Reason`; a recorded one may be another version's."""
     message: str
     replica: str = ""
     """The replica that failed the job, as role/index."""
@@ -34,7 +35,7 @@ def end(facts: Facts) -> End | None:
     if facts.recorded_end is None:
         return new_end(facts)
     condition = next(c for c in facts.status.conditions if c.type == facts.recorded_end)
-    return End(facts.recorded_end, Reason(condition.reason), condition.message)
+    return End(facts.recorded_end, condition.reason, condition.message)
 
 
 def new_end(facts: Facts) -> End | None:

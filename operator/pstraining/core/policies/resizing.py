@@ -134,7 +134,7 @@ def replacements(facts: Facts, render: Callable[[int], Manifest]) -> Iterator[Ac
             yield Replace(child.kind, child.name, child.uid, parts, Reason.SPEC_CHANGED)
 
 
-def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | None) -> tuple[bool, Reason, str] | None:
+def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | None) -> tuple[bool, str, str] | None:
     """Return the condition Resizing of a job that does not end or stop; None if it does not change.
 
     Args:
@@ -164,7 +164,7 @@ def progress(facts: Facts, stored: StatusCondition | None, refused: Outcome | No
         return True, Reason.RESIZE_IN_PROGRESS, message
     held = next((found for pod in kept if (found := _refused(facts, pod.role)) is not None), None)
     if held is not None:
-        return None if stored is None else (False, Reason(held.reason), held.message)
+        return None if stored is None else (False, held.reason, held.message)
     return (False, Reason.RESIZE_INFEASIBLE, _kept_message(facts, kept)) if kept else None
 
 
