@@ -13,6 +13,7 @@ from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import NoteKind, Notes
 from pstraining.cli.tfjob.source import cleaned
 from pstraining.cli.tfjob.template import TemplatesOf, converted_template
+from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
@@ -171,7 +172,7 @@ def test_a_converted_job_follows_the_rules_or_a_note_reports_the_violation(job: 
 @given(tfjobs())
 def test_a_role_with_the_workers_template_gets_the_same_pods_as_with_its_own(job: dict[str, Any]) -> None:
     made = converted(job)
-    if made.manifest is None or any(REFUSED in n.message for n in made.notes):
+    if made.manifest is None or any(f.severity is Severity.ERROR for f in wrong_with(made.manifest)):
         return
     for title, replicas in cleaned(job)["spec"]["tfReplicaSpecs"].items():
         role = ROLES[title.lower()]
