@@ -27,12 +27,13 @@ BATCH: Final = {"resnet": 64, "transformer": 32}
 LEAST: Final = 0.9
 """Minimum ratio of steps per second of the runtime to those of `fit`, in the fastest way with one server."""
 OVERLAP: Final = {"mode": "Async", "overlapCommunication": True}
+BF16: Final = {**OVERLAP, "compression": {"push": "Bf16", "pull": "Bf16"}}
 WAYS: Final[dict[str, tuple[int, dict[str, Any]]]] = {
     "Async": (1, {"mode": "Async"}),
     "overlapped": (1, OVERLAP),
-    "overlapped, Bf16": (1, {**OVERLAP, "compression": {"push": "Bf16", "pull": "Bf16"}}),
+    "overlapped, Bf16": (1, BF16),
     "overlapped, 4 servers": (4, OVERLAP),
-    "overlapped, Bf16, 4 servers": (4, {**OVERLAP, "compression": {"push": "Bf16", "pull": "Bf16"}}),
+    "overlapped, Bf16, 4 servers": (4, BF16),
 }
 """The number of parameter servers and the settings of training, by name."""
 NO_GPU: Final = (

@@ -99,13 +99,18 @@ def paths(value: Any, path: Path = ()) -> Iterator[Path]:
         yield from paths(below, (*path, step))
 
 
+def at(value: Any, path: Sequence[str | int]) -> Any:
+    """Return the part of a value at a path."""
+    for step in path:
+        value = value[step]
+    return value
+
+
 def changed(path: Path, *, null: bool) -> dict[str, Any]:
     """Return the template with null at a path, or without the path's value; an item of a list is empty instead."""
     found = copied(TEMPLATE)
     *above, last = path
-    target: Any = found
-    for step in above:
-        target = target[step]
+    target = at(found, above)
     if null:
         target[last] = None
     elif isinstance(last, int):

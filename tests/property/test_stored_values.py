@@ -13,7 +13,7 @@ from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
 from pstraining.core.status import events, next_status
-from tests.property.test_nulls import Path, paths
+from tests.property.test_nulls import Path, at, paths
 from tests.support.copying import copied
 from tests.support.simulation import World, running
 from tests.support.soak_marks import ALL
@@ -53,10 +53,7 @@ def changed(world: World) -> Iterator[tuple[Any, tuple[Any, list[Any], list[Any]
     for turn, (number, (*above, last), values) in enumerate(places):
         for value in values if ALL else (values[turn % len(values)],):
             copies = copied(objects)
-            target: Any = copies[number]
-            for step in above:
-                target = target[step]
-            target[last] = value
+            at(copies[number], above)[last] = value
             children = len(world.children)
             yield (number, above, last, value), (copies[0], copies[1 : 1 + children], copies[1 + children :])
 

@@ -12,7 +12,7 @@ from pstraining.core.actions import Outcomes
 from pstraining.core.facts import Unreadable, gather
 from pstraining.core.observe import observe
 from pstraining.core.status import next_status
-from tests.property.test_nulls import TEMPLATE, paths, whole
+from tests.property.test_nulls import TEMPLATE, at, paths, whole
 from tests.support.builders import LAUNCHER, NOW
 from tests.support.copying import copied
 from tests.support.soak_marks import ALL
@@ -24,10 +24,7 @@ PATHS = sorted(paths(TEMPLATE), key=str)
 def with_value(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     found = copied(TEMPLATE)
     *above, last = path
-    target: Any = found
-    for step in above:
-        target = target[step]
-    target[last] = value
+    at(found, above)[last] = value
     return whole(found)
 
 

@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from pstraining.api.values import path_of
+
 WRONG_TYPE: Final = "kubernetes_type"
 """The type of errors about these fields, in pydantic's errors."""
 _CLASS: Final = re.compile(r" or instance of \w+")
@@ -105,8 +107,7 @@ def read_as(kind: type[BaseModel]) -> AfterValidator:
             kind.model_validate(value)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-            context = {"path": path.lstrip("."), "must": must(first["msg"])}
+            context = {"path": path_of(first["loc"]), "must": must(first["msg"])}
             raise PydanticCustomError(WRONG_TYPE, "{path} {must}", context) from error
         return value
 

@@ -1,6 +1,6 @@
-"""Copies and merges of JSON values: dicts, lists and scalars."""
+"""Copies and merges of JSON values, which are dicts, lists and scalars, and the paths of their parts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 _T = TypeVar("_T")
@@ -33,3 +33,16 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(former, Mapping)
         found[name] = merged(former, value) if both else value  # type: ignore[arg-type]
     return found
+
+
+def path_of(steps: Iterable[str | int]) -> str:
+    """Return a path in the API server's notation: numbers are indices of lists."""
+    path = ""
+    for step in steps:
+        path = f"{path}[{step}]" if isinstance(step, int) else join(path, step)
+    return path
+
+
+def join(path: str, name: str) -> str:
+    """Return the path of a field below a path."""
+    return f"{path}.{name}" if path else name

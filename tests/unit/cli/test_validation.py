@@ -10,8 +10,9 @@ import yaml
 from pstraining.api import contract
 from pstraining.api.cel_rules import FIXED_WHILE_RUNNING, FREE_WITH_HOT_STANDBYS
 from pstraining.api.models import CheckpointSpec
+from pstraining.api.values import path_of
 from pstraining.cli.validation.documents import wrong_with
-from pstraining.cli.validation.schema import Finding, Severity, defaulted, did_you_mean, path_of, validate
+from pstraining.cli.validation.schema import Finding, Severity, defaulted, did_you_mean, validate
 from pstraining.resources import fixed_fields
 from tests.support.builders import job, typed
 from tests.support.refused import REFUSED, edit, simple

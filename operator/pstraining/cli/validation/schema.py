@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pstraining.api import crd
 from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.read_fields import WRONG_TYPE
-from pstraining.api.values import copied
+from pstraining.api.values import copied, join, path_of
 from pstraining.cli.validation import cel
 
 Schema = Mapping[str, Any]
@@ -141,13 +141,13 @@ def _checked_fields(schema: Schema, value: Mapping[str, Any], path: str) -> Iter
     closed = "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields")
     for name in schema.get("required") or ():
         if value.get(name) is None and "default" not in _below(schema, name):
-            yield Finding(_join(path, name), "is required")
+            yield Finding(join(path, name), "is required")
     for name, item in value.items():
         if closed and not _known(schema, name):
             hint = did_you_mean(name, schema["properties"])
-            yield Finding(_join(path, name), f"is not a field of this version{hint}", Severity.WARNING)
+            yield Finding(join(path, name), f"is not a field of this version{hint}", Severity.WARNING)
         elif item is not None:
-            yield from _checked(_below(schema, name), item, _join(path, name))
+            yield from _checked(_below(schema, name), item, join(path, name))
 
 
 _TYPES: Mapping[str, Any] = {"object": Mapping, "array": list, "string": str, "boolean": bool, "integer": (int, float)}
@@ -206,7 +206,7 @@ def _violated(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Findi
     elif isinstance(value, Mapping):
         for name, item in value.items():
             before = old.get(name) if isinstance(old, Mapping) else None
-            yield from _violated(_below(schema, name), item, before, _join(path, name))
+            yield from _violated(_below(schema, name), item, before, join(path, name))
 
 
 def _violated_here(rules: Iterable[Schema], value: Any, old: Any, path: str) -> Iterator[Finding]:
@@ -235,18 +235,6 @@ def _unreadable(spec: Mapping[str, Any]) -> Iterator[Finding]:
         for one in error.errors(include_url=False):
             if one["type"] != WRONG_TYPE:
                 yield Finding(path_of(("spec", *one["loc"])), f"cannot be read by the operator: {one['msg']}")
-
-
-def path_of(steps: Iterable[str | int]) -> str:
-    """Return a path in the API server's notation: numbers are indices of lists."""
-    path = ""
-    for step in steps:
-        path = f"{path}[{step}]" if isinstance(step, int) else _join(path, step)
-    return path
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _shown(value: Any) -> str:

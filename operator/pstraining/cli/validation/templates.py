@@ -19,7 +19,8 @@ from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.nulls import without_nulls
 from pstraining.api.read_fields import must
-from pstraining.cli.validation.schema import Finding, Severity, did_you_mean, path_of
+from pstraining.api.values import path_of
+from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.values import Steps, wrong_values
 from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap

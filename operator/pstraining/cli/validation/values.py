@@ -10,7 +10,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from pstraining.cli.validation.schema import Finding, did_you_mean, path_of
+from pstraining.api.values import path_of
+from pstraining.cli.validation.schema import Finding, did_you_mean
 from pstraining.resources.resource_requests import parse
 
 Steps = tuple[str | int, ...]
