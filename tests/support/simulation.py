@@ -134,6 +134,7 @@ class World:
                     self._delete_on_cut_node(found)
                 elif key[0] in self.lingering and found["status"]["phase"] == "Running":
                     found["metadata"]["deletionTimestamp"] = "2030-01-01T12:00:00Z"
+                    found["status"]["containerStatuses"][0]["lastState"] = {}  # the kubelet removes ended containers
                 else:
                     del self.pods[name]
         # A Deployment does not wait for a terminating pod; this one waits for a pod that ends soon.

@@ -8,9 +8,11 @@ import pytest
 from pstraining.api import names
 from pstraining.core.actions import Kind
 from pstraining.core.policies import deadline, retired_workers
+from pstraining.core.policies.failure_counts import count_failures
 from pstraining.core.policies.success import runs_for_ever, succeeded, workers
 from pstraining.core.snapshot import Child, Container, Pod, Termination
 from tests.support.builders import NOW, job, stamp, typed
+from tests.support.simulation import World
 from tests.support.snapshots import a_child, a_pod, facts_of, snapshot_of
 
 SECOND = timedelta(seconds=1)
@@ -118,6 +120,35 @@ def test_a_retired_worker_has_succeeded_or_was_given_up() -> None:
         1: names.ANNOTATION_SUCCEEDED,
         3: names.ANNOTATION_SUCCEEDED,
     }
+
+
+def test_the_pods_of_retired_workers_do_not_fail_if_their_last_run_is_no_longer_in_their_status() -> None:
+    deleted = [
+        a_pod("worker", index, "n", container=Container(restarts=1), deleting=True, deleted_at=NOW, job_restarts=1)
+        for index in range(3)
+    ]
+    facts = facts_of(
+        {"worker": {"replicas": 3}},
+        *deleted,
+        deployment(0, annotations=MARK, labels=AGAIN),
+        deployment(2, annotations=MARK),
+        jobRestarts=1,
+        replicaRecords=[{"role": "worker", "index": 1, "restarts": 4, "failures": 4, "givenUp": True}],
+    )
+    found = count_failures(facts.job, facts.snapshot, facts.status)
+    assert [(r.index, r.restarts, r.failures) for r in found.records] == [(1, 4, 4), (2, 2, 1)]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_worker_that_has_succeeded_is_not_counted_while_its_pod_ends(code: int) -> None:
+    world = World(job())
+    world.settle()
+    world.lingering.add(names.WORKER)
+    world.end(names.WORKER, 1, code)
+    world.settle()
+    assert world.job is not None
+    status = world.job["status"]["worker"]
+    assert (status["succeeded"], status["restarts"]) == (1 - code, code)
 
 
 LIMITED = {"runPolicy": {"activeDeadlineSeconds": 100}}

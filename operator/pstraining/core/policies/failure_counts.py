@@ -26,7 +26,7 @@ from pstraining.core.policies.failures import (
     newest_end,
 )
 from pstraining.core.policies.resharding import began, has_saved
-from pstraining.core.policies.success import runs_for_ever, succeeded
+from pstraining.core.policies.success import is_recorded, runs_for_ever, succeeded
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.standbys import members
 
@@ -116,6 +116,8 @@ def count_failures(
         for pod in snapshot.pods:
             key = key_of(pod)
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
+            if _is_retired(job, snapshot, pod, old):
+                continue
             if (stopping and pod.deleting) or _is_superseded(pod, old, pods_by_uid):
                 continue
             if has_saved(job, pod) or (change is not None and _stays(job, pod, change)):
@@ -236,6 +238,17 @@ def _count(job: PSTrainingJob, record: ReplicaRecord, pod: Pod, decision: Decisi
             "ended": ended,
         }
     )
+
+
+def _is_retired(job: PSTrainingJob, snapshot: Snapshot, pod: Pod, record: ReplicaRecord) -> bool:
+    """Whether the operator deletes a pod because its worker has succeeded or is given up.
+
+    The pod itself may no longer show the success. If its deletion interrupts the start of the next run, the kubelet
+    removes the last run from the status.
+    """
+    if not pod.deleting or pod.role != names.WORKER:
+        return False
+    return record.given_up or is_recorded(job, snapshot, pod.index)
 
 
 def _stays(job: PSTrainingJob, pod: Pod, change: StatusCondition) -> bool:

@@ -16,6 +16,14 @@ def workers(job: PSTrainingJob, snapshot: Snapshot) -> frozenset[int]:
     return frozenset(i for i in range(job.spec.worker.replicas) if _worker_succeeded(job, snapshot, i))
 
 
+def is_recorded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
+    """Whether a worker's Deployment has the annotation that the worker has succeeded."""
+    deployment = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
+    if deployment is None or deployment.annotations.get(names.ANNOTATION_SUCCEEDED) != "true":
+        return False
+    return snapshot.is_of_current_restart(deployment)
+
+
 def succeeded(job: PSTrainingJob, pod: Pod) -> bool:
     """Whether the program of this pod has ended with 0 for good, now or before the launcher went idle."""
     if pod.role == names.PS or runs_for_ever(job, pod.role, pod.index):
@@ -37,9 +45,7 @@ def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
 
 def _worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
     """Whether a worker has succeeded; its pod shows this first, and later an annotation of its Deployment."""
-    deployment = snapshot.child(Kind.DEPLOYMENT, names.worker_name(job.metadata.name, index))
-    remembers = deployment is not None and deployment.annotations.get(names.ANNOTATION_SUCCEEDED) == "true"
-    if deployment is not None and remembers and snapshot.is_of_current_restart(deployment):
+    if is_recorded(job, snapshot, index):
         return True
     pods = (p for p in snapshot.pods_of(names.WORKER, index) if snapshot.is_of_current_restart(p))
     return any(succeeded(job, p) for p in pods)
