@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from pstraining.api import names
 from pstraining.api.base import ApiModel
 from pstraining.api.status import TrainingProgress
+from pstraining.api.values import path_of
 from pstraining.progress import PERIOD_SECONDS, is_milestone
 
 MILESTONE_SECONDS: Final = 10.0
@@ -42,7 +43,7 @@ def read_report(body: object) -> TrainerStatus | str:
         report = _Report.model_validate(body).trainer_status
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
+        place = path_of(first["loc"]) or "the body"
         return f"{place}: {first['msg']}. A report is an object with the field trainerStatus, as in KEP-2779."
     metrics = {metric.name: metric.value for metric in report.metrics}
     changes: dict[str, object] = {}

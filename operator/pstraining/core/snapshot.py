@@ -14,6 +14,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.numbers import number
 from pstraining.api.packed_records import unpacked
 from pstraining.api.status import PSTrainingJobStatus
+from pstraining.api.values import path_of
 from pstraining.core.actions import Kind, Manifest
 from pstraining.core.usage import Usage
 from pstraining.resources.installation import STANDARD, Installation
@@ -281,7 +282,7 @@ class Snapshot:
             return PSTrainingJob.model_validate(self.job)
         except ValidationError as error:
             first = error.errors()[0]
-            return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+            return f"{path_of(first['loc'])}: {first['msg']}"
 
     @cached_property
     def typed_status(self) -> PSTrainingJobStatus:

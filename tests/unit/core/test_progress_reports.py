@@ -75,7 +75,7 @@ def test_step_and_loss_of_other_clients_are_metrics(metrics: dict[str, str], ste
         ({}, "trainerStatus: Field required"),
         ({"trainerStatus": {"progressPercentage": 101}}, r"trainerStatus\.progressPercentage: .*100"),
         ({"trainerStatus": {"step": -1}}, r"trainerStatus\.step: "),
-        ({"trainerStatus": {"metrics": [{"name": "a", "value": "x" * 65}]}}, r"trainerStatus\.metrics\.0\.value: "),
+        ({"trainerStatus": {"metrics": [{"name": "a", "value": "x" * 65}]}}, r"trainerStatus\.metrics\[0\]\.value: "),
         ({"trainerStatus": {"metrics": [{"name": "a", "value": "1"}] * 257}}, r"trainerStatus\.metrics: .*256"),
         ({"trainerStatus": {"stalled": "x" * 2000}}, r"trainerStatus\.stalled: "),
     ],

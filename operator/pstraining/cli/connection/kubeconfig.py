@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from pstraining.api.values import path_of
 from pstraining.cli.connection.models import Context, File, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
@@ -108,7 +109,7 @@ def _file(path: str, text: str) -> File:
         found = File.model_validate(body)
     except ValidationError as error:
         fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"])
+        where = path_of(fault["loc"])
         raise CommandError(f"The kubeconfig {path} cannot be used: {where}: {fault['msg']}.") from error
     for kind, names in (
         ("clusters", [c.name for c in found.clusters]),

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.summary import SUMMARY_FILE, JobOutcome, KeptLog, Summary
+from pstraining.api.values import path_of
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, RequestError
@@ -59,7 +60,7 @@ def read_summary(folder: Path) -> Summary:
         raise CommandError(f"--from: {path} cannot be read: {error.strerror}. {hint}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
+        place = path_of(first["loc"]) or "the file"
         raise CommandError(
             f"--from: {path} is not a summary that this version can read ({place}: {first['msg']})."
         ) from None
