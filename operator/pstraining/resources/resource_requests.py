@@ -20,6 +20,10 @@ _SUFFIXES: Final[Mapping[str, Decimal]] = {
     },
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
 }
+_LARGEST: Final = Decimal(10) ** 30
+"""Larger numbers are read as this one, which no node has. Decimal and int do not support any number of digits."""
+_DIGITS: Final = 1000
+"""Larger exponents are read as this one."""
 _POD_LEVEL: Final = ("cpu", "memory", "hugepages-")
 """Resources that a pod can request as a whole instead of its containers."""
 
@@ -64,7 +68,9 @@ def parse(text: str | int | float) -> Decimal:
     if found is None:
         raise ValueError(f"{text!r} is not a quantity, such as 500m or 1Gi")
     number, exponent, suffix = found.groups()
-    return Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+    power = max(-_DIGITS, min(_DIGITS, Decimal(exponent[1:]))) if exponent else 0
+    amount = max(-_LARGEST, min(_LARGEST, Decimal(f"{number}e{power}")))
+    return amount * _SUFFIXES[suffix or ""]
 
 
 def quantity(amount: Decimal) -> str:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
 from pstraining.resources import resource_requests
+from tests.support.builders import TEMPLATE, deep_merge, job
+from tests.support.simulation import World
 
 
 def container(
@@ -80,3 +82,26 @@ def test_a_quantity_is_the_amount_rounded_up(amount: Decimal) -> None:
 def test_an_invalid_quantity_is_rejected() -> None:
     with pytest.raises(ValueError, match="'1 Gi' is not a quantity"):
         resource_requests.parse("1 Gi")
+
+
+@pytest.mark.parametrize("text", ["1e5000", "1e1000000", f"1e{'9' * 5000}", "9" * 5000, "2e31"])
+def test_a_quantity_that_no_node_has_is_read_as_the_largest_number(text: str) -> None:
+    assert resource_requests.parse(text) == 10**30
+    assert resource_requests.total([(2, {"memory": resource_requests.parse(text)})]) == {"memory": f"2{'0' * 30}"}
+
+
+@pytest.mark.parametrize("text", ["1e-5000", "1e-1000000", f"0.{'0' * 5000}1"])
+def test_a_tiny_quantity_is_rounded_up(text: str) -> None:
+    assert resource_requests.total([(1, {"cpu": resource_requests.parse(text)})]) == {"cpu": "1m"}
+
+
+@pytest.mark.parametrize("name", ["memory", "nvidia.com/gpu"])
+@pytest.mark.parametrize("text", ["1e5000", "1e1000000"])
+@pytest.mark.parametrize("gang", ["None", "Volcano"])
+def test_a_job_with_a_quantity_of_any_size_has_its_objects_created(name: str, text: str, gang: str) -> None:
+    template = deep_merge(TEMPLATE, {})
+    template["spec"]["containers"][0]["resources"] = {"limits": {name: text}}
+    world = World(job(spec={"worker": {"template": template}, "runPolicy": {"schedulingPolicy": {"gang": gang}}}))
+    world.reconcile()
+    (container,) = world.children["Deployment", "digits-worker-0"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {name: text}}
