@@ -233,6 +233,14 @@ def test_references_to_tfjobs_in_other_objects_are_named() -> None:
     assert len(list(yaml.safe_load_all(done.stdout))) == 6
 
 
+@pytest.mark.parametrize("rules", [[{"resources": 5}], [{"resources": True}], [{"resources": "tfjobs"}], [5], 5])
+def test_a_role_with_a_wrong_type_is_passed_on(rules: object) -> None:
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": rules}
+    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), role]))
+    assert done.exit_code == 0
+    assert list(yaml.safe_load_all(done.stdout))[1] == role
+
+
 def test_nothing_is_printed_after_a_rejection_and_every_rejection_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([tfjob(), tfjob(Worker={})]))
     (tmp_path / "b.yaml").write_text("a: [")

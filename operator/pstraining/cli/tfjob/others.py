@@ -54,5 +54,6 @@ def _tfjobs(value: Any, path: str) -> Iterator[str]:
 def _grants(body: Mapping[str, Any]) -> Iterator[str]:
     rules = body.get("rules") if body.get("kind") in ("Role", "ClusterRole") else None
     for index, rule in enumerate(rules if isinstance(rules, list) else ()):
-        if isinstance(rule, dict) and "tfjobs" in (rule.get("resources") or ()):
+        resources = rule.get("resources") if isinstance(rule, dict) else None
+        if isinstance(resources, list) and "tfjobs" in resources:
             yield f"rules[{index}]"
