@@ -65,7 +65,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
         observed_generation=facts.snapshot.generation,
         phase=_phase(updated),
         conditions=updated,
-        start_time=None if situation.suspended else stored.start_time or _started(facts),
+        start_time=None if situation.suspended else _started(facts),
         active_seconds=deadline.active_seconds(stored, facts.now, suspended=situation.suspended),
         completion_time=None if end is None else stored.completion_time or facts.timestamp,
         term=_newest(facts.chief, situation.outcomes),
@@ -106,13 +106,15 @@ def _newest(attempts: Attempts, outcomes: Outcomes) -> int:
 
 
 def _started(facts: Facts) -> datetime:
-    """Return when the running workloads were created: before now, if an operator crashed before it wrote the status.
+    """Return when the job became active: at the latest when its running workloads were created.
 
-    A pod that is older than the start counts as created before a suspension, and its failures are ignored.
+    They are older than the first status if an operator crashed before it wrote that status, or if its clock is ahead of
+    the API server's. A pod that is older than the start counts as created before a suspension, and its failures are
+    ignored.
     """
     existing = (c for c in workloads(facts.snapshot) if not c.deleting)
     created = (parse_time(c.manifest["metadata"].get("creationTimestamp")) for c in existing)
-    return min((facts.timestamp, *(time for time in created if time is not None)))
+    return min((facts.status.start_time or facts.timestamp, *(time for time in created if time is not None)))
 
 
 def _phase(updated: list[StatusCondition]) -> Phase:

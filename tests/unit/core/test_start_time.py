@@ -41,6 +41,22 @@ def test_a_failure_of_a_pod_that_is_older_than_the_first_status_counts() -> None
     assert status(world)["phase"] == "Failed"
 
 
+def test_failures_count_if_the_operators_clock_is_ahead_of_the_api_servers() -> None:
+    world = World(job(spec={"runPolicy": {"backoffLimit": 0}}))
+    world.now = NOW + timedelta(seconds=30)
+    world.reconcile()
+    for child in world.children.values():
+        child["metadata"]["creationTimestamp"] = stamp(NOW)
+    world.now = NOW
+    world.controllers()
+    world.now = NOW + timedelta(seconds=40)
+    world.settle()
+    assert parse_time(status(world)["startTime"]) == NOW
+    world.end("worker", 1, code=1)
+    world.settle()
+    assert (status(world)["phase"], status(world)["failedReplica"]) == ("Failed", "worker/1")
+
+
 def test_a_resumed_job_has_a_new_start_time() -> None:
     world = half_made()
     world.settle()
