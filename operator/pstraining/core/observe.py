@@ -158,6 +158,7 @@ def _pod(manifest: Manifest, job: Manifest, mount_failure: str) -> Pod | None:
         member=member,
         deleted_at=_deleted_at(metadata),
         ends_at=parse_time(metadata.get("deletionTimestamp")),
+        replaced=annotations.get(names.ANNOTATION_REPLACED) == "true",
         forced=bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == 0,
         node=spec.get("nodeName", ""),
         ready_changed=parse_time(conditions.get("Ready", {}).get("lastTransitionTime")),

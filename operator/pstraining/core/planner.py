@@ -45,6 +45,7 @@ from pstraining.core.policies import (
     node_loss,
     pvc_retention,
     queueing,
+    replaced_pods,
     resizing,
     retain_policy,
     rolling_update,
@@ -175,7 +176,8 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     snapshot, steps = facts.snapshot, _attempt_steps(facts)
     desired = desired_state.render(facts, launcher, steps[names.CHIEF].create or facts.current_term)
     promotions = list(failover.promotions(facts.job, snapshot, facts.shards))
-    fences = list(failover.fences(snapshot, facts.shards)) if facts.failures_recorded else []
+    former = failover.fences(snapshot, facts.shards) if facts.failures_recorded else ()
+    fences = list(replaced_pods.announced(facts, former))
     stuck, recorded = list(stuck_pods.deletions(facts)), list(desired_state.recorded(facts))
 
     yield from promotions
@@ -190,10 +192,9 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     yield from desired_state.ended(facts) if facts.failures_recorded else ()
     yield from desired_state.surplus(snapshot, desired.children)
     yield from pvc_retention.left_over(facts.job, snapshot, facts.resharding.servers_wanted)
-    yield from stuck
-    yield from _without(rolling_update.deletions(facts), stuck)
+    yield from replaced_pods.announced(facts, (*stuck, *_without(rolling_update.deletions(facts), stuck)))
     yield from queueing.changes(facts)
-    yield from _resizes(facts, desired.launcher_map)
+    yield from replaced_pods.announced(facts, _resizes(facts, desired.launcher_map))
 
 
 def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:

@@ -101,6 +101,8 @@ class Pod:
     """Time at which the deletion was requested."""
     ends_at: datetime | None = None
     """End of the grace period of the deletion."""
+    replaced: bool = False
+    """Whether the operator has decided to delete the pod (policies/replaced_pods.py)."""
     forced: bool = False
     """Whether the pod is being deleted without waiting for its node."""
     node: str = ""

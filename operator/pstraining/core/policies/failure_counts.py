@@ -194,6 +194,8 @@ def _decide(job: PSTrainingJob, pod: Pod) -> Decision:
     """Return the consequence of the end of a pod's newest run."""
     end, why = newest_end(pod), cause(pod)
     code = None if end is None else end.exit_code
+    if why is FailureReason.DELETED and pod.replaced:
+        return Decision(Consequence.RESTART_FREE, why)  # the operator's own decision, so no rule applies
     if why is FailureReason.ERROR and code == 0 and runs_for_ever(job, pod.role, pod.index):
         return Decision(Consequence.RESTART_FREE, why)  # not a failure, so no rule applies
     return decide(job, pod.role, why, code)

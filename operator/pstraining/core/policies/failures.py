@@ -73,7 +73,9 @@ TABLE: dict[FailureReason, Row] = {
         "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost",
         disruption=True,
     ),
-    FailureReason.DELETED: Row("the pod is deleted by a user or a controller", "deletionTimestamp", disruption=True),
+    FailureReason.DELETED: Row(
+        "the pod is deleted by a user or a controller other than the operator", "deletionTimestamp", disruption=True
+    ),
 }
 """Every cause that spec.failurePolicy can name."""
 
