@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from pstraining import __version__
 from pstraining.api import contract, names
 
@@ -219,4 +221,13 @@ def test_names_follow_the_release_and_its_overrides(render: Render) -> None:
     assert name(release="training") == "training-pstraining-operator"
     assert name({"nameOverride": "pst"}, release="a") == "a-pst-operator"
     assert name({"fullnameOverride": "x"}) == "x-operator"
-    assert len(name(release="r" * 53)) <= 63
+
+
+@pytest.mark.parametrize("values", [{}, {"fullnameOverride": "f" * 53}, {"nameOverride": "n" * 53}])
+def test_the_names_of_services_are_legal_for_the_longest_release(render: Render, values: dict[str, Any]) -> None:
+    found = render(values, release="r" * 53)
+    metrics, progress = (service["metadata"]["name"] for service in found.of_kind("Service"))
+    assert (metrics.rpartition("-")[2], progress.rpartition("-")[2]) == ("metrics", "progress")
+    assert max(len(metrics), len(progress)) <= 63
+    env = found.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "PSTRAINING_PROGRESS_URL", "value": f"https://{progress}.{NAMESPACE}.svc:8443"} in env

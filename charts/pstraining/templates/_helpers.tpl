@@ -18,6 +18,11 @@
 {{ include "pstraining.fullname" . }}-operator
 {{- end -}}
 
+{{/* The beginning of the names of Services, which have at most 63 characters, with "-progress". */}}
+{{- define "pstraining.serviceName" -}}
+{{ include "pstraining.operatorName" . | trunc 54 | trimSuffix "-" }}
+{{- end -}}
+
 {{- define "pstraining.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "pstraining.operatorName" .) .Values.serviceAccount.name -}}
