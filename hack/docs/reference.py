@@ -69,7 +69,7 @@ def reference(definition: Mapping[str, Any]) -> str:
     lines = [HEAD, "## spec", "", *table(schema["properties"]["spec"], "spec")]
     lines += ["", "## What the API server refuses", "", *rules(schema, set())]
     lines += ["", "## status", "", *table(schema["properties"]["status"], "status"), "", "## Conditions", ""]
-    lines += [f"- `{kind}`" + ("" if kind in ALWAYS_PRESENT else ", only once it has been true") for kind in Condition]
+    lines += [f"- `{kind}`" + ("" if kind in ALWAYS_PRESENT else ", if it concerns the job") for kind in Condition]
     lines += ["", "## Columns of `kubectl get`", ""]
     for column in version["additionalPrinterColumns"]:
         wide = " (with `-o wide`)" if column.get("priority") else ""

@@ -112,7 +112,8 @@ class PSSpec(Role):
         ge=1,
         le=1000,
         description="Number of shards of the parameters, each with one primary. After a change, the chief saves, and "
-        "the programs restart from that checkpoint. Most jobs keep the pods of servers and workers.",
+        "the programs restart from that checkpoint. With hot standbys in mode Sync, training usually continues without "
+        "a restart. Most jobs keep the pods of servers and workers.",
     )
     template: PodTemplate | None = Field(
         default=None,
@@ -239,7 +240,7 @@ class CheckpointSpec(ApiModel):
         pattern=OBJECT_URI,
         max_length=1024,
         description="Bucket and prefix of an object store instead of a volume, as s3://bucket/prefix or "
-        "gs://bucket/prefix. Only the chief writes there, with the credentials of its environment or service account. "
+        "gs://bucket/prefix. Only the chief needs credentials for it, from its environment or service account. "
         "Programs find it in PSTRAINING_CHECKPOINT_DIR.",
     )
     keep: int = Field(

@@ -42,7 +42,7 @@ class Trainer:
     """Trains a Keras model on parameter servers.
 
     Every task of a job runs the same program and calls `run`: a parameter server becomes TensorFlow's server, a worker
-    trains, the chief (worker 0 in a job without one) initialises, saves and evaluates. Import Keras inside the
+    trains, the chief (worker 0 in a job without one) initializes, saves and evaluates. Import Keras inside the
     functions, not at the top of the program: a parameter server then never loads it.
 
     Args:

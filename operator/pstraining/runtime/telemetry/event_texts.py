@@ -149,7 +149,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "workers_left_behind": EventText(_CHIEF, "Training is over, but workers have not left in time."),
     "not_owned": EventText(
         _CHIEF,
-        "The launchers do not know that the next chief may use the state; it would restore a checkpoint.",
+        "The launchers could not be informed that the next chief may use the state; it would restore a checkpoint.",
     ),
     "state_lost": EventText(_ANY, "Mode Hybrid: no remaining worker has the newest dense parameters."),
     "renews": EventText(_ANY, "The process runs its program again, to free memory that TensorFlow leaks."),

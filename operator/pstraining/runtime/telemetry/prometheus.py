@@ -24,7 +24,7 @@ WORKER: Final = {
 """Counters of a worker."""
 CHIEF: Final = {
     "restores": "Restores of a checkpoint on the parameter servers by this chief.",
-    "takeovers": "Failovers to other members in sync that this chief has seen.",
+    "takeovers": "Failovers to other members in sync that this chief has observed.",
     "unreplicated_seconds": "Seconds in which a shard had fewer members in sync than configured.",
     "checkpoints": "Checkpoints that this chief has written.",
     "checkpoint_failures": "Checkpoints that could not be written; training continued.",
