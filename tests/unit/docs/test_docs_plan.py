@@ -1,4 +1,4 @@
-"""The page on `plan` shows the command's output. PSTRAINING_WRITE_PAGE=1 writes the output into the page."""
+"""Pages show the output of `plan`. PSTRAINING_WRITE_PAGE=1 writes the output into the pages."""
 
 import os
 import re
@@ -10,13 +10,16 @@ from typer.testing import CliRunner
 from hack.docs.pages import ROOT, pages
 from pstraining.cli.main import app
 
-PAGE = ROOT / "docs" / "users" / "plan-a-job.md"
 SHOWN = re.compile(r"<!-- (plan [^\n]*) -->\n```text\n(.*?)```\n", re.DOTALL)
 WRITES = bool(os.environ.get("PSTRAINING_WRITE_PAGE"))
 
 
-def test_the_page_shows_the_printed_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = (b.text for b in pages()[PAGE].blocks if b.language == "yaml")
+@pytest.mark.parametrize(("page", "outputs"), [("users/plan-a-job.md", 2), ("start/train-a-keras-model.md", 1)])
+def test_the_page_shows_the_printed_output(
+    page: str, outputs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "docs" / page
+    (block,) = (b.text for b in pages()[path].blocks if b.language == "yaml" and b.text.startswith("# "))
     name = block.splitlines()[0].removeprefix("# ")
     (tmp_path / name).write_text(block)
     monkeypatch.chdir(tmp_path)
@@ -28,11 +31,11 @@ def test_the_page_shows_the_printed_output(tmp_path: Path, monkeypatch: pytest.M
         # otherwise outdated with every change of the launcher
         return re.sub(r"(?<=-launcher-)[0-9a-f]{10}", "0123456789", lines)
 
-    text = PAGE.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     shown = SHOWN.findall(text)
-    assert [command.split()[2] for command, _ in shown] == [name, name]
+    assert [command.split()[2] for command, _ in shown] == [name] * outputs
     if WRITES:
-        PAGE.write_text(SHOWN.sub(lambda m: f"<!-- {m[1]} -->\n```text\n{printed(m[1])}```\n", text), encoding="utf-8")
+        path.write_text(SHOWN.sub(lambda m: f"<!-- {m[1]} -->\n```text\n{printed(m[1])}```\n", text), encoding="utf-8")
         return
     for command, output in shown:
-        assert output == printed(command), f"{PAGE.name} is old: PSTRAINING_WRITE_PAGE=1 pytest {__file__}"
+        assert output == printed(command), f"{path.name} is old: PSTRAINING_WRITE_PAGE=1 pytest {__file__}"
