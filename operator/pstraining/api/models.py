@@ -240,8 +240,8 @@ class CheckpointSpec(ApiModel):
         pattern=OBJECT_URI,
         max_length=1024,
         description="Bucket and prefix of an object store instead of a volume, as s3://bucket/prefix or "
-        "gs://bucket/prefix. Only the chief needs credentials for it, from its environment or service account. "
-        "Programs find it in PSTRAINING_CHECKPOINT_DIR.",
+        "gs://bucket/prefix. The chief needs credentials for it, from its environment or service account; "
+        "parameter servers need none. Programs find it in PSTRAINING_CHECKPOINT_DIR.",
     )
     keep: int = Field(
         default=3,
