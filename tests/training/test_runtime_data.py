@@ -86,6 +86,38 @@ def test_a_different_dataset_starts_at_once(client: Any) -> None:
     assert batches.draw(3).batches == ["new 0", "new 1", "new 2"]
 
 
+def test_a_seeded_shuffle_has_another_order_in_each_pass(client: Any) -> None:
+    """Each pass has another order, as in `fit`, also over a new connection; a cached dataset is read once."""
+    import tensorflow as tf
+
+    from pstraining.runtime.data.batches import DatasetBatches
+
+    made, read = list[int](), list[int]()
+
+    def make() -> Any:
+        made.append(1)
+        source = tf.data.Dataset.from_generator(
+            lambda: map(noted, range(8)), output_signature=tf.TensorSpec([], "int64")
+        )
+        return source.cache().shuffle(8, seed=1).batch(8)
+
+    def noted(number: int) -> int:
+        read.append(number)
+        return number
+
+    batches, passes = DatasetBatches(make, client.local), []
+    for _ in range(3):
+        drawn: Any = batches.draw(1).batches[0]
+        passes.append(drawn.numpy().tolist())
+        client.reconnect_available()
+    assert passes == [batch.numpy().tolist() for _, batch in zip(range(3), make().repeat(), strict=False)]
+    assert len({tuple(order) for order in passes}) == 3
+    assert (len(made), len(read)) == (2, 16), "once for the passes, and once for the comparison"
+    batches.restart()
+    batches.draw(1)
+    assert len(made) == 3, "the number of workers has changed"
+
+
 def test_an_infinite_split_is_rejected(client: Any) -> None:
     import tensorflow as tf
 

@@ -72,6 +72,9 @@ class Batches(Protocol):
 class DatasetBatches:
     """Endless batches of the user's dataset: it restarts when it ends.
 
+    A dataset of TensorFlow is iterated again, as `fit` does: a seeded shuffle has another order in each pass, and
+    `cache` keeps its contents. Other data is created again, because it may be exhausted.
+
     Args:
         make: creates the dataset.
         device: the worker's CPU.
@@ -80,6 +83,7 @@ class DatasetBatches:
 
     def __init__(self, make: Callable[[], Dataset], device: str, compute: str | None = None) -> None:
         self._make, self._device, self._compute = make, device, compute or device
+        self._dataset: tf.data.Dataset | None = None  # the one to iterate again
         self._iterator: Iterator[Batch] | None = None
         self._sampled: list[Batch] = []
 
@@ -107,9 +111,9 @@ class DatasetBatches:
         self.close()
 
     def close(self) -> None:
-        """Release the iterator."""
-        held: list[object] = [self._iterator]
-        self._iterator = None
+        """Release the iterator and the dataset."""
+        held: list[object] = [self._iterator, self._dataset]
+        self._iterator = self._dataset = None
         _let_go(held)
 
     def _next(self) -> Batch:
@@ -117,11 +121,18 @@ class DatasetBatches:
             if self._iterator is not None:
                 for batch in self._iterator:
                     return batch
-            self.close()
-            self._iterator = on_device(iter(_checked(self._make())), self._compute, cpu=self._device)
+            self._iterator = on_device(iter(self._of_next_pass()), self._compute, cpu=self._device)
             for batch in self._iterator:
                 return batch
         raise ValueError("the data function returned an empty dataset")
+
+    def _of_next_pass(self) -> Dataset:
+        """Return the data of the next pass, and release the iterator of the last one."""
+        dataset = self._dataset
+        self.close()
+        data = _checked(self._make()) if dataset is None else dataset
+        self._dataset = data if isinstance(data, tf.data.Dataset) else None
+        return data
 
 
 class AssignedBatches:
