@@ -25,18 +25,19 @@ def announced(facts: Facts, actions: Iterable[Action]) -> Iterator[Action]:
     has_rules = bool(facts.job.spec.failure_policy.rules)
     for action in actions:
         if has_rules:
-            yield from (_annotated(facts, pod, action) for pod in _replaced_by(facts, action))
+            yield from _annotations(facts, action)
         yield action
 
 
-def _replaced_by(facts: Facts, action: Action) -> Iterator[Pod]:
-    """Yield the pods that end by an action. A changed Deployment replaces its pods; a StatefulSet does not."""
+def _annotations(facts: Facts, action: Action) -> Iterator[Apply]:
+    """Annotate the pods that end by an action. A changed Deployment replaces its pods; a StatefulSet does not."""
     match action:
         case Delete(kind=Kind.POD):
-            yield from (pod for pod in facts.snapshot.pods if pod.uid == action.uid)
+            yield from (_annotated(facts, pod, action) for pod in facts.snapshot.pods if pod.uid == action.uid)
         case Replace(kind=Kind.DEPLOYMENT):
-            workers = (pod for pod in facts.snapshot.pods_of(names.WORKER) if not pod.deleting)
-            yield from (p for p in workers if names.worker_name(facts.job.metadata.name, p.index) == action.name)
+            for pod in facts.snapshot.pods_of(names.WORKER):
+                if not pod.deleting and names.worker_name(facts.job.metadata.name, pod.index) == action.name:
+                    yield _annotated(facts, pod, action)
 
 
 def _annotated(facts: Facts, pod: Pod, action: Delete | Replace) -> Apply:
