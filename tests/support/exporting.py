@@ -62,6 +62,33 @@ def export_clicks(folder: Path) -> Any:
     return model.predict([np.asarray(one) for one in SEEN], verbose=0).tolist()
 
 
+WORDS: Final[list[Any]] = [[["b"], ["a"]], [["d e"], ["c d"]], [[3], [-4]]]
+"""Two samples for `export_words`."""
+
+
+def export_words(folder: Path) -> Any:
+    """Export a model whose layers have learnt vocabularies, with a table and rows by key; return its predictions."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model import export
+
+    word, text = keras.layers.StringLookup(name="word"), keras.layers.TextVectorization(output_mode="tf_idf")
+    word.adapt(np.array(["a", "b", "b"]))
+    text.adapt(np.array(["c d", "d e", "d"]))
+    keys = Embedding(None, 2, name="keys")
+    inputs = [keras.Input((1,), dtype=dtype) for dtype in ("string", "string", "int64")]
+    parts = [Embedding(4, 3)(word(inputs[0])), text(inputs[1]), keys(inputs[2])]
+    whole = keras.layers.Concatenate()([keras.layers.Flatten()(part) for part in parts])
+    model = keras.Model(inputs, keras.layers.Dense(2)(whole))
+    assert keys.known is not None
+    keys.known.keys.assign(np.array([3, -4], np.int64))
+    keys.known.rows.assign(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    export.save_model(model, _with_inputs(folder / "words", WORDS))
+    return model.predict([tf.constant(one) for one in WORDS], verbose=0).tolist()
+
+
 def _with_inputs(folder: Path, inputs: Any) -> Path:
     """Write the inputs into a new folder, and return the path of the model's file there."""
     folder.mkdir()
@@ -71,7 +98,8 @@ def _with_inputs(folder: Path, inputs: Any) -> Path:
 
 def export_tables(folder: Path) -> dict[str, Any]:
     """Export every model with tables; return each model's predictions, and the errors of `refused`."""
-    return {"clicks": export_clicks(folder), **export_by_key(folder), "refused": refused(folder)}
+    found = {"clicks": export_clicks(folder), "words": export_words(folder), **export_by_key(folder)}
+    return {**found, "refused": refused(folder)}
 
 
 def refused(folder: Path) -> list[str]:

@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
 LOAD: Final = """
 import json, sys
-import keras, numpy
+import keras, tensorflow
 found = []
 for folder in sys.argv[1:]:
     model = keras.models.load_model(folder + "/final.keras")
-    inputs = [numpy.asarray(one) for one in json.load(open(folder + "/inputs.json"))]
+    inputs = [tensorflow.constant(one) for one in json.load(open(folder + "/inputs.json"))]
     found.append(model.predict(inputs if len(inputs) > 1 else inputs[0], verbose=0).tolist())
 assert not [name for name in sys.modules if name.startswith("pstraining")]
 print(json.dumps(found))
@@ -57,13 +57,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     """
     folder = tmp_path_factory.mktemp("exported")
     expected = printed("-m", "tests.support.exporting", "tables", str(folder))
-    names = ["clicks", "keys", "empty"]
+    names = ["clicks", "words", "keys", "empty"]
     return expected, dict(zip(names, all_loaded(*(folder / name for name in names)), strict=True))
 
 
 def test_tables_become_layers_of_keras(exported: Any) -> None:
     expected, found = exported
     np.testing.assert_allclose(found["clicks"], expected["clicks"], rtol=1e-6)
+
+
+def test_layers_keep_the_vocabularies_that_they_have_learnt(exported: Any) -> None:
+    expected, found = exported
+    np.testing.assert_allclose(found["words"], expected["words"], rtol=1e-6)
 
 
 def test_rows_by_key_become_a_lookup_of_keras(exported: Any) -> None:

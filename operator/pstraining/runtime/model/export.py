@@ -5,8 +5,9 @@ servers.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import keras
@@ -57,7 +58,7 @@ def save_model(model: keras.Model, path: Path) -> None:
 
 
 def plain(model: keras.Model) -> keras.Model:
-    """Return an equal model with Keras's layers instead of this package's, and the same weights.
+    """Return an equal model with Keras's layers instead of this package's, the same weights and vocabularies.
 
     A layer with rows by key becomes an `IntegerLookup` and a `keras.layers.Embedding`, whose row 0 is that of unknown
     keys.
@@ -76,7 +77,26 @@ def plain(model: keras.Model) -> keras.Model:
     for layer in made._flatten_layers():
         if layer.name in dynamic:
             layer.weights[0].assign(_rows(dynamic[layer.name]))
+    lookups = {id(inner) for layer in made._flatten_layers() if layer.name in dynamic for inner in _with_assets(layer)}
+    adapted = [layer for layer in _with_assets(made) if id(layer) not in lookups]
+    for own, other in zip(adapted, _with_assets(model), strict=True):
+        _copy_assets(other, own)
     return made
+
+
+def _with_assets(model: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    """Yield the layers whose state is not in weights alone, such as a `StringLookup` with its vocabulary."""
+    return (layer for layer in model._flatten_layers() if hasattr(layer, "save_assets"))
+
+
+def _copy_assets(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
+    """Give a layer the state of another one, as saving and loading it does: a config lacks an adapted vocabulary."""
+    variables: dict[str, Any] = {}
+    source.save_own_variables(variables)
+    target.load_own_variables(variables)
+    with TemporaryDirectory() as folder:
+        source.save_assets(folder)
+        target.load_assets(folder)
 
 
 def _dynamic(model: keras.Model) -> list[keras.layers.Layer]:
