@@ -98,6 +98,11 @@ def test_examples_are_valid(path: Path) -> None:
             [],
             "error spec.ps.resources.limits.cpu: must be an integer or a string, is []",
         ),
+        (
+            "spec.autoscaling.rolePolicies",
+            [{"role": "ps", "maxAllowed": {"memory": "1Gi"}}, "ps"],
+            "error spec.autoscaling.rolePolicies[1]: must be an object, is 'ps'",
+        ),
         ("metadata.name", None, "error metadata.name: is required"),
         ("spec", None, "error spec: is required"),
     ],

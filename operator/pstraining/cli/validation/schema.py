@@ -188,7 +188,8 @@ def _out_of_bounds(schema: Schema, value: Any) -> str:
     kind = schema.get("x-kubernetes-list-type")
     if kind in ("set", "map"):
         keys = schema.get("x-kubernetes-list-map-keys")
-        identities = [tuple(item.get(k) for k in keys) if keys else item for item in value]
+        items = [item for item in value if isinstance(item, Mapping)] if keys else value  # wrong types are found below
+        identities = [tuple(item.get(k) for k in keys) if keys else item for item in items]
         twice = next((item for item in identities if identities.count(item) > 1), None)
         return "" if twice is None else f"has {_shown(twice)} twice"
     return ""
