@@ -88,8 +88,8 @@ def asked(size: str) -> dict[str, Any]:
 
 
 def memory_limit(resources: Mapping[str, Any]) -> Decimal | None:
-    """Return the memory limit of a container's resources in bytes; None without one."""
-    return _parsed(resources.get("limits") or {}).get("memory")
+    """Return the memory limit of a container's resources in bytes; None without one. In Kubernetes, 0 is no limit."""
+    return _parsed(resources.get("limits") or {}).get("memory") or None
 
 
 def limit_of(size: str) -> Decimal | None:

@@ -8,7 +8,7 @@ from pstraining.controller.rate_limit import is_startup_only
 from pstraining.core.policies.autoscaling import next_limit
 from pstraining.core.usage import RoleUsage
 from tests.support.builders import deep_merge
-from tests.support.growing_world import MIB, growing, grown, reasons, use
+from tests.support.growing_world import MIB, growing, grown, reasons, report, use
 from tests.support.simulation import running
 from tests.unit.core.test_resizing import memory
 
@@ -49,6 +49,15 @@ def test_a_template_that_kubernetes_does_not_resize_is_reported_once() -> None:
     assert "pod-level resources" in grown(world, "ps")["message"]
     assert reasons(world) == ["GrowthRefused"]
     assert not [size for size in memory(world, "ps") if size]
+
+
+@pytest.mark.parametrize("limit", ["0", "0Gi"])
+def test_a_limit_of_0_is_no_limit(limit: str) -> None:
+    world = growing(ps={"resources": {"limits": {"memory": limit}}})
+    use(world, "ps", 1000)
+    world.settle()
+    assert report(world) == ("False", "NoMemoryLimit")
+    assert reasons(world) == []
 
 
 def test_a_grown_size_is_written_at_once_also_while_many_jobs_start() -> None:
