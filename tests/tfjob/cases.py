@@ -12,6 +12,6 @@ GROUPS: dict[str, tuple[Case, ...]] = {
     "Restarts": RESTARTS,
     "runPolicy, scaling, status": RUN_POLICY,
     "Pod templates": PODS,
-    "Refused, where TFJob is silent or guesses": REFUSED,
+    "Refused here, and mostly accepted by TFJob": REFUSED,
 }
 CASES = tuple(case for group in GROUPS.values() for case in group)

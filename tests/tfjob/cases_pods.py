@@ -8,9 +8,9 @@ PODS = (
     Case(
         name="sidecar",
         feature="More containers beside `tensorflow`",
-        tfjob="TF_CONFIG goes to the container named `tensorflow`, others are left alone",
+        tfjob="Only the container named `tensorflow` gets TF_CONFIG",
         source=TYPES,
-        ours="The same: only that one is wrapped",
+        ours="The same: the launcher runs only in that container",
         play=(Sees("Running"),),
         renders={
             "worker": {
@@ -26,9 +26,9 @@ PODS = (
     Case(
         name="any-container-name",
         feature="The training container's name",
-        tfjob="Must be `tensorflow`, else the job is refused",
+        tfjob="It must be `tensorflow`; otherwise the job is rejected",
         source=TYPES,
-        ours="Any name, if it is the only one",
+        ours="Any name, if it is the only container",
         renders={
             "worker": {"spec": {"containers": [{"name": "train", "ports": [{"containerPort": 2222}]}]}},
             "chief": {"spec": {"containers": [{"name": "train"}]}},
@@ -39,16 +39,16 @@ PODS = (
         feature="`command` with `args`",
         tfjob="Run as the template says",
         source=GUIDE,
-        ours="The same, by the launcher: both, in order",
+        ours="The same: the launcher runs both, in order",
         renders={"worker": {"spec": {"containers": [{"command": WRAPPED, "workingDir": "/src"}]}}},
         lacks={"worker": ('"args"',)},
     ),
     Case(
         name="tf-config-as-an-argument",
         feature="`$(TF_CONFIG)` in `args`, and its `environment`",
-        tfjob="TF_CONFIG is in the pod's `env`, so the kubelet fills it in; `environment` is `cloud`",
+        tfjob="TF_CONFIG is in the pod's `env`, so the kubelet expands it; `environment` is `cloud`",
         source="`pkg/controller.v1/tensorflow`",
-        ours="The same, by the launcher, for the program; probes and hooks do not have TF_CONFIG",
+        ours="The same: the launcher expands it for the program; probes and hooks do not have TF_CONFIG",
         renders={"worker": {"spec": {"containers": [{"command": (*WRAPPED[:-1], "--config=$(TF_CONFIG)")}]}}},
     ),
     Case(
@@ -85,7 +85,7 @@ PODS = (
         feature="GPUs for workers",
         tfjob="`nvidia.com/gpu` in the replica's limits",
         source=GUIDE,
-        ours="The same; a role of another template has its own",
+        ours="The same; a role with its own template has its own resources",
         renders={
             "worker": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 2}}}]}},
             "ps": {"spec": {"containers": [{"image": "example.com/server:1"}]}},
@@ -97,7 +97,7 @@ PODS = (
         feature="`nodeSelector`, `tolerations`, `affinity`",
         tfjob="As the template says",
         source=API,
-        ours="The same; tolerations of lost nodes are added where it has none",
+        ours="The same; tolerations for lost nodes are added if the template has none",
         renders={
             "worker": {
                 "spec": {
@@ -146,9 +146,9 @@ PODS = (
     Case(
         name="ports",
         feature="More ports",
-        tfjob="Named ports are put on the replica's Service; one named `tfjob-port` moves TensorFlow's",
+        tfjob="The replica's Service has the named ports; a port named `tfjob-port` replaces TensorFlow's",
         source="#1251, " + TYPES,
-        ours="Kept; TensorFlow's is always 2222, named `tf`",
+        ours="Kept; TensorFlow's port is always 2222, named `tf`",
         renders={
             "worker": {
                 "spec": {
@@ -170,7 +170,7 @@ PODS = (
         feature="A claim for checkpoints",
         tfjob="A volume in each template, by hand",
         source=GUIDE,
-        ours="`checkpoint.volume`: mounted into the chief, and read-only into the evaluator",
+        ours="`checkpoint.volume` is mounted into the chief, and read-only into the evaluator",
         renders={
             "chief": {"spec": {"containers": [{"volumeMounts": [{"mountPath": "/checkpoints"}]}]}},
             "evaluator": {

@@ -6,10 +6,10 @@ RESTARTS = (
     Case(
         name="restart-never",
         feature="`restartPolicy: Never`",
-        tfjob="A failed replica is not started again and fails the job",
+        tfjob="A failed replica is not restarted, and fails the job",
         source=API,
-        ours="The same; status names the replica, its exit code and last line, and its pod stays, idle",
-        asked="#1059, #903 (keep what failed), #1598, #2220 (say what failed)",
+        ours="The same; the status has the replica, its exit code and its last line. Its pod is kept, idle",
+        asked="#1059, #903 (keep what failed), #1598, #2220 (report what failed)",
         play=(
             Exit("worker-0", 3),
             Sees(
@@ -29,7 +29,7 @@ RESTARTS = (
         feature="`restartPolicy: Never`, the pod is deleted or evicted",
         tfjob="(The job fails)",
         source="#999, #1560",
-        ours="What Kubernetes ends is started again, uncounted",
+        ours="A pod that Kubernetes ends is replaced, and not counted",
         asked="#999, #1560",
         play=(
             DeletePod("worker-0"),
@@ -40,9 +40,9 @@ RESTARTS = (
     Case(
         name="restart-on-failure",
         feature="`restartPolicy: OnFailure`",
-        tfjob="A replica that ends with another code than 0 is started again",
+        tfjob="A replica that ends with a code other than 0 is restarted",
         source=API,
-        ours="The same, for each role; the others train on",
+        ours="The same, for each role; the others continue to train",
         play=(
             Exit("worker-1", 1),
             Sees("Running", restarts={"worker": 1}, failures={"worker/1": 1}, runs={"worker-1": 2, "worker-0": 1}),
@@ -58,7 +58,7 @@ RESTARTS = (
         feature="No `restartPolicy`",
         tfjob="Never",
         source=TYPES,
-        ours="OnFailure, within `backoffLimit` (6): a bug of the program still ends the job",
+        ours="OnFailure, within `backoffLimit` (6), so a bug in the program still ends the job",
         asked="#1560, #690",
         play=(
             *(step for _ in range(6) for step in (Exit("worker-0", 1), Sees("Running"))),
@@ -70,9 +70,9 @@ RESTARTS = (
     Case(
         name="restart-always",
         feature="`restartPolicy: Always`",
-        tfjob="A worker is started again after exit 0, too",
+        tfjob="A worker is restarted after exit code 0, too",
         source=API,
-        ours="The same, uncounted after exit 0; the chief's exit 0 is still the job's success",
+        ours="The same, and exit code 0 is not counted; the job still succeeds when the chief ends with 0",
         play=(
             Exit("worker-0", 0),
             Sees("Running", succeeded={"worker": 0}, restarts={"worker": 1}, failures={"worker/0": 0}),
@@ -100,7 +100,7 @@ RESTARTS = (
     Case(
         name="exit-code-retryable",
         feature="`restartPolicy: ExitCode`, 128 to 255",
-        tfjob="A retryable error: the replica is started again",
+        tfjob="A retryable error: the replica is restarted",
         source=API,
         ours="The same",
         play=(
@@ -114,9 +114,9 @@ RESTARTS = (
     Case(
         name="exit-code-limit",
         feature="`restartPolicy: ExitCode` with `backoffLimit`",
-        tfjob="(Retries are not counted, and never end)",
+        tfjob="(Retries are unlimited, because they are not counted)",
         source="#2045, kubeflow/common#167",
-        ours="They count like any failure",
+        ours="They count as any other failure",
         asked="#2045, kubeflow/common#167, #1589",
         play=(
             Exit("worker-0", 137),
@@ -146,9 +146,9 @@ RESTARTS = (
     Case(
         name="backoff-limit",
         feature="`backoffLimit`",
-        tfjob="So many retries before the job is marked failed",
+        tfjob="Number of retries before the job is marked as failed",
         source=API + ", #550",
-        ours="Of one replica: ten workers that fail once each are no broken job; also over replaced pods",
+        ours="Number of failures of one replica, including its replaced pods: ten workers may each fail once",
         asked="#2342, #2045",
         play=(
             Exit("worker-0", 1),
@@ -185,9 +185,9 @@ RESTARTS = (
     Case(
         name="chief-restarts",
         feature="The chief fails under OnFailure",
-        tfjob="It is started again",
+        tfjob="It is restarted",
         source=API,
-        ours="The same, as a new attempt with a number of its own (`status.term`); never two at once",
+        ours="The same, as a new numbered attempt (`status.term`); two attempts never run at once",
         play=(
             Exit("chief-0", 1),
             Sees("Running", term=2, restarts={"chief": 1}, runs={"chief-0": 2, "worker-0": 1}),
@@ -209,7 +209,7 @@ RESTARTS = (
         feature="A PS fails",
         tfjob="(Treated like any replica: workers and chief are not notified)",
         source="#690",
-        ours="Started again in place, at its old address; a program that failed of it is run again",
+        ours="It is restarted in place, at its old address; programs that failed because of it run again",
         asked="#690",
         play=(
             Exit("ps-0", 1),
@@ -226,7 +226,7 @@ RESTARTS = (
         feature="A PS fails under Never",
         tfjob="The job fails",
         source=API,
-        ours="The same; of several parameter servers the one that failed stays, idle",
+        ours="The same; the parameter server that failed is kept, idle",
         asked="#1059",
         play=(
             Exit("ps-1", 9),
@@ -239,7 +239,7 @@ RESTARTS = (
         feature="A PS ends with 0",
         tfjob="(It has succeeded and does not run again: training hangs)",
         source=API,
-        ours="It is started again, and counted: a PS's program must not end before the job does",
+        ours="It is restarted, and counted as failed: a PS must run until the job ends",
         play=(
             Exit("ps-0", 0),
             Sees("Running", restarts={"ps": 1}, failures={"ps/0": 1}, ready={"ps": 1}),
@@ -249,10 +249,10 @@ RESTARTS = (
     ),
     Case(
         name="rule-for-an-exit-code",
-        feature="A meaning for an exit code of one's own",
-        tfjob="(128 and more is retryable, less is not: no other choice)",
+        feature="A rule for an exit code",
+        tfjob="(Codes from 128 on are retryable, and others are not)",
         source="`train_util.go`",
-        ours="`failurePolicy.rules` give any code, role and reason a meaning",
+        ours="`failurePolicy.rules` match codes, roles and reasons",
         asked="#1188, #751",
         play=(
             Exit("worker-0", 42),
@@ -265,7 +265,7 @@ RESTARTS = (
     Case(
         name="restart-all",
         feature="Restart of the whole job",
-        tfjob="(Single replicas alone)",
+        tfjob="(Only single replicas restart)",
         source="#2000",
         ours="A rule with `RestartJob`, at most `runPolicy.maxRestarts` times",
         asked="#2000",

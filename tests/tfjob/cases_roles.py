@@ -8,8 +8,8 @@ ROLES = (
         feature="PS and Worker, no Chief",
         tfjob="Worker 0 is the chief; the job succeeds when it ends with 0",
         source=TYPES,
-        ours="The same with `chief.enabled: false`; what still runs is freed",
-        asked="#774 (parameter servers ran on for days)",
+        ours="The same with `chief.enabled: false`; pods that still run are deleted",
+        asked="#774 (parameter servers kept running for days)",
         play=(
             Sees("Running", ready={"ps": 2, "worker": 3}, conditions={"Created": "True", "Succeeded": "False"}),
             Exit("worker-1", 0),
@@ -26,9 +26,9 @@ ROLES = (
     Case(
         name="chief-ps-worker",
         feature="Chief (or Master), PS and Worker",
-        tfjob="The chief's exit 0 is the job's success, whatever workers do",
+        tfjob="The job succeeds when the chief ends with 0, whatever the workers do",
         source=TYPES,
-        ours="The same; the chief is called `chief` in TF_CONFIG, there is no `master`",
+        ours="The same; TF_CONFIG names it `chief`, never `master`",
         play=(
             Sees("Running", ready={"chief": 1, "ps": 1, "worker": 1}, term=1),
             Exit("chief-0", 0),
@@ -44,9 +44,9 @@ ROLES = (
     Case(
         name="evaluator",
         feature="Evaluator",
-        tfjob="Runs beside the others, is no part of training, and does not end the job",
+        tfjob="Runs beside training, and does not end the job",
         source=TYPES,
-        ours="The same; it is not in `cluster`, since TensorFlow 2 programs hang if it is",
+        ours="The same; it is not in `cluster`, because TensorFlow 2 programs would hang",
         asked="#1213, #1139, #972",
         play=(
             Sees("Running", ready={"evaluator": 1}),
@@ -65,7 +65,7 @@ ROLES = (
         feature="Evaluator inside `cluster`",
         tfjob="Since #1146 the evaluator is always in TF_CONFIG's cluster",
         source="#1146",
-        ours="With `evaluator.inCluster: true`, for the programs that need it",
+        ours="With `evaluator.inCluster: true`, for programs that need it",
         asked="#1213 (a choice for each job)",
         cluster={
             "chief": ("evaluator-in-cluster-chief.evaluator-in-cluster-hs:2222",),
@@ -77,9 +77,9 @@ ROLES = (
     Case(
         name="all-workers",
         feature="`successPolicy: AllWorkers`",
-        tfjob="The job succeeds when all workers have",
+        tfjob="The job succeeds when all workers have succeeded",
         source="#1165, " + TYPES,
-        ours="The same; a finished worker's pod goes at once, and it stays finished",
+        ours="The same; the pod of a finished worker is deleted at once, and the worker is not started again",
         play=(
             Exit("worker-0", 0),
             Sees("Running", succeeded={"worker": 1}, pods=tasks("ps-0", "worker-1")),
@@ -102,10 +102,10 @@ ROLES = (
     ),
     Case(
         name="finished-worker-stays-finished",
-        feature="A finished worker's pod goes away",
-        tfjob="(Its pod is made again and the worker trains twice)",
+        feature="The pod of a finished worker is deleted",
+        tfjob="(The pod is created again, and the worker trains twice)",
         source="#1997, #2453",
-        ours="It stays finished: what remembers it is no pod",
+        ours="The worker stays finished: its record does not depend on its pod",
         asked="#1997, #2453",
         play=(
             Exit("worker-1", 0),
@@ -145,7 +145,7 @@ ROLES = (
         feature="The same template for every role",
         tfjob="Repeated under each of Chief, PS and Worker",
         source=GUIDE,
-        ours="Written once, under `worker`; the others have it without GPUs",
+        ours="Written once, under `worker`; the other roles use it without its GPUs",
         renders={
             "worker": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}},
             "ps": {"spec": {"containers": [{"image": "example.com/digits:1", "resources": {"limits": {"cpu": 4}}}]}},

@@ -8,9 +8,9 @@ RUN_POLICY = (
     Case(
         name="clean-all",
         feature="`cleanPodPolicy: All`",
-        tfjob="All pods are deleted when the job has ended, also those that have ended themselves",
+        tfjob="All pods are deleted when the job has ended, including pods that have ended themselves",
         source=API + ", " + GUIDE,
-        ours="The same, said for each outcome: `onSuccess`, `onFailure`",
+        ours="The same, set for each outcome: `onSuccess`, `onFailure`",
         asked="#1059",
         play=(
             Exit("chief-0", 0),
@@ -29,9 +29,9 @@ RUN_POLICY = (
     Case(
         name="clean-running",
         feature="`cleanPodPolicy: Running`",
-        tfjob="Pods that still run are deleted, ended ones stay for their logs",
+        tfjob="Pods that still run are deleted; ended pods are kept for their logs",
         source=API + ", " + GUIDE,
-        ours="The same, and the default on success (TFJob's is None)",
+        ours="The same, and the default on success (TFJob's default is None)",
         asked="#774, #657, #661",
         play=(
             Exit("chief-0", 0),
@@ -41,9 +41,9 @@ RUN_POLICY = (
     Case(
         name="clean-none",
         feature="`cleanPodPolicy: None`",
-        tfjob="No pod is deleted; parameter servers run on",
+        tfjob="No pod is deleted; parameter servers keep running",
         source=API + ", " + GUIDE,
-        ours="The same, if asked for",
+        ours="The same, but not the default",
         play=(
             Exit("chief-0", 0),
             Sees("Succeeded", pods=tasks("chief-0", "ps-0", "worker-0")),
@@ -53,9 +53,9 @@ RUN_POLICY = (
     Case(
         name="clean-by-role",
         feature="Another cleanPodPolicy for a role",
-        tfjob="(One for all)",
+        tfjob="(All roles have the same policy)",
         source="#1059",
-        ours="`<role>.cleanPodPolicy`: here the PS stays for a look at it, the rest goes",
+        ours="`<role>.cleanPodPolicy`: here only the PS is kept for inspection",
         asked="#1059, #903",
         play=(
             Exit("chief-0", 0),
@@ -66,9 +66,9 @@ RUN_POLICY = (
     Case(
         name="keep-failed",
         feature="Keep failed pods for debugging",
-        tfjob="(Running and None keep them, as long as the job exists)",
+        tfjob="(Running and None keep them as long as the job exists)",
         source="#903, #1059",
-        ours="The default on failure: the replica that failed stays, for `keepFailedSeconds`",
+        ours="The default on failure: the failed replica is kept for `keepFailedSeconds`",
         asked="#903, #1059",
         play=(
             Exit("worker-1", 1),
@@ -82,9 +82,9 @@ RUN_POLICY = (
     Case(
         name="ttl",
         feature="`ttlSecondsAfterFinished`",
-        tfjob="The job is deleted so many seconds after its end; it may take a reconcile period longer",
+        tfjob="The job is deleted this number of seconds after its end, or up to one reconcile period later",
         source=API,
-        ours="To the second",
+        ours="The same, exact to the second",
         asked="#1533 (7 hours late), #1241",
         play=(
             Exit("worker-0", 0),
@@ -108,9 +108,9 @@ RUN_POLICY = (
     Case(
         name="active-deadline",
         feature="`activeDeadlineSeconds`",
-        tfjob="So long after startTime the job is ended and fails",
+        tfjob="The job fails when it has been active for this number of seconds since startTime",
         source=API + ", #550",
-        ours="The same, to the second",
+        ours="The same, exact to the second",
         play=(
             Later(30),
             Sees("Failed", "DeadlineExceeded", says=("activeDeadlineSeconds",), pods=tasks()),
@@ -122,7 +122,7 @@ RUN_POLICY = (
         feature="`activeDeadlineSeconds` of a suspended job",
         tfjob="startTime is reset when the job resumes",
         source=API,
-        ours="Time in suspension does not count, time before it does",
+        ours="Suspended time does not count; the time before the suspension does",
         asked="kueue#2923",
         play=(
             Later(60),
@@ -155,9 +155,9 @@ RUN_POLICY = (
     Case(
         name="suspend-and-resume",
         feature="`suspend` on a running job",
-        tfjob="Its pods are deleted; on false they are created again",
+        tfjob="Its pods are deleted; with false, they are created again",
         source=API + ", #2239",
-        ours="The same; the chief goes first and may save, and nothing is counted as a failure",
+        ours="The same; the chief stops first and may save, and no failure is counted",
         play=(
             Sees("Running"),
             Suspend(),
@@ -172,9 +172,9 @@ RUN_POLICY = (
     Case(
         name="priority-class",
         feature="`schedulingPolicy.priorityClass`",
-        tfjob="Given to the gang scheduler's pod group",
+        tfjob="Passed to the gang scheduler's pod group",
         source=API,
-        ours="Every pod's `priorityClassName` where its template names none",
+        ours="The `priorityClassName` of every pod whose template has none",
         renders={
             "worker": {"spec": {"priorityClassName": "system-cluster-critical"}},
             "ps": {"spec": {"priorityClassName": "system-node-critical"}},
@@ -184,9 +184,9 @@ RUN_POLICY = (
     Case(
         name="gang",
         feature="`schedulingPolicy.minAvailable`, `queue`",
-        tfjob="Given to a gang scheduler's pod group, which an option of the operator switches on",
+        tfjob="Passed to a gang scheduler's pod group, which an option of the operator enables",
         source=API,
-        ours="`gang` in the job switches it on; the parameter servers and the chief are always in the gang",
+        ours="`gang` in the job enables it; the parameter servers and the chief are always in the gang",
         renders={
             role: {
                 "metadata": {"annotations": {"scheduling.k8s.io/group-name": "gang"}},
@@ -205,7 +205,7 @@ RUN_POLICY = (
     Case(
         name="managed-by",
         feature="`managedBy`",
-        tfjob="A job of another manager is left alone; the field is immutable",
+        tfjob="The operator ignores a job of another manager; the field is immutable",
         source=API,
         ours="The same",
         play=(Sees("", pods=tasks()),),
@@ -213,9 +213,9 @@ RUN_POLICY = (
     Case(
         name="dynamic-worker",
         feature="`enableDynamicWorker`",
-        tfjob="Workers can be added without a restart: TF_CONFIG is sparse, one worker and all PS",
+        tfjob="Workers can be added without a restart: TF_CONFIG is sparse, with one worker and all PS",
         source="#1141, `tensorflow_types.go`",
-        ours="`kubectl scale`: nobody else is restarted, and every pod finds the new map; TF_CONFIG stays whole",
+        ours="`kubectl scale`: no other task restarts, and every pod gets the new cluster map; TF_CONFIG has all tasks",
         asked="#1141, #1452",
         play=(
             Sees("Running", ready={"worker": 2}),
@@ -230,10 +230,10 @@ RUN_POLICY = (
     ),
     Case(
         name="ps-scaled-in",
-        feature="Another number of PS on a running job",
-        tfjob="(A PS that is scaled away fails the job)",
+        feature="Another number of PS of a running job",
+        tfjob="(The removal of a PS fails the job)",
         source="#2070",
-        ours="The job stops in order, starts again with the new number and resumes from its checkpoint",
+        ours="The programs restart with the new number from the checkpoint; the pods of servers and workers stay",
         asked="#2070",
         play=(
             Sees("Running", ready={"ps": 2}),
@@ -246,7 +246,7 @@ RUN_POLICY = (
     Case(
         name="conditions",
         feature="Conditions",
-        tfjob="Created, Running, Restarting, Suspended, Succeeded, Failed; the last of the list is the state",
+        tfjob="Created, Running, Restarting, Suspended, Succeeded, Failed; the last one in the list is the state",
         source=API,
         ours="The same types, each true or false at any time: `kubectl wait --for=condition=Succeeded pstj/conditions`",
         asked="#1598, #889",
