@@ -9,16 +9,16 @@ Glossary, which docs/reference/glossary.md repeats:
 - *in sync*: has applied every acknowledged step (Sync, Hybrid) or update (Async)
 - *acknowledged*: applied, and the worker has the reply
 - *ballot*: (term, epoch), totally ordered; the chief raises the epoch for each view change
-- *promise*: a process's word not to follow a lower ballot
+- *promise*: a process's commitment to reject lower ballots
 - *view*: for each shard the members in sync and the learners, accepted under one ballot
 - *view change*: prepare, state transfer where needed, accept, activate
 - *voter*: every member and every witness
 - *witness*: a worker that votes and holds no state
 - *quorum*: a strict majority of the voters
 - *learner*: a member that applies every step while it receives older state (Raft's sense, not Paxos')
-- *state transfer*: giving a member the shard's state, whole or in chunks
-- *fence*: a ballot or a term as one integer in a server's record; requests with a lower one are rejected
-- *lease*: until when a member applies steps without hearing from the chief; the operator has a Kubernetes Lease
+- *state transfer*: the copy of a shard's state to a member, whole or in chunks
+- *fence*: the fencing token, a ballot or a term as one integer in a server's record; lower ones are rejected
+- *lease*: the time for which a member applies steps without a poll by the chief; the operator has a Kubernetes Lease
 - *heartbeat*: the message that shows that a worker is alive
 - *crashed*: the process's port refuses connections
 - *suspected*: the process does not answer
