@@ -75,7 +75,7 @@ class RoleSizing(ApiModel):
         default=None,
         description="Largest working set that was measured, as a quantity. It is written when it has risen by 10 %.",
     )
-    recommended_memory: str | None = Field(default=None, description="Recommended memory limit: the peak and 20 %.")
+    recommended_memory: str | None = Field(default=None, description="Recommended memory limit: the peak plus 20 %.")
     recommended_cpu: str | None = Field(
         default=None,
         alias="recommendedCPU",
