@@ -255,7 +255,7 @@ class Reason(StrEnum):
     DRIFTED = "Drifted"
     """A field that the operator sets differs, and is corrected."""
     SPEC_CHANGED = "SpecChanged"
-    """The job was suspended, changed and resumed before its pods had stopped, or a server's template is replaced."""
+    """The pods have other values of fields that are immutable while a job runs, or a server's template is replaced."""
     WORKER_SUCCEEDED = "WorkerSucceeded"
     """The worker has ended with exit code 0, and is not created again."""
     CLUSTER_MAP_CHANGED = "ClusterMapChanged"
