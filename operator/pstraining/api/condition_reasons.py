@@ -34,7 +34,7 @@ PODS_WAIT: Final = (
     Reason.STILL_WAITING,
 )
 """Reasons why a pod does not run. Training may continue without that pod."""
-_OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.JOB_FINISHED)
+_OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED, Reason.JOB_FINISHED)
 _ENDS: Final = (Reason.NOT_FINISHED, Reason.JOB_FINISHED)
 
 OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {

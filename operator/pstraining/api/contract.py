@@ -119,7 +119,8 @@ ENV_OF_TEMPLATES: Final = (ENV_METRICS_PORT, ENV_START_TIMEOUT)
 """Variables with the operator's prefix that a template may set."""
 
 EXIT_START_TIMEOUT: Final = 75
-"""The launcher's exit code if the PSs do not respond in time (EX_TEMPFAIL)."""
+"""Exit code of the launcher if the PSs do not respond in time, and of the runtime if TensorFlow does not return from
+connecting to them (EX_TEMPFAIL)."""
 EXIT_BAD_CONTRACT: Final = 72
 """The launcher's exit code if the pod violates this contract (EX_OSFILE)."""
 EXIT_BAD_SETTINGS: Final = 78

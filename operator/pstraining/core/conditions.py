@@ -66,7 +66,14 @@ class Situation:
     @property
     def hold(self) -> Reason:
         """The reason why a suspended job does not run."""
-        return Reason.AWAITS_ADMISSION if self.held_by_queue else Reason.SUSPENDED
+        if not self.held_by_queue:
+            return Reason.SUSPENDED
+        return Reason.KUEUE_NOT_INSTALLED if self.lacks_kueue else Reason.AWAITS_ADMISSION
+
+    @property
+    def lacks_kueue(self) -> bool:
+        """Whether the cluster does not have the Kueue that the job's queue needs."""
+        return self.facts.queue.support is KueueSupport.MISSING
 
     @property
     def refusals(self) -> tuple[Outcome, ...]:
@@ -230,9 +237,7 @@ def _queued(situation: Situation) -> Iterator[ConditionUpdate]:
     elif not teardown.is_over(snapshot):
         yield ConditionUpdate(Condition.QUEUED, False, Reason.STOPPING, queue_messages.stopping(state))
     else:
-        missing = state.support is KueueSupport.MISSING
-        reason = Reason.KUEUE_NOT_INSTALLED if missing else Reason.AWAITS_ADMISSION
-        yield ConditionUpdate(Condition.QUEUED, True, reason, queue_messages.waiting(state))
+        yield ConditionUpdate(Condition.QUEUED, True, situation.hold, queue_messages.waiting(state))
 
 
 def _created(situation: Situation) -> ConditionUpdate:
@@ -303,7 +308,7 @@ def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUp
     changed = missed_change.is_due(situation.facts.job, situation.facts.snapshot)
     goes_on = missed_change.began(situation.facts.status) is not None and not runs
     if (changed or goes_on) and situation.end is None and not situation.suspended:
-        message = "The spec was changed while the job was suspended: the job stops in order and is created again."
+        message = "Fields that are fixed while a job runs have changed: the job stops in order and is created again."
         return ConditionUpdate(Condition.RESTARTING, True, Reason.SPEC_CHANGED, message)
     has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
     if runs or not has_run or situation.end is not None or situation.suspended or rescales:

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from pstraining.runtime.transport.watchdog import EXIT_STUCK, Watched
+from pstraining.api.contract import EXIT_START_TIMEOUT
+from pstraining.runtime.transport.watchdog import Watched
 
 
 @pytest.fixture
@@ -26,4 +27,4 @@ def test_a_call_that_cannot_be_abandoned_ends_the_process_on_its_second_cut(
     watched = Watched("connect", 0.0, fatal=fatal, cuts=cuts)
     assert watched.look([])
     assert watched.cuts == cuts + 1
-    assert exits == [EXIT_STUCK] * ends
+    assert exits == [EXIT_START_TIMEOUT] * ends

@@ -146,7 +146,8 @@ def _conditions(found: JobEvidence) -> Iterator[Check]:
     if created.get("status") == "False" and created.get("reason") != Reason.CHILDREN_MISSING:
         held.append(created)
     queued = condition(job, Condition.QUEUED)
-    if queued.get("reason") in (Reason.QUEUE_IGNORED, Reason.KUEUE_NOT_INSTALLED):
+    is_alone = is_suspended(job) or queued.get("reason") != running.get("reason")
+    if queued.get("reason") in (Reason.QUEUE_IGNORED, Reason.KUEUE_NOT_INSTALLED) and is_alone:
         held.append(queued)
     if is_suspended(job):
         held += [condition(job, Condition.SUSPENDED)]

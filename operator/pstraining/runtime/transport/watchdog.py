@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from pstraining.api import contract
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport import http2_probe, sockets
 
-EXIT_STUCK: Final = 75
-"""The process's exit code when TensorFlow does not return from connecting (EX_TEMPFAIL)."""
 TICK: Final = 0.25
 """Seconds between two checks of the operations under way."""
 CALL_TIMEOUT_SECONDS: Final = 60.0
@@ -124,7 +123,7 @@ class Watched:
         if self.fatal and self.cuts + 1 >= MAX_CUTS:
             event("stuck", what=self.what, seconds=round(waited, 1))
             sys.stdout.flush()
-            os._exit(EXIT_STUCK)
+            os._exit(contract.EXIT_START_TIMEOUT)
         self.cuts += 1
         self.patience *= 2
         number = sockets.cut_peers(sockets.peers(addresses))
