@@ -17,7 +17,7 @@ from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
 from pstraining.core.facts import Facts
-from pstraining.core.policies import gang, job_restart, resizing, retired_workers, rolling_update
+from pstraining.core.policies import gang, job_restart, replaced_pods, resizing, retired_workers, rolling_update
 from pstraining.core.policies.attempts import success_recorded
 from pstraining.core.policies.clean_up import CleanUpStep
 from pstraining.core.snapshot import PASSED_DEADLINE, Child, Pod, Snapshot
@@ -213,7 +213,7 @@ def refreshed(facts: Facts, term: int) -> Iterator[Apply]:
         digest = digests[pod.role]
         if pod.cluster_hash != digest and not pod.deleting and not pod.finished:
             body = _identity(snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
-            body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: digest}
+            body["metadata"]["annotations"] = replaced_pods.pod_annotations(digest, replaced=pod.replaced)
             yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.CLUSTER_MAP_CHANGED)
 
 
@@ -234,8 +234,7 @@ def ended(facts: Facts, going: Container[Child] = ()) -> Iterator[Apply]:
             continue
         if not attempts.succeeded or success_recorded(facts.status, pod.role):
             body = _identity(facts.snapshot, {"apiVersion": "v1", "kind": "Pod"}, pod)
-            # A field that was applied before and is left out now would be removed.
-            body["metadata"]["annotations"] = {names.ANNOTATION_CLUSTER_HASH: pod.cluster_hash}
+            body["metadata"]["annotations"] = replaced_pods.pod_annotations(pod.cluster_hash, replaced=pod.replaced)
             body["spec"] = {"activeDeadlineSeconds": PASSED_DEADLINE}
             yield Apply(Kind.POD, pod.name, pod.uid, body, Reason.PROGRAM_ENDED)
 

@@ -136,7 +136,7 @@ def _hold(facts: Facts) -> Plan:
 def _stop(facts: Facts, reason: Reason) -> Plan:
     """Delete the next children of an orderly stop."""
     step = teardown.next_step(facts.job, facts.snapshot)
-    actions = (*_deletions(step.delete, reason), *_force_deletions(facts))
+    actions = (*replaced_pods.announced(facts, _deletions(step.delete, reason)), *_force_deletions(facts))
     return Plan(actions, node_loss.requeue_at(facts.job, facts.snapshot, facts.now))
 
 
@@ -152,7 +152,7 @@ def _after_refusal(facts: Facts) -> Plan | None:
     if facts.refused_generation == facts.snapshot.generation:
         return Plan()
     left = teardown.workloads(facts.snapshot)
-    return Plan(tuple(_deletions(left, Reason.NOT_DESIRED))) if left else None
+    return Plan(tuple(replaced_pods.announced(facts, _deletions(left, Reason.NOT_DESIRED)))) if left else None
 
 
 def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
@@ -190,7 +190,7 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     yield from _without(desired_state.refreshed(facts, desired.term), fences)
     yield from (deletion for step in steps.values() for deletion in _deletions(step.delete, Reason.OLD_TERM))
     yield from desired_state.ended(facts) if facts.failures_recorded else ()
-    yield from desired_state.surplus(snapshot, desired.children)
+    yield from replaced_pods.announced(facts, desired_state.surplus(snapshot, desired.children))
     yield from pvc_retention.left_over(facts.job, snapshot, facts.resharding.servers_wanted)
     yield from replaced_pods.announced(facts, (*stuck, *_without(rolling_update.deletions(facts), stuck)))
     yield from queueing.changes(facts)

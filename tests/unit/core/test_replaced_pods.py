@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.core.actions import Delete, Kind
+from pstraining.core.actions import Apply, Delete, Kind
 from tests.support.builders import NOW, TEMPLATE, deep_merge, job, stamp
 from tests.support.simulation import World, phase
 
@@ -84,6 +84,43 @@ def test_a_worker_is_annotated_before_its_deployment_replaces_it() -> None:
     world.edit({"worker": {"resources": {"limits": {"memory": "2Gi"}}}})
     world.reconcile()
     assert world.writes[-2:] == [("Apply", Kind.POD, pod), ("Replace", Kind.DEPLOYMENT, "digits-worker-0")]
+
+
+@pytest.mark.parametrize("action", ["FailJob", "RestartJob"])
+@pytest.mark.parametrize(
+    ("change", "withdrawn"),
+    [
+        ({"worker": {"replicas": 1}}, {"worker": {"replicas": 2}}),
+        ({"runPolicy": {"suspend": True}}, {"runPolicy": {"suspend": False}}),
+    ],
+)
+def test_pods_that_still_end_after_a_withdrawn_change_do_not_fail(
+    action: str, change: dict[str, Any], withdrawn: dict[str, Any]
+) -> None:
+    world = with_rule(action, {})
+    ending = [name for name in world.pods if "-worker-1-" in name or "-chief-" in name]
+    world.edit(change)
+    world.reconcile()
+    for name in ending:
+        if world.pods[name]["metadata"]["annotations"].get(names.ANNOTATION_REPLACED):
+            world.pods[name]["metadata"]["deletionTimestamp"] = stamp(NOW)
+    assert [name for name in ending if world.pods[name]["metadata"].get("deletionTimestamp")]
+    world.edit(withdrawn)
+    for _ in range(5):
+        world.reconcile()
+    assert world.job is not None
+    status = world.job["status"]
+    assert (status["phase"] != "Failed", status["jobRestarts"]) == (True, 0)
+    assert not any(record["failures"] for record in status["replicaRecords"])
+
+
+def test_a_pod_stays_annotated_when_its_cluster_map_changes() -> None:
+    world = with_rule("FailJob", {})
+    annotations = next(iter(world.pods.values()))["metadata"]["annotations"]
+    annotations |= {names.ANNOTATION_CLUSTER_HASH: "former", names.ANNOTATION_REPLACED: "true"}
+    (written,) = (action for action in world.plan().actions if isinstance(action, Apply))
+    assert written.body["metadata"]["annotations"][names.ANNOTATION_REPLACED] == "true"
+    assert written.body["metadata"]["annotations"][names.ANNOTATION_CLUSTER_HASH] != "former"
 
 
 def test_jobs_without_rules_need_no_annotation() -> None:
