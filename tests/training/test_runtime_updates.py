@@ -240,6 +240,32 @@ def test_another_optimizers_checkpoint_is_named_as_the_reason(client: Any) -> No
         rig.start(State(3, rig.initial, {}, {"counter0": np.array(3)}))
 
 
+def test_slots_of_another_optimizer_are_rejected(client: Any, tmp_path: Path) -> None:
+    """Slots of another optimizer are rejected, also if they have the names of the program's."""
+    import keras
+
+    from pstraining.runtime.checkpoint.state import StateMismatchError
+    from pstraining.runtime.checkpoint.storage import Checkpoints
+
+    first = Rig(client, lambda: keras.optimizers.Adam(1e-2, use_ema=True), ps=2, build=small)
+    first.start()
+    first.train(batches(2))
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(first.control.snapshot(fence=1), term=1, layout=first.store.layout)
+    state = checkpoints.newest()
+
+    client.container += ".after"
+    other = Rig(client, lambda: keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True), ps=1, build=small)
+    words = r"momentum that Adam has computed for sequential/dense/kernel, .* by SGD: return Adam as before, or give"
+    with pytest.raises(StateMismatchError, match=words):
+        other.start(state)
+    for number, accepted in enumerate((keras.optimizers.AdamW, keras.optimizers.SGD)):
+        client.container += f".{number}"
+        same = Rig(client, lambda accepted=accepted: accepted(0.1, use_ema=True), ps=1, build=small)  # type: ignore[misc]
+        same.start(state)
+        assert same.control.snapshot(fence=1).step == 2
+
+
 def test_every_server_is_marked_where_it_runs(client: Any, tmp_path: Path) -> None:
     rig = Rig(client, optimizers()["SGD"], ps=1, build=small)
     markers = [tmp_path / "runtime-owned", tmp_path / "owned"]

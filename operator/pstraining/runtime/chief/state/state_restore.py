@@ -12,6 +12,7 @@ import tensorflow as tf
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.state.contents import Contents, StatePiece
 from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
+from pstraining.runtime.chief.state.origin import optimizer_names
 from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.state_copies import StateCopies
 from pstraining.runtime.model.tensor import Tensor
@@ -36,6 +37,8 @@ class StateRestore:
         Raises:
             StateMismatchError: the state belongs to another model or optimizer.
         """
+        if not fresh:
+            optimizer_names.check(state, self._parts.trained_by, self._parts.places.entries)
         contents = Contents(self._parts.places, self._parts.sources, state, fresh=fresh, device=self._client.local)
         contents.check()
         return contents
