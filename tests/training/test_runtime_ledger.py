@@ -75,6 +75,40 @@ def test_the_data_position_advances_only_with_the_update(client: Any, mode: str)
     assert rig.store.assign_split(SESSION, who, 3) == (1, 1, 0), "a checkpoint also has the place in the data"
 
 
+def test_with_other_data_the_incomplete_epoch_starts_again(
+    client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With other data, the epoch that was not complete starts again; its positions would mean other samples."""
+    from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.chief.options import ChiefOptions
+    from pstraining.runtime.chief.shutdown import GracefulStop
+
+    def chief_of(rig: Rig, block: int) -> Any:
+        training, checkpoint = TrainingSettings(epochs=2), CheckpointSettings(path=str(tmp_path), interval_seconds=3600)
+        order = Ranges(60, block, counting.read).order
+        return Chief(
+            client, rig.store, ChiefOptions(training, checkpoint, None, by_splits=True, order=order), stop=stop
+        )
+
+    stop, (one,) = GracefulStop(), batches(1)
+    rig = Rig(client, sgd, ps=1, build=small, with_ledger=True)
+    rig.start()
+    for position in range(8):
+        assert rig.store.assign_split(SESSION, (0, 1), 12) == (1, position, 0)
+        assert rig.workers[0].step([one], SplitPosition(position, 1, finished=True)).applied
+    stop._asked = True
+    with pytest.raises(SystemExit, match="143"):
+        chief_of(rig, 10).run()
+
+    for block, left in ((10, (8, 0)), (15, (4, 0))):
+        client.container += f".{block}"
+        stop, rig = GracefulStop(), Rig(client, sgd, ps=1, build=small, with_ledger=True)
+        capsys.readouterr()
+        chief_of(rig, block)._establish_term()
+        assert rig.control.data_left() == left
+        assert ("data_begins_anew" in capsys.readouterr().out) == (block == 15)
+
+
 def test_a_worker_that_is_out_of_data_has_reported_every_batch(client: Any) -> None:
     """A worker that is out of data has reported every batch before it deregisters to wait for the others; later reports
     would be rejected.

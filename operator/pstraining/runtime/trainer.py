@@ -327,6 +327,7 @@ class Trainer:
             evaluate,
             positions=training.positions(source.count) if source and training.epochs else None,
             by_splits=source is not None,
+            order=source.order if source else None,
             counters=context.chiefs,
             history=context.outputs.history,
             fit=FitOptions(

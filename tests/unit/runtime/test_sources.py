@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstraining.runtime.data.sources import Files, Ranges, place
+from pstraining.runtime.data.sources import Files, Order, Ranges, place
 
 
 @given(size=st.integers(1, 500), block=st.integers(1, 60), epoch=st.integers(0, 5), seed=st.none() | st.integers(0, 99))
@@ -32,6 +32,15 @@ def test_the_order_differs_between_epochs_and_not_between_processes() -> None:
 def test_each_position_is_one_file() -> None:
     files = Files(["a", "b", "c"], lambda path: path.upper(), seed=None)
     assert [files.open(position) for position in range(4)] == ["A", "B", "C", "A"]
+
+
+def test_the_order_is_that_of_equal_splits() -> None:
+    """The order is equal where a position means the same samples, wherever the files are mounted."""
+    files = Files(["/data/a", "/data/b"], str).order
+    assert files == Files(["/mnt/a", "/mnt/b"], str).order == Order.of(files.text())
+    others = (Files(["/data/b", "/data/a"], str), Files(["/data/a"], str), Files(["/data/a", "/data/b"], str, seed=1))
+    assert all(other.order != files for other in others)
+    assert Ranges(60, 10, range).order != Ranges(60, 15, range).order != Ranges(58, 15, range).order
 
 
 @pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])

@@ -27,6 +27,7 @@ from pstraining.runtime.chief.reports.reporting import TrainingReporter
 from pstraining.runtime.chief.reports.unused import report_unused
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.state.initial_state import InitialState
+from pstraining.runtime.chief.state.origin import data_order
 from pstraining.runtime.chief.state.server_state import ServerState
 from pstraining.runtime.chief.store_admin import StoreAdmin, new_generation
 from pstraining.runtime.chief.worker_wait import wait_for_workers
@@ -238,6 +239,7 @@ class Chief:
             generation=-generation if shut else generation,
             fresh=fresh,
             done=EARLY if self._early else 0,
+            given=data_order.ledger_of(state, self._options.order) if state else {},
         )
         if self._saver:
             self._saver.restored(state, lost=self._has_led)
@@ -310,7 +312,8 @@ class Chief:
             plan, fence=self._members.fence, wait=self._waiting(), between=self._while_saving
         ) as state:
             self._admin.resume_steps()
-            yield state.ended() if self._early else state
+            ordered = data_order.noted(state, self._options.order)
+            yield ordered.ended() if self._early else ordered
 
     def _while_saving(self) -> None:
         self._check_abort()

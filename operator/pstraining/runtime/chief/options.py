@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pstraining.runtime.chief.reports.reporting import FitOptions
 from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from pstraining.runtime.data.sources import Order
 from pstraining.runtime.history.recorder import HistoryRecorder
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -21,6 +22,8 @@ class ChiefOptions:
     """Number of positions of assigned data; None if data does not limit training."""
     by_splits: bool = False
     """Whether epochs are counted in splits of assigned data; otherwise in steps."""
+    order: Order | None = None
+    """The splits of assigned data and their order; None: the data is not assigned."""
     fit: FitOptions = field(default_factory=FitOptions)
     counters: ChiefCounters = field(default_factory=ChiefCounters)
     history: HistoryRecorder = field(default_factory=HistoryRecorder)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -77,7 +77,16 @@ class StoreAdmin:
         """
         self._demand(self._raise_fence, [(int64(shard.fence), int64(fence)) for shard in shards])
 
-    def restore(self, state: StateParts, *, fence: int, generation: int, fresh: bool, done: int = 0) -> None:
+    def restore(
+        self,
+        state: StateParts,
+        *,
+        fence: int,
+        generation: int,
+        fresh: bool,
+        done: int = 0,
+        given: Mapping[str, Array] | None = None,
+    ) -> None:
         """Replace the state on every server by one set, named `generation`.
 
         Until the set is complete no server counts as initialised, so no worker uses a part of it.
@@ -88,12 +97,13 @@ class StoreAdmin:
             generation: number of the set.
             fresh: whether to write only the variables, and initialise the optimizer's state.
             done: value of the record's field DONE; not 0 for a finished state.
+            given: tensors that replace those of the state, by name.
 
         Raises:
             FencedError: a server is under another term.
             StateMismatchError: the state belongs to another model or optimizer.
         """
-        contents = self.restores.contents(state, fresh=fresh)
+        contents = self.restores.contents(state, fresh=fresh, given=given)
         self.invalidate(fence)
         self.restores.write(contents, fence, fresh=fresh)
         self.complete(fence, step=state.step, generation=generation, done=done)

@@ -7,10 +7,13 @@ in every process. The `ps.data_ledger` records which worker trains which positio
 Pure; importing it imports no TensorFlow.
 """
 
+import json
 import math
+import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from pstraining.runtime.config.settings import SettingsError
@@ -21,12 +24,36 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+@dataclass(frozen=True)
+class Order:
+    """The splits of a source and their order: in equal ones a position means the same samples."""
+
+    count: int
+    """Number of splits."""
+    seed: int | None
+    parts: str
+    """What the splits are: sizes, or a checksum of the files' names without their folders."""
+
+    @classmethod
+    def of(cls, text: str) -> "Order":
+        """Return the order of a text."""
+        return cls(**json.loads(text))
+
+    def text(self) -> str:
+        """Return the order as text."""
+        return json.dumps(asdict(self))
+
+
 class Source(Protocol):
     """A source of splits."""
 
     @property
     def count(self) -> int:
         """Return the number of splits."""
+
+    @property
+    def order(self) -> Order:
+        """Return the splits and their order."""
 
     def open(self, position: int) -> Dataset:
         """Return a `tf.data.Dataset` of the batches at a position; equal batches at each call."""
@@ -56,6 +83,11 @@ class Ranges:
     def count(self) -> int:
         """Return the number of blocks."""
         return math.ceil(self.size / self.block)
+
+    @property
+    def order(self) -> Order:
+        """Return the blocks and their order."""
+        return Order(self.count, _seed(self.seed), f"{self.size} samples in blocks of {self.block}")
 
     def bounds(self, position: int) -> tuple[int, int]:
         """Return the first index of the block at a position, and the index after its last."""
@@ -90,9 +122,20 @@ class Files:
         """Return the number of files."""
         return len(self.paths)
 
+    @property
+    def order(self) -> Order:
+        """Return the files and their order."""
+        names = "\n".join(PurePosixPath(path).name for path in self.paths)
+        return Order(self.count, _seed(self.seed), f"files {zlib.crc32(names.encode(errors='surrogateescape')):08x}")
+
     def open(self, position: int) -> Dataset:
         """Return the batches of the file at a position."""
         return self.read(self.paths[place(position, self.count, self.seed)])
+
+
+def _seed(seed: int | None) -> int | None:
+    """Return a seed, which may be one of NumPy's integers, as one of Python's."""
+    return None if seed is None else int(seed)
 
 
 def place(position: int, count: int, seed: int | None) -> int:

@@ -78,7 +78,9 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "`dropped` points or artifacts did not reach MLflow. Training is not affected.", "See `tracker_failed`."
     ),
     "data_begins_anew": EventText(
-        _CHIEF, "The checkpoint has no record of the trained data, so the first epoch starts again."
+        _CHIEF,
+        "The checkpoint has no record of the trained data, or that of other `Ranges` or `Files`. The first epoch, or "
+        "the one that was not complete, starts again.",
     ),
     # Data and metrics
     "workers_changed": EventText(_WORKER, "The job was scaled; the worker created its dataset for the new number."),

@@ -46,14 +46,22 @@ class Contents:
         state: the saved state.
         fresh: whether only the model's variables are written.
         device: the device that computes initial values.
+        given: tensors that replace those of the state, by name.
     """
 
     def __init__(
-        self, places: StateMap, shards: Sequence[ShardParts], state: StateParts, *, fresh: bool, device: str
+        self,
+        places: StateMap,
+        shards: Sequence[ShardParts],
+        state: StateParts,
+        *,
+        fresh: bool,
+        device: str,
+        given: Mapping[str, Array] | None = None,
     ) -> None:
         self._places, self._shards, self._state, self._fresh, self._device = places, shards, state, fresh, device
         self._saved = state.entries
-        self._given = {} if fresh else _given(shards, self._saved)
+        self._given = {} if fresh else {**_given(shards, self._saved), **(given or {})}
         self.stored = state.parts if isinstance(state, StoredState) else None
         """The files of the state that servers wrote; None if it has none."""
 

@@ -4,7 +4,7 @@ Tensors that the servers read themselves do not pass through the chief, see `ser
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from pstraining.runtime.chief.state.dynamic_contents import RowsPiece
 from pstraining.runtime.chief.state.origin import optimizer_names
 from pstraining.runtime.chief.state.server_parts import ServerParts
 from pstraining.runtime.chief.state.state_copies import StateCopies
+from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.saving.parts import ShardParts
 from pstraining.runtime.ps.store import int64
@@ -31,15 +32,22 @@ class StateRestore:
     def __init__(self, parts: ServerParts, copies: StateCopies) -> None:
         self._parts, self._client, self._copies = parts, parts.client, copies
 
-    def contents(self, state: StateParts, *, fresh: bool) -> Contents:
+    def contents(self, state: StateParts, *, fresh: bool, given: Mapping[str, Array] | None = None) -> Contents:
         """Check a saved state, and return its parts for the servers.
+
+        Args:
+            state: the saved state.
+            fresh: whether only the model's variables are written.
+            given: tensors that replace those of the state, by name.
 
         Raises:
             StateMismatchError: the state belongs to another model or optimizer.
         """
         if not fresh:
             optimizer_names.check(state, self._parts.trained_by, self._parts.places.entries)
-        contents = Contents(self._parts.places, self._parts.sources, state, fresh=fresh, device=self._client.local)
+        contents = Contents(
+            self._parts.places, self._parts.sources, state, fresh=fresh, device=self._client.local, given=given
+        )
         contents.check()
         return contents
 
