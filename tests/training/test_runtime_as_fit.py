@@ -1,6 +1,7 @@
 """Programs that `fit` accepts and that this library could train differently: they equal `fit`, or are rejected."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,39 @@ def test_the_numbers_of_the_global_generator_are_each_workers_own() -> None:
     line(keras.Model)
     np.testing.assert_array_equal(drawn[0], keras.random.normal((3,)).numpy())
     assert not np.allclose(*drawn)
+
+
+def test_a_normalization_computes_with_the_values_of_all_tasks(tmp_path: Path) -> None:
+    """Each task has adapted its layer to other samples, and then all have the chief's mean and variance."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from pstraining.runtime.model import export
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def task(*samples: float) -> Any:
+        def build() -> Any:
+            layer = keras.layers.Normalization()
+            layer.adapt(np.array(samples, np.float32)[:, np.newaxis])
+            return keras.Sequential([keras.Input((1,)), layer, keras.layers.Dense(1, kernel_initializer="ones")])
+
+        return Model(build, lambda: keras.optimizers.SGD(0.1), Objective("mse"))
+
+    chief, worker, evaluator = task(0, 2), task(10, 12), task(100, 102)
+    x, y = tf.constant([[1.0], [3.0]]), tf.constant([[0.0], [0.0]])
+    step = tf.function(lambda: worker.loss_and_gradients((x, y), lambda number, rows: rows)[0], autograph=False)
+    assert step().numpy() == 82, "with its own values"
+    for variable, other in zip(worker.variables, chief.variables, strict=True):  # as a step fetches them
+        variable.assign(other)
+    expected = chief.keras.evaluate(x, y, verbose=0)
+    assert step().numpy() == expected == 2
+    evaluator.assign(chief.values().items())
+    assert evaluator.keras.evaluate(x, y, verbose=0) == 2
+    export.save_model(evaluator.keras, tmp_path / "final.keras")
+    loaded = keras.models.load_model(tmp_path / "final.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), evaluator.keras.predict(x, verbose=0))
 
 
 def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:

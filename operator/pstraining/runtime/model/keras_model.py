@@ -23,6 +23,7 @@ from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
 from pstraining.runtime.model.optimizers import loss_scale, optimizer, sparse_optimizer
 from pstraining.runtime.model.tensor import Batch, Constraint, KerasModel, KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.training import normalization
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.model.training.state_changes import Average, Writes, averages
 from pstraining.runtime.model.training.training_step import TrainingStep
@@ -71,6 +72,7 @@ class Model:
         self.loss_scale = loss_scale.LossScale(self.scaling) if self.scaling else None
         """The scale of this process's next gradient."""
         self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
+        self._normalizing = normalization.adapted(layers)
         self.carried = own_state.carried_states(layers)
         own = {id(variable) for variable in self.carried}
         untrained = [variable for variable in self.keras.non_trainable_variables if id(variable) not in own]
@@ -199,6 +201,7 @@ class Model:
                 variables.pop(path).assign(value)
         if variables:
             raise KeyError(next(iter(variables)))
+        normalization.refresh(self._normalizing)
 
     @property
     def is_linear(self) -> bool:
@@ -266,7 +269,7 @@ class Model:
         with tf.GradientTape() as tape:
             tape.watch(values or ())
             lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
-            with looking_up(lookups):
+            with looking_up(lookups), normalization.from_variables(self._normalizing):
                 loss = self.step.loss(batch)
         plain(self.connections.check_built)()
         if values is None:
