@@ -207,6 +207,32 @@ def test_a_normalization_computes_with_the_values_of_all_tasks(tmp_path: Path) -
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), evaluator.keras.predict(x, verbose=0))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_class_without_a_weight_has_one(client: Any, compiled: bool) -> None:
+    """Classes without a weight have 1, as in `fit` with arrays; XLA reports no read beyond the weights."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.model.training.training_step import TrainingStep
+
+    model = small()
+    model.compile(loss="categorical_crossentropy")
+    x, y = np.ones((4, 8), np.float32), np.array([0, 1, 2, -1])
+    one_hot = keras.utils.to_categorical([0, 1, 2, 1], 3).astype(np.float32)
+
+    def loss(batch: Any, **options: Any) -> Any:
+        step = TrainingStep(model, **options)
+        return tf.function(step.loss, jit_compile=compiled, autograph=False)(batch).numpy()
+
+    weights = np.array([3, 1, 1, 1], np.float32)
+    expected = loss((x, one_hot, weights))
+    for batch in ((x, one_hot), [x, one_hot]):
+        np.testing.assert_allclose(loss(batch, class_weight={0: 3.0}), expected, rtol=1e-6)
+    model.compile(loss=lambda wanted, predicted: keras.ops.mean(predicted, -1) * 3)
+    for labels in (y, y[:, np.newaxis], y.astype(np.float32)):
+        np.testing.assert_allclose(loss((x, labels), class_weight={0: 3.0}), weights.mean(), rtol=1e-6)
+
+
 def test_a_model_of_losses_alone_needs_no_labels(client: Any) -> None:
     """A model that only has losses, as a variational autoencoder, needs no labels."""
     import keras

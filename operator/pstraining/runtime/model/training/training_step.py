@@ -5,7 +5,6 @@ from typing import Final
 
 import keras
 import tensorflow as tf
-from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
 
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
@@ -94,12 +93,33 @@ def samples(batch: Batch) -> Tensor:
 
 
 def _with_class_weights(batch: Batch, class_weight: Mapping[int, float]) -> Batch:
-    """Emit a batch with the weights of its samples, as `fit` does; in the trace, so that no tensor outlives it."""
+    """Emit a batch with the weights of its samples, as `fit` does with arrays; in the trace: no tensor outlives it.
+
+    Keras's function for datasets reads beyond its weights if the last classes have none. Only a CPU reports that.
+    """
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if weight is not None:
+        raise TrainingStepError("class_weight cannot be used together with sample weights")
+    if y is None or keras.tree.is_nested(y):
+        raise TrainingStepError("class_weight needs labels of one output")
     try:
-        weighted: Batch = make_class_weight_map_fn(class_weight)(*(batch if isinstance(batch, tuple) else (batch,)))
+        others = max(class_weight) + 1
+        weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(others + 1)])
     except (TypeError, ValueError) as error:
         raise TrainingStepError(f"class_weight: {error}") from None
-    return weighted
+    classes = _classes(tf.convert_to_tensor(y))
+    return x, y, tf.gather(weights, tf.where((classes >= 0) & (classes < others), classes, others))
+
+
+def _classes(labels: Tensor) -> Tensor:
+    """Emit the classes of labels that are numbers, one in each row, or one-hot. int64."""
+
+    def numbers(values: Tensor) -> Tensor:
+        return tf.cast(tf.round(values) if values.dtype.is_floating else values, tf.int64)
+
+    if labels.shape.rank < 2:
+        return numbers(labels)
+    return tf.cond(tf.shape(labels)[-1] > 1, lambda: tf.argmax(labels, -1), lambda: numbers(labels[..., 0]))
 
 
 def _scalar(value: object) -> Tensor:
