@@ -68,12 +68,8 @@ class Situation:
         """The reason why a suspended job does not run."""
         if not self.held_by_queue:
             return Reason.SUSPENDED
-        return Reason.KUEUE_NOT_INSTALLED if self.lacks_kueue else Reason.AWAITS_ADMISSION
-
-    @property
-    def lacks_kueue(self) -> bool:
-        """Whether the cluster does not have the Kueue that the job's queue needs."""
-        return self.facts.queue.support is KueueSupport.MISSING
+        missing = self.facts.queue.support is KueueSupport.MISSING
+        return Reason.KUEUE_NOT_INSTALLED if missing else Reason.AWAITS_ADMISSION
 
     @property
     def refusals(self) -> tuple[Outcome, ...]:

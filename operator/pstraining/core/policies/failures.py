@@ -49,7 +49,8 @@ TABLE: dict[FailureReason, Row] = {
     FailureReason.ERROR: Row("the program ends with another code than 0", "exit code"),
     FailureReason.OOM_KILLED: Row("the kernel kills it at its memory limit", "container reason OOMKilled"),
     FailureReason.START_TIMEOUT: Row(
-        "the launcher or the runtime has waited too long for the parameter servers", f"exit code {contract.EXIT_START_TIMEOUT}"
+        "the launcher or the runtime has waited too long for the parameter servers",
+        f"exit code {contract.EXIT_START_TIMEOUT}",
     ),
     FailureReason.BAD_SETTINGS: Row(
         "the program or the job's settings are wrong, so another run would fail as well",
