@@ -91,7 +91,7 @@ def _with_assets(model: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
 
 def _copy_assets(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     """Give a layer the state of another one, as saving and loading it does: a config lacks an adapted vocabulary."""
-    variables: dict[str, Any] = {}
+    variables: dict[str, object] = {}
     source.save_own_variables(variables)
     target.load_own_variables(variables)
     with TemporaryDirectory() as folder:
