@@ -100,12 +100,12 @@ Interval = Annotated[
     float,
     typer.Option(parser=interval_option, metavar="DURATION", help="Time between the two scrapes. A number: seconds."),
 ]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        parser=duration_option, metavar="DURATION", help="Maximum time to wait, such as 90s or 5m. A number: seconds."
-    ),
+_TIMEOUT: Final = "Maximum time to wait, such as 90s or 5m. A number: seconds."
+Timeout = Annotated[float, typer.Option(parser=duration_option, metavar="DURATION", help=_TIMEOUT)]
+TimeoutOrNone = Annotated[
+    float, typer.Option(parser=duration_option, metavar="DURATION", help=_TIMEOUT, show_default="no limit")
 ]
+"""A timeout that is infinite by default."""
 
 
 def _text(*names: str, help: str, hidden: bool = True) -> Any:

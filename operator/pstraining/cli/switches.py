@@ -1,9 +1,12 @@
-"""Values of switches: as for kubectl, --wait=true is --wait, and --wait=false is its absence."""
+"""Commands with kubectl's switches, and names of values in the help.
+
+As for kubectl, --wait=true is --wait, and --wait=false is its absence.
+"""
 
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand
 
 _TRUE: Final = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 _FALSE: Final = frozenset(("0", "f", "F", "false", "False", "FALSE"))
@@ -11,7 +14,18 @@ _FALSE: Final = frozenset(("0", "f", "F", "false", "False", "FALSE"))
 
 
 class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
-    """A command that accepts values of its switches, as kubectl does: --wait=true, --force=false."""
+    """A command that accepts values of its switches, as kubectl does: --wait=true, --force=false.
+
+    Its help names the value of an option by the option, as `--tail TAIL`, instead of by its type in Python.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for param in self.params:
+            if isinstance(param, TyperArgument):
+                param.display_type_rich = lambda ctx: None
+            elif param.metavar is None and not param.type_descriptor.is_choice:
+                param.metavar = param.name.upper()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
