@@ -167,17 +167,3 @@ def test_after_three_postponed_attempts_the_programs_restart(client: Any, monkey
     changer._give_up(LayoutPostponedError("rows change"))
     assert not changer.is_wanted
     assert changer._why_not == "3 attempts without a restart have failed; the last one: rows change"
-
-
-@pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_the_memory_of_a_layout_is_that_of_its_state_and_of_what_steps_need(client: Any, mode: str) -> None:
-    from pstraining.runtime.chief.live_layout import bytes_by_server
-
-    rig = rig_of(client, 2, mode=mode)
-    rig.start()
-    found = bytes_by_server(rig.store)
-    state = sum(value.nbytes for value in rig.control.snapshot(fence=1).tensors.values())
-    fixed = 200_000
-    """A server's bytes for records, registrations and reports of workers."""
-    assert list(found) == list(client.cluster.ps[:2])
-    assert state <= sum(found.values()) <= 2 * state + 2 * fixed

@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 import tensorflow as tf
 
 from pstraining.api import contract
-from pstraining.launcher import usage
 from pstraining.runtime.chief.layout_transfer import LayoutTransfer
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.config import cluster as clusters
@@ -23,13 +22,12 @@ from pstraining.runtime.config.settings import TrainingSettings
 from pstraining.runtime.ps import carried_state
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.ps.saving.parts import ShardParts
-from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication import encoding
 from pstraining.runtime.replication.view import Ballot, Founded, LayoutOverError, LayoutPostponedError
 from pstraining.runtime.replication.view_change import ViewChanger
 from pstraining.runtime.telemetry.events import event
-from pstraining.runtime.transport import http2_probe, server_memory
+from pstraining.runtime.transport import http2_probe
 from pstraining.runtime.transport.client import PSClient, ShardLostError
 from pstraining.runtime.transport.layout_servers import LayoutServers
 
@@ -58,28 +56,8 @@ def why_not(store: ParameterStore, training: TrainingSettings) -> str:
     return ""
 
 
-def _shortages(store: ParameterStore) -> list[str]:
-    needed = bytes_by_server(store)
-    return server_memory.shortages(needed, usage.ask_all([*needed]))
-
-
 def _bytes_without_tables(parts: ShardParts) -> int:
     return sum(part.bytes for number, part in enumerate(parts.parts) if number not in parts.table_parts)
-
-
-def bytes_by_server(store: ParameterStore) -> dict[str, int]:
-    """Return the bytes of all variables of a layout on each of its servers, by the server's address."""
-    cluster = store.servers.cluster
-    return {
-        address: _size(store.member(number % cluster.shards, number // cluster.shards))
-        for number, address in enumerate(cluster.ps)
-        if number % cluster.shards < store.layout.ps
-    }
-
-
-def _size(shard: Shard) -> int:
-    everything = [part for v in (*shard.copied, *shard.not_copied) for part in getattr(v, "variables", [v])]
-    return sum(int(variable.shape.num_elements() or 0) * int(variable.dtype.size) for variable in everything)
 
 
 @dataclass(frozen=True)
@@ -129,8 +107,6 @@ class LayoutChanger:
         self._not_before, self._reported, self._postponed = -math.inf, "", 0
         self._wanted: Cluster | None = None
         self._next: _Next | None = None
-        self._has_variables: Cluster | None = None
-        """The last layout whose servers received variables: a further attempt needs no more memory."""
         self.moved = 0
         """Bytes of tables that have moved from server to server during the last attempt."""
 
@@ -160,11 +136,7 @@ class LayoutChanger:
             return False
         if self._next is None or self._next.servers.cluster != self._wanted:
             self._next, self._not_before = None, time.monotonic() + RETRY_SECONDS
-            try:
-                self._prepare(self._wanted, admin, fence)
-            except LayoutPostponedError as error:
-                self._give_up(error)
-                return False
+            self._prepare(self._wanted, admin, fence)
             self._not_before = -math.inf
         following = self._next
         if following is None or following.transfer is None:
@@ -241,11 +213,7 @@ class LayoutChanger:
         self._client.call(delete)
 
     def _prepare(self, wanted: Cluster, admin: StoreAdmin, fence: int) -> None:
-        """Connect to the servers of the next layout, and prepare the transfer of the state.
-
-        Raises:
-            LayoutPostponedError: a server has no memory for both layouts.
-        """
+        """Connect to the servers of the next layout, and prepare the transfer of the state."""
         if missing := http2_probe.unresponsive(wanted.ps):
             self._report(f"waiting for {', '.join(missing)}")
             return
@@ -253,9 +221,6 @@ class LayoutChanger:
         if wanted.in_pod and not (admin.have_file(file) and found.admin.have_file(file)):
             self._why_not = "a launcher of a former version would restart its server"
             return
-        if wanted.in_pod and self._has_variables != wanted and (lacking := _shortages(found.store)):
-            raise LayoutPostponedError("; ".join(lacking))
-        self._has_variables = wanted
         self._hold()
         before = encoding.number(found.changer.claim(encoding.ballot(fence - 1)))
         self._hold()
