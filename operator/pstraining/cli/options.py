@@ -102,7 +102,7 @@ Interval = Annotated[
 ]
 _TIMEOUT: Final = "Maximum time to wait, such as 90s or 5m. A number: seconds."
 Timeout = Annotated[float, typer.Option(parser=duration_option, metavar="DURATION", help=_TIMEOUT)]
-TimeoutOrNone = Annotated[
+OptionalTimeout = Annotated[
     float, typer.Option(parser=duration_option, metavar="DURATION", help=_TIMEOUT, show_default="no limit")
 ]
 """A timeout that is infinite by default."""

@@ -17,7 +17,7 @@ from pstraining.cli.client import KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, job_named
-from pstraining.cli.options import Context, Jobs, Namespace, TimeoutOrNone
+from pstraining.cli.options import Context, Jobs, Namespace, OptionalTimeout
 from pstraining.cli.waiting import Patience, ended, follow, runs
 
 END: Final = "end"
@@ -37,7 +37,7 @@ def wait(
             "--for", help="Goal of the wait: end, running, or condition=NAME[=STATUS] with one of the job's conditions."
         ),
     ] = END,
-    timeout: TimeoutOrNone = math.inf,
+    timeout: OptionalTimeout = math.inf,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
