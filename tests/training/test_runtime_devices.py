@@ -71,6 +71,7 @@ def test_the_device_computes_and_data_crosses_once_each_way(client: Any, setting
     assert found.sent(HERE) == once
     assert found.received(HERE) == once + fetches * len(segments)
     assert found.sent(HERE, ["float64"]) <= 1  # the numbers of the gradient
+    assert {source for source, target, _ in found.between if target == HERE} == {"worker 0 CPU:0"}, "messages end there"
 
 
 def assert_as_on_one_cpu(

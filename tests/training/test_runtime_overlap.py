@@ -14,6 +14,7 @@ import pytest
 from pstraining.runtime.local import LocalJob
 from pstraining.runtime.transport.client import ShardLostError
 from tests.support import fit_program
+from tests.support.placement import computing_on
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.support.soak_marks import ALL, in_all, some
 from tests.training.test_runtime_faults import finished, transcript
@@ -104,7 +105,7 @@ def test_the_next_gradient_is_computed_while_an_update_travels(rig: Rig, monkeyp
     """
     worker = rig.workers[0]
     train(rig, batches(2))
-    computed, compute, exchange = threading.Event(), worker._computer.compute, worker._exchange
+    computed, compute, exchange = threading.Event(), worker._compute, worker._exchange
     overlapped: list[bool] = []
 
     def computing(made: Any) -> Any:
@@ -119,11 +120,23 @@ def test_the_next_gradient_is_computed_while_an_update_travels(rig: Rig, monkeyp
     first, second, third = [[batch] for batch in batches(3, seed=1)]
     worker.expect(second)
     assert worker.step(first).applied  # the second gradient has been computed
-    monkeypatch.setattr(worker._computer, "compute", computing)
+    monkeypatch.setattr(worker, "_compute", computing)
     monkeypatch.setattr(worker, "_exchange", exchanging)
     worker.expect(third)
     assert worker.step(second).applied
     assert overlapped == [True]
+
+
+@pytest.mark.parametrize("settings", [{}, {"compression": {"push": "Int8"}}], ids=["plain", "Int8"])
+def test_an_update_is_on_the_cpu_before_the_next_gradient_is_computed(client: Any, settings: Any) -> None:
+    """An update is on the CPU before the next gradient is computed: a later copy would wait for that gradient."""
+    import tensorflow as tf
+
+    with computing_on(client, "CPU:1"):
+        worker = started(client, **settings).workers[0]
+        sent = worker._encoded([batches(1)[0]], 0)
+    found = tf.nest.flatten((sent.gradient.stats, sent.parts, sent.gradient.rows))
+    assert {tensor.backing_device.rpartition("device:")[2] for tensor in found} == {"CPU:0"}
 
 
 @pytest.mark.parametrize("reached", [True, False], ids=["its reply was lost", "it was lost"])

@@ -189,15 +189,15 @@ class PSClient:
         """
         return self._guarded(function, arguments, _as_arrays, self.local)
 
-    def run(self, function: TracedFunction, *arguments: Tensor) -> Tensor:
-        """Run a traced function and return its results as tensors on the computing device.
+    def run(self, function: TracedFunction, *arguments: Tensor, on_cpu: bool = False) -> Tensor:
+        """Run a traced function and return its results as tensors on the computing device, or on this task's CPU.
 
-        TensorFlow returns them through the calling device, which is the computing device here.
+        TensorFlow returns them through the calling device, so all results have to be on that one.
 
         Raises:
             ShardLostError: see `call`.
         """
-        return self._guarded(function, arguments, lambda result: result, self.compute)
+        return self._guarded(function, arguments, lambda result: result, self.local if on_cpu else self.compute)
 
     def _guarded(
         self,
@@ -232,14 +232,15 @@ class PSClient:
         return self.to_device(result, self.compute)
 
     def to_device(self, result: Structure, device: str) -> Structure:
-        """Emit moving tensors from the servers to a device of this task.
+        """Emit moving tensors from the servers to a device of this task, see `devices.emit_received`.
 
         An identity would be removed by the optimizer. The operation that selects among results would then run on the
         server, and the selection would have to be sent there first.
         """
+        received = result if device == self.local else devices.emit_received(result, self.local)
         with tf.device(device):
             moved: Structure = tf.nest.map_structure(
-                lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), result
+                lambda value: tf.raw_ops.EnsureShape(input=value, shape=value.shape), received
             )
             return moved
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.config.devices import check_gpus
+from pstraining.runtime.model.tensor import Structure
 
 
 def prepare(requested: int) -> None:
@@ -32,3 +33,15 @@ def of_task(task: Task) -> tuple[str, ...]:
         for spec in specs
         if (spec.job or task.type) == task.type and (spec.task or 0) == task.index
     )
+
+
+def emit_received(result: Structure, cpu: str) -> Structure:
+    """Emit receiving tensors from servers on this task's CPU, in memory that an accelerator copies from directly.
+
+    TensorFlow decodes a message straight into a tensor on a CPU alone; for a GPU it would parse and copy the message
+    twice. An operation on the CPU whose output goes to a GPU writes to pinned memory. It has to write a new tensor: an
+    identity would return the received one.
+    """
+    with tf.device(cpu):
+        received: Structure = tf.nest.map_structure(lambda value: tf.raw_ops.DeepCopy(x=value), result)
+        return received

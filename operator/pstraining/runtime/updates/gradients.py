@@ -13,6 +13,7 @@ from pstraining.runtime.model.optimizers.finite import are_finite
 from pstraining.runtime.model.optimizers.optimizer import check_for_local_steps
 from pstraining.runtime.model.tensor import Batch, Tensor
 from pstraining.runtime.model.training.training_step import samples
+from pstraining.runtime.ps.critical_section import without_autograph
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.messages import GradientStats
 
@@ -30,7 +31,7 @@ BatchSums = tuple[Tensor, Vectors, list[Touched]]
 
 
 class LocalGradient(NamedTuple):
-    """A worker's gradient for one update, on the device that computes."""
+    """A worker's gradient for one update, on the device that computes or on the task's CPU."""
 
     stats: Tensor
     """See `GradientStats`. float64[5]."""
@@ -102,6 +103,8 @@ class GradientComputer:
         self._is_state = [[changes and segment.group == STATE for segment in shard.segments] for shard in store.shards]
         self._one = tf.function(self._emit_one, reduce_retracing=True)
         self._mean = tf.function(self._emit_mean, autograph=False, reduce_retracing=True)
+        self._one_on_cpu = tf.function(self._emit_one_on_cpu, reduce_retracing=True)
+        self._mean_on_cpu = tf.function(self._emit_mean_on_cpu, autograph=False, reduce_retracing=True)
         self._walk = tf.function(self._emit_walk, reduce_retracing=True)
         self._return = tf.function(self._emit_return, autograph=False)
         self._sum = tf.function(self._emit_sum, autograph=False, reduce_retracing=True)
@@ -129,15 +132,23 @@ class GradientComputer:
         Raises:
             ShardLostError: rows of a table could not be fetched.
         """
-        run = self._store.client.run
         if self._moves:
             return self._moved(batches)
-        total = run(self._one, batches[0])
-        if len(batches) > 1:
-            total = run(self._sum, None, total)
-            for batch in batches[1:]:
-                total = run(self._sum, total, run(self._one, batch))
-        return LocalGradient(*run(self._mean, total, len(batches) > 1))
+        return LocalGradient(*self._store.client.run(self._mean, self._total(batches), len(batches) > 1))
+
+    def compute_to_cpu(self, batches: Sequence[Batch]) -> LocalGradient:
+        """Return the gradient as `compute` does, copied to this task's CPU in the same call.
+
+        A copy that starts later waits for everything that the device has been given to compute in between, such as the
+        next gradient.
+
+        Raises:
+            ShardLostError: see `compute`.
+        """
+        run = self._store.client.run
+        if self.is_one_pass(batches):
+            return LocalGradient(*run(self._one_on_cpu, batches[0], on_cpu=True))
+        return LocalGradient(*run(self._mean_on_cpu, self._total(batches), on_cpu=True))
 
     def emit(self, batch: Batch) -> LocalGradient:
         """Emit the gradient of one batch, on the device that computes."""
@@ -162,6 +173,16 @@ class GradientComputer:
                 for shard in self._store.shards
             ]
             return tf.zeros([len(GradientStats._fields)], tf.float64), rows
+
+    def _total(self, batches: Sequence[Batch]) -> BatchSums:
+        """Return the gradient of one batch, or the sums over several."""
+        run = self._store.client.run
+        total: BatchSums = run(self._one, batches[0])
+        if len(batches) > 1:
+            total = run(self._sum, None, total)
+            for batch in batches[1:]:
+                total = run(self._sum, total, run(self._one, batch))
+        return total
 
     def _moved(self, batches: Sequence[Batch]) -> LocalGradient:
         """Train locally from the servers' parameters, return the change, and reset the parameters."""
@@ -281,6 +302,15 @@ class GradientComputer:
                 for (indices, gradient), table in zip(touched, tables, strict=True)
             ]
             return stats, vectors, [[table[number] for table in shares] for number in range(servers)]
+
+    def _emit_one_on_cpu(self, batch: Batch) -> LocalGradient:
+        """Emit the gradient of one batch, and copying it to the CPU."""
+        copied: LocalGradient = without_autograph(self._store.client.to_local)(self.emit(batch))
+        return copied
+
+    def _emit_mean_on_cpu(self, total: BatchSums) -> LocalGradient:
+        """Emit the mean of sums, and copying it to the CPU."""
+        return self._store.client.to_local(LocalGradient(*self._emit_mean(total, summed=True)))
 
     def _per_segment(self, change: Callable[[Tensor, bool], Tensor], vectors: Sequence[Sequence[Tensor]]) -> Vectors:
         return [

@@ -5,8 +5,10 @@ parameters that it holds (pipelined SGD of width 2: Li et al., Pipe-SGD, NeurIPS
 times instead of their sum. Each gradient misses the worker's own last update, and its staleness counts it.
 
     step n        push the update of step n ─► pull ─────────► hold the parameters
-                  compute the gradient of step n+1 on the parameters held before
+                  compute the gradient of step n+1 on the parameters held before ─► copy it to the CPU
     step n+1      push the update of step n+1 ─► pull ...
+
+One call pushes and pulls: each server sends its parameters as soon as it has applied the update.
 
 The batches of the next step are drawn before the step. Without them, as before a new split of the data, the gradient is
 computed in its own step, on the newest parameters.
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pstraining.runtime.compression.push import Residual, as_parts
+from pstraining.runtime.compression.push import Parts, Residual, as_parts
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.data_ledger import SplitPosition
@@ -28,7 +30,7 @@ from pstraining.runtime.updates.asynchronous.messages import PushResult
 from pstraining.runtime.updates.asynchronous.progress import ComputedAhead, SentUpdate
 from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.asynchronous.updates import NO_SESSION, AsyncUpdates, AsyncWorker
-from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient
+from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows
 
 _BESIDE = ThreadPoolExecutor(1, thread_name_prefix="pstraining-exchange")
 """The thread that waits for the servers while the worker's own thread computes."""
@@ -38,7 +40,6 @@ class Exchanged(NamedTuple):
     """The reply to an update, and the parameters that were read after it."""
 
     result: PushResult[float]
-    version: int
     vectors: list[list[Tensor]]
     """One vector per segment of every server, on the device that computes."""
 
@@ -68,7 +69,11 @@ class OverlappedUpdates(AsyncUpdates):
             )
         super().__init__(worker, store, computer, bound=bound, blend=blend)
         numbers = range(len(self._formats))
-        self._fetch = [tf.function(partial(self._emit_vectors, fmt), autograph=False) for fmt in numbers]
+        self._push_and_pull = [
+            tf.function(partial(self._emit_push_and_pull, fmt), autograph=False, reduce_retracing=True)
+            for fmt in numbers
+        ]
+        self._to_cpu = tf.function(store.client.to_local, autograph=False, reduce_retracing=True)
         self._hold = tf.function(store.emit_hold, autograph=False)
 
     def bind(self, store: ParameterStore) -> "OverlappedUpdates":
@@ -80,14 +85,13 @@ class OverlappedUpdates(AsyncUpdates):
         self._worker_progress.upcoming = batches
 
     def _usual_step_functions(self, batches: Sequence[Batch]) -> Iterator[tuple[TracedFunction, tuple[object, ...]]]:
-        """See `BoundUpdates`; the calls of both threads, with a gradient of zeros in a session that never exists."""
+        """See `BoundUpdates`; the exchange, with a gradient of zeros in a session that never exists."""
         yield from super()._usual_step_functions(batches)
         zeros, none = self._computer.zeros(), self._session_tensor(NO_SESSION)
-        for fmt, fetch in enumerate(self._fetch):
-            yield fetch, ()
+        for fmt, exchange in enumerate(self._push_and_pull):
             if self._compressor.is_plain(fmt):
                 load = (zeros.stats, as_parts(zeros.vectors), zeros.rows)
-                yield self._push[fmt], (*load, none, self._identity, self._numbered(None))
+                yield exchange, (*load, none, self._identity, self._numbered(None))
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
         """Return False: pushing and computing are calls of two threads."""
@@ -102,13 +106,13 @@ class OverlappedUpdates(AsyncUpdates):
         exchange = _BESIDE.submit(self._exchange, sent, progress)
         try:
             if upcoming is not None and own.held is not None and not self._is_computed(upcoming):
-                own.computed = ComputedAhead(upcoming, self._computer.compute(upcoming), own.held)
+                own.computed = ComputedAhead(upcoming, self._compute(upcoming), own.held)
         finally:
             exchange.exception()  # no exchange continues in the next step, even if the computation raises
-        result, version, vectors = exchange.result()
+        result, vectors = exchange.result()
         if result.accepted:
             self._client.call(self._hold, vectors)
-            own.held = version
+            own.held = int(result.step)
         return result, sent.residual, sent.fmt
 
     def _is_computed(self, batches: Sequence[Batch]) -> bool:
@@ -123,15 +127,38 @@ class OverlappedUpdates(AsyncUpdates):
             return computed.gradient, computed.version
         if own.held is None:
             own.held = int(self._client.call(self._pull[fmt]))
-        return self._computer.compute(batches), own.held
+        return self._compute(batches), own.held
+
+    def _compute(self, batches: Sequence[Batch]) -> LocalGradient:
+        """Return a gradient, on the CPU if the current format sends it as it is."""
+        plain = self._compressor.is_plain(self._selector.current)
+        return self._computer.compute_to_cpu(batches) if plain else self._computer.compute(batches)
+
+    def _encode(self, gradient: LocalGradient, fmt: int, version: int) -> SentUpdate:
+        """See `AsyncUpdates`; encoded tensors are copied to the CPU before the next gradient is computed."""
+        plain, sent = self._compressor.is_plain(fmt), super()._encode(gradient, fmt, version)
+        if plain:
+            return sent
+        stats, parts, rows = self._client.run(self._to_cpu, (gradient.stats, sent.parts, gradient.rows), on_cpu=True)
+        return sent._replace(gradient=LocalGradient(stats, [], rows), parts=parts)
 
     def _exchange(self, sent: SentUpdate, progress: SplitPosition | None) -> Exchanged:
         """Push an update, and pull after it."""
-        result = self._sent(sent, progress)
-        version, vectors = self._client.run(self._fetch[sent.fmt])
-        return Exchanged(result, int(version), vectors)
+        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
+        who = (self._session, self._identity, self._numbered(progress))
+        reply, vectors = self._client.run(self._push_and_pull[sent.fmt], *load, *who)
+        return Exchanged(PushResult.unpack(reply.numpy())._replace(version=sent.version), vectors)
 
-    def _emit_vectors(self, fmt: int) -> tuple[Tensor, list[list[Tensor]]]:
-        """Emit reading the first server's step, int64[], and then the parameters, on the device that computes."""
-        version, vectors = self._emit_read(fmt)
-        return self._client.to_local(version), self._client.to_device(vectors, self._client.compute)
+    def _emit_push_and_pull(
+        self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, *who: Tensor
+    ) -> tuple[Tensor, list[list[Tensor]]]:
+        """Push the gradient, and read each server's parameters after it; see `_emit_updates`.
+
+        Returns:
+            The `PushResult`, float64[8], and one vector per segment of every server, on the device that computes. They
+            contain the updates up to the result's step, and perhaps later ones of other workers.
+        """
+        session, identity, header = who
+        replies, standbys = self._emit_updates(fmt, stats, parts, rows, (session, identity, header))
+        vectors = self._store.emit_fetch(self._formats[fmt].fetched_as, replies)
+        return self._emit_result(stats, [*replies, *standbys]), self._client.to_compute(vectors)

@@ -11,7 +11,7 @@ it.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,22 +19,21 @@ import tensorflow as tf
 
 from pstraining.runtime.compression.push import Parts, PushCompressor, Residual
 from pstraining.runtime.compression.wire_format import FormatSelector, WireFormat
-from pstraining.runtime.model.partition import Segment
 from pstraining.runtime.model.tensor import Batch, Operation, Tensor, TracedFunction
-from pstraining.runtime.ps.critical_section import applied, critical, not_applied, with_dependencies, without_autograph
+from pstraining.runtime.ps.critical_section import critical, not_applied, without_autograph
 from pstraining.runtime.ps.data_ledger import SplitPosition
 from pstraining.runtime.ps.messages import Sender, SessionToken
 from pstraining.runtime.ps.record import RecordField, Session, ShardRecord
-from pstraining.runtime.ps.shard import ServerHooks, Shard
+from pstraining.runtime.ps.shard import ServerHooks
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.ps.tensors import field
+from pstraining.runtime.updates.asynchronous import server
 from pstraining.runtime.updates.asynchronous.messages import PushResult, UpdateHeader, UpdateReply
 from pstraining.runtime.updates.asynchronous.progress import AsyncProgress, SentUpdate
 from pstraining.runtime.updates.asynchronous.staleness import Clocks, ask
 from pstraining.runtime.updates.asynchronous.state import StateBlend
 from pstraining.runtime.updates.base import BoundUpdates, Identity, StepResult, as_numbers
 from pstraining.runtime.updates.gradients import GradientComputer, LocalGradient, Rows, ShardGradient
-from pstraining.runtime.updates.messages import GradientStats
 
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
@@ -209,9 +208,11 @@ class AsyncUpdates(BoundUpdates):
         """Return the update of these batches, with the same bytes until every server has accepted it."""
         if self._worker_progress.encoded is None:
             gradient, version = self._gradient(batches, fmt)
-            encoded = SentUpdate(gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version)
-            self._worker_progress.encoded = encoded
+            self._worker_progress.encoded = self._encode(gradient, fmt, version)
         return self._worker_progress.encoded
+
+    def _encode(self, gradient: LocalGradient, fmt: int, version: int) -> SentUpdate:
+        return SentUpdate(gradient, *self._compressor.encode(gradient.vectors, fmt), fmt, version)
 
     def _gradient(self, batches: Sequence[Batch], fmt: int) -> tuple[LocalGradient, int]:
         """Return the gradient of these batches, and the version of the parameters that it is computed on."""
@@ -254,7 +255,7 @@ class AsyncUpdates(BoundUpdates):
     def _emit_pull(self, fmt: int) -> tuple[Tensor, Operation]:
         """Emit a pull; return the first server's step on that server, and the operation that completes the pull."""
         version, vectors = self._emit_read(fmt)
-        return version, self._store.emit_hold(vectors)
+        return version, self._store.emit_hold(self._client.to_compute(vectors))
 
     def _emit_read(self, fmt: int) -> tuple[Tensor, list[list[Tensor]]]:
         """Emit reading the first server's step, int64[], and then the parameters, on the servers."""
@@ -311,8 +312,33 @@ class AsyncUpdates(BoundUpdates):
         version: Tensor | None = None,
     ) -> Tensor:
         """Push the gradient to every server and standby; return the `PushResult`. float64[8]."""
-        who = (session, identity, what)
-        push = partial(_push, moves=self._moves, state_weight=self._blend.weight if self._blend else None)
+        replies, standbys = self._emit_updates(fmt, stats, parts, rows, (session, identity, what))
+        return self._emit_result(stats, [*replies, *standbys], version)
+
+    def _emit_result(self, stats: Tensor, replies: Sequence[Tensor], version: Tensor | None = None) -> Tensor:
+        """Return the `PushResult` of all replies, the first server's first. float64[8]."""
+        first, size = replies[0], len(UpdateReply._fields)
+        if version is not None:  # it travels with the reply: every tensor that crosses is a round trip
+            with tf.device(self._store.shards[0].device):
+                first = tf.concat([first, tf.reshape(version, [1])], 0)
+        with tf.device(self._client.local):
+            first, *others = [tf.identity(reply) for reply in (first, *replies[1:])]
+            everyone = [UpdateReply.read(reply) for reply in (first[:size], *others)]
+            return PushResult.pack(everyone, stats, None if version is None else first[size])
+
+    def _emit_updates(
+        self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, who: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Push the gradient; return the `UpdateReply` of every server, and those of the standbys. int64[4] each.
+
+        Args:
+            fmt: the wire format.
+            stats: see `GradientStats`. float64[5].
+            parts: the encoded vectors.
+            rows: the touched rows.
+            who: session, identity and `UpdateHeader`.
+        """
+        push = partial(server.push, moves=self._moves, state_weight=self._blend.weight if self._blend else None)
         replies, standbys = [], []
         for number, shard in enumerate(self._store.shards):
             vectors = self._compressor.decode(shard, parts[number], fmt)
@@ -322,73 +348,4 @@ class AsyncUpdates(BoundUpdates):
                     handed, touched = tf.nest.map_structure(tf.identity, (parts[number], rows[number]))
                 vectors = self._compressor.decode(standby, handed, fmt)
                 standbys.append(push(standby, *who, ShardGradient(stats, vectors, touched)))
-        first = replies[0]
-        size = len(UpdateReply._fields)
-        if version is not None:  # it travels with the reply: every tensor that crosses is a round trip
-            with tf.device(self._store.shards[0].device):
-                first = tf.concat([first, tf.reshape(version, [1])], 0)
-        with tf.device(self._client.local):
-            first, *others = [tf.identity(reply) for reply in (first, *replies[1:], *standbys)]
-            everyone = [UpdateReply.read(reply) for reply in (first[:size], *others)]
-            return PushResult.pack(everyone, stats, None if version is None else first[size])
-
-
-def _push(
-    shard: Shard,
-    session: Tensor,
-    identity: Tensor,
-    what: Tensor,
-    gradient: ShardGradient,
-    *,
-    moves: bool,
-    state_weight: Callable[[Segment], Tensor] | None,
-) -> Tensor:
-    """Emit applying one worker's gradient on one server, unless it is not finite or of another session.
-
-    Args:
-        shard: the server.
-        session: term and generation. int64[2].
-        identity: worker and incarnation. int64[2].
-        what: see `UpdateHeader`. int64[4].
-        gradient: the server's part.
-        moves: whether its vectors are moves.
-        state_weight: see `Shard.apply`.
-
-    Returns:
-        The `UpdateReply`. int64[4].
-    """
-
-    load = [list(gradient.vectors), list(gradient.rows)]
-
-    def body(session: Tensor, identity: Tensor, what: Tensor, stats: Tensor, *arrived: Tensor) -> Tensor:
-        gradients, touched = tf.nest.pack_sequence_as(load, arrived)
-        record, clocks, ledger = shard.record.read_value(), Clocks.of(shard), shard.ledger
-        sender, header, numbers = Sender.unpack(identity), UpdateHeader.unpack(what), GradientStats.read(stats)
-        worker, progress, number = sender.worker, header.progress, header.number
-        is_new = clocks.is_new(worker, number)
-        allowed = shard.in_session(record, session) & shard.registry.is_current(*sender)
-        if ledger:
-            allowed &= ledger.is_expected(worker, progress) | ~is_new
-
-        skips = tf.greater(numbers.overflowed, 0) if shard.loss_scale and not moves else None
-
-        def apply() -> Tensor:
-            losses = tf.stack([numbers.loss, tf.ones([], tf.float64)])
-            done = shard.apply(gradients, touched, losses, moves=moves, state_weight=state_weight, overflowed=skips)
-            return with_dependencies([*done, shard.registry.touch(worker)], applied())
-
-        def move_on() -> Tensor:
-            advanced = [ledger.advance(worker, progress)] if ledger else []
-            with tf.control_dependencies([*advanced, *clocks.note(worker, number)]):
-                return clocks.ahead(worker)
-
-        added = tf.cond(allowed & is_new & tf.equal(numbers.finite, 1), apply, not_applied)
-        with tf.control_dependencies([added]):
-            ahead = tf.cond(allowed, move_on, not_applied)
-            return UpdateReply(
-                allowed, field(record, RecordField.DONE), field(record, RecordField.STEP) + added, ahead
-            ).pack()
-
-    return critical(
-        shard.device, shard.container, [session, identity, what, gradient.stats, *tf.nest.flatten(load)], body
-    )
+        return replies, standbys
