@@ -32,6 +32,24 @@ def _lay_over(merged: dict[str, Any], extra: dict[str, Any]) -> None:
             merged[key] = value
 
 
+_KEYS = {"ports": ("port", "protocol"), "ownerReferences": ("uid",)}
+"""The lists that server-side apply merges, with the keys of their items; it replaces other lists."""
+
+
+def applied(found: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """Return an object after a server-side apply: items of other clients stay in the lists that it merges."""
+    merged = deep_merge(found, body)
+    for part in ("metadata", "spec"):
+        for field, keys in _KEYS.items():
+            own = body.get(part, {}).get(field)
+            if own is not None:
+                ours = {tuple(item.get(key) for key in keys) for item in own}
+                others = found.get(part, {}).get(field) or []
+                kept = [item for item in others if tuple(item.get(key) for key in keys) not in ours]
+                merged[part][field] = [*copied(kept), *copied(own)]
+    return merged
+
+
 def job(name: str = "digits", *, ps: int = 1, workers: int = 2, spec: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a job as the API server would store it."""
     base = {"ps": {"replicas": ps}, "worker": {"replicas": workers, "template": TEMPLATE}}

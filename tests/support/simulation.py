@@ -30,7 +30,7 @@ from pstraining.core.snapshot import Snapshot
 from pstraining.core.status import events, next_status
 from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherFiles
-from tests.support.builders import LAUNCHER, NOW, deep_merge, job, pod, terminated
+from tests.support.builders import LAUNCHER, NOW, applied, deep_merge, job, pod, terminated
 from tests.support.copying import copied
 from tests.support.pod_sizes import write_size
 from tests.support.reasons import documented
@@ -292,7 +292,7 @@ class World:
                     target["spec"].pop(atomic, None)
             # An apply without a field that the operator owns removes it.
             target["metadata"].get("annotations", {}).pop(names.ANNOTATION_NEXT_SHARDS, None)
-            target |= deep_merge(target, dict(action.body))
+            target |= applied(target, dict(action.body))
             self.touch(target)
         elif isinstance(action, Replace | Resize):
             if self.refuse is not None and (message := self.refuse(action)):

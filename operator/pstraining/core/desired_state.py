@@ -35,6 +35,8 @@ _WITHDRAWN = (
 """Kinds that are deleted when the job no longer wants them, in this order."""
 _WHOLE = ("selector", "podSelector", "ingress")
 """Fields that server-side apply writes as one value: additions by other clients are undone."""
+_SHARED = ("ports", "ownerReferences")
+"""Lists whose items server-side apply writes one by one: items that other clients have added stay."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +350,7 @@ def agrees(rendered: Any, observed: Any) -> bool:
         return True  # most parts are equal, and Python compares these faster than the code below
     if isinstance(rendered, Mapping):
         return isinstance(observed, Mapping) and all(
-            k in observed and (v == observed[k] if k in _WHOLE else agrees(v, observed[k])) for k, v in rendered.items()
+            k in observed and _agrees_in(k, v, observed[k]) for k, v in rendered.items()
         )
     if isinstance(rendered, list):
         return (
@@ -357,3 +359,12 @@ def agrees(rendered: Any, observed: Any) -> bool:
             and all(agrees(r, o) for r, o in zip(rendered, observed, strict=True))
         )
     return False
+
+
+def _agrees_in(field: str, rendered: Any, observed: Any) -> bool:
+    """Whether the values of a field agree, by the way in which server-side apply writes it."""
+    if field in _WHOLE:
+        return bool(rendered == observed)
+    if field in _SHARED and isinstance(observed, list):
+        return all(any(agrees(item, other) for other in observed) for item in rendered)
+    return agrees(rendered, observed)
