@@ -14,6 +14,12 @@ TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger 
 PERMANENT_ERRORS = ("failed to create typed patch object", *TOO_LARGE)
 """Messages of permanent errors that the API server reports with status 500."""
 
+DENIED = re.compile(
+    r"^admission webhook \"[^\"]*\" denied the request"
+    r"|ValidatingAdmissionPolicy '[^']*' (with binding '[^']*' )?denied request"
+)
+"""The messages of admission policies. By default, their status is 400 or 422, as that of an invalid object."""
+
 UID_PRECONDITION = re.compile(r"UID in (the )?precondition", re.IGNORECASE)
 """The message for a delete with another uid. It varies between the kinds in the API server's cache and other kinds."""
 
@@ -82,8 +88,8 @@ class Refused(ApiError):  # noqa: N818 - says what happened
 
     @property
     def invalid(self) -> bool:
-        """Whether the object itself is invalid; otherwise the request is forbidden."""
-        return self.status != 403
+        """Whether the object itself is invalid; otherwise the request is forbidden, or denied by a policy."""
+        return self.status != 403 and DENIED.search(self.message) is None
 
     @property
     def too_large(self) -> bool:

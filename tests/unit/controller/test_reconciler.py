@@ -188,6 +188,7 @@ async def test_an_occupied_name_is_checked_again_later(bench: Bench) -> None:
     [
         (Refused("exceeded quota", status=403), REFUSED_DELAY),
         (Refused("unknown field", status=400), None),
+        (Refused('admission webhook "a.b" denied the request: no label team', status=400), REFUSED_DELAY),
         (Refused("terminating", status=403, causes=(StatusCause("NamespaceTerminating", "", ""),)), REFUSED_DELAY),
     ],
 )

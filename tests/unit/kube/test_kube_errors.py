@@ -65,6 +65,25 @@ def test_a_rejection_concerns_the_object_or_the_action(code: int, invalid: bool)
 
 
 @pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (400, 'admission webhook "validate.kyverno.svc-fail" denied the request: label team is missing'),
+        (422, 'admission webhook "x.y" denied the request: spec: Invalid value'),
+        (
+            422,
+            "statefulsets.apps \"digits-ps\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied "
+            "request: label team is missing",
+        ),
+        (422, "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: failed expression: false"),
+    ],
+)
+def test_a_policy_may_change_and_so_its_denial_is_not_final(code: int, message: str) -> None:
+    error = from_response(code, status(message))
+    assert isinstance(error, Refused)
+    assert not error.invalid
+
+
+@pytest.mark.parametrize(
     ("code", "message", "too_large"),
     [
         (413, "Request entity too large: limit is 3145728", True),
