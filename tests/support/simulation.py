@@ -56,7 +56,7 @@ class World:
     reported: list[Event] = field(default_factory=list)
     foreign: set[tuple[str, str]] = field(default_factory=set)
     """Names of objects that another controller owns."""
-    refuse: Callable[[Create | Replace | Resize], str] | None = None
+    refuse: Callable[[Action], str] | None = None
     """Acts as a strict API server: a message rejects the write."""
     verdict: Verdict = Verdict.INVALID
     """The kind of rejection: by the object's content, or by the caller and the existing objects."""
@@ -272,11 +272,11 @@ class World:
     def _write(self, action: Action) -> Outcome:
         self.writes.append((type(action).__name__, action.kind, action.name))
         key = (str(action.kind), action.name)
+        if isinstance(action, Create) and key in self.foreign:
+            return Outcome(action, Verdict.EXISTS if action.kind is Kind.CLAIM else Verdict.NAME_TAKEN)
+        if self.refuse is not None and (message := self.refuse(action)):
+            return Outcome(action, self.verdict, message)
         if isinstance(action, Create):
-            if key in self.foreign:
-                return Outcome(action, Verdict.EXISTS if action.kind is Kind.CLAIM else Verdict.NAME_TAKEN)
-            if self.refuse is not None and (message := self.refuse(action)):
-                return Outcome(action, self.verdict, message)
             assert key not in self.children, f"{key} created twice"
             self.serial += 1
             self.children[key] = deep_merge(dict(action.body), {"metadata": {"uid": f"uid-{self.serial}"}})
@@ -295,8 +295,6 @@ class World:
             target |= applied(target, dict(action.body))
             self.touch(target)
         elif isinstance(action, Replace | Resize):
-            if self.refuse is not None and (message := self.refuse(action)):
-                return Outcome(action, self.verdict, message)
             target = self.pods[action.name] if action.kind is Kind.POD else self.children[key]
             assert target["metadata"]["uid"] == action.uid
             if isinstance(action, Resize) or action.kind is Kind.POD:

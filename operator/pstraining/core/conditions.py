@@ -9,7 +9,7 @@ from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core import queue_messages, role_status
-from pstraining.core.actions import Create, Kind, Outcome, Outcomes, Replace, Resize, Verdict
+from pstraining.core.actions import Create, Delete, Kind, Outcome, Outcomes, Replace, Resize, Verdict
 from pstraining.core.facts import Facts
 from pstraining.core.policies import (
     autoscaling,
@@ -264,8 +264,10 @@ def _created(situation: Situation) -> ConditionUpdate:
 
 def _refused(situation: Situation) -> str:
     """Return the message about the first object that the API server refuses; empty without one."""
-    refused = [o for o in situation.outcomes.with_verdict(Verdict.REFUSED) if not _is_resize(o)]
-    return f"{refused[0].action.kind} {refused[0].action.name} was refused: {refused[0].message}" if refused else ""
+    for outcome in (o for o in situation.outcomes.with_verdict(Verdict.REFUSED) if not _is_resize(o)):
+        what = "The deletion of " if isinstance(outcome.action, Delete) else ""
+        return f"{what}{outcome.action.kind} {outcome.action.name} was refused: {outcome.message}"
+    return ""
 
 
 def _running(situation: Situation) -> ConditionUpdate:

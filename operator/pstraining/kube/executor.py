@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT: Final = 16
 """Maximum number of concurrent requests of one job."""
+_TEMPLATE: Final = "/spec/template"
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
@@ -220,7 +221,15 @@ def _refusal(action: Action, error: Refused) -> Outcome:
     if error.namespace_terminating:
         logger.debug("%s %s: %s", action.kind, action.name, error.message)
         return Outcome(action, Verdict.NOT_TRIED, NAMESPACE_TERMINATING)
-    return Outcome(action, Verdict.INVALID if error.invalid else Verdict.REFUSED, error.message)
+    return Outcome(action, Verdict.INVALID if error.invalid and _is_of_spec(action) else Verdict.REFUSED, error.message)
+
+
+def _is_of_spec(action: Action) -> bool:
+    """Whether an action writes a new object, a template or a size, so that a refusal means that the spec is wrong.
+
+    Corrections, deletions and statuses may be refused because of what other clients have written.
+    """
+    return isinstance(action, Create | Resize) or (isinstance(action, Replace) and _TEMPLATE in action.parts)
 
 
 def _with_uid(action: Apply) -> Object:

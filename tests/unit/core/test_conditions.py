@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Create, Replace, Resize, Verdict
+from pstraining.core.actions import Action, Verdict
 from pstraining.core.observe import observe
 from tests.support.builders import TEMPLATE, job
 from tests.support.simulation import World, phase, running
@@ -71,6 +71,24 @@ def test_no_job_runs_while_a_required_object_is_rejected() -> None:
         condition = world.condition(kind)
         assert (condition["status"], condition["reason"]) == ("False", "WriteRefused")
         assert quota in condition["message"]
+
+
+def test_a_rejected_correction_or_deletion_leaves_the_job_running() -> None:
+    world = running()
+    message = "minAvailable and maxUnavailable cannot be both set"
+    world.refuse, world.verdict = lambda action: message, Verdict.REFUSED
+    world.children["Service", "digits-hs"]["spec"]["selector"] = {"x": "y"}
+    world.reconcile()
+    assert phase(world) == "Running"
+    assert world.condition("Created")["message"] == f"Service digits-hs was refused: {message}"
+    world.end("chief")
+    world.reconcile()
+    world.reconcile()
+    assert phase(world) == "Succeeded"
+    assert world.condition("Created")["message"].startswith("The deletion of StatefulSet digits-ps was refused: min")
+    world.refuse = None
+    world.settle()
+    assert not world.names_of("StatefulSet")
 
 
 def test_a_template_rejected_during_creation_is_replaced_by_the_new_one() -> None:
@@ -141,7 +159,7 @@ def test_an_unreadable_job_is_reported_and_left_alone() -> None:
 def test_each_rejected_name_is_tried_once_per_pass() -> None:
     seen: list[str] = []
 
-    def refuse(create: Create | Replace | Resize) -> str:
+    def refuse(create: Action) -> str:
         seen.append(create.name)
         return "no"
 

@@ -7,7 +7,7 @@ import pytest
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.informer_cache import InformerCache
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, Verdict
+from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, PatchStatus, Replace, Resize, Verdict
 from pstraining.kube.errors import Conflict, NotFound, Refused, StatusCause, Transient
 from pstraining.kube.executor import CLAIM_DELETED, LEFT_BEHIND, NAMESPACE_TERMINATING, PREDECESSOR, Executor
 from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
@@ -167,6 +167,27 @@ async def test_objects_that_the_api_server_never_accepts(bench: Bench) -> None:
     outcomes = await bench.run(create("a"), bad, create("c"))
     assert verdicts(outcomes) == [Verdict.DONE, Verdict.INVALID, Verdict.NOT_TRIED]
     assert UNKNOWN_FIELD in outcomes.outcomes[1].message
+
+
+@pytest.mark.parametrize(
+    ("action", "verdict"),
+    [
+        (Apply(Kind.POD_DISRUPTION_BUDGET, "a", "u", {"metadata": {}}, Reason.DRIFTED), Verdict.REFUSED),
+        (Delete(Kind.DEPLOYMENT, "a", "u", Reason.JOB_FINISHED), Verdict.REFUSED),
+        (PatchStatus(Kind.WORKLOAD, "a", "u", "1", {}, Reason.PODS_REPORTED), Verdict.REFUSED),
+        (Replace(Kind.WORKLOAD, "a", "u", {"/spec/podSets/0/count": 3}, Reason.SPEC_CHANGED), Verdict.REFUSED),
+        (Replace(Kind.STATEFUL_SET, "a", "u", {"/spec/template": {}}, Reason.SPEC_CHANGED), Verdict.INVALID),
+        (Resize("a", "u", "tensorflow", {}, Reason.SPEC_CHANGED), Verdict.INVALID),
+        (create("a"), Verdict.INVALID),
+    ],
+    ids=lambda value: value.__class__.__name__ if isinstance(value, Action) else str(value),
+)
+async def test_only_what_the_spec_describes_can_be_invalid(bench: Bench, action: Action, verdict: Verdict) -> None:
+    """A correction also depends on what others have written, such as a budget with both of its limits."""
+    message = "minAvailable and maxUnavailable cannot be both set"
+    bench.kube.failures = lambda *_: Refused(message, status=422, reason="Invalid")
+    (outcome,) = (await bench.run(action)).outcomes
+    assert (outcome.verdict, outcome.message) == (verdict, message)
 
 
 async def test_forbidden_actions(bench: Bench) -> None:
