@@ -252,8 +252,8 @@ def _created(situation: Situation) -> ConditionUpdate:
     if not stays and gang.holds_back(situation.facts):
         message = "Other workers, standbys and the evaluator are created once every pod of the gang has a node."
         return ConditionUpdate(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
-    waited = stored is not None and stored.reason == Reason.WAITING_FOR_GANG
-    if stored is not None and not waited and not situation.outcomes.outcomes:
+    waited = (Reason.WAITING_FOR_GANG, Reason.WRITE_REFUSED)  # over once there is nothing to write
+    if stored is not None and stored.reason not in waited and not situation.outcomes.outcomes:
         return ConditionUpdate(Condition.CREATED, situation.was_true(Condition.CREATED), stored.reason, stored.message)
     message = "Every object of the job exists."
     for outcome in situation.outcomes.with_verdict(Verdict.EXISTS):

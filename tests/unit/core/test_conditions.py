@@ -91,6 +91,18 @@ def test_a_rejected_correction_or_deletion_leaves_the_job_running() -> None:
     assert not world.names_of("StatefulSet")
 
 
+def test_a_rejection_is_over_when_another_client_has_made_the_correction() -> None:
+    world = running()
+    world.refuse, world.verdict = lambda action: "no", Verdict.REFUSED
+    selector = world.children["Service", "digits-hs"]["spec"]["selector"]
+    world.children["Service", "digits-hs"]["spec"]["selector"] = {"x": "y"}
+    world.reconcile()
+    assert world.condition("Created")["reason"] == "WriteRefused"
+    world.children["Service", "digits-hs"]["spec"]["selector"] = selector
+    world.reconcile()
+    assert (world.condition("Created")["status"], world.condition("Created")["reason"]) == ("True", "ChildrenCreated")
+
+
 def test_a_template_rejected_during_creation_is_replaced_by_the_new_one() -> None:
     world = World(job(), refuse=lambda c: "bad" if c.kind == "StatefulSet" else "")
     world.settle()
