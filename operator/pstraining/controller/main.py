@@ -348,7 +348,7 @@ def _serve(operator: Operator, heartbeat: Heartbeat) -> list[Callable[[], None]]
     if settings.metrics_port:
         stop_functions.append(operator.metrics.serve(settings.metrics_port))
     if settings.health_port:
-        stop_functions.append(Health(live, ready).serve(settings.health_port))
+        stop_functions.append(Health(live, ready, lambda: notes(watches)).serve(settings.health_port))
     return stop_functions
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from pstraining.controller import main, registration
+from pstraining.controller.health import Health, Heartbeat
 from pstraining.controller.main import build
 from pstraining.controller.settings import Settings
 from pstraining.core.actions import Kind
@@ -27,6 +28,16 @@ async def test_a_job_whose_status_may_be_written_now_gets_a_pass() -> None:
         assert not waiting.may_write(("default", "second")), "children are being created"
         assert operator.queue.depth == 0
     assert operator.queue.depth == 1, "and it is not left to its recheck"
+
+
+async def test_the_probe_names_the_namespaces_that_forbid_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Health] = []
+    monkeypatch.setattr(Health, "serve", lambda self, port: served.append(self))
+    settings = Settings.from_env({"PSTRAINING_NAMESPACES": "a,b", "PSTRAINING_METRICS_PORT": "0"})
+    operator = build(settings, DECISIONS, LAUNCHER, cast(Any, FakeKube()), asyncio.Event())
+    main._serve(operator, Heartbeat())
+    operator.watches._forbid(("pods", "b"), "pods is forbidden")
+    assert "forbidden: b: pods is forbidden" in served[0].answer("/readyz")[1]
 
 
 class Platform(FakeKube):
