@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from pstraining.api import names
 from pstraining.api.base import ApiModel
+from pstraining.api.numbers import number
 from pstraining.api.status import TrainingProgress
 from pstraining.api.values import path_of
 from pstraining.progress import PERIOD_SECONDS, is_milestone
@@ -84,7 +85,8 @@ def has_chief_duty(job: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     labels = pod["metadata"].get("labels") or {}
     if ((job.get("spec") or {}).get("chief") or {}).get("enabled", True):
         term = int((job.get("status") or {}).get("term") or 0)
-        return labels.get(names.LABEL_ROLE) == names.CHIEF and int(labels.get(names.LABEL_TERM) or 0) >= term
+        found = number(labels.get(names.LABEL_TERM) or "0")
+        return labels.get(names.LABEL_ROLE) == names.CHIEF and found is not None and found >= term
     return (labels.get(names.LABEL_ROLE), labels.get(names.LABEL_INDEX)) == (names.WORKER, "0")
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from pstraining.api import names
 from pstraining.controller.informer_cache import InformerCache
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.progress import certificates
@@ -25,7 +26,7 @@ from pstraining.controller.progress.usage_board import UsageBoard
 from pstraining.controller.settings import Settings
 from pstraining.kube.errors import Conflict, NotFound, Refused
 from pstraining.progress import Progress, ProgressReporter
-from pstraining.resources.installation import progress_audience
+from pstraining.resources.installation import progress_audience, progress_path
 from tests.support.builders import job
 from tests.support.fakekube import FakeKube
 from tests.support.ports import free_port
@@ -104,6 +105,7 @@ async def test_a_client_of_another_authority_does_not_send_its_token(
         (forged(k8s__pod={"name": "digits-chief-1", "uid": "of another pod"}), 403, 0),
         (forged(k8s__pod={"name": "digits-worker-0", "uid": "uid-of-the-chief"}), 403, 0),
         (forged(k8s__pod="digits-chief-1"), 401, 0),
+        (forged(k8s__pod={"name": ["digits-chief-1"], "uid": "uid-of-the-chief"}), 401, 0),
     ],
 )
 async def test_other_clients_are_rejected(bearer: str, status: int, reviews: int, tmp_path: Path) -> None:
@@ -216,6 +218,30 @@ async def test_another_path_is_rejected(tmp_path: Path) -> None:
         status, message = await endpoint.post(token(CLAIMS), KEP, f"https://127.0.0.1:{endpoint.port}/other")
         assert (status, endpoint.reviewer.reviews) == (404, 0)
         assert "KUBEFLOW_TRAINER_SERVER_URL" in message
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (f"POST {progress_path(*KEY)} HTTP/1.0\r\nContent-Length: {'9' * 5000}", 413),
+        ("GET http://[/x HTTP/1.0", 404),
+    ],
+)
+async def test_a_malformed_request_is_answered(request_head: str, status: int, tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        context = ssl.create_default_context(cafile=str(endpoint.certificate))
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port, ssl=context)
+        writer.write(f"{request_head}\r\n\r\n".encode())
+        assert (await reader.read()).split(b" ")[1] == str(status).encode()
+        writer.close()
+
+
+async def test_a_label_that_a_user_has_changed_is_no_number(tmp_path: Path) -> None:
+    async with serving(tmp_path) as endpoint:
+        labels = {**CHIEF["metadata"]["labels"], names.LABEL_TERM: "first"}
+        metadata = {**CHIEF["metadata"], "labels": labels, "resourceVersion": "9"}
+        endpoint.cache.observed({**CHIEF, "kind": "Pod", "metadata": metadata})
+        assert (await endpoint.post(token(CLAIMS), KEP))[0] == 403
 
 
 class Secrets:

@@ -76,7 +76,8 @@ def read_claims(token: str) -> Claims | None:
         audiences, kubernetes = found["aud"], found["kubernetes.io"]
         pod = kubernetes["pod"]
         names = tuple(audiences) if isinstance(audiences, list) else (str(audiences),)
-        return Claims(names, kubernetes["namespace"], pod["name"], pod["uid"])
+        claimed = kubernetes["namespace"], pod["name"], pod["uid"]
+        return Claims(names, *claimed) if all(isinstance(value, str) for value in claimed) else None
     except (IndexError, KeyError, TypeError, ValueError):
         return None
 

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 import orjson
 
+from pstraining.api.numbers import number
 from pstraining.api.summary import HEADER_WHOLE, LogEnd
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.metrics import OperatorMetrics
@@ -178,21 +179,21 @@ class ProgressServer:
                 found = progress or usage
                 if found is None:
                     return Refusal(404, "progress is reported at the path in KUBEFLOW_TRAINER_SERVER_URL")
-                length = self.headers.get("Content-Length", "")
-                if not length.isdecimal() or int(length) > BODY_MAX:
+                length = number(self.headers.get("Content-Length"))
+                if length is None or length > BODY_MAX:
                     return Refusal(413, f"the report needs a Content-Length of at most {BODY_MAX} bytes")
-                key, body = _key(found), self.rfile.read(int(length))
+                key, body = _key(found), self.rfile.read(length)
                 if not progress:
                     return self._decided(server.answer_usage(key, self._authorization, body))
                 known = server.answer_known(key, self._authorization, body, loop)
                 return self._decided(server.answer(key, self._authorization, body)) if known is None else known
 
             def _read(self) -> Answer:
-                parts = urlsplit(self.path)
-                found = HISTORY_PATH.fullmatch(parts.path)
+                path, _, query = self.path.partition("?")
+                found = HISTORY_PATH.fullmatch(path)
                 if found is None:
                     return Refusal(404, "only a job's history can be read")
-                previous = parse_qs(parts.query).get("previous") == ["true"]
+                previous = parse_qs(query).get("previous") == ["true"]
                 pod = unquote(found["pod"] or "")
                 return self._decided(server.read(_key(found), self._authorization, pod, previous))
 
