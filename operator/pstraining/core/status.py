@@ -61,12 +61,13 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
     facts, stored, end = situation.facts, situation.facts.status, situation.end
     roles = role_statuses(facts, None if end is None else end.condition)
     updated, shards = conditions(situation), shard_statuses(facts)
+    start = None if situation.suspended else _started(facts)
     return PSTrainingJobStatus(
         observed_generation=facts.snapshot.generation,
         phase=_phase(updated),
         conditions=updated,
-        start_time=None if situation.suspended else _started(facts),
-        active_seconds=deadline.active_seconds(stored, facts.now, suspended=situation.suspended),
+        start_time=start,
+        active_seconds=deadline.active_seconds(stored, facts.now, start),
         completion_time=None if end is None else stored.completion_time or facts.timestamp,
         term=_newest(facts.chief, situation.outcomes),
         evaluator_attempt=_newest(facts.evaluator, situation.outcomes),

@@ -3,9 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from pstraining.api import names
 from pstraining.core.observe import parse_time
 from tests.support.builders import NOW, job, stamp
-from tests.support.simulation import World
+from tests.support.simulation import World, phase
 
 
 def half_made() -> World:
@@ -70,3 +73,29 @@ def test_a_resumed_job_has_a_new_start_time() -> None:
     started = parse_time(status(world)["startTime"])
     assert started is not None
     assert started >= resumed.replace(microsecond=0)
+
+
+@pytest.mark.parametrize("former", [0, 500], ids=["never suspended before", "suspended before"])
+def test_a_job_that_is_resumed_while_it_stops_counts_its_active_time_once(former: int) -> None:
+    """Its parameter servers are those from before, and its start is theirs again."""
+    world = World(job(spec={"runPolicy": {"activeDeadlineSeconds": 1000}}))
+    world.settle()
+    status(world)["activeSeconds"] = former
+    for child in world.children.values():
+        child["metadata"]["creationTimestamp"] = stamp(NOW)
+    world.lingering = {names.CHIEF}
+    world.now = NOW + timedelta(seconds=400)
+    world.edit({"runPolicy": {"suspend": True}})
+    world.reconcile()
+    world.controllers()
+    world.reconcile()
+    assert (phase(world), status(world)["activeSeconds"]) == ("Stopping", former + 400)
+    world.now += timedelta(seconds=5)
+    world.edit({"runPolicy": {"suspend": False}})
+    world.reconcile()
+    world.reconcile()
+    assert phase(world) != "Failed"
+    started = parse_time(status(world)["startTime"])
+    assert started == NOW, "failures of the pods that stayed count"
+    counted = status(world)["activeSeconds"] + (world.now - started).total_seconds()
+    assert counted == pytest.approx(former + 400, abs=5)

@@ -171,4 +171,5 @@ def test_a_suspension_adds_the_time_since_the_start(
     started: datetime | None, suspended: bool, after: int, expected: int
 ) -> None:
     status = facts_of({}, startTime=started and stamp(started), activeSeconds=7).status
-    assert deadline.active_seconds(status, NOW + after * SECOND, suspended=suspended) == expected
+    now = NOW + after * SECOND
+    assert deadline.active_seconds(status, now, None if suspended else started or now) == expected
