@@ -275,6 +275,13 @@ class Snapshot:
         training = (self.job.get("status") or {}).get("training") or {}
         return training.get("layout"), training.get("term")
 
+    @property
+    def has_other_manager(self) -> bool:
+        """Whether managedBy leaves the job to another manager, also if the rest of the job cannot be read."""
+        spec = self.job.get("spec") or {}
+        manager = spec.get("managedBy") or (spec.get("runPolicy") or {}).get("managedBy") or names.MANAGED_BY
+        return manager not in (names.MANAGED_BY, names.MULTIKUEUE)
+
     # The plan, the status and the events of a pass read these values; each is validated once.
 
     @cached_property

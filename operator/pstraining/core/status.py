@@ -50,9 +50,9 @@ def next_status(facts: Facts | Unreadable, outcomes: Outcomes) -> dict[str, Any]
         facts: the facts from which the plan was computed.
         outcomes: the outcomes of the plan.
     """
-    if isinstance(facts, Unreadable):
+    if isinstance(facts, Unreadable) and not facts.snapshot.has_other_manager:
         return _dump(_unreadable(facts))
-    if not facts.is_managed_here:
+    if isinstance(facts, Unreadable) or not facts.is_managed_here:
         return dict(facts.snapshot.status)
     return _dump(_status(Situation(facts, outcomes, completion.end(facts))))
 

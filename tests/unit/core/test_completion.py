@@ -18,8 +18,15 @@ def status(world: World) -> dict[str, Any]:
     return found
 
 
-def test_a_job_of_another_manager_is_left_alone() -> None:
-    world = World(job(spec={"runPolicy": {"managedBy": "other.dev/operator"}}))
+@pytest.mark.parametrize(
+    "spec",
+    [{"runPolicy": {"managedBy": "other.dev/operator"}}, {"managedBy": "other.dev/operator"}],
+    ids=["runPolicy", "spec"],
+)
+@pytest.mark.parametrize("mode", ["Async", "ModeOfALaterVersion"])
+def test_a_job_of_another_manager_is_left_alone(spec: dict[str, Any], mode: str) -> None:
+    """Even a job that this version cannot read, because the other manager is of a later one."""
+    world = World(job(spec={**spec, "training": {"mode": mode}}))
     assert world.job is not None
     world.job["status"] = {"theirs": True}
     world.reconcile()
