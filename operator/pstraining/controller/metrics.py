@@ -210,13 +210,16 @@ class OperatorMetrics:
 
 
 def unhealthy_since(status: Mapping[str, Any]) -> dict[str, datetime]:
-    """Return the states in UNHEALTHY_STATES that a job is in, with the start of each."""
-    starts = {}
+    """Return the states in UNHEALTHY_STATES that a job is in, with the start of each.
+
+    Time for which a job was suspended or queued does not count, although its condition Running was false as well.
+    """
+    starts, active = {}, parse_time(status.get("startTime"))
     for state, (phases, condition, value) in UNHEALTHY_STATES.items():
         current = _condition(status, condition)
         since = parse_time(current.get("lastTransitionTime"))
         if status.get("phase") in phases and current.get("status") == value and since is not None:
-            starts[state] = since
+            starts[state] = since if active is None else max(since, active)
     return starts
 
 

@@ -17,13 +17,15 @@ from prometheus_client import generate_latest
 from pstraining.api.conditions import Reason
 from pstraining.controller import logs, watch
 from pstraining.controller.health import Health, Heartbeat
-from pstraining.controller.metrics import OperatorMetrics, failovers, restart_seconds, restarts
+from pstraining.controller.metrics import OperatorMetrics, failovers, restart_seconds, restarts, unhealthy_since
 from pstraining.controller.settings import LogFormat
 from pstraining.controller.watch import Watches
 from pstraining.core.actions import Apply, Kind, Verdict
 from pstraining.core.policies.failover import LossCause
 from pstraining.kube.errors import Transient
 from tests.support.builders import NOW
+from tests.support.queued_world import QueuedWorld, queued
+from tests.support.simulation import World, phase, running
 
 
 def test_restarts_are_counted_by_role_and_reason() -> None:
@@ -104,6 +106,24 @@ def test_the_duration_of_abnormal_conditions_is_exported() -> None:
     metrics.status_changed(("ns", "b"), {}, status("Running", Running=("True", 0), Degraded=("True", 40)))
     metrics.record_status(("ns", "c"), None)
     assert [longest(state) for state in ("Pending", "Restarting", "Degraded")] == [30, 0, 40]
+
+
+@pytest.mark.parametrize("is_queued", [False, True], ids=["suspended", "queued"])
+def test_the_time_before_a_job_may_run_does_not_count_as_pending(is_queued: bool) -> None:
+    """Otherwise, an alert would fire a minute after a job was resumed, or admitted by its queue."""
+    world: World = queued() if is_queued else running()
+    if not is_queued:
+        world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    world.now = start = NOW + timedelta(hours=3)
+    if isinstance(world, QueuedWorld):
+        world.admit()
+    else:
+        world.edit({"runPolicy": {"suspend": False}})
+    world.reconcile()
+    assert world.job is not None
+    assert phase(world) == "Pending"
+    assert unhealthy_since(world.job["status"])["Pending"] >= start
 
 
 def test_counters_used_by_alerts_exist_from_the_start() -> None:
