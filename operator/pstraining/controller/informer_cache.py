@@ -184,6 +184,13 @@ class InformerCache:
         self._add_tombstone(metadata["uid"])
         return self._remove((raw["kind"], metadata["namespace"], metadata["name"]), metadata["uid"])
 
+    def freed(self, raw: Object) -> Key | None:
+        """Return the cached job whose predecessor of the same name had an object; None without one."""
+        key = _key_of(raw)
+        uid = None if key is None else self.job_uid(key)
+        theirs = (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID)
+        return None if uid is None or theirs in (None, uid) else key
+
     def wrote(self, namespace: str, job: str, written: Object) -> None:
         """Cache the object that our own write returned."""
         self._put((namespace, job), transform(written))

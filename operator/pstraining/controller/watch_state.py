@@ -69,8 +69,13 @@ class WatchState:
             case Kind.POD if event in ("ADDED", None):
                 self.failed_creates.pod_seen(raw)
                 key = self.cache.observed(raw)
+            case Kind.POD if is_deleted:
+                key = self.cache.vanished(raw)
+            case _ if is_deleted:
+                # A job that replaces a deleted one waits until it may use the names of that one's objects.
+                key = self.cache.vanished(raw) or self.cache.freed(raw)
             case _:
-                key = self.cache.vanished(raw) if is_deleted else self.cache.observed(raw)
+                key = self.cache.observed(raw)
         return () if key is None else (key,)
 
     def snapshot(self, key: Key, mount_failures: Mapping[str, str] = MappingProxyType({})) -> Snapshot:

@@ -200,6 +200,26 @@ async def test_the_time_of_a_retry_after_a_rejection(bench: Bench, error: ApiErr
     assert ("ConfigMap", "digits") not in bench.kube.world
 
 
+async def test_a_job_that_replaces_another_starts_when_the_names_are_free(bench: Bench) -> None:
+    """As after `kubectl replace --force`: the garbage collector deletes the former objects a moment later."""
+    bench.submit()
+    await bench.settle()
+    bench.kube.remove("PSTrainingJob", *KEY)
+    for change, found in bench.kube.changes:
+        bench.watch_state.receive(found, change)
+    bench.kube.changes.clear()
+    bench.submit()
+    await bench.settle()
+    assert await bench.reconciler.reconcile(KEY) == REFUSED_DELAY
+    bench.kube.changes.clear()
+    bench.kube.collect_garbage()
+    enqueued = [set(bench.watch_state.receive(found, change)) for change, found in bench.kube.changes]
+    assert enqueued
+    assert all(keys == {KEY} for keys in enqueued)
+    await bench.settle()
+    assert bench.stored()["status"]["phase"] == "Running"
+
+
 async def test_the_plan_names_the_next_pass() -> None:
     def later(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
         return Plan(plan(facts, launcher).actions, NOW + timedelta(seconds=90))
