@@ -379,6 +379,8 @@ def test_workers_are_given_up_while_enough_remain() -> None:
     assert given_up(*ends[:2], replicaRecords=gone) == {0, 2}
     assert given_up(*ends[:2], fewest=2, replicaRecords=gone) == {2}
     assert given_up(failed("worker", 2), fewest=1, replicaRecords=gone) == {2}
+    gone = [record("worker", 3, givenUp=True)]  # not among the three any more, and its pod still ends
+    assert given_up(ends[1], failed("worker", 3), fewest=2, replicaRecords=gone) == {1, 3}
 
 
 def test_a_worker_is_given_up_when_its_budget_is_spent() -> None:

@@ -156,7 +156,7 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
         and f.decision.rule is None
         and not TABLE[f.decision.cause].final  # the other workers run the same program
     }
-    left, records = job.spec.worker.replicas - len(counts.given_up), []
+    left, records = sum(i not in counts.given_up for i in range(job.spec.worker.replicas)), []
     for record in counts.records:
         lost = record.role == names.WORKER and (
             record.index in by_policy or budgets.used(job, names.WORKER, [record]) > budgets.limit(job, names.WORKER)
