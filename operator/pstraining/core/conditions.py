@@ -239,11 +239,9 @@ def _queued(situation: Situation) -> Iterator[ConditionUpdate]:
 def _created(situation: Situation) -> ConditionUpdate:
     if refused := _refused(situation):
         return ConditionUpdate(Condition.CREATED, False, Reason.WRITE_REFUSED, refused)
-    unknown = situation.outcomes.with_verdict(Verdict.NOT_SERVED)
-    if unknown:
-        return ConditionUpdate(
-            Condition.CREATED, False, Reason.GANG_NOT_INSTALLED, gang.not_installed(situation.facts.job)
-        )
+    if situation.outcomes.with_verdict(Verdict.NOT_SERVED):
+        message = gang.not_installed(situation.facts.job)
+        return ConditionUpdate(Condition.CREATED, False, Reason.GANG_NOT_INSTALLED, message)
     bad = any(not o.succeeded and not _is_update(o) for o in situation.outcomes.outcomes)
     stored = situation.stored(Condition.CREATED)
     if bad or (situation.suspended and (stored is None or not situation.was_true(Condition.CREATED))):
@@ -345,7 +343,7 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
     if invalid:
         message = f"{invalid[0].action.kind} {invalid[0].action.name} was refused: {invalid[0].message}"
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, True, Reason.TEMPLATE_REFUSED, message)
-    elif situation.was_true(Condition.INVALID_TEMPLATE) and (_created_some(outcomes) or situation.suspended):
+    elif situation.was_true(Condition.INVALID_TEMPLATE) and (_is_accepted(situation) or situation.suspended):
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
     yield from _checkpoint(situation)
     yield from _inheritance(situation)
@@ -366,11 +364,11 @@ def _is_resize(outcome: Outcome) -> bool:
     return is_template or isinstance(outcome.action, Resize)
 
 
-def _created_some(outcomes: Outcomes) -> bool:
-    return any(
-        isinstance(o.action, Create) and o.verdict is Verdict.DONE and o.action.kind not in _BEFORE_PODS
-        for o in outcomes.outcomes
-    )
+def _is_accepted(situation: Situation) -> bool:
+    """Whether an owner of pods was created, or the spec has changed since its refusal and needs no further object."""
+    created = (o.action for o in situation.outcomes.with_verdict(Verdict.DONE) if isinstance(o.action, Create))
+    is_other = situation.facts.refused_generation != situation.facts.snapshot.generation
+    return (is_other and not situation.outcomes.outcomes) or any(a.kind not in _BEFORE_PODS for a in created)
 
 
 def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:

@@ -7,7 +7,8 @@
     just failed as a whole    nothing: status counts the restart first
     suspended                 stop in order, the chief first
     not admitted by its queue stop in order, the chief first; then return the quota, or request it
-    refused template          nothing until the spec changes; then delete what exists, and create it again
+    refused template          nothing until the spec changes; then delete what exists, and create it again; a job that
+                              has started continues instead
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
     another number of PSs     stop the chief, or let it save and end, then record the new number; some jobs instead stop
@@ -148,10 +149,14 @@ def _switch(facts: Facts) -> Plan:
 
 
 def _after_refusal(facts: Facts) -> Plan | None:
-    """Wait while the refused spec is unchanged, and then delete its workloads; None if there are none."""
+    """Wait while the refused spec is unchanged, and then delete its workloads; None if there are none.
+
+    A job whose programs may run keeps them. Without the cluster map, no container has started.
+    """
     if facts.refused_generation == facts.snapshot.generation:
         return Plan()
-    left = teardown.workloads(facts.snapshot)
+    has_started = facts.snapshot.child(Kind.CONFIG_MAP, names.cluster_config_map(facts.snapshot.name)) is not None
+    left = () if has_started else teardown.workloads(facts.snapshot)
     return Plan(tuple(replaced_pods.announced(facts, _deletions(left, Reason.NOT_DESIRED)))) if left else None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Action, Verdict
+from pstraining.core.actions import Action, Create, Resize, Verdict
 from pstraining.core.observe import observe
 from tests.support.builders import TEMPLATE, job
 from tests.support.simulation import World, phase, running
@@ -113,6 +113,26 @@ def test_a_template_rejected_during_creation_is_replaced_by_the_new_one() -> Non
     template = world.children["Deployment", "digits-worker-0"]["spec"]["template"]
     assert template["metadata"]["annotations"]["a"] == "new"
     assert phase(world) == "Running"
+
+
+@pytest.mark.parametrize("workers", [2, 3], ids=["withdrawn", "corrected"])
+def test_a_job_that_trains_keeps_its_pods_when_a_wrong_change_is_corrected(workers: int) -> None:
+    """Its hot standbys hold updates that no checkpoint has."""
+    world = running(
+        ps={"replicas": 1, "standby": {"mode": "Hot"}}, training={"mode": "Sync"}, worker={"minReplicas": 1}
+    )
+    pods = {found["metadata"]["uid"] for found in world.pods.values()}
+    world.refuse = lambda action: "requests: must be less than limits" if isinstance(action, Create | Resize) else ""
+    world.edit({"worker": {"replicas": 3, "resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}}})
+    world.settle()
+    assert phase(world) == "Invalid"
+    world.refuse = None
+    world.edit({"worker": {"replicas": workers, "resources": None}})
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.condition("InvalidTemplate")["reason"] == "TemplateAccepted"
+    assert pods <= {found["metadata"]["uid"] for found in world.pods.values()}
+    assert len(world.names_of("Deployment")) == workers
 
 
 def test_a_ps_in_back_off_is_replaced_after_it_was_counted() -> None:
