@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.conditions import Condition
@@ -37,6 +37,9 @@ from pstraining.core.policies.resharding import Resharding
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources import kueue, pods, sizes
 from pstraining.resources.gang import GangMembers
+
+UNREADABLE: Final = "This operator cannot read the job"
+"""Start of the message of the condition InvalidTemplate of an `Unreadable` job."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,9 @@ class Facts:
 
     @cached_property
     def refused_generation(self) -> int | None:
-        """The generation whose templates the API server has refused."""
-        refused = (c for c in self.status.conditions if c.type == Condition.INVALID_TEMPLATE and c.status == "True")
-        return next((c.observed_generation for c in refused), None)
+        """The generation whose templates the API server has refused, and not one that an operator could not read."""
+        true = (c for c in self.status.conditions if c.type == Condition.INVALID_TEMPLATE and c.status == "True")
+        return next((c.observed_generation for c in true if not c.message.startswith(UNREADABLE)), None)
 
     @cached_property
     def failures(self) -> FailureCounts:

@@ -13,7 +13,7 @@ from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
-from pstraining.core.facts import Facts, Unreadable
+from pstraining.core.facts import UNREADABLE, Facts, Unreadable
 from pstraining.core.observe import parse_time
 from pstraining.core.policies import autoscaling, completion, deadline, job_restart
 from pstraining.core.policies.attempts import NUMBER, Attempts
@@ -146,7 +146,7 @@ def _unreadable(found: Unreadable) -> PSTrainingJobStatus:
         type=Condition.INVALID_TEMPLATE,
         status="True",
         reason=Reason.TEMPLATE_REFUSED,
-        message=f"This operator cannot read the job: {found.error}",
+        message=f"{UNREADABLE}: {found.error}",
         last_transition_time=stored.last_transition_time if stored is not None and stored.status == "True" else now,
         observed_generation=generation,
     )

@@ -188,6 +188,22 @@ def test_an_unreadable_job_is_reported_and_left_alone() -> None:
     assert not world.writes
 
 
+def test_a_job_that_an_earlier_operator_could_not_read_continues() -> None:
+    """As after a rollback of the operator that is taken back: the spec, and its generation, are the same."""
+    world = running()
+    assert world.job is not None
+    readable = world.job["spec"]
+    world.job["spec"] = {**readable, "training": {"mode": "ModeOfALaterVersion"}}
+    world.reconcile()
+    assert phase(world) == "Invalid"
+    world.job["spec"] = readable
+    world.end("chief", code=1)
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.condition("InvalidTemplate")["reason"] == "TemplateAccepted"
+    assert world.names_of("Job") == ["digits-chief-2"]
+
+
 def test_each_rejected_name_is_tried_once_per_pass() -> None:
     seen: list[str] = []
 
