@@ -92,11 +92,12 @@ class Watches:
 
     def forbidden(self) -> dict[str, str]:
         """Return the API server's message for each namespace that forbids a list; "" for all namespaces."""
-        return {namespace or "": message for (_, namespace), message in self._forbidden.items()}
+        # Copied in one operation, here and below: other threads read what the event loop changes.
+        return {namespace or "": message for (_, namespace), message in list(self._forbidden.items())}
 
     def silent_for(self) -> float:
         """Return the longest silence in seconds among the streams that get bookmarks and are not forbidden."""
-        last_events = [last for (plural, _), last in self._last.items() if plural not in NO_BOOKMARKS]
+        last_events = [last for (plural, _), last in list(self._last.items()) if plural not in NO_BOOKMARKS]
         return self._clock() - min(last_events) if last_events else 0.0
 
     @contextmanager
@@ -162,7 +163,7 @@ class Watches:
         self._ready.difference_update(n for n in self._namespaces if namespace in (None, n))
 
     def _forbids(self, namespace: str | None) -> bool:
-        return any(n == namespace for _, n in self._forbidden)
+        return any(n == namespace for _, n in list(self._forbidden))
 
     def _permit(self, stream: Stream) -> None:
         if self._forbidden.pop(stream, None) is not None and not self._forbids(stream[1]):
