@@ -1,14 +1,15 @@
-"""The log of a finished program is that of its container's previous run, because the current run only waits."""
+"""Logs of a job that has ended: all lines until the end, from the container's previous run if the current one waits."""
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pstraining.api import contract
-from pstraining.cli.logs.following import Follower
+from pstraining.cli.logs.following import LATEST, QUIET, STALLED, Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
-from tests.support.builders import job, pod
+from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
 
 WAITS = f"launcher: the program has ended with 0; {contract.IDLES}"
@@ -56,3 +57,57 @@ def test_the_previous_run_alone_is_read_on_request() -> None:
     cluster = Idling(ENDED, pod("worker", 0))
     assert lines_of(cluster, LogSelection(previous=True)) == ["step 7"]
     assert cluster.requests == 1
+
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+LINES = 20_000
+"""Lines before the job's end, more than the follower's queue holds."""
+
+
+class Long(WithJobs):
+    """Has a job that ended after LINES seconds, and a pod with a line for each second."""
+
+    def __init__(self, worker: Object, further: int = 0) -> None:
+        end = (BEGIN + timedelta(seconds=LINES)).isoformat()
+        status = ENDED["status"] | {"completionTime": end}
+        super().__init__(ENDED | {"status": status}, pods=[worker])
+        self.lines = LINES + further
+
+    def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
+        if "tailLines" in query:
+            return
+        for number in range(self.lines):
+            yield f"{(BEGIN + timedelta(seconds=number)).isoformat()} {number}"
+
+
+class SlowWriter(LogWriter):
+    """Takes some time for each line, as a pager or a slow terminal does, and counts the lines."""
+
+    def __init__(self, seconds: float, pause: float = 0.0) -> None:
+        super().__init__(coloured=False)
+        self.now, self.seconds, self.pause, self.lines = 0.0, seconds, pause, 0
+
+    def line(self, task: str, text: str) -> None:
+        self.now += self.seconds + (self.pause if self.lines == 1 else 0.0)
+        self.lines += 1
+
+    def remark(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pause"), [(10 * LATEST / LINES, 0.0), (0.0, 10 * max(QUIET, STALLED))], ids=["slow", "paused"]
+)
+@pytest.mark.parametrize("state", [None, terminated(0)], ids=["kept", "ended"])
+def test_a_slow_reader_gets_the_whole_log(state: Object | None, seconds: float, pause: float) -> None:
+    worker = pod("worker", 0) if state is None else pod("worker", 0, state=state, phase="Succeeded")
+    writer = SlowWriter(seconds, pause)
+    Follower(Long(worker), "default", "digits", LogSelection(), writer, clock=lambda: writer.now).run()
+    assert writer.lines == LINES
+
+
+def test_a_log_that_goes_on_is_closed_after_the_end() -> None:
+    writer = SlowWriter(10 * LATEST / LINES)
+    cluster = Long(pod("worker", 0), further=10**9)
+    Follower(cluster, "default", "digits", LogSelection(), writer, clock=lambda: writer.now).run()
+    assert LINES < writer.lines < 3 * LINES

@@ -22,14 +22,17 @@ from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import program_log
 from pstraining.cli.status.pod_state import state, why
 from pstraining.cli.tasks import TaskPod, check_choice, chosen, tasks_of
+from pstraining.core.observe import parse_time
 from pstraining.core.snapshot import Pod
 
 EVERY: Final = 1.0
 """Seconds between two polls of the job."""
 QUIET: Final = 3.0
 """Seconds without a line, after the job's end, until logs of kept pods are closed."""
+STALLED: Final = 15.0
+"""The same for logs of ended containers, which end by themselves."""
 LATEST: Final = 15.0
-"""Seconds after the job's end until these logs are closed even if they continue."""
+"""Seconds after the job's end until a log is closed at its first line that is newer than the end."""
 PATIENCE: Final = 60.0
 """Seconds of failed requests until the command fails."""
 ROOM: Final = 10_000
@@ -43,6 +46,10 @@ class LogCursor:
     restarts: int = 0
     """The container's restarts when the log was last opened."""
     open: bool = True
+    runs: bool = True
+    """Whether the container was running at the last poll."""
+    complete: bool = False
+    """Whether the log was closed because it continues after the job's end."""
     last: datetime | None = None
     """Timestamp of the last line."""
 
@@ -74,7 +81,7 @@ def opens(pod: Pod, before: LogCursor | None) -> bool:
     if before is None:
         return True
     # Reopen a log that ended while its container runs, or whose container was restarted.
-    return not before.open and (container.running or container.restarts > before.restarts)
+    return not (before.open or before.complete) and (container.running or container.restarts > before.restarts)
 
 
 def stamped(line: str) -> tuple[datetime | None, str]:
@@ -126,6 +133,8 @@ class Follower:
     """Time of the last line's arrival."""
     _ended: float | None = field(default=None, init=False)
     """Time when the job's end was observed."""
+    _end_time: datetime = field(default_factory=lambda: datetime.now(UTC), init=False)
+    """Time of the job's end, by the cluster's clocks."""
     _result: ExitCode = field(default=ExitCode.SUCCESS, init=False)
 
     def run(self) -> ExitCode:
@@ -151,12 +160,12 @@ class Follower:
 
     def _is_over(self) -> bool:
         """Return whether the job has ended and its logs are written."""
-        if self._ended is None:
+        # A slow reader of the output, such as a pager, is not a quiet log.
+        if self._ended is None or not self._queue.empty():
             return False
-        reads = any(cursor.open for cursor in self._cursors.values())
-        now = self.clock()
-        quiet = now - max(self._newest, self._ended) >= QUIET or now - self._ended >= LATEST
-        return quiet or (self._queue.empty() and not reads)
+        open_logs = [cursor for cursor in self._cursors.values() if cursor.open]
+        limit = QUIET if all(cursor.runs for cursor in open_logs) else STALLED
+        return not open_logs or self.clock() - max(self._newest, self._ended) >= limit
 
     def _look(self) -> None:
         """Poll the job: open logs of new pods and check for its end."""
@@ -172,18 +181,22 @@ class Follower:
         if job is not None:
             self._take_up(job, tasks_of(job, pods), LogSelection(self.selection.role, self.selection.index))
         elif self._ended is None:
+            self._end_time = datetime.now(UTC)
             self._end("it was deleted", ExitCode.JOB_DELETED)
 
     def _take_up(self, job: Object, tasks: list[TaskPod], selection: LogSelection) -> None:
         over = end_of(job)
         for task in chosen(tasks, selection.role, selection.index):
             before = self._cursors.get(task.pod.uid)
+            if before is not None:
+                before.runs = task.pod.container.running
             if opens(task.pod, before):
                 self._open(task, before, selection, is_over=over is not None)
             elif before is None and not over:
                 reasons = [state(task), *why(task)]
                 self._remark(f"{task.name} ({task.pod.name}): no log yet: {': '.join(reasons)}")
         if over and self._ended is None:
+            self._end_time = parse_time(job["status"].get("completionTime")) or datetime.now(UTC)
             self._end(over, ExitCode.JOB_FAILED if over is Condition.FAILED else ExitCode.SUCCESS)
         elif not (over or self._cursors or self._remarks):
             self._remark(f"{self.name} has no matching pods yet. Waiting for them.")
@@ -194,7 +207,7 @@ class Follower:
 
     def _open(self, task: TaskPod, before: LogCursor | None, selection: LogSelection, *, is_over: bool) -> None:
         cursor = before or LogCursor()
-        cursor.open, cursor.restarts = True, task.pod.container.restarts
+        cursor.open, cursor.restarts, cursor.runs = True, task.pod.container.restarts, task.pod.container.running
         since = cursor.last
         self._cursors[task.pod.uid] = cursor
         self.start(partial(self._read, task, cursor, partial(self._queries, task, since, selection, is_over)))
@@ -222,12 +235,19 @@ class Follower:
                     if moment is not None:
                         if known is not None and moment <= known:
                             continue
+                        if cursor.runs and self._is_too_late(moment):
+                            cursor.complete = True
+                            return
                         cursor.last = moment
                     self._queue.put(_Line(task.name, text))
         except RequestError as caught:
             error = caught
         finally:
             self._queue.put(_Over(task, error))
+
+    def _is_too_late(self, moment: datetime) -> bool:
+        """Return whether a line belongs to a log that continues after the job's end. Its backlog is still written."""
+        return self._ended is not None and moment > self._end_time and self.clock() - self._ended >= LATEST
 
     def _write_until(self, moment: float) -> None:
         """Write arriving lines until a moment, or until all logs are complete."""
@@ -237,8 +257,8 @@ class Follower:
             except Empty:
                 return
             if isinstance(found, _Line):
-                self._newest = self.clock()
                 self.writer.line(found.task, found.text)
+                self._newest = self.clock()
             else:
                 self._close(found)
             if self._queue.empty():
