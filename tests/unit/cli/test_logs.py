@@ -9,6 +9,7 @@ import pytest
 
 from pstraining.cli.commands import logs
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.logs import reading
 from pstraining.cli.logs.following import PATIENCE, QUIET, Follower, LogCursor, in_thread, opens, stamped
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
@@ -201,9 +202,10 @@ def at_once(work: Callable[[], None]) -> None:
     work()
 
 
-def follow(cluster: Logged, selection: LogSelection | None = None, **settings: Any) -> None:
+def follow(cluster: Logged, selection: LogSelection | None = None, **settings: Any) -> ExitCode:
     settings = {"every": 0.01, "start": at_once, **settings}
-    Follower(cluster, "default", "digits", selection or LogSelection(), LogWriter(coloured=False), **settings).run()
+    writer = LogWriter(coloured=False)
+    return Follower(cluster, "default", "digits", selection or LogSelection(), writer, **settings).run()
 
 
 def test_a_replaced_worker_is_followed_until_the_job_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -345,13 +347,17 @@ def test_a_pod_that_outlives_the_job_is_not_followed(capsys: pytest.CaptureFixtu
     assert next(clock) >= QUIET
 
 
-def test_a_job_deleted_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "left", [None, ended(job()) | {"metadata": job()["metadata"] | {"uid": "another"}}], ids=["gone", "created again"]
+)
+def test_a_job_deleted_meanwhile(left: Object | None, capsys: pytest.CaptureFixture[str]) -> None:
     class Deleted(Script):
         def job(self, namespace: str, name: str) -> Object | None:
             found = super().job(namespace, name)
-            return found if self.number == 0 else None
+            return found if self.number == 0 else left
 
-    follow(Deleted(([pod("worker", 0)], {"digits-worker-0": [line(1, "one")]})))
+    cluster = Deleted(([pod("worker", 0)], {"digits-worker-0": [line(1, "one")]}))
+    assert follow(cluster) is ExitCode.JOB_DELETED
     assert "digits has ended: it was deleted." in capsys.readouterr().err
 
 

@@ -122,6 +122,8 @@ class Follower:
     every: float = EVERY
     clock: Callable[[], float] = time.monotonic
     start: Callable[[Callable[[], None]], None] = in_thread
+    _uid: str = field(default="", init=False)
+    """The job's uid: another job may get its name."""
     _queue: Queue[_Line | _Over] = field(default_factory=lambda: Queue(ROOM), init=False)
     _cursors: dict[str, LogCursor] = field(default_factory=dict, init=False)
     """Positions in logs, by the pod's uid."""
@@ -147,6 +149,7 @@ class Follower:
             CommandError: the job, role or index does not exist, a right is missing, or the API server does not respond.
         """
         job = job_named(self.cluster, self.namespace, self.name)
+        self._uid = str(job["metadata"]["uid"])
         tasks = tasks_of(job, self.cluster.pods(self.namespace, self.name))
         check_choice(job, tasks, self.selection.role, self.selection.index)
         self._answered = self._newest = self.clock()
@@ -171,6 +174,7 @@ class Follower:
         """Poll the job: open logs of new pods and check for its end."""
         try:
             job = self.cluster.job(self.namespace, self.name)
+            job = job if job and job["metadata"]["uid"] == self._uid else None
             pods = self.cluster.pods(self.namespace, self.name) if job else []
         except RequestError as error:
             if isinstance(error, DeniedError) or self.clock() - self._answered > PATIENCE:
