@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from queue import Queue
+from queue import Full, Queue
 from typing import Final
 
 from pstraining.api import names
@@ -32,6 +32,8 @@ TAIL: Final = 60
 """Maximum number of lines of a failed task's log in an error."""
 ROOM: Final = 1000
 """Maximum number of queued lines that the reader has not read."""
+CHECK_SECONDS: Final = 1.0
+"""Seconds between two checks whether the reader has stopped, while the queue is full."""
 
 
 class ClusterBackend:
@@ -206,13 +208,12 @@ class _QueueWriter(LogWriter):
         """Return a function that runs a follower until the job's end, or until the reader stops."""
 
         def run() -> None:
-            try:
-                follower.run()
-            except _Closed:
-                return
-            except CommandError as error:
-                self._queue.put(ClientError(str(error)))
-            self._queue.put(None)
+            with suppress(_Closed):
+                try:
+                    follower.run()
+                except CommandError as error:
+                    self._put(ClientError(str(error)))
+                self._put(None)
 
         return run
 
@@ -225,8 +226,7 @@ class _QueueWriter(LogWriter):
 
     def line(self, task: str, text: str) -> None:
         """Queue a line of a task's log."""
-        self._raise_if_closed()
-        self._queue.put(LogLine(task, text))
+        self._put(LogLine(task, text))
 
     def flush(self) -> None:
         """End the follower if the reader has stopped."""
@@ -235,6 +235,13 @@ class _QueueWriter(LogWriter):
     def remark(self, text: str) -> None:
         """Drop a remark: the reader only receives lines of logs."""
         self._raise_if_closed()
+
+    def _put(self, found: LogLine | BaseException | None) -> None:
+        while True:
+            self._raise_if_closed()
+            with suppress(Full):
+                self._queue.put(found, timeout=CHECK_SECONDS)
+                return
 
     def _raise_if_closed(self) -> None:
         if self.closed.is_set():

@@ -1,6 +1,9 @@
 """The client on a cluster in memory: the objects that it creates, and its handling of the cluster's answers."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,10 @@ import pytest
 
 from pstraining import Client
 from pstraining.cli.errors import ConflictError, RequestError
+from pstraining.cli.logs import following
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.schema import Severity
+from pstraining.client import cluster
 from pstraining.client.client import Job, LogLine, default_name
 from pstraining.client.cluster import ClusterBackend
 from pstraining.client.errors import ClientError, JobFailedError
@@ -30,7 +35,7 @@ class Cluster(WithJobs):
         super().__init__()
         self.config_maps: list[Object] = []
         self.refuses_config_maps = False
-        self.logs: dict[str, list[str]] = {}
+        self.logs: dict[str, Iterable[str]] = {}
         self.patches: list[Object] = []
 
     def create(self, api: str, plural: str, body: Object) -> Object:
@@ -294,10 +299,24 @@ def test_a_reader_that_stops_ends_the_follower() -> None:
     rig = Rig()
     job = rig.train()
     rig.cluster.there_pods = [pod("chief", term=1, job_uid="uid-0")]
-    rig.cluster.logs = {"digits-chief-1": [str(number) for number in range(5000)]}
+    printed: list[int] = []
+
+    def endless() -> Iterator[str]:
+        for number in itertools.count():
+            printed.append(number)
+            yield str(number)
+
+    rig.cluster.logs = {"digits-chief-1": endless()}
+    before = threading.active_count()
     reader = rig.client.logs(job)
     assert next(reader).text == "0"
+    while len(printed) <= following.ROOM + cluster.ROOM:
+        time.sleep(0.01)  # both queues fill
     reader.close()  # type: ignore[attr-defined]
+    end = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 def test_an_absent_job_is_named() -> None:

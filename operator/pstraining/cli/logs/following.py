@@ -7,10 +7,11 @@ line, by the kubelet's timestamps, which are removed from the output.
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from queue import Empty, Queue
+from queue import Empty, Full, Queue
 from typing import Final
 
 from pstraining.api.conditions import Condition
@@ -125,6 +126,8 @@ class Follower:
     _uid: str = field(default="", init=False)
     """The job's uid: another job may get its name."""
     _queue: Queue[_Line | _Over] = field(default_factory=lambda: Queue(ROOM), init=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
+    """Set when no more lines are written: readers end."""
     _cursors: dict[str, LogCursor] = field(default_factory=dict, init=False)
     """Positions in logs, by the pod's uid."""
     _remarks: set[str] = field(default_factory=set, init=False)
@@ -153,12 +156,15 @@ class Follower:
         tasks = tasks_of(job, self.cluster.pods(self.namespace, self.name))
         check_choice(job, tasks, self.selection.role, self.selection.index)
         self._answered = self._newest = self.clock()
-        self._take_up(job, tasks, self.selection)
-        while not self._is_over():
-            self._write_until(self.clock() + self.every)
-            if not self._is_over():
-                self._look()
-        self.writer.flush()
+        try:
+            self._take_up(job, tasks, self.selection)
+            while not self._is_over():
+                self._write_until(self.clock() + self.every)
+                if not self._is_over():
+                    self._look()
+            self.writer.flush()
+        finally:
+            self._stopped.set()
         return self._result
 
     def _is_over(self) -> bool:
@@ -243,11 +249,20 @@ class Follower:
                             cursor.complete = True
                             return
                         cursor.last = moment
-                    self._queue.put(_Line(task.name, text))
+                    if not self._put(_Line(task.name, text)):
+                        return
         except RequestError as caught:
             error = caught
         finally:
-            self._queue.put(_Over(task, error))
+            self._put(_Over(task, error))
+
+    def _put(self, found: _Line | _Over) -> bool:
+        """Queue a line or the end of a log, and return whether the follower still reads the queue."""
+        while not self._stopped.is_set():
+            with suppress(Full):
+                self._queue.put(found, timeout=self.every)
+                return True
+        return False
 
     def _is_too_late(self, moment: datetime) -> bool:
         """Return whether a line belongs to a log that continues after the job's end. Its backlog is still written."""
