@@ -158,11 +158,9 @@ def _lines(run: _Run, follow: bool, role: str | None, index: int | None) -> Iter
 
 
 def _log_of_the_failure(run: _Run) -> str:
-    """Return the end of the output of the process that failed."""
-    for label, process in run.job.processes.items():
-        if process.popen.poll() not in (None, 0, -15):
-            return "\n".join(f"{label}: {line}" for line in process.lines[-TAIL:])
-    return ""
+    """Return the end of the output of the process that failed. Others may fail when they are stopped afterwards."""
+    failed = run.job.failed
+    return "" if failed is None else "\n".join(f"{failed.task.label}: {line}" for line in failed.lines[-TAIL:])
 
 
 def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:

@@ -158,6 +158,8 @@ class LocalJob:
             "checkpoint": self._checkpoint,
         }
         self.processes: dict[str, LocalProcess] = {}
+        self.failed: LocalProcess | None = None
+        """The process whose failure has ended the job."""
 
     def __enter__(self) -> "LocalJob":
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-")))
@@ -214,8 +216,10 @@ class LocalJob:
             if may_restart:
                 self.start(process.task)
             elif process is self.leader:
+                self.failed = process if code else None
                 return code
             elif code != 0:
+                self.failed = process
                 return code if code > 0 else 128 - code
         return None
 
