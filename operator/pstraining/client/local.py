@@ -5,7 +5,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,21 +61,23 @@ class LocalBackend:
             raise ClientError("spec: a local job has no manifest: leave it out, or use training, ps and workers.")
         if options.packages:
             _require_installed(options.packages)
-        stack = ExitStack()
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-program-")))
-        for file, text in program.files.items():
-            (folder / file).write_text(text, encoding="utf-8")
-        job = LocalJob(
-            [str(folder / program.main), *program.arguments],
-            ps=options.ps,
-            workers=options.workers,
-            restarts=RESTARTS,
-            training=options.training,
-            checkpoint=_checkpoint(name, options.checkpoint),
-            environment={**options.env, ENV_FILE: str(folder / PROGRESS_FILE)},
-        )
-        run = self._runs[name] = _Run(job, folder, stack)
-        stack.enter_context(job)
+        variables = {key: str(value) for key, value in options.env.items()}
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-program-")))
+            for file, text in program.files.items():
+                (folder / file).write_text(text, encoding="utf-8")
+            job = LocalJob(
+                [str(folder / program.main), *program.arguments],
+                ps=options.ps,
+                workers=options.workers,
+                restarts=RESTARTS,
+                training=options.training,
+                checkpoint=_checkpoint(name, options.checkpoint),
+                environment={**variables, ENV_FILE: str(folder / PROGRESS_FILE)},
+            )
+            stack.enter_context(job)
+            run = _Run(job, folder, stack.pop_all())
+        self._runs[name] = run  # only a job that has started has a name
         threading.Thread(target=_supervise, args=(run,), name=f"pstraining-{name}", daemon=True).start()
         return self.get(name)
 
@@ -101,7 +103,9 @@ class LocalBackend:
 
     def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of the processes' output. The lines of each process are in order."""
-        return _lines(self._run(name), follow, role, index)
+        run = self._run(name)
+        _check_choice(name, run.job.cluster, role, index)
+        return _lines(run, follow, role, index)
 
     def progress(self, name: str) -> Progress | None:
         """Return the newest progress."""
@@ -140,6 +144,21 @@ def _supervise(run: _Run) -> None:
         run.last = read_file(run.folder / PROGRESS_FILE)
         run.stack.close()
         run.ended.set()
+
+
+def _check_choice(name: str, tasks: Mapping[str, Sequence[str]], role: str | None, index: int | None) -> None:
+    """Check that a job has tasks of a role and an index.
+
+    Raises:
+        ClientError: an index without a role, or a role or an index that the job does not have.
+    """
+    if role is None:
+        if index is not None:
+            raise ClientError("index requires role, because each role counts its tasks from 0.")
+    elif role not in tasks:
+        raise ClientError(f"role: {role!r} is not one of {', '.join(tasks)}.")
+    elif index is not None and not 0 <= index < len(tasks[role]):
+        raise ClientError(f"{name} has no {role} with index {index}: it has {len(tasks[role])}.")
 
 
 def _lines(run: _Run, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
