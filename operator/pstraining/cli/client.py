@@ -250,7 +250,7 @@ class KubeconfigClient:
         with self._reported_errors():
             answer = self._session.request(method, path, query, seconds, accepted, sent)
             if answer.status >= 400:
-                raise refusal(answer.status, answer.data)
+                raise refusal(answer.status, answer.data, path)
         return answer
 
     def _json(self, answer: urllib3.BaseHTTPResponse) -> Any:

@@ -61,16 +61,20 @@ class ConflictError(RequestError):
         """The fields that other managers own, each with its manager."""
 
 
-def refusal(status: int, body: bytes | str) -> RequestError:
+def refusal(status: int, body: bytes | str, path: str) -> RequestError:
     """Return the error for a response of the API server.
 
     Args:
         status: the HTTP status, 400 or above.
         body: the body of the response.
+        path: the request's path.
     """
     response = from_response(status, body)
     if status == 404 and _ABSENT.search(response.message):
         return AbsentError(f"{response.message}.", status)
+    if status == 404 and not path.startswith(f"/apis/{names.GROUP}/"):
+        # Another API that the cluster does not serve, or the response of a pod or a kubelet.
+        return RequestError(f"There is nothing at {path}: {response.message}", status)
     if status == 404:
         return RequestError(
             f"The cluster does not serve {names.KIND}s: {DEFINITION} is not installed, or has another version. "

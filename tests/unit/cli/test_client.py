@@ -11,6 +11,8 @@ import pytest
 
 from pstraining.cli.client import PAGE, KubeconfigClient, lines
 from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.doctor.checks import CheckResult
+from pstraining.cli.doctor.examination import definition
 from pstraining.cli.errors import CommandError, ConflictError, DeniedError, RequestError
 from tests.support.api_answers import NO_PAGE, Answer, Server, kubeconfig, status
 from tests.support.builders import job
@@ -125,6 +127,25 @@ def test_a_missing_job_differs_from_a_missing_kind(server: Server, cluster: Kube
             cluster.job("team", "digits")
         with pytest.raises(RequestError, match="does not serve PSTrainingJobs"):
             cluster.jobs("team")
+
+
+def test_only_a_missing_kind_is_a_missing_crd(server: Server, cluster: KubeconfigClient) -> None:
+    metrics = f"{PODS}/digits-worker-0:2240/proxy/metrics"
+    for path in (metrics, "/apis/scheduling.volcano.sh/v1beta1/podgroups"):
+        server.answers[path] = NO_PAGE
+        with pytest.raises(RequestError) as caught:
+            cluster.read(path)
+        assert str(caught.value) == f"There is nothing at {path}: 404 page not found"
+        assert caught.value.status == 404
+
+
+def test_doctor_finds_a_missing_crd_without_the_right_to_read_crds(server: Server, cluster: KubeconfigClient) -> None:
+    resource = "customresourcedefinitions"
+    denied = forbidden(f'get resource "{resource}" in API group "apiextensions.k8s.io"', " at the cluster scope")
+    server.answers[f"/apis/apiextensions.k8s.io/v1/{resource}/pstrainingjobs.pstraining.dev"] = denied
+    server.answers["/apis/pstraining.dev/v1alpha1"] = NO_PAGE
+    found = definition(cluster)
+    assert (found.result, found.message) == (CheckResult.FAIL, "pstrainingjobs.pstraining.dev is not installed")
 
 
 def test_a_missing_right_names_verb_and_resource(server: Server, cluster: KubeconfigClient) -> None:

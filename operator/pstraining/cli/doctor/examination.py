@@ -11,7 +11,7 @@ from pstraining.api import names
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.doctor import checks
 from pstraining.cli.doctor.checks import Amount, Check, CheckResult, Unavailable
-from pstraining.cli.errors import DEFINITION, CommandError, DeniedError
+from pstraining.cli.errors import DEFINITION, CommandError, DeniedError, RequestError
 
 Found = TypeVar("Found")
 
@@ -62,11 +62,20 @@ def definition(cluster: ClusterClient) -> Check:
     found = attempted(lambda: cluster.read(path))
     if isinstance(found, Unavailable):
         # Every authenticated user may read the list of APIs.
-        served = attempted(lambda: cluster.read(f"/apis/{names.API_VERSION}"))
+        served = attempted(lambda: _is_served(cluster))
         if isinstance(served, Unavailable):
             return served.as_check("crd")
-        return found.as_check("crd") if served is not None else checks.definition(None)
+        return found.as_check("crd") if served else checks.definition(None)
     return checks.definition(found)
+
+
+def _is_served(cluster: ClusterClient) -> bool:
+    try:
+        return cluster.read(f"/apis/{names.API_VERSION}") is not None
+    except RequestError as error:
+        if error.status == 404:
+            return False
+        raise
 
 
 def operators(cluster: ClusterClient, namespace: str, now: datetime) -> Iterator[Check]:
