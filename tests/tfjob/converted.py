@@ -183,7 +183,6 @@ EXAMPLES = (
             Exit("chief-0", 0),
             Sees("Succeeded"),
         ),
-        complete=False,
         real=True,
     ),
     Example(

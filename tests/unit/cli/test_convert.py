@@ -230,7 +230,20 @@ def test_references_to_tfjobs_in_other_objects_are_named() -> None:
     assert [line.split(": ")[1] for line in done.stderr.splitlines() if line.startswith("  no counterpart")] == [
         *("spec.trialSpec", "spec.steps[0].manifest", "rules[1]", "spec.selector")
     ]
+    assert "Convert and replace the TFJob; the controller that creates it must support" in done.stderr
     assert len(list(yaml.safe_load_all(done.stdout))) == 6
+
+
+def test_labels_of_kueue_have_their_effect_on_the_job() -> None:
+    job = tfjob()
+    known = {f"kueue.x-k8s.io/{name}": "v" for name in ("queue-name", "priority-class", "max-exec-time-seconds")}
+    job["metadata"]["labels"] = known | {"kueue.x-k8s.io/other": "v"}
+    found = [n for n in converted(job).notes if "kueue" in n.path]
+    assert [(n.path, n.kind) for n in found] == [
+        ('metadata.labels["kueue.x-k8s.io/queue-name"]', NoteKind.DIFFERENT),
+        ('metadata.labels["kueue.x-k8s.io/other"]', NoteKind.NONE),
+    ]
+    assert found[0].message.startswith("the job waits in this queue if the operator has kueue.enabled")
 
 
 @pytest.mark.parametrize("rules", [[{"resources": 5}], [{"resources": True}], [{"resources": "tfjobs"}], [5], 5])

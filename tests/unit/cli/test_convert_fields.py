@@ -353,7 +353,7 @@ def test_metadata() -> None:
     assert set(notes(job)) == {
         ("metadata.generateName", CHANGED),
         ('metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]', CHANGED),
-        ('metadata.labels["kueue.x-k8s.io/queue-name"]', NONE),
+        ('metadata.labels["kueue.x-k8s.io/queue-name"]', DIFFERENT),
         ("metadata.uid", CHANGED),
         ("metadata.finalizers", NONE),
         ("status", CHANGED),

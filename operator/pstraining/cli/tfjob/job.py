@@ -22,9 +22,10 @@ from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
 from pstraining.cli.validation.templates import misfits, refused
-from pstraining.resources import pods
+from pstraining.resources import kueue, pods
 
-_KUEUE = "kueue.x-k8s.io/"
+_KUEUE = (kueue.LABEL_PRIORITY_CLASS, kueue.LABEL_MAX_SECONDS)
+"""Labels of Kueue that have the same effect on a PSTrainingJob in a queue."""
 _QUOTED = re.compile(r'\["([^"]*)"\]')
 _SUFFIX = 5
 """Number of characters that the API server adds to generateName."""
@@ -175,12 +176,15 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     name_gangs({**found.get("labels", {}), **found.get("annotations", {})}, fields.path, found, notes)
     labels = Fields(found.get("labels", {}), fields.at("labels"), notes)
     for label in found.get("labels", {}):
-        if label.startswith(_KUEUE):
-            notes.none(
+        if label == kueue.LABEL_QUEUE:
+            notes.different(
                 labels.at(label),
-                "Kueue does not know PSTrainingJobs, and neither admits nor resumes them. The label stays.",
-                "Remove spec.runPolicy.suspend if Kueue was to resume the job.",
+                "the job waits in this queue if the operator has kueue.enabled; otherwise it runs at once. Kueue does "
+                "not resume a suspended job.",
+                "Remove spec.runPolicy.suspend if Kueue has set it.",
             )
+        elif label.startswith(f"{kueue.GROUP}/") and label not in _KUEUE:
+            notes.none(labels.at(label), "the operator does not read this label of Kueue. It stays.", "Remove it.")
 
 
 def _run_policy(spec: Fields, notes: Notes) -> Fields:

@@ -80,7 +80,11 @@ def name_kueue(labels: Mapping[str, Any], path: str, notes: Notes) -> None:
     for label in labels:
         if label.startswith(_KUEUE):
             at = join(f"{path}.labels", label)
-            notes.none(at, "Kueue does not know PSTrainingJobs, and holds their pods one by one.", "Remove it.")
+            notes.none(
+                at,
+                "Kueue's labels belong on the job. In templates, it ignores them, or holds their pods one by one.",
+                f"Remove it, and set {_KUEUE}queue-name in metadata.labels of the job.",
+            )
 
 
 def name_scheduler(spec: Mapping[str, Any], at: str, gang: bool, notes: Notes) -> None:

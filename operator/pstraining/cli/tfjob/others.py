@@ -27,7 +27,7 @@ def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
         notes.none(
             path,
             f"it contains a {KIND}, which is passed on unchanged.",
-            "Convert and replace the {KIND}; the controller that creates it must support PSTrainingJobs.",
+            f"Convert and replace the {KIND}; the controller that creates it must support PSTrainingJobs.",
         )
     for path in _grants(body):
         notes.none(path, "it grants rights on tfjobs.", "Grant them on pstrainingjobs of the group pstraining.dev.")
