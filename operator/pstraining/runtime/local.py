@@ -8,6 +8,7 @@ with the chief (worker 0 in a job without one), and with its exit code.
 """
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -160,6 +161,8 @@ class LocalJob:
         self.processes: dict[str, LocalProcess] = {}
         self.failed: LocalProcess | None = None
         """The process whose failure has ended the job."""
+        self._unread: OSError | None = None
+        """The error of a stream of which nothing is read any more."""
 
     def __enter__(self) -> "LocalJob":
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pstraining-")))
@@ -224,8 +227,14 @@ class LocalJob:
         return None
 
     def wait(self) -> int:
-        """Supervise until the job is over, and return its exit code."""
+        """Supervise until the job is over, and return its exit code.
+
+        Raises:
+            OSError: the stream of the processes' lines is closed or full.
+        """
         while (code := self.supervise()) is None:
+            if self._unread is not None:
+                raise self._unread
             time.sleep(POLL)
         return code if code >= 0 else 128 - code
 
@@ -273,9 +282,12 @@ class LocalJob:
     def _drain(self, process: LocalProcess, popen: subprocess.Popen[str]) -> None:
         for line in popen.stdout or ():
             process.lines.append(line.rstrip("\n"))
-            if self._echo:
-                self._echo.write(f"[{process.task.label}] {line}")
-                self._echo.flush()
+            if self._echo and self._unread is None:
+                try:
+                    self._echo.write(f"[{process.task.label}] {line}")
+                    self._echo.flush()
+                except OSError as error:  # the processes would wait if their output were not read any more
+                    self._unread = error
 
 
 def hold_port(held: ExitStack, port: int = 0) -> int:
@@ -297,6 +309,16 @@ def _absolute(checkpoints: str) -> str:
     return checkpoints if "://" in checkpoints else str(Path(checkpoints).resolve())
 
 
+def _training(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError('not a JSON object such as {"mode": "Sync"}')
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m pstraining.runtime.local", description=__doc__.split("\n")[0])
@@ -306,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-chief", action="store_true", help="worker 0 does the chief's work")
     parser.add_argument("--restarts", type=int, default=3, help="restarts of each failed process (default 3)")
     parser.add_argument("--steps", type=int, help="overrides the program's steps, as spec.training.steps does")
-    parser.add_argument("--training", default="{}", help="the job's spec.training, as JSON")
+    parser.add_argument("--training", type=_training, default="{}", help="the job's spec.training, as JSON")
     parser.add_argument("--checkpoint-dir", help="folder or URI for checkpoints")
     parser.add_argument("-m", dest="module", help="module to run; its own arguments follow")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="or a file to run, and its arguments")
@@ -314,7 +336,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = (["-m", options.module] if options.module else []) + options.program
     if not command:
         parser.error("give a module with -m, or a file")
-    training = json.loads(options.training) | ({"steps": options.steps} if options.steps else {})
+    if options.no_chief and options.workers < 1:
+        parser.error("--no-chief: worker 0 does the chief's work, so --workers must be at least 1")
+    training = options.training | ({"steps": options.steps} if options.steps else {})
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # programs print more characters than a locale may have
     job = LocalJob(
         command,
         ps=options.ps,
@@ -328,8 +354,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    with job:
-        return job.wait()
+    try:
+        with job:
+            return job.wait()
+    except BrokenPipeError:  # the reader has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":
