@@ -13,7 +13,6 @@ Outside a job it does nothing. `pstraining.runtime` reports by itself.
 """
 
 import atexit
-import contextlib
 import http.client
 import json
 import logging
@@ -125,15 +124,14 @@ class Progress:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Progress":
         """Return the progress that a report's content, or `status.training`, describes."""
-        time_text, loss = content.get("checkpointTime"), content.get("loss")
-        rate = content.get("samplesPerSecond")
+        time_text = content.get("checkpointTime")
         return cls(
             step=content.get("step"),
             steps=content.get("steps"),
             epoch=content.get("epoch"),
-            loss=None if loss is None else float(loss),
+            loss=_number(content.get("loss")),
             metrics=dict(_numbers(content.get("metrics") or ())),
-            samples_per_second=None if rate is None else float(rate),
+            samples_per_second=_number(content.get("samplesPerSecond")),
             remaining_seconds=content.get("estimatedRemainingSeconds"),
             percentage=content.get("progressPercentage"),
             checkpoint_step=content.get("checkpointStep"),
@@ -146,8 +144,16 @@ class Progress:
 
 def _numbers(metrics: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, float]]:
     for metric in metrics:
-        with contextlib.suppress(ValueError):  # other clients may report texts
-            yield metric["name"], float(metric["value"])
+        if (value := _number(metric["value"])) is not None:
+            yield metric["name"], value
+
+
+def _number(text: str | None) -> float | None:
+    """Return a reported number; None for other texts, which other clients may report."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
 
 
 def read_file(path: Path) -> Progress | None:

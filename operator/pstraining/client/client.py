@@ -192,5 +192,6 @@ class Client:
 
 def default_name(program: str) -> str:
     """Return a name for a job: the program's, adapted to Kubernetes' rules, with a random suffix."""
-    stem = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:STEM_MAX].strip("-")
-    return f"{stem if stem[:1].isalpha() else f'job-{stem}'.strip('-')}-{secrets.token_hex(2)}"
+    stem = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")
+    stem = stem if stem[:1].isalpha() else f"job-{stem}"
+    return f"{stem[:STEM_MAX].strip('-')}-{secrets.token_hex(2)}"

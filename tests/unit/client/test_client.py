@@ -261,6 +261,10 @@ def test_progress() -> None:
     assert progress is not None
     assert (progress.step, progress.steps, progress.percentage, progress.loss) == (5, 10, 50, 0.25)
     assert progress.metrics == {"accuracy": 0.9}
+    rig.status(training={"step": 5, "loss": "n/a", "samplesPerSecond": "12/s"})
+    progress = rig.client.progress(job)
+    assert progress is not None
+    assert (progress.step, progress.loss, progress.samples_per_second) == (5, None, None)
 
 
 def test_scale_suspend_resume_and_list() -> None:
@@ -328,7 +332,10 @@ def test_an_absent_job_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("given", "stem"),
-    [("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job"), ("x" * 80, "x" * 35)],
+    [
+        *(("train", "train"), ("Train_My_Model", "train-my-model"), ("3d", "job-3d"), ("_", "job")),
+        *(("x" * 80, "x" * 35), (f"2{'x' * 80}", f"job-2{'x' * 30}")),
+    ],
 )
 def test_default_names(given: str, stem: str) -> None:
     name = default_name(given)
