@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import typer
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, is_true, manager
+from pstraining.cli.jobs import condition, end_of, is_true, manager
 
 EVERY, SELDOM = 0.5, 5.0
 """Initial and maximum seconds between two polls."""
@@ -72,8 +73,10 @@ def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str])
         return "", f"{error} Retrying."
     if now is None or now["metadata"]["uid"] != uid:
         raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
-    # A status of an older generation does not describe this one.
-    if not is_seen(now, int(job["metadata"].get("generation") or 0)):
+    # A status of an older generation does not describe this one. The status of a job in another cluster has the
+    # generation of the copy there: of such a job, only the end is certain.
+    is_final = manager(now)[0] == names.MULTIKUEUE and end_of(now) is not None
+    if not is_final and not is_seen(now, int(job["metadata"].get("generation") or 0)):
         return "", ""
     return reached(now), state(now)
 

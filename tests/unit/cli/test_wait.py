@@ -10,6 +10,8 @@ from pstraining.cli.commands.wait import GOALS, goal_of
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.waiting import SELDOM, Patience, follow
+from tests.support.builders import job
+from tests.support.cli_cluster import WithJobs
 from tests.support.job_cluster import JobCluster, Object
 from tests.support.simulation import World, running
 
@@ -120,6 +122,17 @@ def test_the_end_of_a_job_ends_every_wait(goal: str, code: int, expected: ExitCo
 def test_the_end_of_a_job_may_be_the_goal() -> None:
     assert ending(78).wait("condition=Failed") == "digits: condition Failed is True."
     assert ending(0).wait("condition=Running=False") == "digits: condition Running is False."
+
+
+def test_a_changed_job_in_another_cluster_ends_the_wait() -> None:
+    made = job(spec={"managedBy": "kueue.x-k8s.io/multikueue"})
+    made["metadata"]["generation"] = 3
+    done = {"type": "Succeeded", "status": "True", "reason": "ChiefSucceeded", "message": ""}
+    # The other cluster's copy of the job, whose status is copied back, was created anew: its generation is 1.
+    made["status"] = {"observedGeneration": 1, "phase": "Succeeded", "conditions": [done]}
+    assert follow(WithJobs(made), made, goal_of("end"), Patience(0)) == "digits has succeeded."
+    made["spec"].pop("managedBy")
+    assert code_of(lambda: follow(WithJobs(made), made, goal_of("end"), Patience(0)), "timed out") is ExitCode.TIMED_OUT
 
 
 def test_goals() -> None:
