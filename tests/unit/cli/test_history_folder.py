@@ -99,6 +99,13 @@ def test_without_the_job_the_available_files_are_shown(folder: Path) -> None:
     assert "the job was unfinished then" in shown
 
 
+def test_a_progress_bar_is_one_line_as_in_a_cluster(folder: Path) -> None:
+    bar = "".join(f"{number}/60 \u2501\r" for number in range(60))
+    (folder / "history" / "digits-worker-0.log").write_bytes(f"Epoch 1\n{bar}\x0c\u2028\nstep 2\n".encode())
+    found = list(HistoryFolder(folder).log("default", "digits-worker-0", {"tailLines": "2"}))
+    assert found == [f"{bar}\x0c\u2028", "step 2"]
+
+
 def test_logs_are_those_of_the_folder(folder: Path) -> None:
     found = CliRunner().invoke(app, ["logs", "digits", "--from", str(folder), "--tail", "1"])
     assert found.stdout == "worker-0: step 2\n"

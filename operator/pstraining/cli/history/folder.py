@@ -15,7 +15,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.summary import SUMMARY_FILE, JobOutcome, KeptLog, Summary
 from pstraining.api.values import path_of
-from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.client import ClusterClient, Object, lines
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError, RequestError
 
@@ -113,15 +113,15 @@ class HistoryFolder:
         """
         kept = self._kept(pod, query.get("previous") == "true")
         try:
-            text = (self._folder / kept.file).read_text(encoding="utf-8", errors="replace")
+            content = (self._folder / kept.file).read_bytes()
         except OSError as error:
             raise RequestError(f"{self._folder / kept.file}: {error.strerror}", 404) from error
-        lines = text.splitlines()
+        found = list(lines([content]))  # as those of a container: a progress bar with carriage returns is one line
         if (tail := query.get("tailLines")) is not None:
-            lines = lines[max(0, len(lines) - int(tail)) :]
+            found = found[max(0, len(found) - int(tail)) :]
         # The history has no times of single lines.
         begin = f"{_stamp(self._summary.time)} " if query.get("timestamps") else ""
-        yield from (begin + line for line in lines)
+        yield from (begin + line for line in found)
 
     def metrics(self, namespace: str, pod: str, port: int, seconds: float = 0) -> str:
         """Raise a RequestError, because the history has no metrics of tasks."""
