@@ -24,7 +24,7 @@ from pstraining.cli.validation.schema import Severity
 from pstraining.cli.waiting import Patience, ended, follow
 from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
-from pstraining.client.manifest import JobOptions, build_config_map, build_job
+from pstraining.client.manifest import JobOptions, build_config_map, build_job, config_map_name
 from pstraining.client.program import JobProgram
 from pstraining.progress import Progress
 
@@ -74,9 +74,14 @@ class ClusterBackend:
                 ) from error
             try:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
-            except CommandError:
+            except CommandError as error:
                 with suppress(CommandError):
                     self._cluster.delete(self._namespace, name)
+                if isinstance(error, ConflictError):
+                    raise ClientError(
+                        f"The ConfigMap {config_map_name(name)} exists. Kubernetes deletes that of a deleted job a "
+                        "moment later: try again, or choose another name."
+                    ) from error
                 raise
         return _job(stored)
 

@@ -34,14 +34,14 @@ class Cluster(WithJobs):
     def __init__(self) -> None:
         super().__init__()
         self.config_maps: list[Object] = []
-        self.refuses_config_maps = False
+        self.refuses_config_maps: RequestError | None = None
         self.logs: dict[str, Iterable[str]] = {}
         self.patches: list[Object] = []
 
     def create(self, api: str, plural: str, body: Object) -> Object:
         if plural == "configmaps":
             if self.refuses_config_maps:
-                raise RequestError("quota", 403)
+                raise self.refuses_config_maps
             self.config_maps.append(body)
             return body
         assert (api, plural) == ("/apis/pstraining.dev/v1alpha1", "pstrainingjobs")
@@ -191,8 +191,16 @@ def test_an_existing_name_is_rejected() -> None:
 
 def test_a_job_without_its_program_is_not_created() -> None:
     rig = Rig()
-    rig.cluster.refuses_config_maps = True
+    rig.cluster.refuses_config_maps = RequestError("quota", 403)
     with pytest.raises(ClientError, match="quota"):
+        rig.train()
+    assert rig.cluster.there == []
+
+
+def test_the_program_of_a_deleted_job_may_exist_for_a_moment() -> None:
+    rig = Rig()
+    rig.cluster.refuses_config_maps = ConflictError("it exists", 409)
+    with pytest.raises(ClientError, match=r"The ConfigMap digits-program exists.*: try again, or choose another"):
         rig.train()
     assert rig.cluster.there == []
 
