@@ -1,6 +1,6 @@
 """Commands with kubectl's switches, and names of values in the help.
 
-As for kubectl, --wait=true is --wait, and --wait=false is its absence.
+As for kubectl, --wait=true is --wait, and --wait=false is its absence. -o=json is -o json.
 """
 
 from collections.abc import Container, Sequence
@@ -11,10 +11,12 @@ from typer.core import TyperArgument, TyperCommand
 _TRUE: Final = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 _FALSE: Final = frozenset(("0", "f", "F", "false", "False", "FALSE"))
 """Go's truth values (strconv.ParseBool)."""
+SHORT: Final = 2
+"""Length of an option's name of one letter, such as -o."""
 
 
 class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
-    """A command that accepts values of its switches, as kubectl does: --wait=true, --force=false.
+    """A command that accepts values after = as kubectl does: --wait=true, --force=false, -o=json.
 
     Its help names the value of an option by the option, as `--tail TAIL`, instead of by its type in Python.
     """
@@ -29,24 +31,29 @@ class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
-        named = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
-        left: list[str] = super().parse_args(ctx, switches(args, named))
+        options = [param for param in self.params if param.param_type_name == "option"]
+        named = {name for option in options if option.is_flag for name in option.opts}
+        short = {name for option in options if not option.is_flag for name in option.opts if len(name) == SHORT}
+        left: list[str] = super().parse_args(ctx, switches(args, named, short))
         return left
 
 
-def switches(args: Sequence[str], named: Container[str]) -> list[str]:
+def switches(args: Sequence[str], named: Container[str], short: Container[str] = ()) -> list[str]:
     """Return the arguments with switches for their values: --wait for --wait=true, nothing for --wait=false.
 
     Args:
         args: the arguments.
         named: the names of the switches.
+        short: the names of one letter of options with values. -o=json becomes -o and json.
     """
     found: list[str] = []
     for index, arg in enumerate(args):
         if arg == "--":
             return found + list(args[index:])
         name, equals, value = arg.partition("=")
-        if not equals or name not in named or value not in _TRUE | _FALSE:
+        if equals and name in short:
+            found += [name, value]
+        elif not equals or name not in named or value not in _TRUE | _FALSE:
             found.append(arg)
         elif value in _TRUE:
             found.append(name)

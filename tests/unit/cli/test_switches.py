@@ -1,5 +1,6 @@
 """Switches take values, and names stay within their place in a path, as in kubectl."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,16 @@ from pstraining.cli.switches import switches
 NAMED = {"--wait", "-R"}
 
 
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    found = tmp_path / "job.yaml"
+    found.write_text(
+        "{apiVersion: pstraining.dev/v1alpha1, kind: PSTrainingJob, metadata: {name: a}, spec: {ps: {replicas: 1}, "
+        "worker: {replicas: 1, template: {spec: {containers: [{name: t, image: i, command: [a]}]}}}}}"
+    )
+    return found
+
+
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
@@ -23,10 +34,11 @@ NAMED = {"--wait", "-R"}
         (["--wait=false", "--wait"], ["--wait"]),
         (["--wait=maybe", "--file=true"], ["--wait=maybe", "--file=true"]),
         (["a", "--", "--wait=true"], ["a", "--", "--wait=true"]),
+        (["-n=team", "-o=a=b", "-n", "x=y", "-o"], ["-n", "team", "-o", "a=b", "-n", "x=y", "-o"]),
     ],
 )
 def test_values_of_switches(args: list[str], expected: list[str]) -> None:
-    assert switches(args, NAMED) == expected
+    assert switches(args, NAMED, {"-n", "-o"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,13 +50,13 @@ def test_values_of_switches(args: list[str], expected: list[str]) -> None:
         (["--wait=perhaps"], 2),
     ],
 )
-def test_commands_accept_values_of_switches(tmp_path: Path, args: list[str], code: int) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(
-        "{apiVersion: pstraining.dev/v1alpha1, kind: PSTrainingJob, metadata: {name: a}, spec: {ps: {replicas: 1}, "
-        "worker: {replicas: 1, template: {spec: {containers: [{name: t, image: i, command: [a]}]}}}}}"
-    )
-    assert CliRunner().invoke(app, ["submit", "-f", str(file), *args]).exit_code == code
+def test_commands_accept_values_of_switches(job_file: Path, args: list[str], code: int) -> None:
+    assert CliRunner().invoke(app, ["submit", "-f", str(job_file), *args]).exit_code == code
+
+
+def test_short_options_take_values_after_an_equals_sign(job_file: Path) -> None:
+    ran = CliRunner().invoke(app, ["plan", f"-f={job_file}", "-n=team", "-o=json"])
+    assert json.loads(ran.stdout)["namespace"] == "team"
 
 
 def test_a_dry_run_of_none_is_no_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
