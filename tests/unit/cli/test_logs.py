@@ -34,13 +34,13 @@ class Logged(WithJobs):
 
     def __init__(self, *jobs: Object, pods: list[Object] | None = None) -> None:
         super().__init__(*jobs, pods=list(PODS) if pods is None else pods)
-        self.logs: dict[str, list[str] | RequestError] = {}
+        self.logs: dict[str, list[str] | CommandError] = {}
         self.asked: list[tuple[str, dict[str, str]]] = []
 
     def log(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         self.asked.append((pod, dict(query)))
         found = self.logs.get(pod, [])
-        if isinstance(found, RequestError):
+        if isinstance(found, CommandError):
             raise found
         yield from found
 
@@ -185,7 +185,7 @@ class Script(Logged):
     A log is read to its end when it is opened.
     """
 
-    def __init__(self, *looks: tuple[list[Object], dict[str, list[str] | RequestError]]) -> None:
+    def __init__(self, *looks: tuple[list[Object], dict[str, list[str] | CommandError]]) -> None:
         super().__init__(job(), pods=[])
         self.looks = list(looks)
         self.number = -1
@@ -272,7 +272,7 @@ def test_lines_of_many_pods_stay_whole(capsys: pytest.CaptureFixture[str]) -> No
 def test_an_unreadable_log_is_reported_once_and_others_continue(capsys: pytest.CaptureFixture[str]) -> None:
     pods = [pod("worker", 0), pod("worker", 1)]
 
-    def refused(port: int) -> dict[str, list[str] | RequestError]:
+    def refused(port: int) -> dict[str, list[str] | CommandError]:
         away = RequestError(f"The kubelet is away (from port {port})", 502)
         return {"digits-worker-0": away, "digits-worker-1": [line(1, "on")]}
 
@@ -287,7 +287,14 @@ def test_a_missing_right_to_read_logs_is_reported() -> None:
         follow(Script(([pod("worker", 0)], {"digits-worker-0": DeniedError("You may not get pods/log", 403)}), *EMPTY))
 
 
-EMPTY: list[tuple[list[Object], dict[str, list[str] | RequestError]]] = [([], {})] * 3
+def test_credentials_that_are_gone_end_the_command() -> None:
+    cluster = Logged(job(), pods=[pod("worker", 0)])
+    cluster.logs["digits-worker-0"] = CommandError("The credential plugin of user jane failed.")
+    with pytest.raises(CommandError, match="The credential plugin of user jane failed"):
+        follow(cluster, start=in_thread, clock=iter(range(1000)).__next__)
+
+
+EMPTY: list[tuple[list[Object], dict[str, list[str] | CommandError]]] = [([], {})] * 3
 
 
 def test_a_job_without_pods_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:

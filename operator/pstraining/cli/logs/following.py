@@ -16,7 +16,7 @@ from typing import Final
 
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
-from pstraining.cli.errors import DeniedError, RequestError
+from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import end_of, job_named
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
@@ -66,7 +66,7 @@ class _Over:
     """The end of a log, or the error of reading it."""
 
     task: TaskPod
-    error: RequestError | None
+    error: CommandError | None
 
 
 def opens(pod: Pod, before: LogCursor | None) -> bool:
@@ -251,7 +251,7 @@ class Follower:
                         cursor.last = moment
                     if not self._put(_Line(task.name, text)):
                         return
-        except RequestError as caught:
+        except CommandError as caught:
             error = caught
         finally:
             self._put(_Over(task, error))
@@ -287,10 +287,12 @@ class Follower:
 
     def _close(self, over: _Over) -> None:
         self._cursors[over.task.pod.uid].open = False
-        if isinstance(over.error, DeniedError):
+        if over.error is None:
+            return
+        if isinstance(over.error, DeniedError) or not isinstance(over.error, RequestError):
             raise over.error
         # 400: not started; 404: deleted; 0: no response. The next poll handles these.
-        if over.error is not None and over.error.status not in (0, 400, 404):
+        if over.error.status not in (0, 400, 404):
             # The message may contain a port that differs with every try.
             self._remark(f"{over.task.name} ({over.task.pod.name}): {over.error}", of=over.task.pod.uid)
 
