@@ -47,7 +47,7 @@ QUOTED = {
     "The API server does not serve PSTrainingJobs yet": "controller/main.py",
     "is not a setting": "controller/settings.py",
     "Retrying in": "controller/reconciler.py",
-    "This operator cannot read the job": "core/status.py",
+    "This operator cannot read the job": "core/facts.py",
     "cannot be scheduled": "core/policies/diagnosis.py",
 }
 """Quotations from logs and messages, with their source."""
