@@ -99,6 +99,7 @@ class Chief:
         self._has_led = False
         self._early = False  # whether training ended before its limit
         self._is_lost = False  # whether the newest dense parameters are lost
+        self._is_shut = False  # whether updates are shut out, because the state is saved for the last time
 
     def _open_folder(self, options: ChiefOptions) -> Saver:
         saver = Saver(
@@ -181,6 +182,7 @@ class Chief:
         self._options.history.stopping()
         self._admin.flush_dense(self._waiting())
         if self._saver and not any(shard.done for shard in self._store.read()):
+            self._is_shut = True
             self._admin.set_record(self._members.fence, generation=-self._shards[0].generation)
         with self._copied(self._saver.plan() if self._saver else FULL) as state:
             if self._saver:
@@ -192,7 +194,7 @@ class Chief:
         if self._is_lost:
             self._admin.set_record(self._members.fence, generation=0)
             self._is_lost = False
-        members = self._members
+        members, self._is_shut = self._members, False
         if members.view_changer:
             members.establish()
         elif members.joins:  # without a chief, worker 0 takes the next term
@@ -317,7 +319,8 @@ class Chief:
 
     def _while_saving(self) -> None:
         self._check_abort()
-        self._members.hold()
+        if not self._is_shut:  # a renewed view would accept updates again, which the saved state lacks
+            self._members.hold()
 
     def _snapshot(self) -> StateParts:
         """Return the state with all tensors in memory, for callbacks and the validation."""

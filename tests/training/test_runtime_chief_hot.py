@@ -1,0 +1,77 @@
+"""A chief of hot standbys, on real servers: what it does while its view and its fence change."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+from tests.support.servers import Rig, batches, small
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+
+class LedPair:
+    """A chief of one shard of two members in mode Sync, and a worker; the chief is asked to stop by `stop`.
+
+    Args:
+        client: of two servers or more.
+        patch: ends with the test.
+        folder: the folder of the checkpoints.
+        tend: called in every loop of the chief.
+        renew_seconds: seconds between the chief's renewals of the view.
+    """
+
+    def __init__(
+        self, client: Any, patch: pytest.MonkeyPatch, folder: Path, tend: Callable[[], None], *, renew_seconds: float
+    ) -> None:
+        import keras
+
+        from pstraining.runtime.chief import membership
+        from pstraining.runtime.chief.chief import Chief
+        from pstraining.runtime.chief.options import ChiefOptions
+        from pstraining.runtime.chief.shutdown import GracefulStop
+        from pstraining.runtime.history.recorder import HistoryRecorder
+        from pstraining.runtime.replication import view_change
+
+        history = HistoryRecorder()
+        patch.setattr(history, "tend", tend)
+        patch.setattr(client, "cluster", replace(client.cluster, members=2, addresses={"ps": client.cluster.ps[:2]}))
+        patch.setattr(view_change, "LEASE_SECONDS", 4000.0)  # functions are traced in between
+        patch.setattr(membership, "RENEW_SECONDS", renew_seconds)
+        self.rig = Rig(client, keras.optimizers.SGD, ps=1, members=2, build=small, mode="Sync")
+        self._stop = GracefulStop()
+        checkpoint = CheckpointSettings(path=str(folder), interval_seconds=3600)
+        options = ChiefOptions(TrainingSettings(steps=10), checkpoint, None, history=history)
+        self.chief = Chief(client, self.rig.store, options, stop=self._stop)
+
+    def train(self, number: int) -> None:
+        """Let the worker train a number of steps."""
+        from pstraining.runtime.ps.record import Session
+
+        found = self.rig.store.read()[0]
+        assert self.rig.store.register(0, 1)
+        self.rig.workers[0].start_session(Session(found.fence, found.generation))
+        assert all(self.rig.workers[0].step([batch]).applied for batch in batches(number))
+
+    def stop(self) -> None:
+        """Do what SIGTERM does."""
+        self._stop._asked = True
+
+
+def test_a_long_last_save_lets_no_update_in(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The saved state has every acknowledged update, also if the save lasts longer than the interval of renewals."""
+
+    def tend() -> None:
+        led.train(2)
+        led.stop()
+
+    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=-1.0)
+    with pytest.raises(SystemExit, match="143"):
+        led.chief.run()
+    assert Checkpoints(tmp_path, keep=1).steps() == [2]
+    following = led.rig.workers[0].step(batches(1))
+    assert not following.session_valid, "a step that the checkpoint lacks was acknowledged"
