@@ -75,3 +75,29 @@ def test_a_long_last_save_lets_no_update_in(client: Any, tmp_path: Path, monkeyp
     assert Checkpoints(tmp_path, keep=1).steps() == [2]
     following = led.rig.workers[0].step(batches(1))
     assert not following.session_valid, "a step that the checkpoint lacks was acknowledged"
+
+
+def test_a_late_call_of_the_chief_itself_does_not_supersede_it(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that was stopped carries a request to promise out late, when the chief leads with another view."""
+    from pstraining.runtime.replication import encoding
+    from pstraining.runtime.replication.view import Ballot, Process
+
+    calls: list[Ballot] = []
+
+    def tend() -> None:
+        changer = led.chief._members.view_changer
+        assert changer is not None
+        used = encoding.ballot(changer.fence)
+        if not calls:
+            incarnation = changer._monitor.poll_members()["ps-1"].incarnation  # type: ignore[union-attr]
+            changer._calls.prepare(Process("ps-1", incarnation), Ballot(used.term, used.epoch + 1))
+        else:
+            led.stop()
+        calls.append(used)
+
+    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=3600.0)
+    with pytest.raises(SystemExit, match="143"):
+        led.chief.run()
+    assert calls[1] > calls[0], "the next view has a higher ballot"

@@ -216,9 +216,10 @@ class Chief:
         self._shards = self._store.read()
         action = recovery.decide(self._shards, fence=self._members.fence, layout=self._store.fingerprint)
         if action is ChiefAction.SUPERSEDED:
-            raise SupersededError(
-                f"term {self._members.term} is over: a server has fence {max(s.fence for s in self._shards)}"
-            )
+            highest = max(shard.fence for shard in self._shards)
+            if self._members.is_own(highest):
+                raise FencedError("a call of this chief was carried out late: a server has promised a later ballot")
+            raise SupersededError(f"term {self._members.term} is over: a server has fence {highest}")
         return action
 
     def _restore_on(self, assignment: Assignment, fence: int) -> None:

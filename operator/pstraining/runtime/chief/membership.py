@@ -81,6 +81,10 @@ class Membership:
         """Return whether the view is to be renewed now."""
         return self.view_changer is not None and time.monotonic() - self._renewed > RENEW_SECONDS
 
+    def is_own(self, fence: int) -> bool:
+        """Return whether a fence is the number of a ballot of this chief's term, in a job with hot standbys."""
+        return self.view_changer is not None and encoding.ballot(fence).term == self.term
+
     def warm_up_next(self) -> None:
         """Trace the next function that a failover needs."""
         next(self._warming_up, None)
