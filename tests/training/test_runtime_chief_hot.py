@@ -101,3 +101,24 @@ def test_a_late_call_of_the_chief_itself_does_not_supersede_it(
     with pytest.raises(SystemExit, match="143"):
         led.chief.run()
     assert calls[1] > calls[0], "the next view has a higher ballot"
+
+
+def test_a_job_without_a_chief_waits_for_servers_that_do_not_answer(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker 0 takes the next term once a process answers that knows the former one."""
+    from pstraining.runtime.transport import http2_probe
+
+    probe, silent = http2_probe.probe, list(client.cluster.ps[:2])
+
+    def probed(endpoint: Any, patience: float) -> http2_probe.ProbeResult:
+        return http2_probe.ProbeResult.NOTHING if silent and silent.pop() else probe(endpoint, patience)
+
+    def tend() -> None:
+        led.stop()
+
+    monkeypatch.setattr(http2_probe, "probe", probed)
+    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=3600.0)
+    with pytest.raises(SystemExit, match="143"):
+        led.chief.run()
+    assert not silent, "no server has answered at first"

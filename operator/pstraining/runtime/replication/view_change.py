@@ -240,7 +240,7 @@ class ViewChanger:
             observation = self._monitor.poll()
         statuses = {Process(task, a.incarnation): a for task, a in observation.items() if isinstance(a, ProcessStatus)}
         self._active.draining.update(process for process, status in statuses.items() if status.draining)
-        if self._own.term == views.NO_BALLOT.term:
+        if self._own.term == views.NO_BALLOT.term and statuses:
             self._own = Ballot(1 + max(status.promised.term for status in statuses.values()), 0)
         return statuses, observation
 
