@@ -1,10 +1,13 @@
 """Asynchronous updates on both members of a shard: each member applies each update once, even if a reply is lost."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pstraining.runtime.checkpoint.state import whole
+from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.ps.record import Assignment
 from pstraining.runtime.telemetry.counters import total
 from tests.support.servers import SESSION, Rig, batches, large, small
@@ -108,6 +111,26 @@ def test_an_update_on_some_members_reaches_all_and_counts_once(client: Any, reac
     assert steps(rig) == [2] * 4
     assert rig.workers[0].step(batches(1, seed=2)).session_valid
     assert steps(rig) == [3] * 4
+
+
+def test_the_last_save_has_an_update_that_was_under_way_in_the_save_before(client: Any, tmp_path: Path) -> None:
+    """Both saves have the step of the first server, which has the update in both."""
+    from pstraining.runtime.checkpoint.saver import Saver
+
+    rig = started(client)
+    keeper = Saver(CheckpointSettings(path=str(tmp_path)), rig.store.layout, term=lambda: 1)
+    sent = batches(1)
+    assert bind(rig, ((0,), (1,))).step(sent).session_valid
+    with rig.control.copied(fence=1, wait=list) as state:
+        keeper.try_to_save(state)
+    assert rig.workers[0].step(sent).session_valid
+    with rig.control.copied(fence=1, wait=list) as state:
+        keeper.save_last(state)
+        newest = whole(state)
+    assert newest.step == 1
+    found = whole(keeper.checkpoints.load(1))
+    for name, value in newest.tensors.items():
+        np.testing.assert_array_equal(found.tensors[name], value, name)
 
 
 def test_a_worker_continues_with_only_the_standbys(client: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,23 @@ def test_a_state_that_is_saved_is_not_written_again(tmp_path: Path) -> None:
     written = (tmp_path / Key(1, 5).name / "state.npz").stat().st_mtime_ns
     keeper.save_last(state(5))
     assert (tmp_path / Key(1, 5).name / "state.npz").stat().st_mtime_ns == written
+
+
+@dataclass(frozen=True)
+class CopiedState(State):
+    """A state that was copied from two servers."""
+
+    updates: tuple[int, ...] = ()
+
+
+def test_a_state_of_the_same_step_is_written_again_with_an_update_that_was_under_way(tmp_path: Path) -> None:
+    """In mode Async an update may be on the first server alone while the state is copied."""
+    account = ChiefCounters()
+    keeper = saver(tmp_path, account=account)
+    for seed, updates in enumerate([(5, 4), (5, 4), (5, 5), (5, 5)]):
+        keeper.save_last(CopiedState(5, state(seed).variables, {}, {}, updates))
+    assert account.checkpoints == 2
+    np.testing.assert_array_equal(keeper.checkpoints.load(5).variables["kernel"], state(2).variables["kernel"])
 
 
 def test_a_chief_whose_folder_belongs_to_a_successor_exits_for_good(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pstraining.runtime.checkpoint.errors import CorruptCheckpointError, NotSave
 from pstraining.runtime.checkpoint.fencing import Writer
 from pstraining.runtime.checkpoint.objects.choice import storage_at
 from pstraining.runtime.checkpoint.parts import WritesParts
-from pstraining.runtime.checkpoint.state import SavePlan, StateBlocks, StateParts
+from pstraining.runtime.checkpoint.state import SavePlan, StateBlocks, StateOfServers, StateParts
 from pstraining.runtime.config.settings import CheckpointSettings
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.counters import ChiefCounters
@@ -69,6 +69,7 @@ class Saver:
         self._reported: float | None = None
         self._kept: int | None = 0  # step of the newest checkpoint; 0 for the initial state, which needs no checkpoint
         self._kept_as_ended = False  # whether that checkpoint has the mark `ended_early`
+        self._kept_apart: tuple[int, ...] = ()  # the updates in it on each server, if their numbers differ
 
     def interval(self) -> float:
         """Return the seconds from the end of one save to the start of the next, as configured or by Young's rule."""
@@ -109,7 +110,7 @@ class Saver:
             lost: whether a server had lost its state.
         """
         self._kept, self._last = state.step if state else 0, self._clock()
-        self._kept_as_ended = state is not None and state.ended_early
+        self._kept_as_ended, self._kept_apart = state is not None and state.ended_early, ()
         self._losses += lost
 
     def try_to_save(self, state: StateBlocks) -> None:
@@ -198,13 +199,21 @@ class Saver:
         return next(reversed(self.checkpoints.steps()), None)
 
     def _save(self, state: StateBlocks) -> None:
-        if (state.step, state.ended_early) != (self._kept, self._kept_as_ended):
+        kept, apart = (self._kept, self._kept_as_ended, self._kept_apart), _apart(state)
+        if (state.step, state.ended_early, apart) != kept:
             began = self._clock()
             path = self.checkpoints.save(state, term=self._term(), layout=self.layout)
-            self._kept, self._cost, self._kept_as_ended = state.step, self._clock() - began, state.ended_early
+            self._cost = self._clock() - began
+            self._kept, self._kept_as_ended, self._kept_apart = state.step, state.ended_early, apart
             is_full = not isinstance(state, WritesParts) or state.base is None
             self._incremental = 0 if is_full else self._incremental + 1
             self._counters.saved(state.step, self._cost, self.checkpoints.size(state.step))
             how = {"full": is_full} if self._full_every > 1 else {}
             event("checkpoint", step=state.step, path=str(path), seconds=round(self._cost, 3), **how)
         self._last, self._failures = self._clock(), 0
+
+
+def _apart(state: StateBlocks) -> tuple[int, ...]:
+    """Return the number of updates on each server if they differ: some updates were under way to the others."""
+    updates = state.updates if isinstance(state, StateOfServers) else ()
+    return updates if len(set(updates)) > 1 else ()

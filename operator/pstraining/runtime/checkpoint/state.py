@@ -78,6 +78,16 @@ class StateBlocks(StateEntries, Protocol):
         ...
 
 
+@runtime_checkable
+class StateOfServers(StateEntries, Protocol):
+    """A state that was copied from the servers."""
+
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """The number of updates that each server has applied."""
+        ...
+
+
 class StateParts(StateEntries, Protocol):
     """A state that can be read in ranges of elements."""
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -228,7 +229,7 @@ class StoreAdmin:
                 if len(generations) > 1 or 0 in generations:
                     raise FencedError("the servers do not hold one complete set of parameters")
                 if flushed in (None, steps[0]):
-                    return state(steps[0])
+                    return replace(state(steps[0]), updates=tuple(steps))
                 continue
             session = tf.constant([fence, records[0][RecordField.GENERATION]], tf.int64)
             self.client.call(self._follow, [(session, int64(min(steps)))] * len(steps))

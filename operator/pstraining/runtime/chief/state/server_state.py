@@ -71,6 +71,8 @@ class ServerState:
     """The name of the servers' copy; 0 if they keep none."""
     base: int | None = None
     """The copy since which the servers have copied only the changed rows of tables; None: the copy is complete."""
+    updates: tuple[int, ...] = ()
+    """The number of updates that each server has applied. In mode Async they differ while an update is under way."""
     left_out: frozenset[str] = frozenset()
     """Names of tensors that this state leaves out."""
     only_changed: frozenset[str] = frozenset()
