@@ -17,6 +17,8 @@ from tests.support.worker_threads import Crew
 
 PRIMARY, STANDBY = 0, 1
 SHARDS, WORKERS, STEPS = 2, 2, 3
+RATE = 0.5
+"""The learning rate that the message `rate` sets."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Pairs:
                 sums = [agreed]  # the other servers receive the arbiter's
             elif message.what == "prepare":
                 loads[number] = self._do("prepare", number, PRIMARY, session, place, go)
+            elif message.what == "rate":
+                self.rig.control.set_learning_rates(self._ballot, [RATE])
             elif message.what == "stage":
                 word, load = loads[number]
                 self._do("stage", number, STANDBY, session, place, word, load)
@@ -180,6 +184,10 @@ class Pairs:
                     if not same:
                         found.append(f"member {member} of shard {number}: {name}")
         return found
+
+    def snapshot(self, number: int, member: int) -> Any:
+        """Return a member's step, and its state."""
+        return self._do("snapshot", number, member)
 
     @cached_property
     def expected(self) -> list[Any]:

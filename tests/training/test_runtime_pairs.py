@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pstraining.runtime.ps import worker_registry
-from tests.support.pairs import Message, Pairs, losses, rounds_messages
+from tests.support.pairs import RATE, Message, Pairs, losses, rounds_messages
 from tests.support.placement import USUAL, assert_computes, computing_on
 from tests.support.soak_marks import ALL, THOROUGH, in_all, some
 
@@ -111,3 +111,18 @@ def test_the_last_step_is_saved_though_its_worker_left(pairs: Pairs) -> None:
     control = pairs.rig.control
     control.set_record(pairs.fence, done=1)
     assert control.snapshot(fence=pairs.fence).step == 1
+
+
+@pytest.mark.parametrize("after", ["stage", "apply standby", "apply primary"])
+def test_a_learning_rate_holds_from_the_same_step_on_for_all_members_of_a_shard(pairs: Pairs, after: str) -> None:
+    """A callback sets it while a step is under way, which some members have applied, and others have not."""
+    messages = rounds_messages(random.Random(0))
+    place = next(number for number, message in enumerate(messages) if message.what == after) + 1
+    pairs.play([*messages[:place], Message("rate", 0), *messages[place:]])
+    assert pairs.rig.control.learning_rates() == [RATE]
+    pairs.fail_over(pairs.both)
+    pairs.finish(pairs.both)
+    for shard in range(2):
+        (steps, state), (others, other) = (pairs.snapshot(shard, member) for member in (0, 1))
+        assert steps == others == [3]
+        assert all(np.array_equal(one, two) for one, two in zip(state, other, strict=True)), f"shard {shard}"

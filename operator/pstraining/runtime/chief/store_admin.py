@@ -21,6 +21,7 @@ from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Tensor, TracedFunction
 from pstraining.runtime.ps import ledger_ops
 from pstraining.runtime.ps.critical_section import applied, with_dependencies
+from pstraining.runtime.ps.member import LockstepRounds
 from pstraining.runtime.ps.messages import DataLeft
 from pstraining.runtime.ps.record import ANY_GENERATION, RECORD_SIZE, RecordField, ShardRecord
 from pstraining.runtime.ps.shard import Shard
@@ -50,8 +51,8 @@ class StoreAdmin:
         self.copies = StateCopies(self.parts)
         self.restores = StateRestore(self.parts, self.copies)
         self.find_damaged = self.copies.files.find_damaged
-        self._rate = self._on_all(lambda shard, fence, rates: shard.set_learning_rates(fence, rates))
-        self._rates = self._on_primaries(lambda shard: shard.learning_rates())
+        self._rate = self._on_all(lambda shard, *arguments: self._with_rates(shard).set_learning_rates(*arguments))
+        self._rates = self._on_primaries(lambda shard: self._with_rates(shard).learning_rates())
         sources = [own.shard for own in self.parts.sources]
         self._follow = self._on(sources, self._emit_follow) if store.updates.follow else None
         pause_steps = store.updates.pause_steps
@@ -353,6 +354,11 @@ class StoreAdmin:
         if updates.follow is None:
             raise ValueError("servers of this update mode are not in lockstep, and follow no step")
         return updates.follow(shard, session, step)
+
+    def _with_rates(self, shard: Shard) -> Shard | LockstepRounds:
+        """Return what sets a server's learning rates: its part in rounds, if its standbys apply the same steps."""
+        make = self.store.updates.member_round_ops
+        return shard if make is None else make(shard, False)
 
     def _emit_losses(self) -> Tensor:
         """Take the losses of the first server and its standbys, which have equal sums."""

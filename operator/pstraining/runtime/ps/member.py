@@ -34,6 +34,15 @@ class LockstepRounds(Protocol):
     def follow(self, session: Tensor, step: Tensor) -> Tensor:
         """Emit applying the step after `step`, which others have applied; 1 if this call applied it. int64[]."""
 
+    def set_learning_rates(self, fence: Tensor, rates: Tensor) -> Tensor:
+        """Emit setting the optimizers' learning rates from one step on, the same on all members of a shard.
+
+        See `Shard.set_learning_rates`.
+        """
+
+    def learning_rates(self) -> Tensor:
+        """Emit the learning rates of steps that are not prepared yet; see `Shard.learning_rates`."""
+
 
 class MemberState(NamedTuple):
     """A server's variables as a member of a shard with standbys."""

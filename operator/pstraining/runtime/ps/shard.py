@@ -85,7 +85,7 @@ class Shard:
         acceptor_size: int = 0,
     ) -> None:
         self.device, self.container, self.number = device, container, ps
-        self._program, self.norms = len(model.optimizers), clipping.norms_of(model.trained_by, layout)
+        self.program, self.norms = len(model.optimizers), clipping.norms_of(model.trained_by, layout)
         self.segments, self.tables, self.frozen_segments = layout.on(ps), layout.tables_on(ps), layout.frozen_on(ps)
         self.held = [*self.segments, *self.tables, *self.frozen_segments]
         """The segments of `values`."""
@@ -111,7 +111,7 @@ class Shard:
             """The tables with rows by key, by the numbers of the tables."""
             self.row_records = records_on(device, container, ps, self.tables, without=self.dynamic)
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
-            self._rates = [
+            self.rates = [
                 (index, clone._learning_rate.value)
                 for index, clone in [*self.optimizer.clones.items(), *of_tables.items()]
                 if isinstance(getattr(clone, "_learning_rate", None), keras.Variable)
@@ -372,7 +372,7 @@ class Shard:
             def apply() -> Tensor:
                 written = [
                     variable.assign(tf.cast(rates[index], variable.dtype), read_value=False)
-                    for index, variable in self._rates
+                    for index, variable in self.rates
                 ]
                 return with_dependencies(written, applied())
 
@@ -386,8 +386,8 @@ class Shard:
         Outside the section. float64[optimizers].
         """
         with tf.device(self.device):
-            known = {index: tf.cast(variable.read_value(), tf.float64) for index, variable in self._rates}
-            return tf.stack([known.get(index, tf.constant(float("nan"), tf.float64)) for index in range(self._program)])
+            known = {index: tf.cast(variable.read_value(), tf.float64) for index, variable in self.rates}
+            return tf.stack([known.get(index, tf.constant(float("nan"), tf.float64)) for index in range(self.program)])
 
     def record_or_zeros(self) -> Tensor:
         """Return the record, zeros if the server is empty. int64[5]."""

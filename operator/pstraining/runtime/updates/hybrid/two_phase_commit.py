@@ -13,7 +13,6 @@ from pstraining.runtime.ps.shard import Shard
 from pstraining.runtime.updates.hybrid.messages import StandbyState
 from pstraining.runtime.updates.hybrid.server import HybridAccumulators, HybridRoundOps
 from pstraining.runtime.updates.synchronous.accumulators import RoundConfig
-from pstraining.runtime.updates.synchronous.messages import StagedStats
 from pstraining.runtime.updates.synchronous.two_phase_commit import (
     PrimaryRoundOps,
     ReplicatedAccumulators,
@@ -62,7 +61,7 @@ class HybridStandbyRoundOps(HybridRoundOps, StandbyRoundOps):
         return self._staged_place().attempt
 
     def _totals(self) -> Tensor:
-        return StagedStats.unpack(self._replicated.staged[0].read_value()).norms
+        return self._replicated.staged_stats().norms
 
     def _is_paused(self) -> Tensor:
         return tf.constant(False)  # only the arbiter decides that, and it has prepared the round

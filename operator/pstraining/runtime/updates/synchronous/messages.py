@@ -247,6 +247,8 @@ class StagedStats(NamedTuple):
     """Number of the next round's wire format. float64[]."""
     overflowed: Tensor
     """1 if the loss is scaled and a gradient is not finite. float64[]."""
+    rates: Tensor
+    """The primary's learning rates in the step; see `Shard.learning_rates`. float64[optimizers]."""
     norms: Tensor
     """The sums of squares by which the primary has clipped the mean, and those by which the step scales updates.
 
@@ -254,10 +256,11 @@ class StagedStats(NamedTuple):
     """
 
     def pack(self) -> Tensor:
-        """Emit the numbers on the primary. float64[5 + length]."""
-        return tf.concat([[self.weight], self.losses, [self.format, self.overflowed], self.norms], 0)
+        """Emit the numbers on the primary. float64[5 + optimizers + length]."""
+        return tf.concat([[self.weight], self.losses, [self.format, self.overflowed], self.rates, self.norms], 0)
 
     @classmethod
-    def unpack(cls, vector: Tensor) -> "StagedStats":
+    def unpack(cls, vector: Tensor, optimizers: int) -> "StagedStats":
         """Emit the fields on the standby."""
-        return cls(vector[0], vector[1:3], vector[3], vector[4], vector[5:])
+        rates, norms = vector[5 : 5 + optimizers], vector[5 + optimizers :]
+        return cls(vector[0], vector[1:3], vector[3], vector[4], rates, norms)

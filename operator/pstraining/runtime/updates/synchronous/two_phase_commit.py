@@ -7,6 +7,7 @@ when all have. That is two-phase commit (Gray, Notes on Data Base Operating Syst
 on one process alone. All members compute with the same arithmetic, so they stay equal bit for bit.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -35,11 +36,14 @@ class ReplicatedAccumulators(Accumulators):
         super().__init__(shard, config)
         self.prepared = tf.Variable(tf.zeros([], tf.int64))
         """1 once the arbiter's standby may have applied the step. The attempt cannot be given up any more."""
+        self.rates = tf.Variable(tf.fill([shard.program], tf.constant(math.nan, tf.float64)))
+        """The learning rates of steps that are not prepared yet; NaN: that of the optimizer. float64[optimizers]."""
         # The standby's: the input of the next step.
         self.place = tf.Variable(tf.fill([2], tf.constant(-1, tf.int64)))
         """Step and attempt of the staged input; -1 for none."""
         segments = shard.segments if config.dense else ()
-        numbers = 5 + (self.norms.length if self.norms else 0)
+        self._shard = shard
+        numbers = 5 + shard.program + (self.norms.length if self.norms else 0)
         staged = [tf.zeros([numbers], tf.float64), *(_empty([None], segment.dtype) for segment in segments)]
         for table in shard.tables:
             staged += [_empty([None], tf.int64), _empty([None, table.slices[0].width], table.dtype)]
@@ -73,7 +77,7 @@ class ReplicatedAccumulators(Accumulators):
         found = self.result()
         fmt = tf.cast(self.next_format(), tf.float64)
         norms = self.norms.totals.read_value() if self.norms else tf.zeros([0], tf.float64)
-        stats = StagedStats(found.weight, found.losses, fmt, found.overflowed, norms)
+        stats = StagedStats(found.weight, found.losses, fmt, found.overflowed, self._shard.learning_rates(), norms)
         flat = [stats.pack(), *(found.mean() if self._segments else [])]
         for indices, gradients in found.touched():
             flat += [indices, gradients]
@@ -82,10 +86,29 @@ class ReplicatedAccumulators(Accumulators):
             flat.append(tf.bitcast(packed, tf.int64))
         return [*flat, *news]
 
+    def staged_stats(self) -> StagedStats:
+        """Emit the numbers that are staged on the standby."""
+        return StagedStats.unpack(self.staged[0].read_value(), self._shard.program)
+
+    def adopt(self, rates: Tensor) -> list[Operation]:
+        """Emit setting the optimizers' learning rates where they are numbers; return the operations to wait for."""
+        found = [(variable, tf.cast(rates[index], variable.dtype)) for index, variable in self._shard.rates]
+        return [
+            variable.assign(tf.where(tf.math.is_finite(rate), rate, variable.read_value()), read_value=False)
+            for variable, rate in found
+        ]
+
+    def adopt_unless_prepared(self) -> Tensor:
+        """Emit setting the learning rates for the coming step, unless its input may be staged already. int64[]."""
+        return tf.cond(
+            tf.equal(self.prepared.read_value(), 0),
+            lambda: with_dependencies(self.adopt(self.rates.read_value()), applied()),
+            not_applied,
+        )
+
     def from_staged(self) -> tuple[RoundResult, list[Tensor]]:
         """Emit the staged result on the standby, and the ledger's changes."""
-        packed_stats, *rest = [variable.read_value() for variable in self.staged]
-        stats = StagedStats.unpack(packed_stats)
+        stats, rest = self.staged_stats(), [variable.read_value() for variable in self.staged[1:]]
         vectors, rest = rest[: self._segments], rest[self._segments :]
         rows, rest = rest[: 2 * self._tables], rest[2 * self._tables :]
         packed = tf.reshape(tf.bitcast(rest[0], tf.uint8), [-1]) if rest else None
@@ -123,6 +146,29 @@ class MemberRoundOps(RoundOps):
 
         return self._critical([session, attempt], body)
 
+    def set_learning_rates(self, fence: Tensor, rates: Tensor) -> Tensor:
+        """See `LockstepRounds`: the primary adopts the rates when it prepares a step, and its standbys with the step.
+
+        Args:
+            fence: the chief's fence. int64[].
+            rates: see `Shard.set_learning_rates`. float64[optimizers].
+        """
+
+        def body(fence: Tensor, rates: Tensor) -> Tensor:
+            def write() -> Tensor:
+                return with_dependencies([self._replicated.rates.assign(rates, read_value=False)], applied())
+
+            under = tf.equal(field(self._shard.record.read_value(), RecordField.FENCE), fence)
+            return tf.cond(under, write, not_applied)
+
+        return self._critical([fence, rates], body)
+
+    def learning_rates(self) -> Tensor:
+        """See `LockstepRounds`; outside the section. float64[optimizers]."""
+        with tf.device(self.device):
+            coming = self._replicated.rates.read_value()
+            return tf.where(tf.math.is_finite(coming), coming, self._shard.learning_rates())
+
 
 class PrimaryRoundOps(MemberRoundOps):
     """Emits a primary's operations in rounds that its standbys apply as well."""
@@ -154,9 +200,9 @@ class PrimaryRoundOps(MemberRoundOps):
             def prepared_parts() -> list[Tensor]:
                 ledger = self._shard.ledger
                 news = ledger.news(self._replicated.admitted.read_value()) if ledger else []
-                with tf.control_dependencies(
-                    [self._replicated.prepared.assign(tf.constant(1, tf.int64), read_value=False)]
-                ):
+                with tf.control_dependencies([self._replicated.adopt_unless_prepared()]):
+                    prepared = self._replicated.prepared.assign(tf.constant(1, tf.int64), read_value=False)
+                with tf.control_dependencies([prepared]):
                     return [tf.identity(value) for value in self._replicated.to_staged(news)]
 
             def nothing() -> list[Tensor]:
@@ -168,6 +214,10 @@ class PrimaryRoundOps(MemberRoundOps):
 
         found: tuple[Tensor, list[Tensor]] = self._critical([session, place, go], body)
         return found
+
+    def _apply(self) -> Tensor:
+        with tf.control_dependencies([self._replicated.adopt_unless_prepared()]):  # it may have no standby
+            return super()._apply()
 
     def _has_step_after(self, step: Tensor) -> Tensor:
         if not self._arbiter:
@@ -224,7 +274,9 @@ class StandbyRoundOps(MemberRoundOps):
 
     def _apply(self) -> Tensor:
         result, news = self._replicated.from_staged()
-        with tf.control_dependencies([self._step(result)]):
+        with tf.control_dependencies(self._replicated.adopt(self._replicated.staged_stats().rates)):
+            moved = self._step(result)
+        with tf.control_dependencies([moved]):
             noted = self._note(result.admitted)
             if self._shard.ledger:
                 noted += self._shard.ledger.merge(news)
@@ -232,7 +284,7 @@ class StandbyRoundOps(MemberRoundOps):
                 return with_dependencies([*self._replicated.clear()], applied())
 
     def _next_format(self) -> Tensor:
-        return tf.cast(StagedStats.unpack(self._replicated.staged[0].read_value()).format, tf.int64)
+        return tf.cast(self._replicated.staged_stats().format, tf.int64)
 
     def _may_apply(self, place: RoundPlace) -> Tensor:
         staged = self._staged_place()
