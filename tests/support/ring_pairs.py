@@ -104,7 +104,7 @@ class RingPairs(Pairs):
         updates._dense.show()
         gradient = updates._compute(batches)
         updates._worker_progress.tried = batches
-        assert updates._member.add_up(gradient, updates._is_ring_current)
+        assert updates._member.add_up(gradient, updates._is_ring_current, updates._ops.fetch_rates)
         return gradient
 
     @staticmethod

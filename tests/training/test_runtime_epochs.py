@@ -14,8 +14,10 @@ import pytest
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.local import LocalJob
 from tests.support import fit_program
+from tests.support.hybrid_rig import HybridRig
 from tests.support.servers import SPREAD, Rig, batches, small
 from tests.support.soak_marks import ALL, in_all, in_soak, some
+from tests.support.worker_threads import Crew
 from tests.training.test_runtime_faults import finished, steps_of, transcript, until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
@@ -248,6 +250,31 @@ def test_servers_accept_a_learning_rate_only_from_the_current_chief(client: Any)
     scheduled = Rig(client, lambda: keras.optimizers.SGD(schedule), ps=1, build=small)
     scheduled.start()
     assert scheduled.control.learning_rates() == [None]
+
+
+def test_a_learning_rate_holds_for_the_dense_parameters_that_workers_train(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In mode Hybrid workers train the dense parameters, all of them with the same rate in each step."""
+    import keras
+
+    from pstraining.runtime.updates.hybrid import ring_member
+
+    monkeypatch.setattr(ring_member, "RATES_SECONDS", -1.0)
+    rig = HybridRig(client, lambda: keras.optimizers.Adam(0.125), ps=2, build=small, workers=2)
+    rig.start()
+    found = []
+    for rate in (0.125, 0.0, 0.25):
+        rig.control.set_learning_rates(1, [rate])
+        Crew(rig, [batches(2, seed=worker) for worker in range(2)]).join()
+        found.append(rig.snapshot().variables)
+        rig.assert_replicas_are_equal()
+    for path, value in rig.initial.items():
+        assert (found[0][path] != value).any(), path
+        np.testing.assert_array_equal(found[1][path], found[0][path], path)
+        assert (found[2][path] != found[1][path]).any(), path
+    for updates in rig.workers:
+        updates.close()
 
 
 def test_reports_of_added_workers_are_read(client: Any) -> None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
+from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import Batch, Tensor, TracedFunction
 from pstraining.runtime.ps.critical_section import arbiter_first, without_autograph
 from pstraining.runtime.ps.store import ParameterStore
@@ -32,7 +34,7 @@ class HybridOperations:
         standbys: Sequence[Sequence[HybridStandbyRoundOps]],
         computer: GradientComputer,
     ) -> None:
-        self._local, self._home = store.client.local, store.client.to_local
+        self._client, self._local, self._home = store.client, store.client.local, store.client.to_local
         self.servers, self._standbys, self._computer = servers, standbys, computer
         arbiter, home = servers[0], self._home
         arbiters = [arbiter, *standbys[0]]
@@ -62,6 +64,13 @@ class HybridOperations:
         self.made_norms = traced(lambda: home(arbiter.made_norms()))
         self.load = traced(lambda: [home(server.load()) for server in servers])
         self.store = traced(store_all)
+        self.rates = traced(lambda: [home(server.learning_rates()) for server in servers])
+
+    def fetch_rates(self) -> Array:
+        """Return the learning rate of each optimizer on the servers; NaN for a schedule. float64[optimizers]."""
+        # It is NaN also on a server on which the optimizer trains nothing.
+        found: Array = np.fmax.reduce(self._client.call(self.rates))
+        return found
 
     def _emit_compute(self, batch: Batch, place: Tensor) -> LocalGradient:
         """Compute a gradient, or nothing for the step NEVER. AutoGraph turns this into a condition."""

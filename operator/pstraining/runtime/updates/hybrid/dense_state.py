@@ -6,18 +6,23 @@ are lists of the same vectors. All workers of a job apply equal sums to equal bi
 
 import zlib
 from collections.abc import Sequence
+from typing import Final
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.model.optimizers.clipping import MeanClipping, added, are_usable
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
-from pstraining.runtime.model.tensor import Tensor
+from pstraining.runtime.model.tensor import Operation, Tensor
 from pstraining.runtime.ps.critical_section import unless, with_dependencies
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import LocalGradient
 from pstraining.runtime.updates.messages import GradientStats
+
+_RATES: Final = 3
+"""Index of the first learning rate in the numbers of a sum, behind its weight, its loss and whether it overflowed."""
 
 
 class DenseState:
@@ -42,7 +47,7 @@ class DenseState:
             self._places.append((kind, begin, begin + size))
             ends[kind] = begin + size
         self._sums = {kind: np.zeros([end], kind) for kind, end in ends.items()}
-        self._stats = np.zeros([3], np.float64)
+        self._stats = np.zeros([_RATES + len(store.model.optimizers)], np.float64)
         norms = store.shards[0].norms
         self._clipping = [MeanClipping(norms, shard.segments) for shard in store.shards] if norms else []
         self.shares_norms = bool(self._clipping and store.model.tables)
@@ -60,11 +65,17 @@ class DenseState:
                 self._squares.get_concrete_function(*self._sum_specs())
             self._show.get_concrete_function()
 
-    def load(self, gradient: LocalGradient) -> list[Array]:
-        """Copy a gradient, times its weight, into the buffers of the ring's sum, and return the buffers."""
+    def load(self, gradient: LocalGradient, rates: Array | None) -> list[Array]:
+        """Copy a gradient, times its weight, into the buffers of the ring's sum, and return the buffers.
+
+        Args:
+            gradient: the worker's gradient.
+            rates: the learning rate of each optimizer in the step, NaN for a schedule; None: another member gives them.
+        """
         stats = GradientStats.unpack(gradient.stats)
         weight = stats.samples * stats.finite
-        self._stats[:] = (weight, weight * stats.loss if weight else 0.0, stats.overflowed)
+        self._stats[:_RATES] = (weight, weight * stats.loss if weight else 0.0, stats.overflowed)
+        self._stats[_RATES:] = 0.0 if rates is None else rates
         vectors = [vector for row in gradient.vectors for vector in row]
         for (kind, begin, end), vector in zip(self._places, vectors, strict=True):
             target = self._sums[kind][begin:end]
@@ -163,7 +174,8 @@ class DenseState:
 
         def step() -> None:
             for part, own in zip(self._parts, vectors, strict=True):
-                _step(part, own, tf.greater(overflows, 0), trust)
+                with tf.control_dependencies(_adopted(part, stats[_RATES:])):
+                    _step(part, own, tf.greater(overflows, 0), trust)
 
         unless(skipped, step)
         return self._emit_show()
@@ -197,6 +209,18 @@ class DenseState:
         if held and scale:
             shown.append(held.hold(scale.bits()))
         return with_dependencies(shown, tf.constant(0))
+
+
+def _adopted(part: SegmentOptimizer, rates: Tensor) -> list[Operation]:
+    """Emit setting the optimizers' learning rates where they are numbers; return the operations to wait for."""
+    found = [(own._learning_rate, rates[index]) for index, own in part.clones.items()]
+    return [
+        variable.value.assign(
+            tf.where(tf.math.is_finite(rate), tf.cast(rate, variable.dtype), variable.value), read_value=False
+        )
+        for variable, rate in found
+        if isinstance(variable, keras.Variable)
+    ]
 
 
 def _step(part: SegmentOptimizer, vectors: Sequence[Tensor], overflowed: Tensor, trust: Tensor | None) -> None:

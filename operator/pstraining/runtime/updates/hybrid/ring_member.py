@@ -3,6 +3,7 @@
 `updates.hybrid.protocol` decides which of them may be discarded, and when.
 """
 
+import math
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from pstraining.runtime.updates.hybrid.protocol import WorkerState, broadcast_pl
 
 CHECK_STEPS: Final = 256
 """Steps from one comparison of all workers' parameters to the next."""
+RATES_SECONDS: Final = 1.0
+"""Seconds between two looks for another learning rate."""
 _HEADER: Final = struct.Struct("!qqQI")
 
 Still = Callable[[int], bool]
@@ -44,6 +47,8 @@ class RingMember:
         """The attempt whose sum is in the dense state's buffers; None for none."""
         self.suspects: tuple[Peer, ...] = ()
         """Suspected neighbors that the arbiter does not know of yet."""
+        self._rates: Array | None = None
+        self._fetched = -math.inf
 
     @property
     def is_whole(self) -> bool:
@@ -113,16 +118,26 @@ class RingMember:
         worker = self.identity.worker
         event("ring", worker=worker, ring=number, members=members, step=self.dense.step, seconds=seconds)
 
-    def add_up(self, mine: LocalGradient, still: Still) -> bool:
-        """Sum all members' gradients into the dense state; return False if this worker's ring is broken or missing."""
+    def add_up(self, mine: LocalGradient, still: Still, fetch_rates: Callable[[], Array]) -> bool:
+        """Sum all members' gradients into the dense state; return False if this worker's ring is broken or missing.
+
+        The first member gives the learning rates, so that all members use the same ones in a step.
+
+        Args:
+            mine: this worker's gradient.
+            still: checks from time to time whether the ring is current.
+            fetch_rates: returns the servers' learning rates, which callbacks may have set.
+        """
         ring, step = self.ring, self.dense.step
         if ring is None or step is None:
             return False
+        if not ring.place and time.monotonic() - self._fetched > RATES_SECONDS:
+            self._rates, self._fetched = fetch_rates(), time.monotonic()
         self.held = None
         check = self.dense.checksum() if step % CHECK_STEPS == 0 else 0
         try:
             header = _HEADER.pack(step, ring.number, self.dense.bytes, check)
-            arrays = self.dense.load(mine)
+            arrays = self.dense.load(mine, None if ring.place else self._rates)
             ring.all_reduce(arrays, header=header, should_continue=lambda: still(ring.number))
         except BrokenRingError as broken:
             self.leave(broken.suspects)

@@ -112,20 +112,14 @@ class HybridUpdates(BoundUpdates):
         gradient = self._compute(batches)
         self._dense.warm_up()
         call, ops, place = self._client.call, self._ops, self._place(0)
+        request = self._session, self._shared.identity, place
         call(ops.look, self._shared.identity)
         self._register()
         call(ops.form_ring, self._session, place, self._barred())
         call(ops.members)
-        call(
-            ops.push,
-            self._session,
-            self._shared.identity,
-            place,
-            self._shared.no_data_progress,
-            gradient.stats,
-            gradient.rows,
-        )
-        call(ops.apply, self._session, self._shared.identity, place, *self._dense_squares(None, None))
+        call(ops.rates)
+        call(ops.push, *request, self._shared.no_data_progress, gradient.stats, gradient.rows)
+        call(ops.apply, *request, *self._dense_squares(None, None))
         if self._dense.shares_norms:
             call(ops.made_norms)
 
@@ -137,6 +131,7 @@ class HybridUpdates(BoundUpdates):
         yield ops.register_peer, (session, self._shared.identity, self._peer())
         yield ops.form_ring, (session, place, self._barred())
         yield ops.members, ()
+        yield ops.rates, ()
         if self._computer.is_one_pass(batches):
             yield ops.compute, (batches[0], place)
         for length in (0, 1):  # two lengths generalize the trace to any length
@@ -246,7 +241,7 @@ class HybridUpdates(BoundUpdates):
     def _push(self, action: HybridAction, mine: LocalGradient) -> PushStatus:
         """Add up around the ring unless that is done, and push the rows."""
         member = self._member
-        if action is HybridAction.SUM and not member.add_up(mine, self._is_ring_current):
+        if action is HybridAction.SUM and not member.add_up(mine, self._is_ring_current, self._ops.fetch_rates):
             return PushStatus.INCOMPLETE
         place = self._place(self._dense.step, member.held)
         replies = self._client.call(

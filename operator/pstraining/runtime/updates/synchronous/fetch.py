@@ -65,6 +65,10 @@ class FetchOps:
         with tf.device(self.device):
             return ApplyReply.read(reply).format
 
+    def learning_rates(self) -> Tensor:
+        """Return the learning rates of steps that are not prepared yet; see `Shard.learning_rates`."""
+        return self._shard.learning_rates()
+
     def _critical(self, inputs: Sequence[Tensor], body: Callable[..., Tensor]) -> Tensor:
         return critical(self.device, self._shard.container, inputs, body)
 
