@@ -202,16 +202,20 @@ class KubeconfigClient:
         return self._json(answer)
 
     def listed(self, path: str, **query: str) -> list[Object]:
-        """Return all objects of a collection, page by page."""
-        found: list[Object] = []
-        query["limit"] = str(PAGE)
+        """Return all objects of a collection, page by page; all at once if the state of the first page is compacted."""
+        found, paged = list[Object](), {**query, "limit": str(PAGE)}
         while True:
-            page = self._json(self._get(path, query, self._seconds))
+            try:
+                page = self._json(self._get(path, paged, self._seconds))
+            except RequestError as error:
+                if error.status != 410 or not paged.get("continue"):
+                    raise
+                page, found = self._json(self._get(path, query, self._seconds)), []
             if not isinstance(page, dict) or "items" not in page:
                 raise self._not_kubernetes()
             found += page["items"]
-            query["continue"] = (page.get("metadata") or {}).get("continue", "")
-            if not query["continue"]:
+            paged["continue"] = (page.get("metadata") or {}).get("continue", "")
+            if not paged["continue"]:
                 return found
 
     def allowed(self, verb: str, resource: str, namespace: str, subresource: str = "") -> bool:

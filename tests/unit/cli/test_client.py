@@ -74,6 +74,14 @@ def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigClient) -> 
     assert server.asked[0].query["limit"] == [str(PAGE)]
 
 
+def test_a_list_whose_pages_are_compacted_meanwhile_is_read_at_once(server: Server, cluster: KubeconfigClient) -> None:
+    first = {"items": [{"a": 1}], "metadata": {"continue": "more"}}
+    gone = status(410, "Expired", "The provided continue parameter is too old")
+    server.answers[JOBS] = [(200, json.dumps(first)), gone, (200, json.dumps({"items": [{"a": 3}, {"a": 4}]}))]
+    assert cluster.jobs("team") == [{"a": 3}, {"a": 4}]
+    assert "limit" not in server.asked[2].query
+
+
 @pytest.mark.parametrize("text", ["<html>", "[]", "{}", "1"])
 def test_an_answer_of_another_server_is_an_error(server: Server, cluster: KubeconfigClient, text: str) -> None:
     server.answers[JOBS] = (200, text)
