@@ -1,5 +1,8 @@
 """A chief of hot standbys, on real servers: what it does while its view and its fence change."""
 
+import os
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +63,10 @@ class LedPair:
     def stop(self) -> None:
         """Do what SIGTERM does."""
         self._stop._asked = True
+
+    def handle_signals(self) -> None:
+        """Let this process's SIGTERM stop the chief."""
+        self._stop.install()
 
 
 def test_a_long_last_save_lets_no_update_in(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,3 +129,27 @@ def test_a_job_without_a_chief_waits_for_servers_that_do_not_answer(
     with pytest.raises(SystemExit, match="143"):
         led.chief.run()
     assert not silent, "no server has answered at first"
+
+
+def test_sigterm_ends_the_wait_for_a_quorum(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends a chief that waits for a quorum, before the kubelet kills it."""
+    from pstraining.runtime.chief import shutdown
+
+    def establish(*, readmit: bool) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(60)
+        raise AssertionError("the wait does not end")
+
+    def tend() -> None:
+        monkeypatch.setattr(led.chief._members, "establish", establish)
+
+    monkeypatch.setattr(shutdown, "RECOVERY_SECONDS", 0.1)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    led = LedPair(client, monkeypatch, tmp_path, tend, renew_seconds=-1.0)
+    try:
+        led.handle_signals()
+        with pytest.raises(SystemExit, match="143"):
+            led.chief.run()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -266,7 +266,8 @@ class Chief:
             self._options.history.tend()
             self._members.warm_up_next()
             if self._members.view_changer and self._members.is_due:
-                self._members.establish(readmit=True)
+                with self._stop.recovering():  # without a quorum, it waits
+                    self._members.establish(readmit=True)
                 self._leave_to_successor(self._members.view_changer)
                 self._members.follow_layout()
             if self._decide() is not ChiefAction.PROCEED:
