@@ -119,8 +119,8 @@ def test_several_outputs_losses_and_metrics(client: Any, caplog: pytest.LogCaptu
     ),
 )
 def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) -> None:
-    """The metrics of all workers are those of all data. AUC and precision come from added states, because they are no
-    means of workers' values.
+    """The loss and the metrics of all workers are those of all data, also if batches are unequal. AUC and precision
+    come from added states, because they are no means of workers' values.
     """
     import keras
 
@@ -136,6 +136,7 @@ def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) ->
         return keras.optimizers.SGD(0.0)
 
     made = [(x, y[:, None] % 2) for x, y in batches(7)]
+    made[6] = (made[6][0][:2], made[6][1][:2])  # the last batch of the data
     rig = Rig(
         client,
         still,
@@ -156,6 +157,8 @@ def test_metrics_of_all_workers_are_those_of_all_data(client: Any, mode: str) ->
         Crew(rig, [made[:4], [*made[4:], made[0]]]).join()
         made = [*made, made[0]]
     _, logs = in_one_process(rig, binary, made, still, loss="binary_crossentropy", metrics=metrics())
+    total, samples = rig.control.take_losses()
+    assert total / samples == pytest.approx(logs["loss"], rel=1e-6)
     reported = rig.new_store().model.step.compiled.results(rig.model.step.compiled.outputs, reports(rig).state())
     assert set(reported) == set(logs) - {"loss"}
     for name, value in reported.items():

@@ -288,7 +288,7 @@ class StoreAdmin:
         return all(int(number) for number in there)
 
     def take_losses(self) -> tuple[float, float]:
-        """Return the sum and the number of the workers' losses since the last call."""
+        """Return the sum of the workers' losses times samples, and the number of samples, since the last call."""
         total, number = self.client.call(self._losses)
         return float(total), float(number)
 

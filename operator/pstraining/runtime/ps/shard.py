@@ -94,7 +94,7 @@ class Shard:
             self.record = tf.Variable(tf.zeros([RECORD_SIZE], tf.int64))
             self.member_state = MemberState.create(acceptor_size) if acceptor_size else None  # with standbys
             self.losses = tf.Variable(tf.zeros([2], tf.float64))
-            """Sum and number of the losses since the chief last took them; used on the first server. float64[2]."""
+            """Sum of losses times samples, and samples, since the chief last took them; used on the first server."""
             self.registry = WorkerRegistry()
             self.optimizer = SegmentOptimizer.of(model, layout, ps, fused=updates.fused)
             self.loss_scale = self.optimizer.loss_scale
@@ -249,7 +249,7 @@ class Shard:
         Args:
             vectors: one per segment: its gradient, or the change of a segment of state.
             touched: for each table, local row indices without repetition, and the rows' gradients.
-            losses: sum and number of the step's losses. float64[2].
+            losses: sum of the step's losses times their samples, and number of samples. float64[2].
             moves: whether the vectors of trained segments are changes as well, computed by the workers' optimizers.
             state_weight: emits the fraction by which each element of a segment of state moves towards its vector; None
                 if the vector is a change.
@@ -317,7 +317,7 @@ class Shard:
         ]
 
     def take_losses(self) -> Tensor:
-        """Return sum and number of the losses since the last call. float64[2]."""
+        """Return the sum of losses times samples, and the number of samples, since the last call. float64[2]."""
 
         def body() -> Tensor:
             taken = self.losses.read_value()

@@ -73,16 +73,16 @@ class Window:
 
     def __init__(self, aggregate: CounterAggregate) -> None:
         self._aggregate, self._from = aggregate, dict(aggregate.total)
-        self._loss = self._losses = 0.0
+        self._loss = self._samples = 0.0
 
     def add_losses(self, total: float, number: float) -> None:
-        """Add losses, given by their sum and number."""
-        self._loss, self._losses = self._loss + total, self._losses + number
+        """Add losses, given by the sum of their values times samples, and the number of samples."""
+        self._loss, self._samples = self._loss + total, self._samples + number
 
     @property
     def loss(self) -> float:
-        """Mean of the losses; NaN if there was none."""
-        return self._loss / self._losses if self._losses else math.nan
+        """Mean of the losses over their samples; NaN if there was none."""
+        return self._loss / self._samples if self._samples else math.nan
 
     def counted(self, name: str) -> float:
         """Return the growth of a counter."""

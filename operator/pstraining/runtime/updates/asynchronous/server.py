@@ -57,7 +57,7 @@ def push(
         skips = tf.greater(numbers.overflowed, 0) if shard.loss_scale and not moves else None
 
         def apply() -> Tensor:
-            losses = tf.stack([numbers.loss, tf.ones([], tf.float64)])
+            losses = tf.stack([numbers.loss * numbers.samples, numbers.samples])
             done = shard.apply(gradients, touched, losses, moves=moves, state_weight=state_weight, overflowed=skips)
             return with_dependencies([*done, shard.registry.touch(worker)], applied())
 

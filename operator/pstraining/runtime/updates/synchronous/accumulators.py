@@ -51,7 +51,7 @@ class RoundResult(NamedTuple):
     weight: Tensor
     """Weight of all gradients together; 0 if every gradient was skipped. float64[]."""
     losses: Tensor
-    """Mean loss of the gradients, and 1 if there is one. float64[2]."""
+    """Sum of the gradients' losses times weights, and of the weights. float64[2]."""
     mean: Callable[[], list[Tensor]]
     """Emits the mean gradient, a vector for each segment."""
     touched: Callable[[], list[Touched]]
@@ -274,7 +274,7 @@ class Accumulators(ModeState):
     def result(self) -> RoundResult:
         """Emit the result of the round; the mean is clipped by the norms that are stored."""
         total = self._total()
-        losses = tf.stack([tf.math.divide_no_nan(self.losses.read_value(), total), tf.cast(total > 0, tf.float64)])
+        losses = tf.stack([self.losses.read_value(), total])
         found = RoundResult(
             total,
             losses,

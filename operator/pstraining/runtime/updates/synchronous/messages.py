@@ -242,7 +242,7 @@ class StagedStats(NamedTuple):
     weight: Tensor
     """Weight of all gradients together. float64[]."""
     losses: Tensor
-    """Their mean loss, and 1 if there is one. float64[2]."""
+    """Sum of their losses times weights, and of the weights. float64[2]."""
     format: Tensor
     """Number of the next round's wire format. float64[]."""
     overflowed: Tensor
