@@ -40,6 +40,7 @@ class TrainingMetrics:
         self._model, self._used = model, used
         self._variables: list[KerasVariable] | None = None  # None: not built
         self._sums: Variable | None = None
+        self._losses: list[tuple[int, int]] = []  # the places of total and count of each output's loss
         self._forgotten: Array | float = 0.0
         self.outputs = ""
         """Shapes and types of labels and predictions as JSON, with which the chief builds the same metrics. Empty
@@ -71,7 +72,7 @@ class TrainingMetrics:
         self._model.compute_metrics(x, y, predicted, sample_weight=weight)
         variables = self._variables or ()
         values = [tf.convert_to_tensor(variable.value) for variable in variables]
-        parts = [tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values]
+        parts = self._by_samples([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values], predicted)
         with tf.device(sums.device):  # each device of a worker adds its part of the batch
             sums.assign_add(tf.concat(parts, 0), read_value=False)
         with tf.control_dependencies(parts):
@@ -116,6 +117,17 @@ class TrainingMetrics:
             found = {name: np.asarray(value) for name, value in self._model.get_metrics_result().items()}
         return {name: value for name, value in found.items() if value.size == 1 and name != "loss"}
 
+    def _by_samples(self, parts: Sequence[Tensor], predicted: object) -> list[Tensor]:
+        """Emit the states of a batch, in which the losses of the outputs have the batch's samples as weights.
+
+        Keras weighs them by the static number of samples, which batches of several sizes do not have: by 1 then.
+        """
+        weighed = list(parts)
+        for total, count in self._losses:
+            number = tf.reshape(tf.cast(tf.shape(keras.tree.flatten(predicted)[0])[0], tf.float64), [1])
+            weighed[total], weighed[count] = tf.math.divide_no_nan(parts[total] * number, parts[count]), number
+        return weighed
+
     def _build(self, y: _Spec, predicted: _Spec) -> None:
         model = self._model
 
@@ -140,6 +152,10 @@ class TrainingMetrics:
             )
         if self.reason:
             self.left_out, self._variables = [metric.name for metric in metrics], []
+            return
+        places = {id(variable): place for place, variable in enumerate(self._variables)}
+        trackers = model._compile_loss.metrics if model._compile_loss is not None else ()
+        self._losses = [(places[id(one.total)], places[id(one.count)]) for one in trackers if id(one.total) in places]
 
 
 @contextmanager
