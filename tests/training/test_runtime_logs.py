@@ -1,10 +1,11 @@
 """The logs of an epoch equal those of `fit`, also for batches and metrics of unusual shapes."""
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.support.servers import Rig
+from tests.support.servers import Rig, small
 from tests.training.test_runtime_fit import in_one_process, reports, two_labels, two_outputs
 
 # A process connects before it creates its first tensor, so every test here uses the client.
@@ -34,3 +35,38 @@ def test_the_losses_of_several_outputs_weigh_batches_by_samples(client: Any) -> 
     total, samples = rig.control.take_losses()
     found = {"loss": total / samples} | chief.results(rig.model.step.compiled.outputs, reports(rig).state())
     assert found == {name: pytest.approx(value, rel=1e-5) for name, value in logs.items()}
+
+
+def test_metrics_with_several_numbers_are_left_out_and_named(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """F1Score without `average` has a number for each class, which neither logs nor the result can have."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from pstraining.runtime.checkpoint.state import State
+    from pstraining.runtime.chief.conclusion import conclude
+    from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds
+    from pstraining.runtime.data.validation import Validation
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def metrics() -> list[Any]:
+        return [keras.metrics.F1Score(), keras.metrics.CategoricalAccuracy(name="right")]
+
+    def rows() -> Any:
+        return tf.data.Dataset.from_tensors((np.ones((6, 8), "float32"), np.eye(3, dtype="float32")[[0, 1, 2] * 2]))
+
+    model = Model(small, still, Objective("categorical_crossentropy", metrics))
+    ended: list[EpochEnd] = []
+    ends = EpochEnds(model, "/device:CPU:0", [], Validation(rows), ended.append)
+    ends.begin(0)
+    for epoch in range(2):
+        ends.end(EpochEnd(epoch, 1, {"loss": 1.0}, None, validate=True, following=None))
+        while ends.busy:
+            ends._thread.join(0.01)
+    state = State(7, model.values(), {}, {})
+    result = conclude(model, rows, state, None)
+    assert set(ended[1].logs) == {"loss", "val_loss", "val_right"}
+    assert set(result) == {"step", "test_loss", "test_right"}
+    named = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "metrics_left_out" in line]
+    assert [line["metrics"] for line in named] == [["f1_score"]] * 2, "once by the validation, once by the result"

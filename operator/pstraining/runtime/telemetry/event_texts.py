@@ -90,7 +90,10 @@ EVENTS: Final[Mapping[str, EventText]] = {
         "Set `trainable = False` on their layers.",
     ),
     "metrics_left_out": EventText(
-        _WORKER, "The metrics are not in the logs of training, because of `reason`; the validation has them."
+        _ANY,
+        "A worker: the logs of training lack the metrics, because of `reason`; the validation has them. The chief: "
+        "validation and result lack them as well.",
+        "If their result is not one number, use one that is, such as the mean over classes.",
     ),
     "batch_hooks_not_called": EventText(
         _CHIEF,

@@ -4,7 +4,7 @@ Callbacks see a snapshot of the parameter servers' state in the chief's Keras mo
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.reports.evaluation import evaluation_weights
+from pstraining.runtime.chief.reports.evaluation import NOT_ONE_NUMBER, evaluation_weights, one_number
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizers.optimizer import rate_names
@@ -71,6 +71,7 @@ class EpochEnds:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
         self._logs: dict[str, float] = {}  # of the last epoch
+        self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pstraining-callbacks", daemon=True)
@@ -160,7 +161,7 @@ class EpochEnds:
                 return_dict=True,
                 verbose=0,
             )
-            end.logs.update({f"val_{name}": float(np.asarray(value)) for name, value in measured.items()})
+            end.logs.update({f"val_{name}": value for name, value in self._numbers(measured).items()})
         event("epoch", epoch=end.epoch, step=end.step, **end.logs)
         self._done(end)
         self._logs = dict(end.logs)
@@ -168,6 +169,14 @@ class EpochEnds:
             self._callbacks.on_epoch_end(end.epoch, dict(end.logs))
             if end.following is not None and not self.stop_asked:
                 self._callbacks.on_epoch_begin(end.following)
+
+    def _numbers(self, measured: Mapping[str, object]) -> dict[str, float]:
+        """Return the results of a validation that are one number; report the others, once."""
+        numbers = one_number(measured)
+        if (left_out := sorted(measured.keys() - numbers.keys())) and not self._left_out:
+            event("metrics_left_out", metrics=left_out, reason=NOT_ONE_NUMBER)
+        self._left_out |= bool(left_out)
+        return numbers
 
     def _close(self, state: StateParts | None, *, averaged: bool) -> None:
         if self._callbacks is None:

@@ -7,6 +7,7 @@ and NumPy, not the servers.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from pstraining.runtime.checkpoint.state import State, StateParts
 from pstraining.runtime.model.optimizers.optimizer import is_schedule_free
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
+
+NOT_ONE_NUMBER: Final = "their result is not one number"
+"""Why metrics such as F1Score without `average` are left out of logs and results, in which each name has a number."""
 
 
 def evaluation_weights(
@@ -52,6 +56,12 @@ def with_weights(state: State, weights: dict[str, Array], trained_by: Mapping[st
         if optimizer.use_ema:
             slots["average"][path] = weights[path]
     return replace(state, variables=weights, slots=slots)
+
+
+def one_number(measured: Mapping[str, object]) -> dict[str, float]:
+    """Return the results of `evaluate` that are one number."""
+    arrays = {name: np.asarray(value) for name, value in measured.items()}
+    return {name: float(value.item()) for name, value in arrays.items() if value.size == 1}
 
 
 def _average(trained: Array, base: Array, beta: float) -> Array:
