@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import Rig, small
+from tests.support.servers import Rig, batches, small
 from tests.training.test_runtime_fit import in_one_process, reports, two_labels, two_outputs
 
 # A process connects before it creates its first tensor, so every test here uses the client.
@@ -70,3 +70,25 @@ def test_metrics_with_several_numbers_are_left_out_and_named(client: Any, capsys
     assert set(result) == {"step", "test_loss", "test_right"}
     named = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "metrics_left_out" in line]
     assert [line["metrics"] for line in named] == [["f1_score"]] * 2, "once by the validation, once by the result"
+
+
+def test_metrics_that_only_the_validation_has_can_be_monitored(client: Any) -> None:
+    """Metrics that are left out of the logs of training are in those of the validation, and callbacks monitor them."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check_monitors
+    from pstraining.runtime.chief.reports.reporting import log_names
+    from pstraining.runtime.data.validation import Validation
+
+    compiled = {"metrics": lambda: [keras.metrics.MeanIoU(100, sparse_y_pred=False, name="iou")]}
+    rig = Rig(client, still, ps=1, build=small, compiled=compiled)
+    rig.start()
+    rig.train(batches(1))
+    metrics, outputs = rig.new_store().model.step.compiled, rig.model.step.compiled.outputs
+    names = log_names(metrics, outputs, {"loss"}, validated=Validation(lambda: batches(1)))
+    check_monitors([keras.callbacks.EarlyStopping("val_iou")], names)
+    with pytest.raises(CallbackRefusedError, match="monitor='iou'"):
+        check_monitors([keras.callbacks.EarlyStopping("iou")], names)
+    alone = log_names(metrics, outputs, {"loss"}, validated=None)
+    with pytest.raises(CallbackRefusedError, match="monitor='val_iou'"):
+        check_monitors([keras.callbacks.EarlyStopping("val_iou")], alone)

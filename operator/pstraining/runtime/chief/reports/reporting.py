@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.partition import Array
+from pstraining.runtime.model.training.training_metrics import TrainingMetrics
 from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, CounterAggregate, Window
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
@@ -46,6 +47,27 @@ class FitOptions:
     """Takes numbers at a step for the tracker of experiments."""
     local_optimizers: bool = False
     """Whether workers have local optimizers, whose learning rate cannot be changed."""
+
+
+def log_names(
+    metrics: TrainingMetrics, outputs: str, others: Collection[str], *, validated: Validation | None
+) -> LogNames:
+    """Return the names that logs can have.
+
+    Args:
+        metrics: the chief's metrics.
+        outputs: see `TrainingMetrics.results`.
+        others: names in the logs of training that are no metrics of `compile`.
+        validated: the validation; None: no validation.
+    """
+    names = metrics.names(outputs)
+    if validated is None:
+        validation: Collection[str] | None = ()
+    elif names is None or metrics.left_out:  # the validation has these metrics, whose names are not known
+        validation = None
+    else:
+        validation = {"val_loss", *(f"val_{name}" for name in names)}
+    return LogNames({*others, *(names or ())}, validation)
 
 
 class TrainingReporter:
@@ -189,12 +211,8 @@ class TrainingReporter:
         if self._monitors_checked or not (outputs := self._aggregate.outputs):
             return
         self._monitors_checked = True
-        metrics = self._metrics.names(outputs)
-        training = {"loss", *(metrics or ()), *self._aggregate.names(METRIC)}
-        training |= learning_rates(self._optimizers, 0).keys()
-        validation = {"val_loss", *(f"val_{name}" for name in metrics)} if metrics is not None else None
-        names = LogNames(training, validation if self._fit.validation else ())
-        check_monitors(self._fit.callbacks, names)
+        others = {"loss", *self._aggregate.names(METRIC), *learning_rates(self._optimizers, 0)}
+        check_monitors(self._fit.callbacks, log_names(self._metrics, outputs, others, validated=self._fit.validation))
 
     def _adopt_learning_rates(self) -> None:
         """Adopt the servers' learning rates, which callbacks of the former chief may have set."""

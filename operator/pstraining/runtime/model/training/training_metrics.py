@@ -151,7 +151,9 @@ class TrainingMetrics:
                 "of several batches cannot be added; validation has them"
             )
         if self.reason:
-            self.left_out, self._variables = [metric.name for metric in metrics], []
+            # Keras holds the metrics given to `compile` in one of its own.
+            single = [one for metric in metrics for one in getattr(metric, "metrics", [metric])]
+            self.left_out, self._variables = [metric.name for metric in single], []
             return
         places = {id(variable): place for place, variable in enumerate(self._variables)}
         trackers = model._compile_loss.metrics if model._compile_loss is not None else ()
