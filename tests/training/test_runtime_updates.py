@@ -314,3 +314,29 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    some(
+        ["Async", "Sync"],
+        lambda mode: mode == "Async",
+        in_all("tests/training/test_runtime_updates.py::test_after_a_skipped_move_a_worker_trains_on"),  # in Async
+    ),
+)
+def test_after_a_skipped_move_a_worker_trains_on(client: Any, mode: str) -> None:
+    """A skipped batch leaves no NaN in the worker's own optimizer, and no infinity in the servers' statistics."""
+    import keras
+
+    def normalized() -> Any:
+        layers = [keras.layers.BatchNormalization(), keras.layers.Dense(3, activation="softmax")]
+        return keras.Sequential([keras.Input((8,)), *layers])
+
+    skips: dict[str, Any] = {"localSteps": 2, "nonFinite": "Skip"}
+    rig = Rig(client, lambda: keras.optimizers.Adam(0.01), ps=1, build=normalized, mode=mode, **skips)
+    rig.start()
+    good = batches(1)[0]
+    missing, huge = (good[0] * np.nan, good[1]), (good[0] * 1e30, good[1])  # a variance of 1e60 is infinite
+    updates = [[good, good], [missing, good], [good, missing], [good, good], [huge, good], [good, good]]
+    assert [rig.workers[0].step(made).finite for made in updates] == [True, False, False, True, False, True]
+    assert all(np.isfinite(value).all() for value in rig.control.snapshot(fence=1).variables.values())

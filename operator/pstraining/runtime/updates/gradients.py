@@ -193,7 +193,10 @@ class GradientComputer:
         return LocalGradient(stats, vectors, rows=[[] for _ in self._store.shards])
 
     def _emit_walk(self, batch: Batch) -> Tensor:
-        """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[5]."""
+        """Emit one step of this worker's own optimizer; return the batch's `GradientStats`. float64[5].
+
+        A gradient that is not finite makes no step: NaN would stay in the slots, which outlive the update.
+        """
         model = self._store.model
         with tf.device(self._store.client.compute):
             loss, gradients, _ = self._on_devices(batch)
@@ -203,10 +206,9 @@ class GradientComputer:
                 model.optimizer.apply(gradients, model.trainable)
                 return tf.constant(True)
 
-            if scale is None:
-                walk()
-                return _stats(batch, loss, finite)
             walked = tf.cond(finite, walk, lambda: tf.constant(False))
+            if scale is None:
+                return _stats(batch, loss, walked)
             scale.advance(tf.logical_not(walked))
             return _stats(batch, loss, tf.constant(True))
 
@@ -217,7 +219,8 @@ class GradientComputer:
             after = [variable.value.read_value() for variable in model.variables]
             trained = len(model.trainable)
             moves = [(new - old) * self._share for new, old in zip(after[:trained], before[:trained], strict=True)]
-            scaled = [*moves, *self._state_changes(before[trained:], after[trained:], len(stats_of_steps))]
+            changes = self._state_changes(before[trained:], after[trained:], len(stats_of_steps))
+            usable, scaled = tf.cast(are_finite(changes), tf.float64) if changes else 1.0, [*moves, *changes]
             with tf.control_dependencies(scaled):
                 for variable, value in zip(model.variables, before, strict=True):
                     variable.value.assign(value)
@@ -225,7 +228,7 @@ class GradientComputer:
             number = tf.reduce_sum(steps.samples)
             loss = tf.reduce_sum(steps.samples * steps.loss) / number
             one, zero = tf.ones([], tf.float64), tf.zeros([], tf.float64)
-            together = GradientStats(number, loss, tf.reduce_min(steps.finite), parts=one, overflowed=zero)
+            together = GradientStats(number, loss, usable * tf.reduce_min(steps.finite), parts=one, overflowed=zero)
             return together.pack(), self._store.pack(scaled)
 
     def _emit_one(self, batch: Batch) -> BatchSums:
