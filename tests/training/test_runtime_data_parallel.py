@@ -25,7 +25,7 @@ def passed(model: Any, batch: Any, devices: Any = DEVICES) -> Any:
         return tf.function(emit, autograph=False)(batch)
 
 
-def on_devices(*layers: Any, **options: Any) -> Any:
+def on_devices(*layers: Any, loss: Any = "mse", **options: Any) -> Any:
     import keras
     import tensorflow as tf
 
@@ -34,7 +34,7 @@ def on_devices(*layers: Any, **options: Any) -> Any:
 
     with tf.device(DEVICES[0]):
         make = keras.optimizers.SGD
-        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), make, Objective("mse"), **options)
+        return Model(lambda: keras.Sequential([keras.Input((2,)), *layers]), make, Objective(loss), **options)
 
 
 def test_statistics_are_the_sample_weighted_mean_of_the_parts() -> None:
@@ -102,6 +102,26 @@ def test_the_next_batch_is_prefetched_to_the_device() -> None:
     values = [float(batch[0][0]) for batch in following]
     assert values == [1.0, 0.0, 1.0]
     drawn.close()
+
+
+def test_a_batch_without_labels_is_divided_and_prefetched() -> None:
+    """A batch may have None instead of labels, as Keras's `fit` accepts it."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.data.ahead import on_device
+
+    class Penalty(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.add_loss(keras.ops.mean(x))
+            return x
+
+    batch: Any = next(
+        on_device(iter([(tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), None)]), "CPU:1", cpu="CPU:0")
+    )
+    assert batch[1] is None
+    model = on_devices(keras.layers.Dense(1, kernel_initializer="ones"), Penalty(), loss=None)
+    assert float(passed(model, batch)[0]) == pytest.approx(7.0)
 
 
 def test_an_error_in_the_data_reaches_the_worker() -> None:

@@ -68,5 +68,6 @@ def _read(
             return
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in _ON_CPU else tf.identity(tensor)
+def _copied(tensor: Tensor | None) -> Tensor | None:
+    """Return a tensor on the current device; None, such as for labels that a batch does not have, is kept."""
+    return tensor if tensor is None or tensor.dtype in _ON_CPU else tf.identity(tensor)

@@ -109,10 +109,10 @@ def _piece(batch: Batch, number: Tensor, part: int, devices: int) -> tuple[Tenso
     begin = tf.minimum(part * (number // devices) + tf.minimum(part, number % devices), number - 1)
     end = begin + tf.maximum(size, 1)
 
-    def cut(tensor: Tensor) -> Tensor:
+    def cut(tensor: Tensor | None) -> Tensor | None:
         if isinstance(tensor, tf.SparseTensor):
             raise ModelError("devices: sparse tensors of a batch cannot be divided; make them dense, or use one device")
-        return tensor if tensor.shape.rank == 0 else tensor[begin:end]
+        return tensor if tensor is None or tensor.shape.rank == 0 else tensor[begin:end]
 
     return tf.cast(size, tf.float64) / tf.cast(number, tf.float64), tf.nest.map_structure(cut, batch)
 
