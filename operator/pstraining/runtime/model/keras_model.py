@@ -214,8 +214,13 @@ class Model:
         own_state.reseed(own_state.seeds(self.keras._flatten_layers()), worker=worker, step=step)
 
     def restored_after_trials(self) -> list[KerasVariable]:
-        """Return the variables of this process that a trial of a step must not change."""
-        return [*self.local, *own_state.common_seed()]
+        """Return the variables of this process that a trial of a step must not change.
+
+        With `localSteps` a trial changes the worker's own optimizer, and may change its loss scale.
+        """
+        scale = self.loss_scale.saved().values() if self.loss_scale else ()
+        own = [variable for optimizer in self.optimizers for variable in optimizer.variables]
+        return [*self.local, *own_state.common_seed(), *own, *scale]
 
     def check_writes(self, trained: Sequence[int | None], frozen: Sequence[int | None]) -> None:
         """Refuse a step that writes weights.

@@ -1,0 +1,59 @@
+"""A worker's own optimizer, with `localSteps`: with one worker, the result is that of `fit`."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pstraining.api.training import Mode
+from pstraining.runtime.config.settings import TrainingSettings
+from tests.support.servers import Rig, batches, small
+from tests.training.test_runtime_updates import wait_until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+LOCAL_STEPS = 2
+
+
+def train_in_a_process(rig: Rig, number: int, part: Any, step: int) -> None:
+    """Train batches up to this global step in the process of worker 0 with this number."""
+    from pstraining.runtime.updates.base import Identity
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import StaticRouter
+
+    identity, store = Identity(0, number), rig.new_store()
+    training = TrainingSettings(mode=Mode.SYNC, steps=step, local_steps=LOCAL_STEPS)
+    where = StaticRouter(store, rig.mode.make(store, identity))
+    worker = Worker(where, identity, lambda: iter(part), training=training)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_until(lambda: rig.store.read()[0].step == step)
+    rig.control.set_record(1, done=1)
+    thread.join(60)
+    rig.control.set_record(1, done=0)
+
+
+def assert_as_fit(client: Any, optimizer: Callable[[], Any], *parts: Any) -> None:
+    """Train each part's batches in another process of worker 0, one after the other, and compare with Keras."""
+    rig, step = Rig(client, optimizer, ps=1, build=small, mode="Sync", localSteps=LOCAL_STEPS), 0
+    rig.start()
+    for number, part in enumerate(parts):
+        step += len(part) // LOCAL_STEPS
+        train_in_a_process(rig, 2 + number, part, step)
+    alone = small()
+    alone.compile(optimizer(), "sparse_categorical_crossentropy", jit_compile=False)
+    for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
+        variable.assign(rig.initial[tensor.path])
+    for batch in [batch for part in parts for batch in part]:
+        alone.train_on_batch(*batch)
+    found = rig.control.snapshot(fence=1).variables
+    for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], variable.numpy(), rtol=0, atol=1e-6)
+
+
+def test_the_trial_of_a_step_does_not_change_a_workers_own_optimizer(client: Any) -> None:
+    """Before a worker registers, it runs a step to trace its functions."""
+    import keras
+
+    assert_as_fit(client, lambda: keras.optimizers.Adam(0.05), batches(4))
