@@ -57,3 +57,14 @@ def test_the_trial_of_a_step_does_not_change_a_workers_own_optimizer(client: Any
     import keras
 
     assert_as_fit(client, lambda: keras.optimizers.Adam(0.05), batches(4))
+
+
+def test_a_restarted_workers_own_optimizer_continues_its_schedule(client: Any) -> None:
+    """A schedule counts the steps of earlier processes, as it does on the servers without `localSteps`."""
+    import keras
+
+    def falling() -> Any:
+        return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.5, 9, end_learning_rate=0.0))
+
+    made = batches(8)
+    assert_as_fit(client, falling, made[:4], made[4:])

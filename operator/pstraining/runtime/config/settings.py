@@ -5,6 +5,7 @@ field.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Final, Self, TypeVar
 
@@ -69,6 +70,12 @@ class TrainingSettings(BaseModel):
     def batches_per_update(self) -> int:
         """Batches that a worker trains for one update."""
         return max(self.accumulation_steps, self.local_steps)
+
+    def optimizer_steps(self, updates: int, workers: int) -> int:
+        """Return how often an optimizer is applied in a number of updates; with `localSteps` each worker's own one."""
+        if self.local_steps == 1:
+            return updates
+        return math.ceil(updates * self.local_steps / (workers if self.mode is Mode.ASYNC else 1))
 
     @property
     def layout_obstacle(self) -> str:

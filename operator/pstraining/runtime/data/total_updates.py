@@ -38,10 +38,7 @@ def total_updates(
         limits.append(_of_data(training, workers, _batches(source, batch_size, samples)))
     if not limits:
         raise SettingsError("total_updates: give steps, or epochs and steps_per_epoch")
-    if training.local_steps == 1:
-        return min(limits)
-    share = workers if training.mode is Mode.ASYNC else 1
-    return math.ceil(min(limits) * training.local_steps / share)
+    return training.optimizer_steps(min(limits), workers)
 
 
 def _of_data(training: TrainingSettings, workers: int, batches: list[int]) -> int:

@@ -93,6 +93,8 @@ class Model:
         self.connections = Connections(self.keras, self.trained_by)
         self.jit_compile = self._wants_jit(jit_compile)
         """Whether XLA compiles the forward and backward pass."""
+        self.local_steps_before = 0
+        """Steps of a worker's own optimizer before this process, which schedules count."""
 
     def _describe(
         self,

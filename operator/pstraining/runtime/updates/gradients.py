@@ -9,6 +9,7 @@ from pstraining.runtime.model import data_parallel
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.keras_model import STATE, Touched
 from pstraining.runtime.model.optimizers import sparse_optimizer
+from pstraining.runtime.model.optimizers.continued_schedule import continued
 from pstraining.runtime.model.optimizers.finite import are_finite
 from pstraining.runtime.model.optimizers.optimizer import check_for_local_steps
 from pstraining.runtime.model.tensor import Batch, Tensor
@@ -203,7 +204,8 @@ class GradientComputer:
             finite, scale = are_finite(gradients), model.loss_scale
 
             def walk() -> Tensor:
-                model.optimizer.apply(gradients, model.trainable)
+                with continued(model.optimizers, model.local_steps_before):
+                    model.optimizer.apply(gradients, model.trainable)
                 return tf.constant(True)
 
             walked = tf.cond(finite, walk, lambda: tf.constant(False))

@@ -153,6 +153,7 @@ class Worker:
         if not self._has_seeds:
             self._has_seeds = True
             model.reseed(worker=self._identity.worker, step=step)
+            model.local_steps_before = self._training.optimizer_steps(step, self._client.cluster.workers)
         with kept(model.restored_after_trials()):
             self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
