@@ -1,10 +1,16 @@
 """The logs of an epoch equal those of `fit`, also for batches and metrics of unusual shapes."""
 
 import json
+import time
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pstraining.api.training import Mode
+from pstraining.runtime.checkpoint.state import State
+from pstraining.runtime.config.settings import TrainingSettings
 from tests.support.servers import Rig, batches, small
 from tests.training.test_runtime_fit import in_one_process, reports, two_labels, two_outputs
 
@@ -43,7 +49,6 @@ def test_metrics_with_several_numbers_are_left_out_and_named(client: Any, capsys
     import numpy as np
     import tensorflow as tf
 
-    from pstraining.runtime.checkpoint.state import State
     from pstraining.runtime.chief.conclusion import conclude
     from pstraining.runtime.chief.reports.callbacks import EpochEnd, EpochEnds
     from pstraining.runtime.data.validation import Validation
@@ -92,3 +97,40 @@ def test_metrics_that_only_the_validation_has_can_be_monitored(client: Any) -> N
     alone = log_names(metrics, outputs, {"loss"}, validated=None)
     with pytest.raises(CallbackRefusedError, match="monitor='val_iou'"):
         check_monitors([keras.callbacks.EarlyStopping("val_iou")], alone)
+
+
+def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> None:
+    """With `localSteps`, an optimizer makes several steps in each update, and its schedule counts them."""
+    import keras
+
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Ends, Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    seen: list[float] = []
+
+    class Look(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(float(self.model.optimizer.learning_rate))
+
+    def falling() -> Any:
+        return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(1.0, 100, end_learning_rate=0.0))
+
+    model, device = Model(small, falling, Objective("sparse_categorical_crossentropy")), "/device:CPU:0"
+    admin: Any = SimpleNamespace(
+        store=SimpleNamespace(model=model),
+        client=SimpleNamespace(local=device, compute=device),
+        take_losses=lambda: (6.0, 3.0),
+        reports=list,
+    )
+    settings = TrainingSettings(mode=Mode.SYNC, steps=20, local_steps=4)
+    fit = FitOptions(Epochs(10, 2), callbacks=[Look()], optimizer_steps=partial(settings.optimizer_steps, workers=3))
+    reporter = TrainingReporter(lambda: admin, fit, counters := ChiefCounters(), steps=20, total=20)
+    reporter._ends.begin(0)
+    state = State(10, model.values(), {}, {})
+    reporter._end_epoch(Ends(fit.epochs, 0), 1, 10, lambda: state, None)
+    reporter._drain(lambda: time.sleep(0.01))
+    assert seen == pytest.approx([0.6])
+    assert counters.scalars == {"loss": 2.0, "learning_rate": pytest.approx(0.6)}

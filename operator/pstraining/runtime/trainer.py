@@ -337,6 +337,7 @@ class Trainer:
                 summaries=context.outputs.summaries.path,
                 track=context.outputs.tracking.write,
                 local_optimizers=training.local_steps > 1,
+                optimizer_steps=partial(training.optimizer_steps, workers=client.cluster.workers),
             ),
         )
         store = self._build_store(context, with_tables=True)

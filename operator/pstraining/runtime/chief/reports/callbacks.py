@@ -55,6 +55,7 @@ class EpochEnds:
         callbacks: Keras callbacks that `refusals.check` accepted.
         validation: the validation at the end of epochs; None: no validation.
         done: called with every epoch's end and its complete logs.
+        optimizer_steps: returns the steps of an optimizer at a global step, which schedules count.
     """
 
     def __init__(
@@ -64,8 +65,11 @@ class EpochEnds:
         callbacks: Sequence["keras.callbacks.Callback"],
         validation: Validation | None,
         done: Callable[[EpochEnd], None] = lambda end: None,
+        *,
+        optimizer_steps: Callable[[int], int] = lambda step: step,
     ) -> None:
         self._model, self._device, self._validation, self._done = model, device, validation, done
+        self._optimizer_steps = optimizer_steps
         self._restoring = [callback for callback in callbacks if getattr(callback, "restore_best_weights", False)]
         self._callbacks = CallbackList(list(callbacks), model=model.keras) if callbacks else None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -152,7 +156,9 @@ class EpochEnds:
         if end.state is not None:
             self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
         for own in self._model.optimizers:
-            own._iterations.assign(end.step)  # for schedules: TensorBoard reads the rate of this step
+            own._iterations.assign(
+                self._optimizer_steps(end.step)
+            )  # for schedules: TensorBoard reads the rate of this step
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
                 self._validation.data(),
@@ -187,7 +193,12 @@ class EpochEnds:
 
 
 def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str, float]:
-    """Return the optimizers' learning rates at a step by their names in logs, without those that are not numbers."""
+    """Return the learning rates at a step of the optimizers by their names in logs, without those that are no numbers.
+
+    Args:
+        optimizers: the program's optimizers.
+        step: number of steps of each optimizer.
+    """
     found = {}
     for name, optimizer in zip(rate_names(optimizers), optimizers, strict=True):
         rate = getattr(optimizer, "_learning_rate", None)

@@ -47,6 +47,8 @@ class FitOptions:
     """Takes numbers at a step for the tracker of experiments."""
     local_optimizers: bool = False
     """Whether workers have local optimizers, whose learning rate cannot be changed."""
+    optimizer_steps: Callable[[int], int] = lambda step: step
+    """Returns the steps of an optimizer at a global step."""
 
 
 def log_names(
@@ -103,7 +105,10 @@ class TrainingReporter:
         self._skew, self._stall = SkewDetector(), StallDetector()
         self._report_progress, self._rows = report, RowReporter(counters)
         self._reported_at = time.monotonic()
-        self._ends = EpochEnds(model, client.compute, fit.callbacks, fit.validation, self._note_epoch)
+        steps_of = fit.optimizer_steps
+        self._ends = EpochEnds(
+            model, client.compute, fit.callbacks, fit.validation, self._note_epoch, optimizer_steps=steps_of
+        )
         self._watch: Ends | None = None
         self._done = 0  # steps or splits in the last state
         self._monitors_checked = False
@@ -260,7 +265,7 @@ class TrainingReporter:
         logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
         logs |= self._epoch.metrics()
         logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
-        logs |= learning_rates(self._optimizers, step)
+        logs |= learning_rates(self._optimizers, self._fit.optimizer_steps(step))
         self._epoch = Window(self._aggregate)
         epoch = watch.report(number)
         following = None if following is None or following <= epoch else following
