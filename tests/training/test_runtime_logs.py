@@ -11,7 +11,7 @@ import pytest
 from pstraining.api.training import Mode
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.config.settings import TrainingSettings
-from tests.support.servers import Rig, batches, small
+from tests.support.servers import SESSION, Rig, batches, small
 from tests.training.test_runtime_fit import in_one_process, reports, two_labels, two_outputs
 
 # A process connects before it creates its first tensor, so every test here uses the client.
@@ -134,3 +134,34 @@ def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> No
     reporter._drain(lambda: time.sleep(0.01))
     assert seen == pytest.approx([0.6])
     assert counters.scalars == {"loss": 2.0, "learning_rate": pytest.approx(0.6)}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
+def test_the_trial_of_a_step_is_in_no_metric(client: Any, own: bool) -> None:
+    """A worker tries a step before it registers, and does not report the metrics of the trial's batches."""
+    import keras
+
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import StaticRouter
+
+    def step(model: Any, batch: Any) -> Any:
+        x, y = batch
+        loss = keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
+        return loss, {"again": loss}
+
+    compiled = {"train_step": step} if own else {"metrics": ["accuracy"]}
+    rig = Rig(client, still, ps=1, build=small, mode="Sync", compiled=compiled)
+    rig.start()
+    training = TrainingSettings(mode=Mode.SYNC, steps=2)
+    where = StaticRouter(rig.store, rig.workers[0])
+    worker = Worker(where, rig.identities[0], lambda: iter(batches(2)), training=training)
+    for number, batch in enumerate(batches(2)):
+        where._warmed_up = False  # as after a failover, with a trial for the new members
+        worker._warm_up(number)
+        if number == 0:
+            worker._begin_counting()
+        rig.workers[0].start_session(SESSION)
+        rig.train([batch])
+    trained = rig.model.step
+    assert trained.metrics() == ({"again": (pytest.approx(1.0986 * 32, rel=0.5), 32.0)} if own else {})
+    assert trained.compiled.sums()[1:] == ([] if own else [32.0])

@@ -154,7 +154,7 @@ class Worker:
             self._has_seeds = True
             model.reseed(worker=self._identity.worker, step=step)
             model.local_steps_before = self._training.optimizer_steps(step, self._client.cluster.workers)
-        with kept(model.restored_after_trials()):
+        with kept(model.restored_after_trials()), model.step.trial():
             self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
     def _assign_split(self) -> tuple[int, int] | None:
@@ -190,14 +190,13 @@ class Worker:
             self._in_session = False
 
     def _begin_counting(self) -> None:
-        """Start the counters at the first session, so that trial batches are not counted."""
+        """Report at the first session what the trial of a step has shown."""
         if not self._stall_reason:
             self._last_step_at = time.monotonic()
         if missing := self._store.model.connections.missing:
             reason = "the loss does not depend on them"
             event("no_gradient", worker=self._identity.worker, variables=missing, reason=reason)
         metrics = self._store.model.step.compiled
-        metrics.forget()
         if metrics.left_out:
             event(
                 "metrics_left_out",

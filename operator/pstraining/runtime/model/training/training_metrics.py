@@ -6,8 +6,8 @@ sums, and computes the results from them. Keras sums the states of replicas in t
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import keras
@@ -41,7 +41,6 @@ class TrainingMetrics:
         self._variables: list[KerasVariable] | None = None  # None: not built
         self._sums: Variable | None = None
         self._losses: list[tuple[int, int]] = []  # the places of total and count of each output's loss
-        self._forgotten: Array | float = 0.0
         self.outputs = ""
         """Shapes and types of labels and predictions as JSON, with which the chief builds the same metrics. Empty
         before the first trace."""
@@ -81,12 +80,11 @@ class TrainingMetrics:
 
     def sums(self) -> Sequence[float]:
         """Return the sums of the metrics' states over all batches, in the order of their variables."""
-        return [] if self._sums is None else (self._sums.numpy() - self._forgotten).tolist()
+        return [] if self._sums is None else self._sums.numpy().tolist()
 
-    def forget(self) -> None:
-        """Exclude all batches so far from `sums`, because they were only used to try the functions."""
-        if self._sums is not None:
-            self._forgotten = np.array(self._sums.numpy())
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Leave the batches of a block out of `sums`."""
+        return unchanged(lambda: self._sums)
 
     def results(self, outputs: str, sums: Mapping[int, float]) -> dict[str, float]:
         """Return the metrics by name, from sums over workers, without metrics whose result is not a single number.
@@ -158,6 +156,16 @@ class TrainingMetrics:
         places = {id(variable): place for place, variable in enumerate(self._variables)}
         trackers = model._compile_loss.metrics if model._compile_loss is not None else ()
         self._losses = [(places[id(one.total)], places[id(one.count)]) for one in trackers if id(one.total) in places]
+
+
+@contextmanager
+def unchanged(sums: Callable[[], Variable | None]) -> Iterator[None]:
+    """Restore sums after the block, which tries a step; sums that the block has created are zeros."""
+    found = sums()
+    before = None if found is None else np.array(found.numpy())
+    yield
+    if (variable := sums()) is not None:
+        variable.assign(tf.zeros_like(variable) if before is None else before)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The forward pass of one batch: Keras's, or the program's with its metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import keras
@@ -9,7 +10,7 @@ import tensorflow as tf
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Batch, KerasModel, Tensor, Variable
 from pstraining.runtime.model.training.objective import OwnStep
-from pstraining.runtime.model.training.training_metrics import OWN_STEP, TrainingMetrics
+from pstraining.runtime.model.training.training_metrics import OWN_STEP, TrainingMetrics, unchanged
 
 RETURNS: Final = "train_step must return the loss, a scalar, or (loss, {name: scalar})"
 
@@ -62,6 +63,12 @@ class TrainingStep:
         self.compiled.outputs = OWN_STEP
         self._count(samples(batch), {str(name): _scalar(value) for name, value in metrics.items()})
         return _scalar(loss)
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Leave the batches of the block, which only serve to trace functions, out of all metrics."""
+        with self.compiled.unchanged(), unchanged(lambda: self._sums):
+            yield
 
     def metrics(self) -> dict[str, tuple[float, float]]:
         """Return by name the sum of a metric's values times samples, and the number of samples, over all batches."""
