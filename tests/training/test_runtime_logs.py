@@ -165,3 +165,29 @@ def test_the_trial_of_a_step_is_in_no_metric(client: Any, own: bool) -> None:
     trained = rig.model.step
     assert trained.metrics() == ({"again": (pytest.approx(1.0986 * 32, rel=0.5), 32.0)} if own else {})
     assert trained.compiled.sums()[1:] == ([] if own else [32.0])
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
+def test_a_skipped_batch_leaves_no_nan_in_the_metrics(client: Any, own: bool) -> None:
+    """A batch with NaN is left out of the metrics, as its gradient is skipped; later epochs have metrics as before."""
+    import keras
+    import numpy as np
+
+    def step(model: Any, batch: Any) -> Any:
+        loss = keras.ops.mean((batch[1] - model(batch[0], training=True)) ** 2)
+        return loss, {"again": loss}
+
+    def build() -> Any:
+        return keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+
+    compiled = {"train_step": step} if own else {"metrics": ["mse"]}
+    rig = Rig(client, still, ps=1, build=build, loss="mse", compiled=compiled, mode="Sync", nonFinite="Skip")
+    rig.start()
+    good, missing = ((x, x[:, :1]) for x, _ in batches(2))
+    missing = (missing[0] * np.nan, missing[1])
+    results = [rig.step(batch) for batch in (good, missing, good)]
+    assert [result.finite for result in results] == [True, False, True]
+    if own:
+        assert rig.model.step.metrics() == {"again": (pytest.approx(32 * results[0].loss), 32.0)}
+    else:
+        assert rig.model.step.compiled.sums() == [pytest.approx(32 * results[0].loss), 32.0]

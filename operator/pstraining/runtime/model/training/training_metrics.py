@@ -65,7 +65,10 @@ class TrainingMetrics:
                 self.outputs = json.dumps([_encoded(labels), _encoded(outputs)])
 
     def update(self, x: object, y: object, predicted: object, weight: object) -> None:
-        """Emit adding a batch to the sums, and resetting the metrics."""
+        """Emit adding a batch to the sums, and resetting the metrics.
+
+        A batch whose states are not finite is left out: the sums of a process have no end, and NaN would stay in them.
+        """
         if (sums := self._sums) is None:
             return
         self._model.compute_metrics(x, y, predicted, sample_weight=weight)
@@ -73,7 +76,9 @@ class TrainingMetrics:
         values = [tf.convert_to_tensor(variable.value) for variable in variables]
         parts = self._by_samples([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values], predicted)
         with tf.device(sums.device):  # each device of a worker adds its part of the batch
-            sums.assign_add(tf.concat(parts, 0), read_value=False)
+            added = tf.concat(parts, 0)
+            is_finite = tf.reduce_all(tf.math.is_finite(added))
+            sums.assign_add(tf.where(is_finite, added, tf.zeros_like(added)), read_value=False)
         with tf.control_dependencies(parts):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(tf.zeros_like(value))

@@ -90,8 +90,9 @@ class TrainingStep:
             )
         if sums is not None and names:
             weight = tf.cast(number, tf.float64)
-            rows = [tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names]
-            sums.assign_add(tf.stack(rows), read_value=False)
+            rows = tf.stack([tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names])
+            is_finite = tf.math.is_finite(rows[:, :1])  # NaN would stay in the sums
+            sums.assign_add(tf.where(is_finite, rows, tf.zeros_like(rows)), read_value=False)
 
 
 def samples(batch: Batch) -> Tensor:
