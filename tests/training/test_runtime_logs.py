@@ -191,3 +191,35 @@ def test_a_skipped_batch_leaves_no_nan_in_the_metrics(client: Any, own: bool) ->
         assert rig.model.step.metrics() == {"again": (pytest.approx(32 * results[0].loss), 32.0)}
     else:
         assert rig.model.step.compiled.sums() == [pytest.approx(32 * results[0].loss), 32.0]
+
+
+def test_a_batch_that_backup_workers_train_again_counts_once(client: Any) -> None:
+    """With `backupWorkers`, a late gradient is dropped and its batch computed again; metrics count the batch once."""
+    import tensorflow as tf
+
+    from pstraining.runtime.updates.base import StepResult
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import StaticRouter
+
+    rig = Rig(client, still, ps=1, build=small, mode="Sync", compiled={"metrics": ["accuracy"]})
+    emit = tf.function(rig.model.step.loss, autograph=False)
+
+    class Late:
+        """Updates of which each second one is applied."""
+
+        looks_ahead, calls = False, 0
+
+        def step(self, made: Any, progress: Any) -> StepResult:
+            emit(made[0])
+            self.calls += 1
+            return StepResult(True, self.calls % 2 == 0, False, self.calls // 2, 1.0)
+
+    late: Any = Late()
+    emit(batches(1)[0])  # the trial of a step, which creates the sums
+    before = rig.model.step.compiled.sums()[1]
+    training = TrainingSettings(mode=Mode.SYNC, steps=3, backup_workers=1)
+    worker = Worker(StaticRouter(rig.store, late), rig.identities[0], lambda: iter(batches(3)), training=training)
+    worker._begin_counting()
+    assert not worker._step_through(SESSION)
+    assert late.calls == 6
+    assert rig.model.step.compiled.sums()[1] - before == 48.0

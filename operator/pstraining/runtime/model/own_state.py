@@ -14,7 +14,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
 from pstraining.runtime.model.partition import Array
-from pstraining.runtime.model.tensor import KerasVariable
+from pstraining.runtime.model.tensor import KerasVariable, Variable
 
 
 def carried_states(layers: Iterable[keras.layers.Layer]) -> list[KerasVariable]:
@@ -69,9 +69,9 @@ def kept(variables: Sequence[KerasVariable]) -> Iterator[None]:
 
 
 class CarriedStates:
-    """The states of stateful RNNs in steps that may be repeated: a batch changes them once, however often it runs."""
+    """State in steps that may be repeated, as that of stateful RNNs: a batch changes it once, however often it runs."""
 
-    def __init__(self, variables: Sequence[KerasVariable]) -> None:
+    def __init__(self, variables: Sequence[KerasVariable | Variable]) -> None:
         self._variables = variables
         self._before: list[Array] = []
         self._after: list[Array] | None = None

@@ -196,7 +196,10 @@ class Worker:
         if missing := self._store.model.connections.missing:
             reason = "the loss does not depend on them"
             event("no_gradient", worker=self._identity.worker, variables=missing, reason=reason)
-        metrics = self._store.model.step.compiled
+        step = self._store.model.step
+        if self._training.backup_workers:  # a round may drop a gradient, whose batches are computed again
+            self._carried = CarriedStates([*self._store.model.carried, *step.counted])
+        metrics = step.compiled
         if metrics.left_out:
             event(
                 "metrics_left_out",

@@ -87,6 +87,11 @@ class TrainingMetrics:
         """Return the sums of the metrics' states over all batches, in the order of their variables."""
         return [] if self._sums is None else self._sums.numpy().tolist()
 
+    @property
+    def counted(self) -> list[Variable]:
+        """Return the variable of the sums, if there is one; the first trace creates it."""
+        return [] if self._sums is None else [self._sums]
+
     def unchanged(self) -> AbstractContextManager[None]:
         """Leave the batches of a block out of `sums`."""
         return unchanged(lambda: self._sums)

@@ -64,6 +64,11 @@ class TrainingStep:
         self._count(samples(batch), {str(name): _scalar(value) for name, value in metrics.items()})
         return _scalar(loss)
 
+    @property
+    def counted(self) -> list[Variable]:
+        """Return the variables of the metrics' sums; the first trace creates them."""
+        return [*self.compiled.counted, *([] if self._sums is None else [self._sums])]
+
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Leave the batches of the block, which only serve to trace functions, out of all metrics."""
