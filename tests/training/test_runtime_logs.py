@@ -223,3 +223,24 @@ def test_a_batch_that_backup_workers_train_again_counts_once(client: Any) -> Non
     assert not worker._step_through(SESSION)
     assert late.calls == 6
     assert rig.model.step.compiled.sums()[1] - before == 48.0
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
+def test_devices_without_samples_report_no_metrics(client: Any, own: bool) -> None:
+    """A device for which a batch has no sample repeats one, which counts neither in the gradient nor in metrics."""
+    import keras
+
+    from tests.support.placement import computing_on
+
+    def step(model: Any, batch: Any) -> Any:
+        x, y = batch
+        loss = keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
+        return loss, {"again": loss}
+
+    compiled = {"train_step": step} if own else {"metrics": ["accuracy"]}
+    with computing_on(client, "CPU:0", "CPU:1", "CPU:2"):
+        rig = Rig(client, still, ps=1, build=small, compiled=compiled)
+        rig.start()
+        rig.train((x[:size], y[:size]) for (x, y), size in zip(batches(2), (1, 5), strict=True))
+    trained = rig.model.step
+    assert (trained.metrics()["again"][1] if own else trained.compiled.sums()[1]) == 6.0

@@ -144,7 +144,7 @@ def _part(
         here = list(zip(variables, given, strict=True))
         by_variable = {id(variable): value for variable, value in here}
         trained = [by_variable[id(variable)] for variable in model.trainable]
-        with _CountingScope(here) as scope:
+        with _CountingScope(here) as scope, model.step.counting(weight > 0):
             found = model.loss_and_gradients(piece, fetch, share=share, values=trained)
         trained_writes, frozen_writes = (
             [scope.writes.get(id(variable), 0) for variable in own] for own in (model.trainable, model.frozen)

@@ -41,6 +41,8 @@ class TrainingMetrics:
         self._variables: list[KerasVariable] | None = None  # None: not built
         self._sums: Variable | None = None
         self._losses: list[tuple[int, int]] = []  # the places of total and count of each output's loss
+        self.counts: Tensor | None = None
+        """While a part of a batch is traced: whether its samples count. bool[]. None: they do."""
         self.outputs = ""
         """Shapes and types of labels and predictions as JSON, with which the chief builds the same metrics. Empty
         before the first trace."""
@@ -77,8 +79,9 @@ class TrainingMetrics:
         parts = self._by_samples([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values], predicted)
         with tf.device(sums.device):  # each device of a worker adds its part of the batch
             added = tf.concat(parts, 0)
-            is_finite = tf.reduce_all(tf.math.is_finite(added))
-            sums.assign_add(tf.where(is_finite, added, tf.zeros_like(added)), read_value=False)
+            counts = tf.reduce_all(tf.math.is_finite(added))
+            counts = counts if self.counts is None else counts & self.counts
+            sums.assign_add(tf.where(counts, added, tf.zeros_like(added)), read_value=False)
         with tf.control_dependencies(parts):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(tf.zeros_like(value))

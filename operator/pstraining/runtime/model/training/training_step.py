@@ -64,6 +64,15 @@ class TrainingStep:
         self._count(samples(batch), {str(name): _scalar(value) for name, value in metrics.items()})
         return _scalar(loss)
 
+    @contextmanager
+    def counting(self, counts: Tensor) -> Iterator[None]:
+        """Emit metrics only if the samples of the block count; a device may repeat a sample of another one. bool[]."""
+        self.compiled.counts = counts
+        try:
+            yield
+        finally:
+            self.compiled.counts = None
+
     @property
     def counted(self) -> list[Variable]:
         """Return the variables of the metrics' sums; the first trace creates them."""
@@ -96,8 +105,9 @@ class TrainingStep:
         if sums is not None and names:
             weight = tf.cast(number, tf.float64)
             rows = tf.stack([tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names])
-            is_finite = tf.math.is_finite(rows[:, :1])  # NaN would stay in the sums
-            sums.assign_add(tf.where(is_finite, rows, tf.zeros_like(rows)), read_value=False)
+            counts = tf.math.is_finite(rows[:, :1])  # NaN would stay in the sums
+            counts = counts if self.compiled.counts is None else counts & self.compiled.counts
+            sums.assign_add(tf.where(counts, rows, tf.zeros_like(rows)), read_value=False)
 
 
 def samples(batch: Batch) -> Tensor:
