@@ -244,3 +244,27 @@ def test_devices_without_samples_report_no_metrics(client: Any, own: bool) -> No
         rig.train((x[:size], y[:size]) for (x, y), size in zip(batches(2), (1, 5), strict=True))
     trained = rig.model.step
     assert (trained.metrics()["again"][1] if own else trained.compiled.sums()[1]) == 6.0
+
+
+def test_training_changes_no_metric_of_the_validation(client: Any) -> None:
+    """In a job without a chief, a worker and a chief of one process have metrics of their own."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    given = Objective("categorical_crossentropy", [keras.metrics.F1Score(average="macro")])
+    chief, worker = (Model(small, still, objective) for objective in (given, given.for_worker()))
+    batch = tf.ones((6, 8)), tf.constant(np.eye(3, dtype="float32")[[0, 1, 2] * 2])
+    emit = tf.function(worker.step.loss, autograph=False)
+
+    class Trains(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_end(self, number: int, logs: Any = None) -> None:
+            emit(batch)
+
+    rows = tf.data.Dataset.from_tensors(batch)
+    found = chief.keras.evaluate(rows, verbose=0, return_dict=True, callbacks=[Trains()])
+    assert found == chief.keras.evaluate(rows, verbose=0, return_dict=True)
+    assert found["f1_score"] > 0

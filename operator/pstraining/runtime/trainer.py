@@ -362,9 +362,10 @@ class Trainer:
         from pstraining.runtime.replication import encoding
 
         cluster = context.client.cluster
+        objective = self._objective if with_tables else self._objective.for_worker()
         with tf.device(context.client.compute):
             model = Model(
-                self._model, self._optimizer, self._objective, with_tables=with_tables, jit_compile=self._jit_compile
+                self._model, self._optimizer, objective, with_tables=with_tables, jit_compile=self._jit_compile
             )
         members = ModelMembers(
             context.client,

@@ -1,7 +1,8 @@
 """The objective of training: losses and metrics. Imports neither TensorFlow nor Keras."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
 from pstraining.runtime.model.tensor import Batch, KerasModel, KerasOptimizer
 
@@ -23,6 +24,10 @@ class Objective:
     weighted_metrics: object = None
     class_weight: Mapping[int, float] | None = None
     train_step: OwnStep | None = None
+
+    def for_worker(self) -> "Objective":
+        """Return the same objective with metrics of its own, for a worker whose process may also be the chief."""
+        return replace(self, metrics=deepcopy(self.metrics), weighted_metrics=deepcopy(self.weighted_metrics))
 
     def options(self, optimizer: KerasOptimizer) -> dict[str, object]:
         """Return the arguments of `keras.Model.compile` by name, without XLA and without omitted arguments."""
