@@ -131,6 +131,21 @@ def test_an_infinite_split_is_rejected(client: Any) -> None:
             use(1)
 
 
+def test_a_split_that_has_become_shorter_is_not_called_empty(client: Any) -> None:
+    """With a larger batch size than before, a split may have fewer batches than were trained of it."""
+    import tensorflow as tf
+
+    from pstraining.runtime import Ranges
+    from pstraining.runtime.data.batches import AssignedBatches
+
+    source = Ranges(64, 64, lambda begin, end: tf.data.Dataset.range(begin, end).batch(32))
+    with pytest.raises(ValueError, match=r"at most 5 batches for position 0.*another batch size.*change the seed"):
+        AssignedBatches(source, lambda: (0, 5), DEVICE).draw(1)
+    empty = Ranges(64, 64, lambda begin, end: tf.data.Dataset.range(0).batch(32))
+    with pytest.raises(ValueError, match="an empty dataset for position 0"):
+        AssignedBatches(empty, lambda: (0, 0), DEVICE).draw(1)
+
+
 def test_arrays_are_no_batches(client: Any) -> None:
     """Arrays are rejected as batches, because `iter` would return samples; a PyDataset is rejected because its epochs
     would go unnoticed.

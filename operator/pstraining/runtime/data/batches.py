@@ -161,7 +161,7 @@ class AssignedBatches:
             with tf.device(self._device):
                 self._split = _Split(*taken, self._open(taken[0]))
             if self._split.is_over:
-                raise ValueError(f"the data function returned an empty dataset for position {taken[0]}")
+                raise ValueError(_nothing_left(*taken))
         with tf.device(self._device):
             return self._split.draw(number)
 
@@ -234,6 +234,17 @@ def _ending(split: Dataset) -> Dataset:
             "assigned a second split; leave out repeat(): epochs=... repeats all of the data"
         )
     return split
+
+
+def _nothing_left(position: int, done: int) -> str:
+    """Return why a split has no batch to train, from its position and its number of trained batches."""
+    if done == 0:
+        return f"the data function returned an empty dataset for position {position}"
+    return (
+        f"the data function returned at most {done} batches for position {position}, but more than {done} before. It "
+        "must return the same batches each time. With another batch size, change the seed of Ranges or Files as well: "
+        "the epoch that was not complete then starts again"
+    )
 
 
 def _let_go(held: list[object]) -> None:
