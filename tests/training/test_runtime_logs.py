@@ -11,6 +11,8 @@ import pytest
 from pstraining.api.training import Mode
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.config.settings import TrainingSettings
+from pstraining.runtime.telemetry.aggregation import Window, encode
+from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import SESSION, Rig, batches, small
 from tests.training.test_runtime_fit import in_one_process, reports, two_labels, two_outputs
 
@@ -23,6 +25,15 @@ def still() -> Any:
     import keras
 
     return keras.optimizers.SGD(0.0)
+
+
+def leading(model: Any, reports: Any = list) -> Any:
+    """Return a stand-in for the administration of servers with a model, whose workers have sent these reports."""
+    device = "/device:CPU:0"
+    client = SimpleNamespace(local=device, compute=device)
+    return SimpleNamespace(
+        store=SimpleNamespace(model=model), client=client, take_losses=lambda: (6.0, 3.0), reports=reports
+    )
 
 
 def test_the_losses_of_several_outputs_weigh_batches_by_samples(client: Any) -> None:
@@ -118,16 +129,10 @@ def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> No
     def falling() -> Any:
         return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(1.0, 100, end_learning_rate=0.0))
 
-    model, device = Model(small, falling, Objective("sparse_categorical_crossentropy")), "/device:CPU:0"
-    admin: Any = SimpleNamespace(
-        store=SimpleNamespace(model=model),
-        client=SimpleNamespace(local=device, compute=device),
-        take_losses=lambda: (6.0, 3.0),
-        reports=list,
-    )
+    model = Model(small, falling, Objective("sparse_categorical_crossentropy"))
     settings = TrainingSettings(mode=Mode.SYNC, steps=20, local_steps=4)
     fit = FitOptions(Epochs(10, 2), callbacks=[Look()], optimizer_steps=partial(settings.optimizer_steps, workers=3))
-    reporter = TrainingReporter(lambda: admin, fit, counters := ChiefCounters(), steps=20, total=20)
+    reporter = TrainingReporter(lambda: leading(model), fit, counters := ChiefCounters(), steps=20, total=20)
     reporter._ends.begin(0)
     state = State(10, model.values(), {}, {})
     reporter._end_epoch(Ends(fit.epochs, 0), 1, 10, lambda: state, None)
@@ -268,3 +273,35 @@ def test_training_changes_no_metric_of_the_validation(client: Any) -> None:
     found = chief.keras.evaluate(rows, verbose=0, return_dict=True, callbacks=[Trains()])
     assert found == chief.keras.evaluate(rows, verbose=0, return_dict=True)
     assert found["f1_score"] > 0
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "outputs"])
+def test_an_epoch_waits_for_all_kinds_of_metrics(client: Any, own: bool) -> None:
+    """A short epoch ends with the metrics of a training step of the program's own, and with the losses of outputs."""
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    losses = {"kind": "sparse_categorical_crossentropy", "size": "mse"}
+    step = (lambda model, batch: (tf.constant(1.0), {"again": tf.constant(1.0)})) if own else None
+    worker, chief = (Model(two_outputs, still, Objective(losses, train_step=step)) for _ in range(2))
+    (batch,) = two_labels(1)
+    sent = [""]
+    emit = tf.function(worker.step.loss, autograph=False)
+
+    def train() -> None:
+        emit(batch)
+        counters = WorkerCounters().report({}, worker.step.metrics(), worker.step.compiled.sums())
+        sent[0] = encode(1, counters, worker.step.compiled.outputs)
+
+    train()
+    reporter = TrainingReporter(lambda: leading(chief, lambda: sent), FitOptions(), ChiefCounters(), steps=20, total=20)
+    reporter._collect()
+    reporter._check_monitors()
+    reporter._epoch = Window(reporter._aggregate)
+    assert not reporter._has_metrics()
+    train()
+    assert reporter._has_metrics()

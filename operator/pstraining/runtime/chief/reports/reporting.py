@@ -205,7 +205,9 @@ class TrainingReporter:
         if self._waiting_since is None:
             self._waiting_since = time.monotonic()
         late = time.monotonic() - self._waiting_since > METRICS_SECONDS
-        return late or not self._metrics.are_reported or any(self._epoch.state().values())
+        own = bool(self._aggregate.names(METRIC))
+        found = bool(self._epoch.metrics()) if own else any(self._epoch.state().values())
+        return late or found or not (own or self._metrics.are_reported)
 
     def _check_monitors(self) -> None:
         """Check once the names that callbacks monitor, when the workers have reported the names of their metrics.

@@ -53,8 +53,9 @@ class TrainingMetrics:
 
     @property
     def are_reported(self) -> bool:
-        """Return whether workers report metrics that `compile` was given."""
-        return self._used and not self.left_out and self._model._compile_metrics is not None
+        """Return whether workers report metrics; those that `compile` was not given are known once they are built."""
+        given = self._model._compile_metrics is not None
+        return self._used and not self.left_out and (given or bool(self._variables))
 
     def build(self, y: Any, predicted: Any) -> None:
         """Create the metrics, with states of zeros, for labels and predictions of these shapes; once."""
