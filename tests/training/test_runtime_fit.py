@@ -357,10 +357,13 @@ def test_an_error_of_a_callback_keeps_its_message(client: Any) -> None:
 
 
 def test_validation_steps_bound_an_infinite_validation(client: Any) -> None:
+    import keras
     import tensorflow as tf
 
     from pstraining.runtime.chief.refusals import CallbackRefusedError, check_all
     from pstraining.runtime.data.validation import Validation
+
+    never_ends = type("NeverEnds", (keras.utils.PyDataset,), {"num_batches": None})
 
     def endless() -> Any:
         (x, y), *_ = batches(1)
@@ -375,6 +378,8 @@ def test_validation_steps_bound_an_infinite_validation(client: Any) -> None:
     with pytest.raises(CallbackRefusedError, match=r"evaluate: the dataset never ends .* take\(n\)"):
         check_all([], None, endless)
     check_all([], Validation(lambda: endless().take(2)), lambda: endless().take(2))
+    with pytest.raises(CallbackRefusedError, match=r"evaluate: the PyDataset never ends"):
+        check_all([], None, never_ends)
 
 
 def test_an_unknown_monitor_is_rejected(client: Any) -> None:

@@ -1,6 +1,5 @@
 """The chief's work after training: it evaluates the model, and exports the model and the result."""
 
-import json
 from collections.abc import Callable
 from typing import Final
 
@@ -11,7 +10,7 @@ from pstraining.runtime.chief.reports.evaluation import NOT_ONE_NUMBER, evaluati
 from pstraining.runtime.model import export
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset
-from pstraining.runtime.telemetry.events import event
+from pstraining.runtime.telemetry.events import as_json, event
 
 RESULT_FILE: Final = "result.json"
 WEIGHTS_FILE: Final = "final.weights.h5"
@@ -63,4 +62,4 @@ def _export(model: Model, result: dict[str, float], saver: Saver) -> None:
             if isinstance(error, OSError) and error.errno in files.FULL:
                 raise
             event("not_exported", file=MODEL_FILE, reason=str(error), help=f"{WEIGHTS_FILE} has the weights")
-        write(RESULT_FILE, lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8"))
+        write(RESULT_FILE, lambda path: path.write_text(as_json(result) + "\n", encoding="utf-8"))

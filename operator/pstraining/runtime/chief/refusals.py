@@ -118,7 +118,12 @@ def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None
     Raises:
         CallbackRefusedError: names the argument.
     """
-    cardinality = getattr(data(), "cardinality", None)
+    found = data()
+    if isinstance(found, keras.utils.PyDataset):
+        if found.num_batches is None:
+            raise CallbackRefusedError(f"{argument}: the PyDataset never ends (num_batches is None): {instead}")
+        return
+    cardinality = getattr(found, "cardinality", None)
     if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
 

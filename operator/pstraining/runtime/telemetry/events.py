@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Final
 
 ERASE: Final = "\r\x1b[K"
@@ -15,11 +16,15 @@ _shown = threading.Event()
 
 def event(name: str, **fields: object) -> None:
     """Print one JSON line, with the time in seconds since 1970 (UTC) and on the machine's monotonic clock."""
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()
-    }
-    line = {"event": name, **clean, "time": round(time.time(), 3), "monotonic": round(time.monotonic(), 3)}
-    _print(json.dumps(line))
+    times = {"time": round(time.time(), 3), "monotonic": round(time.monotonic(), 3)}
+    _print(as_json({"event": name, **fields, **times}))
+
+
+def as_json(fields: Mapping[str, object]) -> str:
+    """Return fields as JSON; numbers that are not finite, which JSON does not have, are null."""
+    return json.dumps(
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()}
+    )
 
 
 def say(text: str) -> None:

@@ -1,0 +1,16 @@
+"""The lines that a task prints, and the results that it writes, are JSON for every reader."""
+
+import json
+import math
+
+from pstraining.runtime.telemetry.events import as_json
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    text = as_json({"test_loss": math.nan, "bound": math.inf, "step": 3, "name": "digits"})
+
+    def refused(constant: str) -> float:
+        raise AssertionError(f"{constant} is not JSON")
+
+    found = json.loads(text, parse_constant=refused)
+    assert found == {"test_loss": None, "bound": None, "step": 3, "name": "digits"}
