@@ -44,6 +44,8 @@ CRASH_LIMIT = 3
 """After this many crashes in a row, Kubernetes restarts the container."""
 STOP_SECONDS = 10
 """Seconds between SIGTERM and SIGKILL for a program that restarts for another layout."""
+IDLE_SECONDS = 60
+"""Seconds for which the container of a program that has succeeded idles until it ends with exit code 0 once more."""
 
 
 class Launcher:
@@ -188,13 +190,19 @@ class Launcher:
         return "the job has ended" if self.job_ended else ""
 
     def idle(self, reason: str) -> int:
-        """Run nothing until the pod is stopped, so that the pod can be inspected; return the exit code."""
+        """Run nothing until the pod is stopped, so that the pod can be inspected; return the exit code.
+
+        After a success, return it again after IDLE_SECONDS: the kubelet may have removed the container that ended with
+        exit code 0 before the operator has seen that.
+        """
         contract.log(f"{reason}; {contract.IDLES}")
+        has_succeeded = os.path.exists(self.success_marker)
+        left = again = time.monotonic() + IDLE_SECONDS
         with suppress(contract.ExitError):
-            while True:
-                self.supervisor.wait()
+            while not has_succeeded or (left := again - time.monotonic()) > 0:
+                self.supervisor.wait(left if has_succeeded else None)
         # Without the marker, exit code 0 would mean success.
-        return 0 if os.path.exists(self.success_marker) else 128 + self.supervisor.stopped_by
+        return 0 if has_succeeded else 128 + self.supervisor.stopped_by
 
     def await_ps(self) -> tuple[contract.Cluster, probe.Probes]:
         """Wait until every shard has an available PS; return the cluster and the available PSs.

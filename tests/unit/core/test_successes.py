@@ -173,3 +173,14 @@ def test_a_suspension_adds_the_time_since_the_start(
     status = facts_of({}, startTime=started and stamp(started), activeSeconds=7).status
     now = NOW + after * SECOND
     assert deadline.active_seconds(status, now, None if suspended else started or now) == expected
+
+
+def test_runs_whose_end_the_kubelet_no_longer_shows_count_with_the_next_one() -> None:
+    def counted(container: Container) -> list[tuple[int, int]]:
+        facts = facts_of({"worker": {"replicas": 1}}, a_pod("worker", 0, "n", container=container))
+        found = count_failures(facts.job, facts.snapshot, facts.status)
+        return [(record.restarts, record.failures) for record in found.records]
+
+    assert counted(Container(restarts=1, running=True)) == []
+    assert counted(Container(restarts=2, running=True, last=end(0))) == []
+    assert counted(Container(restarts=2, running=True, last=end(1))) == [(2, 2)]

@@ -124,7 +124,7 @@ def count_failures(
                 if (pardoned := _pardoned(pod, old)) is not old:
                     records[key] = pardoned
                 continue
-            if not _counts(job, pod, since, status.job_restarts):
+            if not _counts(job, pod, since, status.job_restarts) or _is_unknown(pod):
                 continue
             decision = _decide(job, pod)
             new = _count(job, old, pod, decision)
@@ -208,6 +208,16 @@ def _ended_runs(pod: Pod) -> int:
     if pod.terminal and pod.init_failures:
         return pod.init_failures  # a pod that ended with its init container
     return pod.init_failures + container.restarts + (over or pod.deleting or pod.terminal)
+
+
+def _is_unknown(pod: Pod) -> bool:
+    """Whether a pod that runs does not show how its runs have ended, because the kubelet has removed their containers.
+
+    A launcher whose program has succeeded ends with exit code 0 again, see `launcher.launch`. Other runs count with the
+    next one.
+    """
+    ended, container = newest_end(pod), pod.container
+    return ended is None and container.running and not (pod.deleting or pod.terminal or pod.init_failures)
 
 
 def _is_superseded(pod: Pod, record: ReplicaRecord, pods_by_uid: Mapping[str, Pod]) -> bool:

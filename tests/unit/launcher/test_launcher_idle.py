@@ -1,0 +1,32 @@
+"""A pod idles whose program must not run again; a success is returned once more."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pstraining.launcher import contract, launch
+
+
+@pytest.mark.parametrize(("marker", "waits", "code"), [("success", 1, 0), ("failed", 5, 143)])
+def test_only_a_success_is_returned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str, waits: int, code: int
+) -> None:
+    """A success is returned again after a time, because the kubelet may have removed the container that showed it."""
+    now, waited = [0.0], list[float | None]()
+
+    def wait(seconds: float | None = None) -> None:
+        waited.append(seconds)
+        now[0] += launch.IDLE_SECONDS
+        if len(waited) == 5:
+            launcher.supervisor.stopped_by = 15
+            raise contract.ExitError(143, "")
+
+    (tmp_path / "cluster.json").write_text('{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    launcher = launch.Launcher({"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}, ["program"])
+    monkeypatch.setattr(launcher.supervisor, "wait", wait)
+    (tmp_path / {"success": contract.SUCCESS_MARKER, "failed": contract.FAILED_MARKER}[marker]).write_text("")
+    assert (launcher.idle("it has ended"), len(waited)) == (code, waits)
