@@ -36,6 +36,15 @@ def leading(model: Any, reports: Any = list) -> Any:
     )
 
 
+def measured_step(model: Any, batch: Any) -> Any:
+    """Return the loss of a training step of the program, and a metric."""
+    import keras
+
+    x, y = batch
+    loss = keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
+    return loss, {"again": loss}
+
+
 def test_the_losses_of_several_outputs_weigh_batches_by_samples(client: Any) -> None:
     """The losses of the outputs weigh batches by their samples, as `fit` does where it knows the batches' sizes."""
     import tensorflow as tf
@@ -144,17 +153,11 @@ def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> No
 @pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
 def test_the_trial_of_a_step_is_in_no_metric(client: Any, own: bool) -> None:
     """A worker tries a step before it registers, and does not report the metrics of the trial's batches."""
-    import keras
 
     from pstraining.runtime.worker.loop import Worker
     from pstraining.runtime.worker.router import StaticRouter
 
-    def step(model: Any, batch: Any) -> Any:
-        x, y = batch
-        loss = keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
-        return loss, {"again": loss}
-
-    compiled = {"train_step": step} if own else {"metrics": ["accuracy"]}
+    compiled = {"train_step": measured_step} if own else {"metrics": ["accuracy"]}
     rig = Rig(client, still, ps=1, build=small, mode="Sync", compiled=compiled)
     rig.start()
     training = TrainingSettings(mode=Mode.SYNC, steps=2)
@@ -233,16 +236,10 @@ def test_a_batch_that_backup_workers_train_again_counts_once(client: Any) -> Non
 @pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
 def test_devices_without_samples_report_no_metrics(client: Any, own: bool) -> None:
     """A device for which a batch has no sample repeats one, which counts neither in the gradient nor in metrics."""
-    import keras
 
     from tests.support.placement import computing_on
 
-    def step(model: Any, batch: Any) -> Any:
-        x, y = batch
-        loss = keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, model(x, training=True)))
-        return loss, {"again": loss}
-
-    compiled = {"train_step": step} if own else {"metrics": ["accuracy"]}
+    compiled = {"train_step": measured_step} if own else {"metrics": ["accuracy"]}
     with computing_on(client, "CPU:0", "CPU:1", "CPU:2"):
         rig = Rig(client, still, ps=1, build=small, compiled=compiled)
         rig.start()

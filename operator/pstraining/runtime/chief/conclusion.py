@@ -6,7 +6,7 @@ from typing import Final
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.reports.evaluation import NOT_ONE_NUMBER, evaluation_weights, one_number
+from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
 from pstraining.runtime.model import export
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset
@@ -42,10 +42,7 @@ def conclude(
     result: dict[str, float] = {"step": final.step}
     if evaluate is not None:
         measured = model.keras.evaluate(evaluate(), return_dict=True, verbose=0)
-        numbers = one_number(measured)
-        if left_out := sorted(measured.keys() - numbers.keys()):
-            event("metrics_left_out", metrics=left_out, reason=NOT_ONE_NUMBER)
-        result |= {f"test_{name}": value for name, value in numbers.items()}
+        result |= {f"test_{name}": value for name, value in numbers(measured).items()}
     if saver:
         _export(model, result, saver)
     event("result", **result)

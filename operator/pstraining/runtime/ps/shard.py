@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from pstraining.runtime.model.keras_model import STATE, Model, Touched
 from pstraining.runtime.model.optimizers import clipping
+from pstraining.runtime.model.optimizers.learning_rates import rate_variables
 from pstraining.runtime.model.optimizers.sparse_optimizer import TableOptimizers
 from pstraining.runtime.model.partition import Layout, Segment
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer, SlotPlace, TensorVariables
@@ -111,11 +112,7 @@ class Shard:
             """The tables with rows by key, by the numbers of the tables."""
             self.row_records = records_on(device, container, ps, self.tables, without=self.dynamic)
             of_tables = self._table_optimizers.clones if self._table_optimizers else {}
-            self.rates = [
-                (index, clone._learning_rate.value)
-                for index, clone in [*self.optimizer.clones.items(), *of_tables.items()]
-                if isinstance(getattr(clone, "_learning_rate", None), keras.Variable)
-            ]
+            self.rates = rate_variables([*self.optimizer.clones.items(), *of_tables.items()])
             """Numbers of the program's optimizers, and their learning rates on this server; without schedules."""
             leads = updates.with_ledger and ps == 0
             self.ledger = Ledger(updates.lockstep_workers, copied=updates.paired) if leads else None

@@ -4,7 +4,7 @@ Callbacks see a snapshot of the parameter servers' state in the chief's Keras mo
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.reports.evaluation import NOT_ONE_NUMBER, evaluation_weights, one_number
+from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizers.optimizer import rate_names
@@ -156,9 +156,8 @@ class EpochEnds:
         if end.state is not None:
             self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
         for own in self._model.optimizers:
-            own._iterations.assign(
-                self._optimizer_steps(end.step)
-            )  # for schedules: TensorBoard reads the rate of this step
+            # For schedules: TensorBoard reads the rate of this step.
+            own._iterations.assign(self._optimizer_steps(end.step))
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
                 self._validation.data(),
@@ -167,7 +166,9 @@ class EpochEnds:
                 return_dict=True,
                 verbose=0,
             )
-            end.logs.update({f"val_{name}": value for name, value in self._numbers(measured).items()})
+            found = numbers(measured, is_reported=self._left_out)
+            self._left_out |= len(found) < len(measured)
+            end.logs.update({f"val_{name}": value for name, value in found.items()})
         event("epoch", epoch=end.epoch, step=end.step, **end.logs)
         self._done(end)
         self._logs = dict(end.logs)
@@ -175,14 +176,6 @@ class EpochEnds:
             self._callbacks.on_epoch_end(end.epoch, dict(end.logs))
             if end.following is not None and not self.stop_asked:
                 self._callbacks.on_epoch_begin(end.following)
-
-    def _numbers(self, measured: Mapping[str, object]) -> dict[str, float]:
-        """Return the results of a validation that are one number; report the others, once."""
-        numbers = one_number(measured)
-        if (left_out := sorted(measured.keys() - numbers.keys())) and not self._left_out:
-            event("metrics_left_out", metrics=left_out, reason=NOT_ONE_NUMBER)
-        self._left_out |= bool(left_out)
-        return numbers
 
     def _close(self, state: StateParts | None, *, averaged: bool) -> None:
         if self._callbacks is None:

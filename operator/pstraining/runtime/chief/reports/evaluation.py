@@ -15,6 +15,8 @@ from pstraining.runtime.checkpoint.state import State, StateParts
 from pstraining.runtime.model.optimizers.optimizer import is_schedule_free
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasOptimizer
+from pstraining.runtime.model.training.training_metrics import single
+from pstraining.runtime.telemetry.events import event
 
 NOT_ONE_NUMBER: Final = "their result is not one number"
 """Why metrics such as F1Score without `average` are left out of logs and results, in which each name has a number."""
@@ -58,10 +60,12 @@ def with_weights(state: State, weights: dict[str, Array], trained_by: Mapping[st
     return replace(state, variables=weights, slots=slots)
 
 
-def one_number(measured: Mapping[str, object]) -> dict[str, float]:
-    """Return the results of `evaluate` that are one number."""
-    arrays = {name: np.asarray(value) for name, value in measured.items()}
-    return {name: float(value.item()) for name, value in arrays.items() if value.size == 1}
+def numbers(measured: Mapping[str, object], *, is_reported: bool = False) -> dict[str, float]:
+    """Return the results of `evaluate` that are one number, and report the others unless they are reported."""
+    found = {name: float(value.item()) for name, value in single(measured).items()}
+    if (left_out := sorted(measured.keys() - found.keys())) and not is_reported:
+        event("metrics_left_out", metrics=left_out, reason=NOT_ONE_NUMBER)
+    return found
 
 
 def _average(trained: Array, base: Array, beta: float) -> Array:

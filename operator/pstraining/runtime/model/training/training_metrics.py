@@ -80,12 +80,15 @@ class TrainingMetrics:
         parts = self._by_samples([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in values], predicted)
         with tf.device(sums.device):  # each device of a worker adds its part of the batch
             added = tf.concat(parts, 0)
-            counts = tf.reduce_all(tf.math.is_finite(added))
-            counts = counts if self.counts is None else counts & self.counts
-            sums.assign_add(tf.where(counts, added, tf.zeros_like(added)), read_value=False)
+            self.add(sums, added, tf.reduce_all(tf.math.is_finite(added)))
         with tf.control_dependencies(parts):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(tf.zeros_like(value))
+
+    def add(self, sums: Variable, values: Tensor, finite: Tensor) -> None:
+        """Emit adding a batch's values to sums where they are finite, unless its samples do not count."""
+        counts = finite if self.counts is None else finite & self.counts
+        sums.assign_add(tf.where(counts, values, tf.zeros_like(values)), read_value=False)
 
     def sums(self) -> Sequence[float]:
         """Return the sums of the metrics' states over all batches, in the order of their variables."""
@@ -126,8 +129,8 @@ class TrainingMetrics:
         if not mapping:
             return {}
         with keras.StatelessScope(state_mapping=mapping):
-            found = {name: np.asarray(value) for name, value in self._model.get_metrics_result().items()}
-        return {name: value for name, value in found.items() if value.size == 1 and name != "loss"}
+            found = single(self._model.get_metrics_result())
+        return {name: value for name, value in found.items() if name != "loss"}
 
     def _by_samples(self, parts: Sequence[Tensor], predicted: object) -> list[Tensor]:
         """Emit the states of a batch, in which the losses of the outputs have the batch's samples as weights.
@@ -135,8 +138,10 @@ class TrainingMetrics:
         Keras weighs them by the static number of samples, which batches of several sizes do not have: by 1 then.
         """
         weighed = list(parts)
+        if not self._losses:
+            return weighed
+        number = tf.reshape(tf.cast(tf.shape(keras.tree.flatten(predicted)[0])[0], tf.float64), [1])
         for total, count in self._losses:
-            number = tf.reshape(tf.cast(tf.shape(keras.tree.flatten(predicted)[0])[0], tf.float64), [1])
             weighed[total], weighed[count] = tf.math.divide_no_nan(parts[total] * number, parts[count]), number
         return weighed
 
@@ -164,12 +169,18 @@ class TrainingMetrics:
             )
         if self.reason:
             # Keras holds the metrics given to `compile` in one of its own.
-            single = [one for metric in metrics for one in getattr(metric, "metrics", [metric])]
-            self.left_out, self._variables = [metric.name for metric in single], []
+            named = [one for metric in metrics for one in getattr(metric, "metrics", [metric])]
+            self.left_out, self._variables = [metric.name for metric in named], []
             return
         places = {id(variable): place for place, variable in enumerate(self._variables)}
         trackers = model._compile_loss.metrics if model._compile_loss is not None else ()
         self._losses = [(places[id(one.total)], places[id(one.count)]) for one in trackers if id(one.total) in places]
+
+
+def single(results: Mapping[str, object]) -> dict[str, Array]:
+    """Return the results of metrics that are one number."""
+    arrays = {name: np.asarray(value) for name, value in results.items()}
+    return {name: value for name, value in arrays.items() if value.size == 1}
 
 
 @contextmanager

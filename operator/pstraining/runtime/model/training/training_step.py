@@ -105,9 +105,7 @@ class TrainingStep:
         if sums is not None and names:
             weight = tf.cast(number, tf.float64)
             rows = tf.stack([tf.stack([tf.cast(metrics[name], tf.float64) * weight, weight]) for name in names])
-            counts = tf.math.is_finite(rows[:, :1])  # NaN would stay in the sums
-            counts = counts if self.compiled.counts is None else counts & self.compiled.counts
-            sums.assign_add(tf.where(counts, rows, tf.zeros_like(rows)), read_value=False)
+            self.compiled.add(sums, rows, tf.math.is_finite(rows[:, :1]))  # NaN would stay in the sums
 
 
 def samples(batch: Batch) -> Tensor:

@@ -144,13 +144,11 @@ class OverlappedUpdates(AsyncUpdates):
 
     def _exchange(self, sent: SentUpdate, progress: SplitPosition | None) -> Exchanged:
         """Push an update, and pull after it."""
-        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
-        who = (self._session, self._identity, self._numbered(progress))
-        reply, vectors = self._client.run(self._push_and_pull[sent.fmt], *load, *who)
+        reply, vectors = self._client.run(self._push_and_pull[sent.fmt], *self._request(sent, progress))
         return Exchanged(PushResult.unpack(reply.numpy())._replace(version=sent.version), vectors)
 
     def _emit_push_and_pull(
-        self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, *who: Tensor
+        self, fmt: int, stats: Tensor, parts: Parts, rows: Rows, session: Tensor, identity: Tensor, what: Tensor
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """Push the gradient, and read each server's parameters after it; see `_emit_updates`.
 
@@ -158,7 +156,6 @@ class OverlappedUpdates(AsyncUpdates):
             The `PushResult`, float64[8], and one vector per segment of every server, on the device that computes. They
             contain the updates up to the result's step, and perhaps later ones of other workers.
         """
-        session, identity, header = who
-        replies, standbys = self._emit_updates(fmt, stats, parts, rows, (session, identity, header))
+        replies, standbys = self._emit_updates(fmt, stats, parts, rows, (session, identity, what))
         vectors = self._store.emit_fetch(self._formats[fmt].fetched_as, replies)
         return self._emit_result(stats, [*replies, *standbys]), self._client.to_compute(vectors)

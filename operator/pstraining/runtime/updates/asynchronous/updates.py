@@ -221,9 +221,13 @@ class AsyncUpdates(BoundUpdates):
 
     def _sent(self, sent: SentUpdate, progress: SplitPosition | None) -> PushResult[float]:
         """Push an update; return the servers' reply."""
-        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
-        reply = self._client.call(self._push[sent.fmt], *load, self._session, self._identity, self._numbered(progress))
+        reply = self._client.call(self._push[sent.fmt], *self._request(sent, progress))
         return PushResult.unpack(reply)._replace(version=sent.version)
+
+    def _request(self, sent: SentUpdate, progress: SplitPosition | None) -> tuple[object, ...]:
+        """Return the arguments of a call that pushes an update."""
+        load = (sent.gradient.stats, sent.parts, sent.gradient.rows)
+        return *load, self._session, self._identity, self._numbered(progress)
 
     def _is_one_call(self, batches: Sequence[Batch], fmt: int) -> bool:
         """Return whether one call can compute a gradient and push it."""
@@ -254,16 +258,12 @@ class AsyncUpdates(BoundUpdates):
 
     def _emit_pull(self, fmt: int) -> tuple[Tensor, Operation]:
         """Emit a pull; return the first server's step on that server, and the operation that completes the pull."""
-        version, vectors = self._emit_read(fmt)
-        return version, self._store.emit_hold(self._client.to_compute(vectors))
-
-    def _emit_read(self, fmt: int) -> tuple[Tensor, list[list[Tensor]]]:
-        """Emit reading the first server's step, int64[], and then the parameters, on the servers."""
         first = self._store.shards[0]
         with tf.device(first.device):
             version = field(first.record.read_value(), RecordField.STEP)
         others = [tf.constant(0)] * (len(self._store.shards) - 1)
-        return version, self._store.emit_fetch(self._formats[fmt].fetched_as, [version, *others])
+        vectors = self._store.emit_fetch(self._formats[fmt].fetched_as, [version, *others])
+        return version, self._store.emit_hold(self._client.to_compute(vectors))
 
     def _emit_ask(self, session: Tensor, identity: Tensor) -> Tensor:
         """Emit an `UpdateReply` without an update. int64[4]."""

@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from pstraining.runtime.model.optimizers.clipping import MeanClipping, added, are_usable
+from pstraining.runtime.model.optimizers.learning_rates import adopted, rate_variables
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.segment_optimizer import SegmentOptimizer
-from pstraining.runtime.model.tensor import Operation, Tensor
+from pstraining.runtime.model.tensor import Tensor
 from pstraining.runtime.ps.critical_section import unless, with_dependencies
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.updates.gradients import LocalGradient
@@ -174,7 +174,7 @@ class DenseState:
 
         def step() -> None:
             for part, own in zip(self._parts, vectors, strict=True):
-                with tf.control_dependencies(_adopted(part, stats[_RATES:])):
+                with tf.control_dependencies(adopted(rate_variables(part.clones.items()), stats[_RATES:])):
                     _step(part, own, tf.greater(overflows, 0), trust)
 
         unless(skipped, step)
@@ -209,18 +209,6 @@ class DenseState:
         if held and scale:
             shown.append(held.hold(scale.bits()))
         return with_dependencies(shown, tf.constant(0))
-
-
-def _adopted(part: SegmentOptimizer, rates: Tensor) -> list[Operation]:
-    """Emit setting the optimizers' learning rates where they are numbers; return the operations to wait for."""
-    found = [(own._learning_rate, rates[index]) for index, own in part.clones.items()]
-    return [
-        variable.value.assign(
-            tf.where(tf.math.is_finite(rate), tf.cast(rate, variable.dtype), variable.value), read_value=False
-        )
-        for variable, rate in found
-        if isinstance(variable, keras.Variable)
-    ]
 
 
 def _step(part: SegmentOptimizer, vectors: Sequence[Tensor], overflowed: Tensor, trust: Tensor | None) -> None:

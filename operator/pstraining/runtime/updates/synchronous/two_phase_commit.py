@@ -13,6 +13,7 @@ from typing import Final
 
 import tensorflow as tf
 
+from pstraining.runtime.model.optimizers.learning_rates import adopted
 from pstraining.runtime.model.tensor import DType, Operation, Shape, Tensor, Variable
 from pstraining.runtime.ps.critical_section import applied, not_applied, sent_to, with_dependencies
 from pstraining.runtime.ps.record import RecordField
@@ -92,11 +93,7 @@ class ReplicatedAccumulators(Accumulators):
 
     def adopt(self, rates: Tensor) -> list[Operation]:
         """Emit setting the optimizers' learning rates where they are numbers; return the operations to wait for."""
-        found = [(variable, tf.cast(rates[index], variable.dtype)) for index, variable in self._shard.rates]
-        return [
-            variable.assign(tf.where(tf.math.is_finite(rate), rate, variable.read_value()), read_value=False)
-            for variable, rate in found
-        ]
+        return adopted(self._shard.rates, rates)
 
     def adopt_unless_prepared(self) -> Tensor:
         """Emit setting the learning rates for the coming step, unless its input may be staged already. int64[]."""
