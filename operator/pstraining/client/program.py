@@ -7,7 +7,6 @@ import ast
 import builtins
 import inspect
 import symtable
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +86,14 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     if not inspect.isfunction(function) or name == "<lambda>":
         raise ClientError("Only a function that is defined with `def` can be sent: no lambda, method, class or object.")
     try:
-        source = textwrap.dedent(inspect.getsource(function))
+        source = inspect.getsource(function)
     except OSError:
         raise ClientError(f"The source of {name} is not available: define it in a file or a notebook cell.") from None
+    if source[:1].isspace():
+        # The function keeps its indentation, because without it texts of several lines would change.
+        source = f"if True:\n{source}"
     (node,) = ast.parse(source).body
+    node = node.body[0] if isinstance(node, ast.If) else node
     if not isinstance(node, ast.FunctionDef):
         raise ClientError(f"{name} is not a plain function: write it with `def`.")
     if node.decorator_list:

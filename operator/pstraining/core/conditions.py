@@ -365,10 +365,10 @@ def _is_resize(outcome: Outcome) -> bool:
 
 
 def _is_accepted(situation: Situation) -> bool:
-    """Whether an owner of pods was created, or the spec has changed since its refusal and needs no further object."""
+    """Whether the refused spec was changed, and an owner of pods was created or no further object is needed."""
     created = (o.action for o in situation.outcomes.with_verdict(Verdict.DONE) if isinstance(o.action, Create))
     is_other = situation.facts.refused_generation != situation.facts.snapshot.generation
-    return (is_other and not situation.outcomes.outcomes) or any(a.kind not in _BEFORE_PODS for a in created)
+    return is_other and (not situation.outcomes.outcomes or any(a.kind not in _BEFORE_PODS for a in created))
 
 
 def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:

@@ -8,7 +8,7 @@
     suspended                 stop in order, the chief first
     not admitted by its queue stop in order, the chief first; then return the quota, or request it
     refused template          nothing until the spec changes; then delete what exists, and create it again; a job that
-                              has started continues instead
+                              has started continues instead, and meanwhile creates only attempts
     restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
     another number of PSs     stop the chief, or let it save and end, then record the new number; some jobs instead stop
@@ -97,7 +97,7 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
         return Plan()
     if facts.job.spec.run_policy.suspend:
         return _hold(facts)
-    if facts.refused_generation is not None and (step := _after_refusal(facts)) is not None:
+    if facts.refused_generation is not None and (step := _after_refusal(facts, launcher)) is not None:
         return step
     if job_restart.is_due(facts):
         return _stop(facts, Reason.JOB_RESTARTED)
@@ -148,16 +148,27 @@ def _switch(facts: Facts) -> Plan:
     return Plan(tuple(desired_state.switched(facts)))
 
 
-def _after_refusal(facts: Facts) -> Plan | None:
+def _after_refusal(facts: Facts, launcher: LauncherFiles) -> Plan | None:
     """Wait while the refused spec is unchanged, and then delete its workloads; None if there are none.
 
-    A job whose programs may run keeps them. Without the cluster map, no container has started.
+    A job whose programs may run keeps them, and its lost pods are still replaced: of its objects, only attempts of the
+    chief and the evaluator are created, because any other one may be the refused one. Without the cluster map, no
+    container has started.
     """
-    if facts.refused_generation == facts.snapshot.generation:
-        return Plan()
     has_started = facts.snapshot.child(Kind.CONFIG_MAP, names.cluster_config_map(facts.snapshot.name)) is not None
+    if facts.refused_generation == facts.snapshot.generation:
+        return _run_as_it_is(facts, launcher) if has_started else Plan()
     left = () if has_started else teardown.workloads(facts.snapshot)
     return Plan(tuple(replaced_pods.announced(facts, _deletions(left, Reason.NOT_DESIRED)))) if left else None
+
+
+def _run_as_it_is(facts: Facts, launcher: LauncherFiles) -> Plan:
+    """Continue with the existing objects; a job that lacks parameter servers, as after a stop, waits instead."""
+    if not facts.snapshot.of_kind(Kind.STATEFUL_SET):
+        return Plan()
+    found = _run(facts, launcher)
+    actions = (a for a in found.actions if not isinstance(a, Create) or a.kind is Kind.JOB)
+    return replace(found, actions=tuple(actions))
 
 
 def _run(facts: Facts, launcher: LauncherFiles) -> Plan:

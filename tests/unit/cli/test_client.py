@@ -176,6 +176,21 @@ def test_a_missing_right_names_verb_and_resource(server: Server, cluster: Kubeco
         cluster.jobs(None)
 
 
+def test_a_token_that_expires_while_a_command_runs_is_renewed(server: Server, cluster: KubeconfigClient) -> None:
+    """As in a `wait` of hours. Credentials that were never accepted are not tried twice."""
+    found, expired = (200, json.dumps({"kind": "PSTrainingJob"})), status(401, "Unauthorized", "Unauthorized")
+    server.answers[f"{JOBS}/digits"] = [expired, found, expired, found, expired, expired]
+    with pytest.raises(DeniedError):
+        cluster.job("team", "digits")
+    assert len(server.asked) == 1
+    assert cluster.job("team", "digits")
+    assert cluster.job("team", "digits")
+    assert len(server.asked) == 4
+    with pytest.raises(DeniedError):
+        cluster.job("team", "digits")
+    assert len(server.asked) == 6
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

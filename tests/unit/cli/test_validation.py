@@ -87,6 +87,12 @@ def test_examples_are_valid(path: Path) -> None:
         ("spec.zzz", 2, "warning spec.zzz: is not a field of this version"),
         ("spec.network.topologyKey", "", "error spec.network.topologyKey: must have at least 1 characters: ''"),
         ("spec.checkpoint.path", "c", "error spec.checkpoint.path: must match ^/[^:]*$: 'c'"),
+        (
+            "spec.checkpoint",
+            {"uri": "s3://bucket/a\n"},
+            "error spec.checkpoint.uri: must match ^(s3|gs)://[a-z0-9][a-z0-9._-]*[a-z0-9](/[A-Za-z0-9!_.*'()-]+)*$: "
+            "'s3://bucket/a\\n'",
+        ),
         ("spec.failurePolicy.rules", [{}], "error spec.failurePolicy.rules[0].action: is required"),
         (
             "spec.failurePolicy.rules",

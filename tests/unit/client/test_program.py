@@ -1,5 +1,6 @@
 """Functions and scripts as they are sent, and rejections with a name."""
 
+import linecache
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,24 @@ def test_a_function_travels_as_its_source_with_its_arguments() -> None:
     text = program.files["whole.py"]
     assert text.endswith('if __name__ == "__main__":\n    whole(steps=4, name="it\'s")\n')
     assert run(text)["whole"](4, "y") == {"sum": 7, "name": "y", "field": 1}
+
+
+def test_texts_of_several_lines_travel_unchanged() -> None:
+    """The function is nested, and its texts have lines with more and with less indentation."""
+
+    def nested() -> str:
+        return """
+        more
+    less
+none"""
+
+    text = program_of(nested, {}, ()).files["nested.py"]
+    assert run(text)["nested"]() == nested()
+    source = 'def blank() -> str:\n    return """a\n  \nb"""\n'  # here, a formatter would remove the two spaces
+    linecache.cache["<blank>"] = (len(source), None, source.splitlines(keepends=True), "<blank>")
+    found: dict[str, Any] = {}
+    exec(compile(source, "<blank>", "exec"), found)
+    assert run(program_of(found["blank"], {}, ()).files["blank.py"])["blank"]() == "a\n  \nb"
 
 
 @pytest.mark.parametrize(

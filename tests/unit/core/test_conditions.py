@@ -188,6 +188,34 @@ def test_an_unreadable_job_is_reported_and_left_alone() -> None:
     assert not world.writes
 
 
+@pytest.mark.parametrize("lost", ["chief", "primary"])
+def test_a_running_job_whose_change_is_refused_still_replaces_lost_pods(lost: str) -> None:
+    """The refused object is a worker of a scale-up; the job trains on without it."""
+    world = running(ps={"replicas": 1, "standby": {"mode": "Warm"}}, worker={"replicas": 1})
+    world.refuse = lambda create: "imge: unknown field" if create.kind == "Deployment" else ""
+    world.edit({"worker": {"replicas": 2}})
+    world.settle()
+    assert phase(world) == "Invalid"
+    if lost == "chief":
+        world.end("chief", code=1)
+        world.settle()
+        assert world.names_of("Job") == ["digits-chief-2"]
+    else:
+        before = world.children["Service", "digits-ps-0"]["spec"]["selector"]
+        world.delete_pod("ps")
+        world.settle()
+        assert world.children["Service", "digits-ps-0"]["spec"]["selector"] != before
+    assert world.names_of("Deployment") == ["digits-worker-0"]
+    refused = world.condition("InvalidTemplate")
+    assert (refused["status"], "imge" in refused["message"]) == ("True", True)
+    assert not world.plan().actions
+    world.refuse = None
+    world.edit({"worker": {"template": {"metadata": {"labels": {"corrected": "yes"}}}}})
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1"]
+
+
 def test_a_job_that_an_earlier_operator_could_not_read_continues() -> None:
     """As after a rollback of the operator that is taken back: the spec, and its generation, are the same."""
     world = running()

@@ -8,7 +8,7 @@ from pstraining.controller.rate_limit import is_startup_only
 from pstraining.core.policies.autoscaling import next_limit
 from pstraining.core.usage import RoleUsage
 from tests.support.builders import deep_merge
-from tests.support.growing_world import MIB, growing, grown, reasons, report, use
+from tests.support.growing_world import MIB, growing, grown, kill, later, reasons, report, sized, use
 from tests.support.simulation import running
 from tests.unit.core.test_resizing import memory
 
@@ -64,3 +64,25 @@ def test_a_grown_size_is_written_at_once_also_while_many_jobs_start() -> None:
     before = {"phase": "Running", "autoscaling": []}
     assert is_startup_only(before, before)
     assert not is_startup_only(before, {**before, "autoscaling": [{"role": "ps", "grownMemory": "2Gi"}]})
+
+
+@pytest.mark.parametrize("killed", ["container", "process"])
+def test_a_kill_before_a_change_of_the_spec_does_not_double_the_new_limit(killed: str) -> None:
+    at_most = {"rolePolicies": [{"role": "ps", "maxAllowed": {"memory": "1Gi"}}]}
+    world = growing(ps={"replicas": 1}, autoscaling=at_most)
+    if killed == "container":
+        use(world, "ps", 10)
+        kill(world, "ps")
+    else:
+        use(world, "ps", 10, oom_pod="digits-ps-0", oom_at=world.now)
+    world.settle()
+    assert report(world) == ("False", "MaximumReached")
+    later(world, minutes=1)
+    larger = {"rolePolicies": [{"role": "ps", "maxAllowed": {"memory": "16Gi"}}]}
+    world.edit({"ps": {"resources": sized(3072)}, "autoscaling": larger})
+    world.settle()
+    assert set(memory(world, "ps")) == {"3072Mi"}
+    later(world, minutes=1)
+    kill(world, "ps")
+    world.settle()
+    assert set(memory(world, "ps")) == {"6Gi"}, "a kill with the new limit counts"

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -142,9 +143,16 @@ def test_calls_to_an_unresponsive_server_are_cut(
     serve: Serve, dog: Callable[[socket.socket], Watchdog], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve(None)
+    reported: list[dict[str, Any]] = []
+
+    def is_reported() -> bool:
+        """Whether the cut is reported, which follows it, because the report has the number of connections."""
+        reported.extend(json.loads(line) for line in capsys.readouterr().out.splitlines())
+        return bool(reported)
+
     with socket.create_connection(server.getsockname()) as connection, dog(server).watching("call"):
         wait_for(lambda: is_cut(connection), "the connection is cut", 10)
-    reported = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        wait_for(is_reported, "the cut is reported", 10)
     assert (reported[0]["event"], reported[0]["servers"]) == ("silent", [sockets.joined(server.getsockname())])
 
 

@@ -39,6 +39,7 @@ class HttpSession:
         self._certificate: Pair | None = None
         self._pool: urllib3.PoolManager | None = None
         self._lock = threading.Lock()
+        self._accepted = False  # whether the API server has accepted the credentials before
         if access.secure:
             # Report unusable certificates before the first request.
             self._tls(None)
@@ -66,6 +67,23 @@ class HttpSession:
             CommandError: the credentials are not available.
             urllib3.exceptions.HTTPError: the server did not respond.
         """
+        answer = self._send(method, path, query, seconds, headers, body)
+        if answer.status == 401 and self._accepted:
+            # The token of a command that runs for hours has expired: kubectl's next request has a new one, too.
+            answer.drain_conn()
+            answer = self._send(method, path, query, seconds, headers, body)
+        self._accepted = answer.status != 401
+        return answer
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        seconds: float | None,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> urllib3.BaseHTTPResponse:
         sent = urllib3.HTTPHeaderDict(headers)
         for name, value in self._credentials.headers():
             sent.add(name, _line(name, value))

@@ -174,8 +174,14 @@ _BOUNDS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("maxLength", "must have at most {} characters: {}", lambda value, bound: len(value) > bound),
     ("minItems", "must have at least {} items: {}", lambda value, bound: len(value) < bound),
     ("maxItems", "must have at most {} items: {}", lambda value, bound: len(value) > bound),
-    ("pattern", "must match {}: {}", lambda value, bound: isinstance(value, str) and not re.search(bound, value)),
+    ("pattern", "must match {}: {}", lambda value, bound: isinstance(value, str) and not _matches(bound, value)),
 )
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether a text matches as in the API server, where `$` is the end of the text, not also before a last newline."""
+    as_in_go = re.sub(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", lambda found: found[1] or r"\Z", pattern)
+    return re.search(as_in_go, text) is not None
 
 
 def _out_of_bounds(schema: Schema, value: Any) -> str:

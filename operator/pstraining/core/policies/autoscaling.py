@@ -17,7 +17,7 @@ from typing import Final
 
 from pstraining.api import names
 from pstraining.api.autoscaling import AutoscalingMode, RoleSizing
-from pstraining.api.conditions import Reason
+from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core.actions import Event, Outcome, Resize
 from pstraining.core.facts import Facts
@@ -239,10 +239,13 @@ def _held(facts: Facts) -> tuple[Reason, str] | None:
 
 def _newest_kill(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> str:
     """Return the pod in which the kernel killed a process for memory with the present limit; empty without one."""
-    settled = None if sizing.grown_time is None else sizing.grown_time + SETTLE
+    grown = None if sizing.grown_time is None else sizing.grown_time + SETTLE
+    # The size of the spec may have changed too, also that of another role: a kill that repeats itself counts then.
+    resized = (c for c in facts.status.conditions if c.type == Condition.RESIZING)
+    changes = [time for time in (grown, *(c.last_transition_time for c in resized)) if time is not None]
 
     def counts(at: datetime | None) -> bool:
-        return at is not None and facts.now - at <= OOM_AGE and (settled is None or at > settled)
+        return at is not None and facts.now - at <= OOM_AGE and all(at > change for change in changes)
 
     if usage is not None and counts(usage.oom_at):
         return usage.oom_pod
