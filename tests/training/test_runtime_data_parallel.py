@@ -77,6 +77,21 @@ def test_sparse_tensors_are_rejected() -> None:
         passed(model, (tf.sparse.eye(2), tf.ones([2, 1])))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_loss_that_is_a_sum_is_rejected_on_several_devices(*, several: bool) -> None:
+    import keras
+    import tensorflow as tf
+
+    loss = keras.losses.MeanSquaredError(reduction="sum")
+    model = on_devices(keras.layers.Dense(1, kernel_initializer="ones"), loss=loss)
+    batch = tf.ones([4, 2]), tf.zeros([4, 1])
+    if several:
+        with pytest.raises(FinalError, match='loss: with reduction="sum"'):
+            passed(model, batch)
+    else:
+        assert passed(model, batch, DEVICES[:1])[0].numpy() == 16
+
+
 def test_the_next_batch_is_prefetched_to_the_device() -> None:
     import tensorflow as tf
 

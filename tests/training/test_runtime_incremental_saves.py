@@ -1,6 +1,8 @@
 """Incremental saves write the rows of tables that have changed, and every checkpoint is whole without any other."""
 
 import itertools
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from pstraining.runtime.checkpoint.state import SavePlan, State, whole
 from pstraining.runtime.checkpoint.storage import Checkpoints
+from pstraining.runtime.ps.record import Session
 from tests.support.replicated_job import ReplicatedJob
 from tests.support.servers import GENERATION, Rig
 from tests.training import test_runtime_checkpoint_parts as in_parts
@@ -223,3 +226,48 @@ def test_a_damaged_file_of_changed_rows_is_noticed(shared: Callable[..., Rig], t
     file = next(path.glob("ps-1-*-changed-*"))
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert newest(rig, tmp_path).step == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_last_save_needs_no_former_checkpoint(
+    client: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    lost: bool,
+) -> None:
+    """A user may delete the checkpoint whose files an incremental save links."""
+    from pstraining.runtime.chief.chief import Chief
+    from pstraining.runtime.chief.options import ChiefOptions
+    from pstraining.runtime.chief.shutdown import GracefulStop
+    from pstraining.runtime.config.settings import CheckpointSettings, TrainingSettings
+
+    rig = rig_of(client, 2, mode="Sync")
+    rig.start()
+    rig.train([next(batches_of(range(ROWS), seed=1))])
+    few, stop = batches_of(range(5, 25), seed=0), GracefulStop()
+    checkpoint = CheckpointSettings(path=str(tmp_path), interval_seconds=1, full_every=9)
+    chief = Chief(client, rig.store, ChiefOptions(TrainingSettings(steps=99), checkpoint, None), stop=stop)
+
+    expected: list[State] = []
+
+    def report(*_: Any) -> None:
+        """Train one step after the first save, and then stop the chief."""
+        if saved := list(tmp_path.glob("ckpt-*")):
+            server, *_ = rig.store.read()
+            assert rig.step(next(few), Session(server.fence, server.generation)).session_valid
+            expected.append(rig.control.snapshot(fence=server.fence))
+            if lost:
+                shutil.rmtree(saved[0])
+            stop._asked = True
+
+    monkeypatch.setattr(chief._reporter, "report", report)
+    with pytest.raises(SystemExit, match="143"):
+        chief.run()
+    reported = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    saves = [(e["step"], e["full"]) for e in reported if e["event"] == "checkpoint"]
+    assert saves == [(1, True), (2, lost)]
+    assert [e["step"] for e in reported if e["event"] == "checkpoint_failed"] == [2] * lost
+    assert not [e for e in reported if e["event"] == "not_saved"]
+    assert_same(whole(newest(rig, tmp_path)), expected[0])

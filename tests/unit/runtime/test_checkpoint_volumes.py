@@ -13,6 +13,7 @@ import pytest
 from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
 from pstraining.runtime.checkpoint.naming import Key
+from pstraining.runtime.checkpoint.ports.part_place import FolderPlace
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.checkpoint.storage import Checkpoints
 from pstraining.runtime.config.settings import SettingsError
@@ -254,3 +255,39 @@ def test_a_checkpoint_that_appears_while_the_newest_is_read_is_taken(
     assert found.step == 11
     with pytest.raises(CorruptCheckpointError, match="no checkpoint of step 10"):
         old.load(10)
+
+
+@pytest.mark.parametrize(("failures", "step"), [(1, 20), (6, 20), (7, 10)])
+def test_a_volume_that_does_not_answer_for_a_minute_costs_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, step: int
+) -> None:
+    """As NFS whose server restarts. A disk whose sectors are unreadable for good gives way to the checkpoint before."""
+    checkpoints, waited = saved(tmp_path, 10, 20), list[float]()
+    left = [errno.EIO] * failures
+    read = Path.read_text
+
+    def failing(path: Path, *given: Any, **more: Any) -> str:
+        if left and path.parent == checkpoints.path(20):
+            raise OSError(left.pop(), "Input/output error")
+        return read(path, *given, **more)
+
+    monkeypatch.setattr(Path, "read_text", failing)
+    monkeypatch.setattr("time.sleep", waited.append)
+    found = checkpoints.newest()
+    assert found is not None
+    assert found.step == step
+    assert waited == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0][:failures]
+
+
+def test_a_part_on_a_volume_that_does_not_answer_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "part").write_bytes(b"x")
+    place = FolderPlace(tmp_path)
+
+    def failing(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(OSError, match="Stale"):
+        place.content("part")

@@ -11,6 +11,13 @@ from typing import IO, Final
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full disk or quota."""
+PASSING: Final = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ENOTCONN),
+        *(errno.ECONNRESET, errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH),
+    }
+)
+"""Errors of a volume whose server does not answer. A disk that is damaged for good has the first of them, too."""
 LINK: Final = "link a file"
 """The operation that only incremental saves need."""
 _NO_EXCHANGE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})

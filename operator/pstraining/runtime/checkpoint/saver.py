@@ -134,6 +134,16 @@ class Saver:
                 help=f"training continues, and earlier checkpoints are kept. {self.checkpoints.remedy}",
             )
 
+    def try_increment(self, state: StateBlocks) -> bool:
+        """Save the last state incrementally; return whether that succeeded. It needs the checkpoint before."""
+        try:
+            self._save(state)
+        except OSError as error:
+            help_ = "the last save is repeated with all rows, because the checkpoint before it may be gone"
+            event("checkpoint_failed", step=state.step, reason=str(error), newest=self._newest_step(), help=help_)
+            return False
+        return True
+
     def save_last(self, state: StateBlocks) -> None:
         """Save the final state.
 

@@ -13,6 +13,7 @@ renames and deletes.
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,8 @@ from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.partition import Layout
 from pstraining.runtime.telemetry.events import event
 
+_WAITS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds between the attempts to read a checkpoint from a volume that does not answer."""
 _TRIALS: Final = 3
 """Maximum number of trials: another chief that starts at the same time may delete a trial's folder."""
 
@@ -249,12 +252,31 @@ class Checkpoints:
         return {key: path for key, path in (aside | named).items() if key is not None}
 
     def _load(self, key: Key, path: Path) -> StoredState:
+        """Return a stored state. A volume that does not answer gets about a minute: an older state would lose steps.
+
+        Raises:
+            CorruptCheckpointError: a part is missing, damaged, of another format, or unreadable for all that time.
+        """
+        for wait in _WAITS:
+            try:
+                return self._try_to_load(key, path)
+            except OSError as error:
+                event("waiting", what="the volume of the checkpoints", reason=str(error), seconds=wait)
+            time.sleep(wait)
+        try:
+            return self._try_to_load(key, path)
+        except OSError as error:
+            raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
+
+    def _try_to_load(self, key: Key, path: Path) -> StoredState:
         try:
             described = manifest.decode((path / manifest.NAME).read_text(encoding="utf-8"), key)
             found = StoredState(OpenFile(path / ARRAYS), key.step, described, FolderPlace(path))
         except (CorruptCheckpointError, MemoryError):
             raise
         except Exception as error:  # a damaged byte makes the libraries raise errors of many kinds
+            if isinstance(error, OSError) and error.errno in files.PASSING:
+                raise
             raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
         found.check_parts(self._damaged)
         return found

@@ -87,13 +87,12 @@ class Chief:
         self._initial = InitialState(store.model, changes=changes)
         self._saver = self._open_folder(options) if options.checkpoint.path else None
         steps = options.training.steps
-        total = options.positions if options.by_splits else steps
         self._reporter = TrainingReporter(
             lambda: self._admin,
             options.fit,
             options.counters,
             steps=steps,
-            total=total,
+            total=options.positions if options.by_splits else steps,
             report=options.history.report,
         )
         self._has_led = False
@@ -145,10 +144,9 @@ class Chief:
         self._repeated(self._establish_term)
         with self._stop.deferred():
             final = self._repeated(self._lead)
-        options = self._options
+        evaluate, local = self._options.evaluate, self._options.fit.local_optimizers
         with tf.device(self._client.compute):
-            local = options.fit.local_optimizers
-            result = conclude(self._model, options.evaluate, final, self._saver, local_optimizers=local)
+            result = conclude(self._model, evaluate, final, self._saver, local_optimizers=local)
         return self._reporter.conclude(result)
 
     def _repeated(self, attempt: Callable[[], Result]) -> Result:
@@ -184,10 +182,19 @@ class Chief:
         if self._saver and not any(shard.done for shard in self._store.read()):
             self._is_shut = True
             self._admin.set_record(self._members.fence, generation=-self._shards[0].generation)
-        with self._copied(self._saver.plan() if self._saver else FULL) as state:
+        event("stopped", term=self._members.term, step=self._save_for_successor())
+
+    def _save_for_successor(self) -> int:
+        """Save the state, incrementally if that succeeds, and return its step."""
+        plan = self._saver.plan() if self._saver else FULL
+        if self._saver and plan.base is not None:
+            with self._copied(plan) as state:
+                if self._saver.try_increment(state):
+                    return state.step
+        with self._copied(plan._replace(base=None)) as state:
             if self._saver:
                 self._saver.save_last(state)
-        event("stopped", term=self._members.term, step=state.step)
+            return state.step
 
     def _establish_term(self) -> None:
         """Raise every server's fence to this term, and restore the servers if they lack one complete set."""

@@ -63,7 +63,8 @@ def loss_and_gradients(
         share: factor of the loss for the gradients.
 
     Raises:
-        ModelError: the batch contains a sparse tensor, which several devices cannot divide, or an RNN is stateful.
+        ModelError: several devices cannot divide the batch, because it contains a sparse tensor, a loss is a sum over
+            its samples, or an RNN is stateful.
     """
     if len(devices) == 1:
         fetch = fetch_on(devices[0])
@@ -72,6 +73,12 @@ def loss_and_gradients(
         return found
     if model.carried:
         raise ModelError("devices: an RNN with stateful=True has states of one batch size; use one device")
+    if any(getattr(loss, "reduction", "") == "sum" for loss in tf.nest.flatten(model.keras.loss)):
+        # The mean of n parts would be 1/n of the batch's loss: on a node with more GPUs, the model would learn slower.
+        raise ModelError(
+            'loss: with reduction="sum", the parts of a batch on several devices have no mean that equals one device; '
+            "use the default reduction with a higher learning rate, or one device"
+        )
     variables = _variables(model)
     with tf.device(devices[0]):
         values = [variable.value.read_value() for variable in variables]

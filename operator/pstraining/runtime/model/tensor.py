@@ -171,6 +171,8 @@ class KerasModel(Protocol):
     _compile_metrics: Any
     _loss_tracker: KerasMetric
     _call_has_training_arg: bool
+    loss: object
+    """The losses as given to `compile`."""
     built: bool
     optimizer: KerasOptimizer
     variables: Sequence[KerasVariable]

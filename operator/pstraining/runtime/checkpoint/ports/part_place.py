@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from pstraining.runtime.checkpoint.errors import CorruptCheckpointError
+from pstraining.runtime.checkpoint.files import PASSING
 from pstraining.runtime.checkpoint.ports.ranges import OpenFile, SeekableFile
 from pstraining.runtime.model.partition import Array
 
@@ -78,11 +79,14 @@ class FolderPlace:
 
         Raises:
             CorruptCheckpointError: the file is missing or unreadable.
+            OSError: the volume does not answer at present.
         """
         try:
             with open(name, "rb", opener=self._open) as file:
                 return file.read()
         except OSError as error:
+            if error.errno in PASSING:
+                raise
             raise CorruptCheckpointError(f"{name} is unreadable: {error.strerror}") from None
 
     def _open(self, name: str, flags: int) -> int:

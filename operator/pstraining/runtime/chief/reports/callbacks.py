@@ -75,6 +75,7 @@ class EpochEnds:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._busy = threading.Semaphore(0)
         self._logs: dict[str, float] = {}  # of the last epoch
+        self._is_closed = False
         self._left_out = False  # whether metrics were reported as left out
         self._waiting = 0  # unfinished tasks; only the chief's thread changes the number
         self._error: BaseException | None = None
@@ -96,13 +97,15 @@ class EpochEnds:
         self._give(lambda: self._end(end))
 
     def close(self, state: StateParts | None = None, *, averaged: bool = True) -> None:
-        """Call the callbacks for the end of training, with the logs of the last epoch.
+        """Call the callbacks for the end of training, with the logs of the last epoch; later calls do nothing.
 
         Args:
             state: the last state; None: the model is not changed.
             averaged: whether the averages of an optimizer with `use_ema` replace the weights, as at the end of `fit`.
         """
-        self._give(lambda: self._close(state, averaged=averaged))
+        if not self._is_closed:  # the chief repeats the end of training after a loss
+            self._is_closed = True
+            self._give(lambda: self._close(state, averaged=averaged))
 
     @property
     def busy(self) -> bool:
