@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.training import checkpoints, replication, shaped, speed, starting, stragglers, takeover, volume
+from bench.training import checkpoints, replication, resharding, shaped, speed, starting, stragglers, takeover, volume
 from bench.training.measurement import Measurement
 
 MEASUREMENTS: Final[tuple[Measurement, ...]] = (
@@ -13,5 +13,6 @@ MEASUREMENTS: Final[tuple[Measurement, ...]] = (
     *shaped.MEASUREMENTS,
     *replication.MEASUREMENTS,
     *takeover.MEASUREMENTS,
+    *resharding.MEASUREMENTS,
     *checkpoints.MEASUREMENTS,
 )

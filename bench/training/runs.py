@@ -13,6 +13,7 @@ from bench.training.measurement import Effort
 from bench.usage import Usage, usage
 from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob, Place
+from tests.support.elastic_job import ElasticJob
 
 RESTARTS = 3
 """Restarts of a process before its job is watched: TensorFlow's server may crash when many clients connect at once."""
@@ -195,6 +196,40 @@ class Running:
         stood = [self._reports(f"worker-{worker}", "resumed")[first:] for worker, first in enumerate(before)]
         return max(sum(float(event["seconds"]) for event in events) for events in stood)
 
+    def change(self, shards: int) -> float:
+        """Change the number of shards of an elastic job while it trains.
+
+        Returns:
+            The longest time in seconds in which a worker applied no step.
+        """
+        assert isinstance(self._job, ElasticJob)
+        chief, deadline, began = self._job.leader.task.label, time.monotonic() + LIMIT, time.monotonic()
+        self._job.change(shards)
+        while not self._reports(chief, "layout"):
+            self._supervise(deadline, "the number of shards does not change")
+            time.sleep(0.01)
+        self._job.settle()
+        over = time.monotonic()
+        for name in self._names:
+            while self._reports(name)[-1]["monotonic"] < over:
+                self._supervise(deadline, "no worker continues")
+                time.sleep(0.01)
+        reports = (report for name in self._names for report in self._reports(name) if report["monotonic"] > began)
+        return max(float(report["gap_seconds"]) for report in reports)
+
+    def stop_chief(self) -> float:
+        """Send SIGTERM to the chief, which saves; return the seconds from the first refused update to its end."""
+        chief, began = self._job.leader, time.monotonic()
+        chief.popen.send_signal(signal.SIGTERM)
+        chief.popen.wait(LIMIT)
+        ended = time.monotonic()
+        refused = [event["monotonic"] for name in self._names for event in self._reports(name, "refused")]
+        return ended - min([at for at in refused if at > began], default=began)
+
+    def first_report(self) -> float:
+        """Return the time of the workers' first report, by the monotonic clock."""
+        return min(float(self._reports(name)[0]["monotonic"]) for name in self._names)
+
     def _stood(self, worker: int) -> list[dict[str, Any]]:
         return [event for event in self._reports(f"worker-{worker}", "resumed") if event["after"] == "lost"]
 
@@ -245,19 +280,22 @@ class Running:
 
 
 @contextmanager
-def running(load: Load, effort: Effort, links: network.Links | None = None) -> Iterator[Running]:
+def running(
+    load: Load, effort: Effort, links: network.Links | None = None, kind: type[LocalJob] = LocalJob
+) -> Iterator[Running]:
     """Start a job, and yield it when it is warm.
 
     Args:
         load: the job.
         effort: the extent of the measurements.
         links: the tasks' networks; None: all tasks use the loopback interface.
+        kind: the class of the job.
 
     Raises:
         TimeoutError: the job does not train.
     """
     load = _small(load, effort) if effort.small else load
-    job = LocalJob(
+    job = kind(
         ["-m", load.program],
         ps=load.ps,
         standbys=load.standbys,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstraining.runtime.errors import FinalError
 from tests.support.servers import Rig, small
 from tests.support.servers import batches as classified
 from tests.training.test_runtime_programs import batches, line, sgd
@@ -295,3 +296,29 @@ def test_a_metric_whose_states_cannot_be_added_is_omitted_and_named(client: Any)
     assert (compiled.left_out, compiled.sums()) == (["smallest"], [])
     assert "least does not begin with zeros" in compiled.reason
     assert rig.new_store().model.step.compiled.names(compiled.outputs) == set(), "the chief leaves them out as well"
+
+
+def test_a_loss_with_a_value_for_each_sample_is_refused(client: Any) -> None:
+    """`fit` takes the gradient of their sum, whose size depends on the batch."""
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction=None)
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small, loss=loss)
+    rig.start()
+    (batch,) = classified(1)
+    with pytest.raises(FinalError, match=r"loss: a batch's loss has the shape .* return one number"):
+        rig.step(batch)
+
+
+def test_arrays_in_place_of_batches_are_refused_before_training() -> None:
+    from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.data.validation import Validation
+
+    def arrays() -> Any:
+        return np.zeros((4, 2)), np.zeros(4)
+
+    with pytest.raises(FinalError, match=r"evaluate: the function returned tuple; return a tf\.data\.Dataset"):
+        check_all([], None, arrays)
+    for steps in (None, 3):
+        with pytest.raises(FinalError, match="validation: the function returned tuple"):
+            check_all([], Validation(arrays, steps=steps), None)

@@ -253,3 +253,45 @@ def test_local_steps_stay_on_their_worker_until_they_are_averaged(client: Any, m
     for index, tensor in enumerate(rig.model.tensors):
         moved = sum(end[index] - rig.initial[tensor.path] for end in ends) / 2
         np.testing.assert_allclose(state.variables[tensor.path], rig.initial[tensor.path] + moved, rtol=1e-4, atol=1e-6)
+
+
+def test_a_lost_reply_costs_no_residual(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers have applied the gradient: its residual is sent with the next one, and the former one only once."""
+    import keras
+
+    from pstraining.runtime.transport.client import ShardLostError
+
+    rig = Rig(
+        client,
+        lambda: keras.optimizers.SGD(0.1),
+        ps=PS,
+        build=large,
+        mode="Sync",
+        compression={"push": "OneBit", "pull": "None"},
+    )
+    rig.start()
+    updates, (first, second) = rig.workers[0], batches(2)
+    rig.train([first])
+    compressor, left = updates._compressor, list[Any]()
+    encode, push = compressor.encode, updates._push
+
+    def encoded(*given: Any) -> Any:
+        left.append(encode(*given))
+        return left[-1]
+
+    def lost(*given: Any) -> Any:
+        push(*given)
+        monkeypatch.setattr(updates, "_push", push)
+        raise ShardLostError("UNAVAILABLE: the reply is lost", client.connection)
+
+    monkeypatch.setattr(compressor, "encode", encoded)
+    monkeypatch.setattr(updates, "_push", lost)
+    pending = [second]
+    with pytest.raises(ShardLostError):
+        updates.step(pending)
+    updates.start_session(SESSION)
+    assert updates.step(pending).step == 2
+    ((_, residual),) = left
+    for held, expected in zip(compressor._residuals, residual.vectors, strict=True):
+        for one, other in zip(held, expected, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other.numpy())

@@ -271,3 +271,44 @@ def test_outside_a_job_the_layer_is_keras_own() -> None:
     assert [w.shape for w in twin.weights] == [w.shape for w in model.weights]
     x = [np.zeros((2, FEATURES), int), np.ones(2, int)]
     assert model.predict(x, verbose=0).shape == (2, 1)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_indices_that_come_as_floats_name_the_same_rows(policy: str) -> None:
+    """As Keras's own layer takes them from a `keras.Input` without dtype: 257 is no number in bfloat16."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model.embeddings.embedding import Lookups, looking_up
+
+    layer, plain = Embedding(5000, 4, dtype=policy), keras.layers.Embedding(5000, 4, dtype=policy)
+    ids = tf.constant([[257.0, 4099.0]])
+    plain(ids)
+    layer.build((None, 2))
+    assert layer.embeddings is not None
+    plain.set_weights([layer.embeddings.numpy()])
+    np.testing.assert_array_equal(tf.cast(layer(ids), tf.float32), tf.cast(plain(ids), tf.float32))
+    assert layer(ids).dtype == plain(ids).dtype
+    asked: list[Any] = []
+
+    def fetch(_: Any, indices: Any) -> Any:
+        asked.extend(indices.numpy())
+        return tf.gather(layer.embeddings.value, indices)  # type: ignore[union-attr]
+
+    with tf.GradientTape() as tape, looking_up(Lookups(tape, fetch)):
+        np.testing.assert_array_equal(tf.cast(layer(ids), tf.float32), tf.cast(plain(ids), tf.float32))
+    assert asked == [257, 4099]
+
+
+def test_keys_that_are_floats_and_indices_that_are_not_dense_are_refused() -> None:
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime import Embedding
+    from pstraining.runtime.model.errors import ModelError
+
+    with pytest.raises(ModelError, match=r'whole keys, and its input is float32: give keras.Input\(dtype="int64"\)'):
+        Embedding(None, 4)(keras.Input((3,)))
+    with pytest.raises(ModelError, match="the indices are a RaggedTensor"):
+        Embedding(5, 4).call(tf.ragged.constant([[1], [2, 3]]))

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.servers import Rig
+from pstraining.runtime.ps.record import Session
+from tests.support.servers import GENERATION, Rig
 from tests.support.soak_marks import in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(480)]
@@ -241,3 +242,18 @@ def test_each_worker_draws_its_own_numbers_from_the_programs_seed() -> None:
     assert all(one != other for number, one in enumerate([first, *others]) for other in [first, *others][:number])
     assert draws(worker=1, step=5) == others[-1], "repeatable"
     assert draws(worker=1, step=5, seed=8) != others[-1]
+
+
+def test_statistics_of_a_step_that_is_computed_again_count_once(client: Any) -> None:
+    """A chief that restarts refuses the update under way; the servers, and the step, are the same afterwards."""
+    rig = Rig(client, sgd, ps=1, build=normalized, loss="mse", mode="Sync")
+    rig.start()
+    first, second = batches(2)
+    rig.train([first])
+    rig.control.raise_fence(rig.store.read(), 2)
+    assert not rig.step(second).session_valid
+    assert rig.step(second, Session(2, GENERATION)).applied
+    state = rig.control.snapshot(fence=2).variables
+    mean, variance = of_one_process([[first], [second]])
+    np.testing.assert_allclose(state["bn/moving_mean"], mean, rtol=1e-4)
+    np.testing.assert_allclose(state["bn/moving_variance"], variance, rtol=1e-3)

@@ -71,13 +71,24 @@ def _fixed_voters(free: str) -> Rule:
     }
 
 
+def _fixed_workers(free: str) -> Rule:
+    """Return the rule that fixes the number of gradients in a sum of a fixed order."""
+    ordered = "has(self.spec.training.orderedSums) && self.spec.training.orderedSums"
+    return {
+        "rule": f"{free} || !({ordered}) || {_same('spec.worker.replicas')}",
+        "message": "spec.worker.replicas is immutable with orderedSums while the job runs: suspend, change and "
+        "resume it",
+        "fieldPath": ".spec.worker.replicas",
+    }
+
+
 def root() -> list[Rule]:
     """Return the rules on the whole object: its name, and the fields that may change while it runs."""
     free = (
         "oldSelf.spec.runPolicy.suspend || self.spec.runPolicy.suspend || "
         "(has(self.status) && has(self.status.phase) && self.status.phase == 'Invalid')"
     )
-    fixed = "is immutable while the job runs: set spec.runPolicy.suspend to true, change it, and resume"
+    fixed = "is immutable while the job runs: set runPolicy.suspend to true, change it and resume"
     unless_hot = fixed.replace("runs:", "runs without hot standbys:")
     return [
         {
@@ -93,6 +104,7 @@ def root() -> list[Rule]:
         *(_fixed(free, path, fixed) for path in FIXED_WHILE_RUNNING),
         *(_fixed(f"{free} || self.spec.ps.standby.mode == 'Hot'", path, unless_hot) for path in FREE_WITH_HOT_STANDBYS),
         _fixed_voters(free),
+        _fixed_workers(free),
         {
             "rule": "self.spec.runPolicy.managedBy == oldSelf.spec.runPolicy.managedBy",
             "message": "spec.runPolicy.managedBy is immutable: delete the job and create it again",

@@ -16,7 +16,7 @@ from pstraining.api.cel_rules import CHECKPOINT_FIXED, FIXED_WHILE_RUNNING, FREE
 from pstraining.api.models import PSTrainingJob
 from pstraining.resources import standbys
 
-FORMAT: Final = "2-"
+FORMAT: Final = "3-"
 """The format of the hash. A version that computes another hash uses another format, and does not restart jobs."""
 
 
@@ -51,6 +51,8 @@ def _digest(job: PSTrainingJob) -> str:
         spec["checkpoint"] = {k: v for k, v in spec["checkpoint"].items() if k in fixed}
     values = {path.rstrip("?"): _at(spec, path.rstrip("?")) for path in paths}
     found = {path: value for path, value in values.items() if value is not None}
+    if job.spec.training.ordered_sums:  # each worker counts on the same number of gradients
+        found["worker.replicas"] = job.spec.worker.replicas
     text = json.dumps({**found, "witnesses": standbys.witnesses(job)}, sort_keys=True)
     return FORMAT + hashlib.sha256(text.encode()).hexdigest()[:10]
 

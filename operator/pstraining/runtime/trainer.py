@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -112,6 +113,7 @@ class Trainer:
         jit_compile: bool | Literal["auto"] = False,
     ) -> None:
         install_exit_code()
+        _check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
         self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile
         self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
         self._data, self._evaluate = data, evaluate
@@ -126,8 +128,9 @@ class Trainer:
             raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is one pass over the data")
         self._steps_per_epoch, self._tensorboard, self._callbacks = steps_per_epoch, tensorboard, callbacks
         self._validation = Validation(validation, validation_every, validation_steps) if validation else None
-        given = {"steps": steps, "epochs": epochs}
-        self._training = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
+        given: dict[str, object] = {"steps": steps, "epochs": epochs}
+        given = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
+        self._training = {name: _plain(value) for name, value in given.items()}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
     def run(self) -> dict[str, float] | None:
@@ -375,3 +378,20 @@ class Trainer:
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
         return ParameterStore(members)
+
+
+def _check_functions(model: object, optimizer: object, data: object, **others: object) -> None:
+    """Refuse objects in place of the functions that create them; a SettingsError names the argument."""
+    for name, given in {"model": model, "optimizer": optimizer, **others}.items():
+        if given is not None and (not callable(given) or hasattr(given, "trainable_variables")):
+            raise SettingsError(f"{name}: give a function that creates it; it is a {type(given).__name__}")
+    if not callable(data) and not hasattr(data, "open"):
+        raise SettingsError(
+            "data: give a function of a worker's index and the number of workers that returns a dataset of batches, or "
+            f"Ranges or Files; it is a {type(data).__name__}"
+        )
+
+
+def _plain(value: object) -> object:
+    """Return NumPy's whole numbers as Python's, which JSON can contain."""
+    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)

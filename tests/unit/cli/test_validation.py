@@ -173,7 +173,7 @@ def test_immutable_fields_are_mutable_while_suspended(path: str) -> None:
     (finding,) = [f for f in validate(new, old) if "immutable" in f.message]
     while_ = "runs without hot standbys" if f"{path.removeprefix('spec.')}?" in FREE_WITH_HOT_STANDBYS else "runs"
     assert finding == Finding(
-        path, f"{path} is immutable while the job {while_}: set spec.runPolicy.suspend to true, change it, and resume"
+        path, f"{path} is immutable while the job {while_}: set runPolicy.suspend to true, change it and resume"
     )
     assert not validate(old, old)
     new["spec"]["runPolicy"] = {**new["spec"].get("runPolicy", {}), "suspend": True}
@@ -204,6 +204,20 @@ def test_checkpoint_fields_except_retain_policy_are_immutable(field: str) -> Non
     refused = [f.field for f in validate(new, old)]
     assert refused == ([] if name == "retainPolicy" else ["spec.checkpoint"])
     assert (fixed_fields.digest(typed(old)) == fixed_fields.digest(typed(new))) is (name == "retainPolicy")
+
+
+@pytest.mark.parametrize("ordered", [True, False, None])
+def test_the_workers_of_ordered_sums_change_only_while_suspended(ordered: bool | None) -> None:
+    """Workers and servers would wait for the former number of gradients forever."""
+    training = {"mode": "Sync"} | ({} if ordered is None else {"orderedSums": ordered})
+    old = job(spec={"training": training, "worker": {"replicas": 2}})
+    new = copy.deepcopy(old)
+    edit("spec.worker.replicas", 3)(new)
+    refused = [f for f in validate(new, old) if "orderedSums" in f.message]
+    assert [f.field for f in refused] == (["spec.worker.replicas"] if ordered else [])
+    assert (fixed_fields.digest(typed(old)) != fixed_fields.digest(typed(new))) is (ordered is True)
+    edit("spec.runPolicy.suspend", True)(new)
+    assert not validate(new, old)
 
 
 @pytest.mark.parametrize("path", FREE_WITH_HOT_STANDBYS)

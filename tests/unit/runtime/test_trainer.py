@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstraining.runtime import Ranges, Trainer
@@ -27,6 +28,38 @@ def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer
 def test_an_impossible_epoch_is_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         trainer(**options)
+
+
+class Built:
+    """An object with the attribute by which a model or an optimizer is known."""
+
+    trainable_variables = ()
+
+    def __call__(self) -> None:
+        """Models can be called."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": Built()}, "model: give a function that creates it; it is a Built"),
+        ({"optimizer": "adam"}, "optimizer: give a function that creates it; it is a str"),
+        ({"optimizer": Built()}, "optimizer: give a function that creates it; it is a Built"),
+        ({"callbacks": []}, "callbacks: give a function that creates it; it is a list"),
+        ({"validation": ([1], [2])}, "validation: give a function that creates it; it is a tuple"),
+        ({"evaluate": ([1], [2])}, "evaluate: give a function that creates it; it is a tuple"),
+        ({"data": ([1], [2])}, "data: give a function of a worker's index .*; it is a tuple"),
+    ],
+)
+def test_objects_in_place_of_functions_are_rejected(arguments: dict[str, Any], words: str) -> None:
+    usual = {"model": lambda: None, "optimizer": lambda: None, "loss": "mse", "data": lambda worker, workers: None}
+    with pytest.raises(SettingsError, match=words):
+        Trainer(**{**usual, **arguments})
+
+
+def test_whole_numbers_may_be_those_of_numpy() -> None:
+    made = trainer(steps=np.int64(100), training={"accumulation_steps": np.int32(2), "ordered_sums": True})
+    assert json.dumps(made._training) == '{"steps": 100, "accumulation_steps": 2, "ordered_sums": true}'
 
 
 def test_epochs_need_a_finite_source(monkeypatch: pytest.MonkeyPatch) -> None:

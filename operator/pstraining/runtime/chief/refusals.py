@@ -12,6 +12,7 @@ from typing import Final
 import keras
 import tensorflow as tf
 
+from pstraining.runtime.data.batches import check_batches
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
@@ -46,10 +47,10 @@ def check_all(
     check(callbacks)
     if validation is None:
         check_monitors(callbacks, LogNames(None, ()))
-    elif validation.steps is None:
-        check_ends("validation", validation.data, "give validation_steps")
+    else:
+        check_data("validation", validation.data, "give validation_steps", may_be_endless=validation.steps is not None)
     if evaluate is not None:
-        check_ends("evaluate", evaluate, "end it with take(n)")
+        check_data("evaluate", evaluate, "end it with take(n)")
 
 
 def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
@@ -107,18 +108,23 @@ def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequ
             )
 
 
-def check_ends(argument: str, data: Callable[[], Dataset], instead: str) -> None:
-    """Refuse a dataset that is known to be endless.
+def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_be_endless: bool = False) -> None:
+    """Refuse data that are no batches, and a dataset that is known to be endless.
 
     Args:
         argument: name of the `Trainer`'s argument.
         data: creates the dataset.
-        instead: advice to the user, for the message.
+        instead: advice to the user about an endless dataset.
+        may_be_endless: whether the number of batches is limited otherwise.
 
     Raises:
         CallbackRefusedError: names the argument.
+        DataError: names the argument and the type of the data.
     """
     found = data()
+    check_batches(found, argument)
+    if may_be_endless:
+        return
     if isinstance(found, keras.utils.PyDataset):
         if found.num_batches is None:
             raise CallbackRefusedError(f"{argument}: the PyDataset never ends (num_batches is None): {instead}")

@@ -198,10 +198,14 @@ class AssignedBatches:
         _let_go(held)
 
 
-def _checked(data: Dataset) -> Dataset:
-    """Return what a data function has returned, if its elements are batches.
+def check_batches(data: Dataset, argument: str) -> None:
+    """Refuse what a function has returned if its elements are no batches.
 
     `iter` would also take arrays, whose elements are samples.
+
+    Args:
+        data: the returned object.
+        argument: name of the `Trainer`'s argument with the function.
 
     Raises:
         DataError: names the type and the way out.
@@ -209,9 +213,19 @@ def _checked(data: Dataset) -> Dataset:
     kind, arrays = type(data), (tuple, dict, np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     if isinstance(data, arrays) or hasattr(data, "iloc") or not hasattr(kind, "__iter__"):
         raise DataError(
-            f"data: the function returned {kind.__name__}; return a tf.data.Dataset of batches, such as "
+            f"{argument}: the function returned {kind.__name__}; return a tf.data.Dataset of batches, such as "
             "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
         )
+
+
+def _checked(data: Dataset) -> Dataset:
+    """Return what a data function has returned, if a worker can train it.
+
+    Raises:
+        DataError: names the type and the way out.
+    """
+    check_batches(data, "data")
+    kind = type(data)
     for hook in ("on_epoch_begin", "on_epoch_end") if isinstance(data, keras.utils.PyDataset) else ():
         if getattr(kind, hook) is not getattr(keras.utils.PyDataset, hook):
             raise DataError(

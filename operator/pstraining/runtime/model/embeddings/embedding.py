@@ -64,6 +64,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
+        self.autocast = False  # as in Keras's layer: half precision would round indices that come as floats
         self.input_dim, self.output_dim = None if input_dim is None else int(input_dim), int(output_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings: KerasVariable | None = None
@@ -99,8 +100,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         """Return the rows of the indices.
 
         Raises:
-            ModelError: rows by key would be trained without parameter servers.
+            ModelError: rows by key would be trained without parameter servers, or the keys are floats or not dense.
         """
+        inputs = self._whole_numbers(inputs)
         if _local.lookups is None:
             if self.known is not None:
                 if training:
@@ -109,13 +111,33 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                         "with python -m pstraining.runtime.local, or in a job"
                     )
                 return tf.cast(self.known.rows_of(inputs), self.compute_dtype)
-            return keras.ops.take(self.embeddings, inputs, axis=0)
+            return keras.ops.cast(keras.ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
         return tf.cast(_local.lookups.rows(self, inputs), self.compute_dtype)
 
     def compute_output_spec(self, inputs: Tensor, training: bool | None = None) -> "keras.KerasTensor":
         """Return shape and dtype of the output; needs no table."""
         del training
+        self._check_keys(inputs.dtype)
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
+
+    def _whole_numbers(self, inputs: Tensor) -> Tensor:
+        """Return the indices or keys, which are cast as in Keras's layer if they are not int32 or int64."""
+        if isinstance(inputs, (tf.RaggedTensor, tf.SparseTensor)):
+            kind = type(inputs).__name__
+            raise ModelError(f"layer {self.name}: the indices are a {kind}; use to_tensor() or tf.sparse.to_dense")
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        self._check_keys(dtype)
+        return (
+            inputs if dtype in ("int32", "int64") else keras.ops.cast(inputs, "int64" if self.is_dynamic else "int32")
+        )
+
+    def _check_keys(self, dtype: str) -> None:
+        """Refuse keys that are floats, which are equal for many large keys."""
+        if self.is_dynamic and "float" in dtype:
+            raise ModelError(
+                f"layer {self.name}: input_dim=None needs whole keys, and its input is {dtype}: give "
+                'keras.Input(dtype="int64")'
+            )
 
     def save_own_variables(self, store: MutableMapping[str, Array]) -> None:
         """Add the weights to a Keras file; with rows by key, also add the keys."""

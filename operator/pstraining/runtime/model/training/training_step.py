@@ -55,6 +55,11 @@ class TrainingStep:
             # As in Keras's own step: it also calls a compute_loss of the model's own without the argument `training`.
             loss = self._model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
             plain(self.compiled.update)(x, y, predicted, weight)
+            if loss.shape.rank:
+                raise TrainingStepError(
+                    f"loss: a batch's loss has the shape {tuple(loss.shape)}: let the loss, or compute_loss, return "
+                    'one number, as with reduction="sum_over_batch_size"'
+                )
             return loss
         returned = self._own(self._model, batch)
         loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})

@@ -93,6 +93,9 @@ class SyncProgress:
     """The last batches, and the global step that their gradient was computed on."""
     loss: float = math.nan
     """Mean loss of the last batches."""
+    residual: Residual | None = None
+    """The residual of the last batches, which counts once the servers have applied their gradient; None if there is
+    none to count."""
     generation: int = 0
     """The set of parameters that the progress belongs to."""
     held: int | None = None
@@ -144,6 +147,7 @@ class SyncUpdates(BoundUpdates):
         self._numbers = worker.formats
         self._worker_progress, self._progress = worker.progress, worker.no_data_progress
         self._asks = config.backups > 0
+        self._has_state = len(store.model.variables) > len(store.model.trainable)
         self._step: int | None = None
         self._attempt = self._format = self._served = 0
         self.is_idempotent = store.updates.paired
@@ -207,6 +211,7 @@ class SyncUpdates(BoundUpdates):
         if isinstance(step, StepResult):
             return step
         if self._step is None and self._was_applied(batches):
+            self._commit_residual()
             self._step = step
             return StepResult(True, True, False, step, self._worker_progress.loss)
         self._step = step
@@ -218,12 +223,19 @@ class SyncUpdates(BoundUpdates):
         encoded, reply = self._compute(batches, step)
         stats = GradientStats.unpack(encoded.stats)
         self._worker_progress.loss = loss = stats.loss
+        self._worker_progress.residual = encoded.residual if stats.finite and not stats.overflowed else None
         result = self._run_round(step, encoded, reply, loss)
-        if result.applied and stats.finite and not stats.overflowed:
-            self._compressor.commit_residual(encoded.residual)
+        if result.applied:
+            self._commit_residual()
         if result.applied and self._step is not None:  # a worker that missed a step measures no format
             self._selector.note(fmt, time.perf_counter() - started, step=result.step)
         return replace(result, finite=bool(stats.finite))
+
+    def _commit_residual(self) -> None:
+        """Send the residual of the last batches with the next gradient, because this one is applied."""
+        if (residual := self._worker_progress.residual) is not None:
+            self._compressor.commit_residual(residual)
+        self._worker_progress.residual = None
 
     def _was_applied(self, batches: Sequence[Batch]) -> bool:
         """Return whether these batches are part of the step that they were computed for before the session changed."""
@@ -296,7 +308,8 @@ class SyncUpdates(BoundUpdates):
                 continue  # other workers have yet to push
             observation, over = self._look(loss)
             if over:
-                self._worker_progress.held = step  # no call has moved them
+                # The forward pass has changed state such as moving averages; no call has moved the parameters.
+                self._worker_progress.held = None if self._has_state else step
                 return over
             action = sync_protocol.next_action(observation, worker=self._worker, step=step)
             made = observation.arbiter.step
