@@ -99,7 +99,10 @@ STATUS_FIELD_MANAGER: Final = "pstraining-status"
 PROGRESS_FIELD_MANAGER: Final = "pstraining-progress"
 
 
-_CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+)?|-(worker|chief|evaluator)-\d+|-launcher-[^-]+)?")
+_CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+){0,2}|-(worker|chief|evaluator)-\d+|-launcher-[^-]+)?")
+_WORKLOAD_PREFIX_MAX: Final = 57
+"""Maximum characters of a Workload's name before its hash; the whole name has at most 63."""
+_WORKLOAD_HASH: Final = re.compile(r"-[0-9a-f]{5}")
 
 
 def cluster_config_map(job: str) -> str:
@@ -172,9 +175,23 @@ def chief_job(job: str, term: int) -> str:
     return f"{job}-chief-{term}"
 
 
+def workload_prefix(job: str) -> str:
+    """Return the name of each of the job's Workloads of Kueue without its hash."""
+    return f"{SINGULAR}-{job}"[:_WORKLOAD_PREFIX_MAX]
+
+
 def is_child(job: str, name: str) -> bool:
-    """Return whether a name is that of a child of the job, except for claims."""
-    return name.startswith(job) and _CHILD.fullmatch(name[len(job) :]) is not None
+    """Return whether a name is that of a child of the job, except for claims and Workloads."""
+    return _has_suffix(name, job, _CHILD)
+
+
+def is_workload(job: str, name: str) -> bool:
+    """Return whether a name is that of a Workload that the operator creates for the job."""
+    return _has_suffix(name, workload_prefix(job), _WORKLOAD_HASH)
+
+
+def _has_suffix(name: str, prefix: str, suffix: re.Pattern[str]) -> bool:
+    return name.startswith(prefix) and suffix.fullmatch(name[len(prefix) :]) is not None
 
 
 def task_name(role: str, index: int, member: int = 0) -> str:

@@ -70,7 +70,8 @@ def _is_labelled(manifest: Manifest, job: Manifest) -> bool:
     metadata = manifest["metadata"]
     if (metadata.get("labels") or {}).get(names.LABEL_JOB_UID) != job["uid"]:
         return False
-    is_orphan = controller_uid(manifest) is None and names.is_child(job["name"], metadata["name"])
+    is_child = names.is_workload if manifest["kind"] == Kind.WORKLOAD else names.is_child
+    is_orphan = controller_uid(manifest) is None and is_child(job["name"], metadata["name"])
     return manifest["kind"] == Kind.CLAIM or is_orphan
 
 

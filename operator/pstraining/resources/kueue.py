@@ -51,8 +51,6 @@ _OWN_ANNOTATIONS: Final = (
 )
 _OPTIONAL: Final = ("priorityClassRef", "maximumExecutionTimeSeconds")
 """Fields of a Workload's spec that a job may lack."""
-_MAX_NAME: Final = 57
-"""Maximum characters of a Workload's name before its hash; the whole name has at most 63."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def workload_name(job: PSTrainingJob, extra: str = "") -> str:
     """Return the name of a Workload, by Kueue's convention: kind, name, and a hash that differs for each extra."""
     parts = (names.KIND, names.GROUP, job.metadata.name, job.metadata.uid, *((extra,) if extra else ()))
     digest = hashlib.sha1("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-    return f"{names.SINGULAR}-{job.metadata.name}"[:_MAX_NAME] + f"-{digest[:5]}"
+    return f"{names.workload_prefix(job.metadata.name)}-{digest[:5]}"
 
 
 def prebuilt(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:

@@ -10,7 +10,8 @@ from pstraining.core.actions import Replace
 from pstraining.core.observe import controller_uid, observe
 from pstraining.core.policies.adoption import adoptions
 from tests.support.builders import UID, typed
-from tests.support.simulation import World, running
+from tests.support.queued_world import queued
+from tests.support.simulation import World, phase, running
 
 OTHER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "theirs", "uid": "theirs"}
 
@@ -27,6 +28,24 @@ def suspended(world: World) -> None:
 
 def ended(world: World) -> None:
     world.end("chief")
+
+
+def test_each_member_of_a_shard_is_adopted_again() -> None:
+    world = running(ps={"replicas": 2, "standby": {"mode": "Hot", "replicasPerShard": 2}}, training={"mode": "Sync"})
+    orphan(world)
+    world.settle()
+    assert {controller_uid(child) for child in world.children.values()} == {UID}
+
+
+def test_a_job_without_the_owner_of_its_workload_stays_admitted() -> None:
+    world = queued()
+    world.run()
+    before = dict(world.pods)
+    orphan(world)
+    world.settle()
+    assert phase(world) == "Running"
+    assert world.pods == before
+    assert {controller_uid(child) for child in world.children.values()} == {UID}
 
 
 @pytest.mark.parametrize("state", [lambda world: None, suspended, ended], ids=["running", "suspended", "ended"])
