@@ -2,8 +2,10 @@
 
 A pass must never use objects that are older than its own last write. Otherwise it would create a child again, count a
 failure twice or post an event twice. Every object that a write returns is therefore cached at once. Afterwards the
-higher resourceVersion wins, whether the watch or a write delivered it. A deleted uid stays deleted: later events and
-answers about it are ignored. kopf fills the cache for every kind before it calls the first handler (registration.py).
+higher resourceVersion wins, whether the watch or a write delivered it. A deleted uid stays deleted: late events and
+answers about it are ignored. An object that only lost the label by which the watch selects it is cached again with the
+label, because its version is then later than that of its DELETED event. kopf fills the cache for every kind before it
+calls the first handler (registration.py).
 
 Objects are stored as JSON text: a Deployment takes 3 KB as text and 18 KB as dicts, and is parsed in about 20 us.
 """
@@ -74,7 +76,8 @@ class InformerCache:
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
         self._keys: dict[ObjectRef, Key] = {}
-        self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self._tombstones: OrderedDict[str, int | None] = OrderedDict()
+        """The version of the DELETED event by uid; None if the object certainly no longer exists."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -181,7 +184,8 @@ class InformerCache:
             The job that needs a pass; None if the object was not cached.
         """
         metadata = raw["metadata"]
-        self._add_tombstone(metadata["uid"])
+        version = str(metadata.get("resourceVersion", ""))
+        self._add_tombstone(metadata["uid"], int(version) if version.isdigit() else None)
         return self._remove((raw["kind"], metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def freed(self, raw: Object) -> Key | None:
@@ -197,11 +201,12 @@ class InformerCache:
 
     def deleted(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Remove an object that our own delete has removed from the API server."""
-        self._add_tombstone(uid)
+        self._add_tombstone(uid, None)
         self._remove((kind, namespace, name), uid)
 
-    def _add_tombstone(self, uid: str) -> None:
-        self._tombstones[uid] = None
+    def _add_tombstone(self, uid: str, version: int | None) -> None:
+        known = self._tombstones.get(uid, 0)
+        self._tombstones[uid] = None if known is None or version is None else max(known, version)
         while len(self._tombstones) > TOMBSTONES_MAX:
             self._tombstones.popitem(last=False)
 
@@ -209,7 +214,9 @@ class InformerCache:
         """Store an object unless a newer one is cached; return whether more than its resourceVersion has changed."""
         metadata, new = transformed["metadata"], _store(transformed)
         if new.uid in self._tombstones:
-            return False
+            if not _is_later(new.version, self._tombstones[new.uid]):
+                return False
+            del self._tombstones[new.uid]
         ref = (Kind.of(transformed), metadata["namespace"], metadata["name"])
         old_key = self._keys.get(ref)
         old = self._find(old_key, ref) if old_key is not None else None
@@ -287,6 +294,11 @@ def _store(transformed: Object) -> _Stored:
     # Sorted: a list and a watch return an object's fields in different orders.
     body = orjson.dumps({**transformed, "metadata": metadata}, option=orjson.OPT_SORT_KEYS)
     return _Stored(metadata["uid"], version, body)
+
+
+def _is_later(version: str, deleted: int | None) -> bool:
+    """Whether an object's version is later than its DELETED event, so that the object still exists."""
+    return deleted is not None and version.isdigit() and int(version) > deleted
 
 
 def _supersedes(new: _Stored, old: _Stored) -> bool:

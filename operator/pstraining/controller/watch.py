@@ -218,6 +218,12 @@ class Watches:
         if str(version).isdigit():
             self._newest[stream] = max(self._newest.get(stream, 0), int(str(version)))
 
+    def _absent(self, stream: Stream, identity: dict[str, Any]) -> dict[str, Any]:
+        """Return an object that the newest list lacks, with the version at which it is known to be absent."""
+        if stream in self._accepted_old or stream not in self._newest:
+            return identity
+        return {**identity, "metadata": {**identity["metadata"], "resourceVersion": str(self._newest[stream])}}
+
     async def _take(
         self, stream: Stream, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
     ) -> AsyncIterator[Any]:
@@ -228,7 +234,7 @@ class Watches:
             self._last[stream] = self._clock()
             if event is watching.Bookmark.LISTED:
                 for uid in known.keys() - listed:
-                    _give(receive, {"type": "DELETED", "object": known.pop(uid)})
+                    _give(receive, {"type": "DELETED", "object": self._absent(stream, known.pop(uid))})
                 listed = set()
                 self._note_listed(stream, synced)
             if not isinstance(event, watching.Bookmark):

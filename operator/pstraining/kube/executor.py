@@ -35,9 +35,12 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT: Final = 16
 """Maximum number of concurrent requests of one job."""
 _TEMPLATE: Final = "/spec/template"
+_FOUND_BY: Final = (names.LABEL_JOB, names.LABEL_JOB_UID)
+"""The labels of every child by which the watches select it and the cache finds its job."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
+LABELS_RESTORED = "the labels by which the operator finds its object were removed; they are restored"
 CLAIM_DELETED = "the existing claim of this name is being deleted"
 CLAIM_USED = "it exists already, is used unchanged, and is not deleted with the job"
 
@@ -165,10 +168,25 @@ class Executor:
             outcome = _name_exists(action, written, job, job_uid)
             if outcome.verdict is not Verdict.DONE:
                 return outcome
+            written = await self._with_labels(namespace, action, written)
         else:
             self._on_write(action.kind, "create")
         self._cache.wrote(namespace, job, written)
         return Outcome(action, Verdict.DONE)
+
+    async def _with_labels(self, namespace: str, action: Create, existing: Object) -> Object:
+        """Return an own object after it got back the labels by which the watches select it, if it had lost them."""
+        metadata, wanted = existing["metadata"], action.body["metadata"].get("labels") or {}
+        labels = metadata.get("labels") or {}
+        lost = {k: wanted[k] for k in _FOUND_BY if k in wanted and labels.get(k) != wanted[k]}
+        if not lost:
+            return existing
+        version = metadata.get("resourceVersion", "")
+        parts = {"/metadata/resourceVersion": version, "/metadata/labels": {**labels, **lost}}
+        written = await self._port.replace(action.kind, namespace, action.name, metadata["uid"], parts)
+        self._on_write(action.kind, "replace")
+        logger.info("%s %s: %s", action.kind, action.name, LABELS_RESTORED)
+        return written
 
     async def _delete_left_behind(self, namespace: str, action: Create, existing: Object) -> Outcome:
         """Delete an object that an earlier job of this name left behind; the next pass creates the new one."""

@@ -94,6 +94,17 @@ def test_a_late_answer_does_not_restore_a_deleted_object() -> None:
     assert data(cache) == []
 
 
+def test_an_object_that_is_selected_again_is_cached_again() -> None:
+    """An object that loses its label leaves the watch as a deleted one does, and comes back with a later version."""
+    cache = InformerCache()
+    cache.observed(child(version=1))
+    cache.vanished(child(version=3))
+    cache.vanished(child(version=2))
+    assert cache.observed(child(version=3)) is None
+    assert cache.observed(child(version=4, x="back")) == KEY
+    assert data(cache) == [{"x": "back"}]
+
+
 def test_a_recreated_object_is_a_different_object() -> None:
     cache = InformerCache()
     cache.observed(child(version=1, uid="u1", x="first"))

@@ -324,6 +324,29 @@ async def test_malformed_jobs_do_no_harm(bench: Bench, odd: Callable[[dict[str, 
     assert len(bench.kube.world) == 3
 
 
+@pytest.mark.parametrize("label", [names.LABEL_JOB, names.LABEL_JOB_UID])
+async def test_a_child_gets_back_the_labels_by_which_it_is_found(bench: Bench, label: str) -> None:
+    bench.submit()
+    await bench.settle()
+    child = bench.kube.objects["Deployment", "default", "digits-worker-0"]
+    bench.kube.changes.clear()
+    left = {name: value for name, value in child["metadata"]["labels"].items() if name != label}
+    bench.kube.put({**child, "metadata": {**child["metadata"], "labels": left}})
+    ((_, seen),) = bench.kube.changes
+    # The watch selects objects by the label with the uid, and reports one without it as deleted.
+    bench.watch_state.receive(seen, "DELETED" if label == names.LABEL_JOB_UID else "MODIFIED")
+    bench.kube.writes()
+    assert await bench.settle() < 5
+    assert [w for w in bench.kube.writes() if w[1] == "Deployment"] == [
+        ("create", "Deployment", child["metadata"]["name"]),
+        ("replace", "Deployment", child["metadata"]["name"]),
+    ]
+    assert child["metadata"]["labels"][label]
+    bench.kube.changes.clear()
+    bench.kube.put({**child, "spec": {"replicas": 7}})
+    assert bench.kube.deliver(bench.cache) == {KEY}, "later changes are noticed"
+
+
 async def test_only_a_pass_that_wrote_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="pstraining")
     bench.submit()

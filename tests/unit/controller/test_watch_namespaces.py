@@ -145,3 +145,19 @@ async def test_jobs_are_listed_before_their_children_and_large_objects_by_few(mo
         assert [plural for plural, n, _ in cluster.lists if n == namespace] == ["pstrainingjobs", "pods"]
     assert {plural: size for plural, _, size in cluster.lists} == {"pstrainingjobs": 50, "pods": 250}
     assert watch.PAGE["events"] * 1_572_864 < 32 << 20, "a page of the largest events that etcd takes"
+
+
+async def test_an_object_that_a_list_lacks_is_absent_at_the_version_of_the_list() -> None:
+    """An object that only lost its label is cached again once a later version of it has the label."""
+    watches, received = Watches(1), list[dict[str, Any]]()
+
+    async def lists() -> AsyncIterator[Any]:
+        yield {"type": None, "object": pod("gone", "a")}
+        yield watching.Bookmark.LISTED
+        watches._record_version(("pods", None), "7")
+        yield watching.Bookmark.LISTED
+
+    async for _ in watches._take(("pods", None), lists(), received.append, lambda namespace: None):
+        pass
+    assert received[-1]["type"] == "DELETED"
+    assert received[-1]["object"]["metadata"] == {**pod("gone", "a")["metadata"], "resourceVersion": "7"}
