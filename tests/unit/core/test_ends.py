@@ -203,3 +203,24 @@ def test_an_end_on_record_is_final() -> None:
     suspended = {**known, "type": "Suspended", "reason": "Suspended", "message": ""}
     assert reported(end(facts({}, *DONE, conditions=[suspended, recorded]))) == ("DeadlineExceeded", "late", "")
     assert reported(end(facts({}, *DONE, conditions=[suspended]))) == reported(new_end(facts({}, *DONE)))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_failure_that_fails_the_job_prevails_over_its_restart(first: int) -> None:
+    rules = [{"exitCodes": {"values": [3]}, "action": "FailJob"}, {"action": "RestartJob"}]
+    found = facts({"failurePolicy": {"rules": rules}}, failed(first, code=3), failed(1 - first, code=4))
+    ended = reported(new_end(found))
+    assert ended is not None
+    assert (ended[0], ended[2]) == ("FailureRule", f"worker/{first}")
+    assert found.failures.restart_job is None
+    assert [r.failures for r in found.failures.records] == [1, 1]
+
+
+def test_a_worker_that_may_be_given_up_does_not_prevent_the_restart_of_the_job() -> None:
+    rule = {"exitCodes": {"values": [137]}, "action": "RestartJob"}
+    spec = {"worker": {"minReplicas": 1, "restartPolicy": "ExitCode"}, "failurePolicy": {"rules": [rule]}}
+    found = facts(spec, failed(0, code=1), failed(1, code=137))
+    assert new_end(found) is None
+    assert found.failures.restart_job == found.failures.failures[1]
+    assert found.failures.fail_job is None
+    assert not any(r.given_up for r in found.failures.records)

@@ -14,7 +14,7 @@ from pstraining.api.status import ReplicaRecord
 from pstraining.core.facts import Facts
 from pstraining.core.policies import budgets, deadline, job_restart
 from pstraining.core.policies.failure_counts import Failure, FailureCounts
-from pstraining.core.policies.failures import TABLE, Consequence, role_spec
+from pstraining.core.policies.failures import TABLE, role_spec
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,8 @@ def _failed(facts: Facts) -> End | None:
     job, counts = facts.job, facts.failures
     if counts.restart_job is not None:
         return _restarts_exceeded(job, counts.restart_job) if job_restart.is_exceeded(facts) else None
-    for failure in counts.failures:
-        if failure.decision.consequence is Consequence.FAIL_JOB and not _is_given_up(counts, failure):
-            return _decided(job, failure)
+    if counts.fail_job is not None:
+        return _decided(job, counts.fail_job)
     for record in counts.records:
         used = budgets.used(job, record.role, counts.of(record.role, record.index))
         if used > budgets.limit(job, record.role) and not record.given_up:
@@ -93,10 +92,6 @@ def _restarts_exceeded(job: PSTrainingJob, failure: Failure) -> End:
     limit = job.spec.run_policy.max_restarts
     message = f"{_words(failure)}: one restart of the job too many, as runPolicy.maxRestarts is {limit}"
     return End(Condition.FAILED, Reason.RESTARTS_EXCEEDED, message, _replica(failure.role, failure.index))
-
-
-def _is_given_up(counts: FailureCounts, failure: Failure) -> bool:
-    return failure.role == names.WORKER and failure.decision.rule is None and failure.index in counts.given_up
 
 
 def _decided(job: PSTrainingJob, failure: Failure) -> End:

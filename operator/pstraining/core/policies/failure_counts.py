@@ -5,7 +5,7 @@ late, or by another operator process; a run whose pod was never observed is not 
 failure counts and what follows. If several runs ended unobserved, only the cause of the newest one is known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -47,6 +47,8 @@ class FailureCounts:
 
     records: tuple[ReplicaRecord, ...] = ()
     failures: tuple[Failure, ...] = ()
+    restart_job: Failure | None = None
+    """The failure that restarts the whole job."""
 
     def restarts(self, role: str) -> int:
         """Return how often replicas of a role were restarted."""
@@ -65,9 +67,23 @@ class FailureCounts:
         return self._by_replica.get((role, index), ())
 
     @property
-    def restart_job(self) -> Failure | None:
-        """The failure that restarts the whole job."""
-        return next((f for f in self.failures if f.decision.consequence is Consequence.RESTART_JOB), None)
+    def fail_job(self) -> Failure | None:
+        """The failure that fails the job; not that of a worker which the job gives up instead."""
+        found = (f for f in self._having(Consequence.FAIL_JOB) if not self._is_given_up(f))
+        return next(found, None) if self.restart_job is None else None
+
+    def _having(self, consequence: Consequence) -> Iterator[Failure]:
+        return (f for f in self.failures if f.decision.consequence is consequence)
+
+    def _is_given_up(self, failure: Failure) -> bool:
+        return failure.role == names.WORKER and failure.decision.rule is None and failure.index in self.given_up
+
+    def or_restart(self) -> "FailureCounts":
+        """Return these counters, or those after a restart of the job. A failure that fails the job prevails."""
+        restart = next(self._having(Consequence.RESTART_JOB), None)
+        if restart is None or self.fail_job is not None:
+            return self
+        return FailureCounts(tuple(_forgiven(r) for r in self.records), self.failures, restart)
 
     @cached_property
     def given_up(self) -> frozenset[int]:
@@ -133,9 +149,7 @@ def count_failures(
             if new.failures > old.failures:
                 failures.append(Failure(pod.role, pod.index, _last_failure(pod, new.failures), decision))
     counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures))
-    if counts.restart_job is not None:
-        return FailureCounts(tuple(_forgiven(r) for r in counts.records), counts.failures)
-    return _given_up(job, counts)
+    return _given_up(job, counts).or_restart()
 
 
 def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
