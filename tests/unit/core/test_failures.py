@@ -52,6 +52,8 @@ CAUSES = {
     "an init container": (init_failed(), FailureReason.INIT_FAILED),
     "drained": (disrupted("EvictionByEvictionAPI"), FailureReason.EVICTED),
     "evicted by its kubelet": (disrupted("TerminationByKubelet"), FailureReason.EVICTED),
+    "its device tainted": (disrupted("DeletionByDeviceTaintManager"), FailureReason.EVICTED),
+    "disrupted by another controller": (disrupted("Reclaimed"), FailureReason.EVICTED),
     "evicted, of an older kubelet": (seen(pod("worker"), phase="Failed", reason="Evicted"), FailureReason.EVICTED),
     **{
         f"rejected by its kubelet: {reason}": (

@@ -60,8 +60,8 @@ TABLE: dict[FailureReason, Row] = {
     FailureReason.INIT_FAILED: Row("an init container fails", "its own status", retryable=False),
     FailureReason.EVICTED: Row(
         "evicted, drained, or ended or rejected by its kubelet",
-        "condition DisruptionTarget: EvictionByEvictionAPI, TerminationByKubelet; pod reason Evicted, Shutdown, "
-        "UnexpectedAdmissionError, OutOfcpu, NodeAffinity and the like",
+        "condition DisruptionTarget: EvictionByEvictionAPI, TerminationByKubelet, and any reason that is not named "
+        "below; pod reason Evicted, Shutdown, UnexpectedAdmissionError, OutOfcpu, NodeAffinity and the like",
         disruption=True,
     ),
     FailureReason.PREEMPTED: Row(
@@ -133,8 +133,8 @@ def newest_end(pod: Pod) -> Termination | None:
 def cause(pod: Pod) -> FailureReason:
     """Return the cause of the end of a pod's newest run, which must have ended."""
     if not _had_ended(pod):
-        if pod.disruption in _DISRUPTIONS:
-            return _DISRUPTIONS[pod.disruption]
+        if pod.disruption:
+            return _DISRUPTIONS.get(pod.disruption, FailureReason.EVICTED)
         if pod.deleting:
             return FailureReason.DELETED
     if pod.blocked_init is not None:
