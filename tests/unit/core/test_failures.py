@@ -69,6 +69,11 @@ CAUSES = {
     "preempted": (disrupted("PreemptionByScheduler"), FailureReason.PREEMPTED),
     "its node lost": (disrupted("DeletionByTaintManager"), FailureReason.NODE_LOST),
     "its node gone": (disrupted("DeletionByPodGC"), FailureReason.NODE_LOST),
+    "its node restarted": (pod("worker", restarts=1, last=terminated(255, reason="Unknown")), FailureReason.NODE_LOST),
+    "its container not found": (
+        seen(pod("chief", term=1, state=terminated(137, reason="ContainerStatusUnknown")), phase="Failed"),
+        FailureReason.NODE_LOST,
+    ),
     "deleted": (pod("worker", deleting=True), FailureReason.DELETED),
 }
 FREE, RESTART, FAIL = Consequence.RESTART_FREE, Consequence.RESTART, Consequence.FAIL_JOB

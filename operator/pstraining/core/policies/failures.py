@@ -70,8 +70,9 @@ TABLE: dict[FailureReason, Row] = {
         disruption=True,
     ),
     FailureReason.NODE_LOST: Row(
-        "its node no longer answers, or was deleted",
-        "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost",
+        "its node no longer answers, was deleted or was restarted",
+        "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost; container reason "
+        "ContainerStatusUnknown or Unknown",
         disruption=True,
     ),
     FailureReason.DELETED: Row(
@@ -93,6 +94,9 @@ _DISRUPTIONS = {
     "DeletionByPodGC": FailureReason.NODE_LOST,
     "NodeLost": FailureReason.NODE_LOST,
 }
+_UNOBSERVED = ("ContainerStatusUnknown", "Unknown")
+"""The reasons of a container whose end was not observed, as after a restart of its node. The kubelet then reports 137 as
+its exit code, and the container runtime 255."""
 _ACTIONS = {
     FailureAction.FAIL_JOB: Consequence.FAIL_JOB,
     FailureAction.RESTART_REPLICA: Consequence.RESTART,
@@ -137,9 +141,11 @@ def cause(pod: Pod) -> FailureReason:
             return _DISRUPTIONS.get(pod.disruption, FailureReason.EVICTED)
         if pod.deleting:
             return FailureReason.DELETED
+    end = newest_end(pod)
+    if end is not None and end.reason in _UNOBSERVED:
+        return FailureReason.NODE_LOST
     if pod.blocked_init is not None:
         return FailureReason.INIT_FAILED
-    end = newest_end(pod)
     if end is not None and end.reason == "OOMKilled":
         return FailureReason.OOM_KILLED
     if end is not None and end.exit_code == contract.EXIT_START_TIMEOUT:
