@@ -195,6 +195,20 @@ def test_a_failed_job_keeps_the_replica_that_failed_it(replica: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("failures", "kept"),
+    [({1: 2}, ["digits-standby"]), ({0: 1, 1: 1}, ["digits-ps", "digits-standby"]), ({1: 0}, ["digits-standby"])],
+)
+def test_a_failed_shard_keeps_the_members_that_have_failed(failures: dict[int, int], kept: list[str]) -> None:
+    records = [{"role": "ps", "index": 2, "member": m, "failures": n, "restarts": 2} for m, n in failures.items()]
+    others = [{"role": "ps", "index": 1, "failures": 1}, {"role": "worker", "index": 2, "failures": 1}]
+    spec = {"ps": {"replicas": 3, "standby": {"mode": "Warm"}}}
+    seen = servers(), servers("digits-standby")
+    found = step(FAILED, *seen, spec=spec, failedReplica="ps/2", replicaRecords=[*others, *records])
+    assert [(child.name, ordinal) for child, ordinal in found.narrow] == [(name, 2) for name in kept]
+    assert deleted(found) == [child.name for child in seen if child.name not in kept]
+
+
+@pytest.mark.parametrize(
     ("spec", "narrowed"),
     [
         ({"replicas": 3}, True),

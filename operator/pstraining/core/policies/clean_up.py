@@ -18,6 +18,7 @@ from pstraining.core.facts import Facts
 from pstraining.core.policies.attempts import NUMBER
 from pstraining.core.policies.failures import role_spec
 from pstraining.core.snapshot import Child, Snapshot
+from pstraining.resources import standbys
 
 _WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
 _FOR_OTHERS = (Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, *Kind.pod_groups())
@@ -105,12 +106,20 @@ def _kept(facts: Facts, end: Condition, failed: str) -> Iterator[tuple[Child, in
 
 def _failed(facts: Facts, child: Child, index: int) -> Iterator[tuple[Child, int | None]]:
     match child.kind:
-        case Kind.STATEFUL_SET if child.name == names.ps_stateful_set(facts.job.metadata.name):
+        case Kind.STATEFUL_SET if child.name in _failed_servers(facts, index):
             yield child, index
         case Kind.DEPLOYMENT if child.number(names.LABEL_INDEX) == index:
             yield child, None
         case Kind.JOB if _is_newest_attempt(facts, child):
             yield child, None
+
+
+def _failed_servers(facts: Facts, index: int) -> set[str]:
+    """Return the StatefulSets of the members of a shard that have failed, as all of them use one budget."""
+    records = [r for r in facts.status.replica_records if (r.role, r.index) == (names.PS, index)]
+    # A restart of the job sets the failures to 0, but not the restarts.
+    failed = [r.member for r in records if r.failures] or [r.member for r in records] or [0]
+    return {standbys.stateful_set(facts.job, member) for member in failed}
 
 
 def _role(child: Child) -> str:
