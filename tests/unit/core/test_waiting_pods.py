@@ -9,6 +9,7 @@ from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind
 from pstraining.core.policies.stuck_pods import deletions
 from pstraining.core.snapshot import Container, Pod, Termination
+from tests.support.simulation import phase, running
 from tests.support.snapshots import a_pod, facts_of
 
 
@@ -43,12 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], Pod, Reason | None]] = {
     "a chief that a rule runs again": (NEVER | RULE, seen("chief", container=container(42)), None),
     "a worker that has just ended": (NEVER | RULE, seen("worker", container=container(now=42)), IDLE),
     "a worker whose failure is ignored": (NEVER | IGNORE, seen("worker", container=container(42)), IDLE),
-    "a worker that a rule fails": (
-        NEVER | {"failurePolicy": {"rules": [{"action": "FailJob"}]}},
-        seen("worker", container=container(42)),
-        None,
-    ),
-    "a worker of another code": (NEVER | RULE, seen("worker", container=container(9)), None),
+    "a worker whose final failure did not end the job": (NEVER, seen("worker", container=container(9)), IDLE),
     "a worker that ended well": (
         NEVER | {"failurePolicy": {"rules": [{"action": "Ignore"}]}},
         seen("worker", container=container(0)),
@@ -57,7 +53,16 @@ CASES: dict[str, tuple[dict[str, Any], Pod, Reason | None]] = {
     "a worker that runs": (NEVER | RULE, seen("worker"), None),
     "a worker whose pod has ended": (NEVER | RULE, seen("worker", container=container(42), phase="Failed"), None),
     "a worker that its launcher runs again": (RULE, seen("worker", container=container(42)), None),
-    "the run that ended last decides": (NEVER | RULE, seen("worker", container=container(9, now=42)), None),
+    "the previous run decides while the idle launcher has ended": (
+        {"worker": {"restartPolicy": "ExitCode"}},
+        seen("worker", container=container(9, now=143)),
+        IDLE,
+    ),
+    "a server whose init container fails": (
+        NEVER,
+        seen("ps", blocked_init=Container(terminated=Termination(1, "Error", "", None)), init_failures=1),
+        None,
+    ),
 }
 
 
@@ -69,6 +74,32 @@ def test_a_waiting_pod_is_replaced_once_its_failures_are_recorded(which: str) ->
     records = [each.model_dump(by_alias=True, mode="json") for each in counted]
     expected = [] if reason is None else [Delete(Kind.POD, "p", "7", reason)]
     assert list(deletions(facts_of(spec, pod, replicaRecords=records))) == expected
+
+
+def test_a_worker_that_is_given_up_stays_as_it_is() -> None:
+    pod, spec = seen("worker", container=container(1)), {"worker": {"restartPolicy": "Never", "minReplicas": 1}}
+    (counted,) = facts_of(spec, pod).failures.records
+    assert counted.given_up
+    record = counted.model_dump(by_alias=True, mode="json")
+    assert list(deletions(facts_of(spec, pod, replicaRecords=[record]))) == []
+
+
+def test_a_worker_that_fails_for_good_while_the_number_of_servers_changes_runs_again() -> None:
+    """Such a failure does not count, but the launcher idles after it."""
+    checkpoint = {"volume": {"hostPath": {"path": "/x"}}}
+    world = running(ps={"replicas": 1}, worker={"restartPolicy": "Never"}, checkpoint=checkpoint)
+    world.lingering.add("chief")
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    before = {name for name in world.pods if "worker-0" in name}
+    world.end("worker", 0, 1)
+    world.settle()
+    world.gone("chief")
+    world.settle()
+    assert phase(world) == "Running"
+    assert not before & world.pods.keys()
+    assert world.job is not None
+    assert [r["failures"] for r in world.job["status"]["replicaRecords"]] == [0]
 
 
 @pytest.mark.parametrize("changed", [{"podUID": "6"}, {"member": 1}])
