@@ -109,8 +109,8 @@ class Facts:
     @cached_property
     def failures(self) -> FailureCounts:
         """All failure counters, with the failures that this snapshot adds."""
-        stops = self.resharding.stops
-        return failure_counts.count_failures(self.job, self.snapshot, self.status, stops=stops)
+        stops, trains = self.resharding.stops, self.resharding.trains
+        return failure_counts.count_failures(self.job, self.snapshot, self.status, stops=stops, trains=trains)
 
     @cached_property
     def stored_records(self) -> Mapping[tuple[str, int, int], ReplicaRecord]:

@@ -102,6 +102,20 @@ def test_a_worker_that_fails_for_good_while_the_number_of_servers_changes_runs_a
     assert [r["failures"] for r in world.job["status"]["replicaRecords"]] == [0]
 
 
+@pytest.mark.parametrize(("code", "fails"), [(78, True), (1, False)])
+def test_failures_count_while_the_chief_leads_training_to_another_number_of_servers(code: int, fails: bool) -> None:
+    standby, checkpoint = {"mode": "Hot"}, {"volume": {"hostPath": {"path": "/x"}}}
+    world = running(ps={"replicas": 1, "standby": standby}, training={"mode": "Sync"}, checkpoint=checkpoint)
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    assert world.condition("Rescaling")["reason"] == "Checkpointing"
+    world.end("worker", 0, code)
+    world.settle()
+    assert world.job is not None
+    assert world.condition("Failed")["status"] == str(fails)
+    assert [r["failures"] for r in world.job["status"]["replicaRecords"]] == [1]
+
+
 @pytest.mark.parametrize("changed", [{"podUID": "6"}, {"member": 1}])
 def test_a_record_of_another_pod_does_not_count(changed: dict[str, Any]) -> None:
     pod = seen("ps", container=CRASHING)

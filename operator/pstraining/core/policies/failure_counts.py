@@ -109,7 +109,7 @@ def key_of(replica: Pod | ReplicaRecord) -> tuple[str, int, int]:
 
 
 def count_failures(
-    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, *, stops: bool = False
+    job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, *, stops: bool = False, trains: bool = False
 ) -> FailureCounts:
     """Count the runs that ended since the stored status was written.
 
@@ -118,19 +118,21 @@ def count_failures(
         snapshot: the observed state.
         status: the stored status.
         stops: whether pods are deleted for another number of shards.
+        trains: whether training continues until another number of shards. Only the chief may then end for it.
     """
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # The record of a replica that was scaled down ends with its last pod; a later replica of its number starts at 0.
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
     failures = []
-    since, change = _since(status), began(status)
+    changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
     stopping = any(pod.deleting for pod in snapshot.pods) and (
         job.spec.run_policy.suspend or stops or missed_change.is_due(job, snapshot)
     )
-    if since is not None and status.completion_time is None:
+    if status.start_time is not None and status.completion_time is None:
+        starts = {role: _since(status.start_time, status, change) for role, change in changes.items()}
         for pod in snapshot.pods:
-            key = key_of(pod)
+            key, change, since = key_of(pod), changes[pod.role], starts[pod.role]
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
             if _is_retired(job, snapshot, pod, old):
                 continue
@@ -183,10 +185,10 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
     return FailureCounts(tuple(records), counts.failures)
 
 
-def _since(status: PSTrainingJobStatus) -> datetime | None:
+def _since(start: datetime, status: PSTrainingJobStatus, change: StatusCondition | None) -> datetime:
     """Return the start of counting: older pods are from before a suspension, or before the job stopped for a change."""
-    starts = [c.last_transition_time for c in (began(status), missed_change.began(status)) if c is not None]
-    return None if status.start_time is None else max((status.start_time, *starts))
+    starts = [c.last_transition_time for c in (change, missed_change.began(status)) if c is not None]
+    return max((start, *starts))
 
 
 def _counts(job: PSTrainingJob, pod: Pod, start_time: datetime, job_restarts: int) -> bool:

@@ -111,6 +111,11 @@ class Resharding:
         return self.step in (ReshardingStep.STOP_LEADER, ReshardingStep.SWITCH, ReshardingStep.REPLACE_ALL)
 
     @property
+    def trains(self) -> bool:
+        """Whether training continues although it will soon have another number of shards."""
+        return self.step is ReshardingStep.SAVE and self.leader_may_run
+
+    @property
     def annotations(self) -> dict[str, str]:
         """The annotations of a StatefulSet that record the current layout."""
         announces = self.is_announced or (self.step is ReshardingStep.SAVE and self.can_report)
