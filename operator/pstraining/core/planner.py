@@ -208,9 +208,11 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
     yield from desired_state.ended(facts) if facts.failures_recorded else ()
     yield from replaced_pods.announced(facts, desired_state.surplus(snapshot, desired.children))
     yield from pvc_retention.left_over(facts.job, snapshot, facts.resharding.servers_wanted)
-    yield from replaced_pods.announced(facts, (*stuck, *_without(rolling_update.deletions(facts), stuck)))
+    going = (*stuck, *_without(rolling_update.deletions(facts), stuck))
+    yield from replaced_pods.announced(facts, going)
     yield from queueing.changes(facts)
-    yield from replaced_pods.announced(facts, _resizes(facts, desired.launcher_map))
+    resizes = _without(_resizes(facts, desired.launcher_map), (*going, *fences))
+    yield from replaced_pods.announced(facts, resizes)
 
 
 def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:

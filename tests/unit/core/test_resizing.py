@@ -346,3 +346,14 @@ def test_new_pods_have_the_size_at_once() -> None:
     world.edit({"worker": {"replicas": 3, "resources": LARGE}})
     (made,) = [a for a in world.plan().actions if isinstance(a, Create) and a.kind is Kind.DEPLOYMENT]
     assert made.body["spec"]["template"]["spec"]["containers"][0]["resources"] == LARGE
+
+
+def test_a_server_that_is_replaced_is_not_resized_as_well() -> None:
+    world = sized(ps={"replicas": 1})
+    world.end("ps", code=1)
+    (server,) = pods_of(world, "ps")
+    server["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    world.reconcile()
+    world.edit({"ps": {"resources": LARGE}})
+    written = [(type(a), a.name) for a in world.plan().actions if a.kind is Kind.POD]
+    assert written == [(Delete, "digits-ps-0")]
