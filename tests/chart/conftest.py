@@ -77,17 +77,17 @@ def helm() -> Helm:
 @pytest.fixture(scope="session")
 def render(helm: Helm) -> Render:
     @functools.cache
-    def output(values: str, release: str) -> str:
+    def output(values: str, release: str, namespace: str) -> str:
         done = helm(
-            *("template", release, str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--values", "-"),
+            *("template", release, str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES, "--values", "-"),
             stdin=values,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def render(values: Manifest | None = None, *, release: str = "pstraining") -> Rendered:
+    def render(values: Manifest | None = None, *, release: str = "pstraining", namespace: str = NAMESPACE) -> Rendered:
         given = deep_merge({"image": {"repository": REPOSITORY}}, values or {})
-        documents = yaml.load_all(output(json.dumps(given), release), Loader=yaml.CSafeLoader)
+        documents = yaml.load_all(output(json.dumps(given), release, namespace), Loader=yaml.CSafeLoader)
         return Rendered(tuple(o for o in documents if o))
 
     return render

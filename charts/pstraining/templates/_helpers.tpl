@@ -45,8 +45,8 @@
 
 {{/* The labels that select the operator's pod. They never change in a release. */}}
 {{- define "pstraining.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "pstraining.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "pstraining.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 

@@ -1,0 +1,40 @@
+"""The names of the chart's objects: of any release, in any namespace, and of several releases in one cluster."""
+
+from typing import Any
+
+import pytest
+
+from .conftest import Render
+
+EVERYTHING: dict[str, Any] = {
+    "progress": {"enabled": True},
+    "kueue": {"enabled": True},
+    "networkPolicy": {"enabled": True},
+    "podDisruptionBudget": {"enabled": True},
+    "metrics": {name: {"enabled": True} for name in ("podMonitor", "jobsPodMonitor", "rules", "dashboard")},
+}
+TEXTS = {"name", "namespace", "serviceAccountName", "priorityClassName", "app.kubernetes.io/instance"}
+
+
+def not_text(node: Any, key: str = "") -> list[tuple[str, Any]]:
+    """Return the members that YAML does not read as text, although Kubernetes accepts only text there."""
+    if isinstance(node, list):
+        return [found for item in node for found in not_text(item)]
+    if isinstance(node, dict):
+        return [found for name, value in node.items() for found in not_text(value, name)]
+    return [(key, node)] if key in TEXTS and not isinstance(node, str) else []
+
+
+@pytest.mark.parametrize("name", ["123", "2024-01-01", "on", "null"])
+def test_names_that_yaml_reads_as_another_type_stay_text(render: Render, name: str) -> None:
+    values = {
+        **EVERYTHING,
+        "watch": {"namespaces": [name]},
+        "serviceAccount": {"name": name},
+        "priorityClassName": name,
+        "nameOverride": name,
+    }
+    for rendered in (render(values, release=name, namespace=name), render({"nameOverride": name}, namespace=name)):
+        assert not_text([o for o in rendered.objects if o["kind"] != "CustomResourceDefinition"]) == []
+        assert rendered.one("Deployment")["metadata"]["namespace"] == name
+        assert rendered.one("Deployment")["metadata"]["labels"]["app.kubernetes.io/name"] == name
