@@ -75,8 +75,9 @@ def test_a_list_of_namespaces_takes_only_the_classes_from_the_cluster(render: Re
     rendered = render({**ENABLED, "watch": {"namespaces": ["team-a", "team-b"]}})
     roles = {role["metadata"]["namespace"]: granted(role["rules"]) for role in rendered.of_kind("Role")}
     assert roles == {"team-a": OPERATOR | KUEUE, "team-b": OPERATOR | KUEUE, NAMESPACE: LEASE}
-    assert set(bound(rendered)) == {CLASSES_ROLE, READER_ROLE}
-    assert granted(named(rendered.of_kind("ClusterRole"))[CLASSES_ROLE]["rules"]) == KUEUE_CLASSES
+    classes, reader = (f"{role}-{NAMESPACE}" for role in (CLASSES_ROLE, READER_ROLE))
+    assert set(bound(rendered)) == {classes, reader}
+    assert granted(named(rendered.of_kind("ClusterRole"))[classes]["rules"]) == KUEUE_CLASSES
     selected = rendered.one("ValidatingAdmissionPolicyBinding")["spec"]["matchResources"]["namespaceSelector"]
     expected = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]}
     assert selected == {"matchExpressions": [expected]}

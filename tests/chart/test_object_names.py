@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Render
+from .conftest import Render, Rendered
 
 EVERYTHING: dict[str, Any] = {
     "progress": {"enabled": True},
@@ -38,3 +38,24 @@ def test_names_that_yaml_reads_as_another_type_stay_text(render: Render, name: s
         assert not_text([o for o in rendered.objects if o["kind"] != "CustomResourceDefinition"]) == []
         assert rendered.one("Deployment")["metadata"]["namespace"] == name
         assert rendered.one("Deployment")["metadata"]["labels"]["app.kubernetes.io/name"] == name
+
+
+def cluster_wide(rendered: Rendered) -> set[tuple[str, str]]:
+    return {(o["kind"], o["metadata"]["name"]) for o in rendered.objects if "namespace" not in o["metadata"]}
+
+
+def test_releases_of_one_name_in_two_namespaces_share_no_object(render: Render) -> None:
+    """Teams with an operator each may name their releases alike: an object of both would get the settings and subjects
+    of one.
+    """
+    team = {**EVERYTHING, "crds": {"install": False}, "rbac": {"aggregate": False}}
+    one, two = (
+        render({**team, "watch": {"namespaces": [namespace]}}, namespace=namespace)
+        for namespace in ("team-a", "team-b")
+    )
+    assert cluster_wide(one) & cluster_wide(two) == set()
+    assert len(cluster_wide(one)) == len(cluster_wide(two)) == 8
+    binding = one.one("ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == one.one("ValidatingAdmissionPolicy")["metadata"]["name"]
+    roles = {role["metadata"]["name"] for role in one.of_kind("ClusterRole")}
+    assert {b["roleRef"]["name"] for b in one.of_kind("ClusterRoleBinding")} == roles

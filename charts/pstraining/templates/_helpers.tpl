@@ -23,6 +23,12 @@
 {{ include "pstraining.operatorName" . | trunc 54 | trimSuffix "-" }}
 {{- end -}}
 
+{{/* The end of the names of objects without a namespace. Releases of several namespaces may have the same name, each with
+its own watch.namespaces. Without an end, the last one would replace the subjects and settings of the others. */}}
+{{- define "pstraining.clusterSuffix" -}}
+{{- if .Values.watch.namespaces }}-{{ .Release.Namespace }}{{ end -}}
+{{- end -}}
+
 {{- define "pstraining.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "pstraining.operatorName" .) .Values.serviceAccount.name -}}
