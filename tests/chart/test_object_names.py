@@ -1,5 +1,6 @@
 """The names of the chart's objects: of any release, in any namespace, and of several releases in one cluster."""
 
+import re
 from typing import Any
 
 import pytest
@@ -59,3 +60,16 @@ def test_releases_of_one_name_in_two_namespaces_share_no_object(render: Render) 
     assert binding["spec"]["policyName"] == one.one("ValidatingAdmissionPolicy")["metadata"]["name"]
     roles = {role["metadata"]["name"] for role in one.of_kind("ClusterRole")}
     assert {b["roleRef"]["name"] for b in one.of_kind("ClusterRoleBinding")} == roles
+
+
+@pytest.mark.parametrize(
+    ("release", "values"), [("1st", {}), ("team.a", {}), ("2.0." + "r" * 49, {}), ("pst", {"fullnameOverride": "4ml"})]
+)
+def test_the_names_of_services_are_labels_of_rfc_1035(render: Render, release: str, values: dict[str, Any]) -> None:
+    rendered = render(values, release=release)
+    names = [service["metadata"]["name"] for service in rendered.of_kind("Service")]
+    assert len(names) == 2
+    assert [name for name in names if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)] == []
+    env = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
+    (url,) = (e["value"] for e in env if e["name"] == "PSTRAINING_PROGRESS_URL")
+    assert url.removeprefix("https://").partition(".")[0] in names

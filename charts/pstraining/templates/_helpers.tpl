@@ -18,9 +18,12 @@
 {{ include "pstraining.fullname" . }}-operator
 {{- end -}}
 
-{{/* The beginning of the names of Services, which have at most 63 characters, with "-progress". */}}
+{{/* The beginning of the names of Services, which start with a letter, have no dot, and have at most 63 characters with
+"-progress". */}}
 {{- define "pstraining.serviceName" -}}
-{{ include "pstraining.operatorName" . | trunc 54 | trimSuffix "-" }}
+{{- $name := include "pstraining.operatorName" . | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "pst-%s" $name }}{{ end -}}
+{{- $name | trunc 54 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/* The end of the names of objects without a namespace. Releases of several namespaces may have the same name, each with
