@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pstraining import __version__
+from tests.support.builders import deep_merge
 
 from .conftest import CHART, KUBERNETES, NAMESPACE, REPOSITORY, ROOT, Helm, Render
 
@@ -92,6 +93,55 @@ def test_the_schema_has_exactly_the_charts_values() -> None:
                 compare(inner, value, f"{path}{key}.")
 
     compare(schema, values(), "")
+
+
+NULLABLE = ("resources", "podSecurityContext", "securityContext")
+"""Values with a default that may be left out of the pod."""
+
+
+def defaults(node: dict[str, Any], *, empty: bool, path: str = "") -> set[str]:
+    """Return the values, and groups of values, whose default is empty, or is not."""
+    found = set()
+    for key, value in node.items():
+        may_be_null = value in ("", [], {}) or key in NULLABLE or f"{path}{key}" == "metrics.dashboard.labels"
+        found |= {f"{path}{key}"} if may_be_null is empty else set()
+        if isinstance(value, dict) and not may_be_null:
+            found |= defaults(value, empty=empty, path=f"{path}{key}.")
+    return found
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    key, _, rest = path.partition(".")
+    return {key: nested(rest, value) if rest else value}
+
+
+def test_a_value_that_has_a_default_cannot_be_null(helm: Helm) -> None:
+    """A value that has a default cannot be null. Helm would remove the default: the operator would not start, or the
+    NetworkPolicy would admit every port.
+    """
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+
+    def required(node: dict[str, Any], path: str = "") -> set[str]:
+        found = {f"{path}{key}" for key in node.get("required", ())}
+        inner = {key: value for key, value in node.get("properties", {}).items() if f"{path}{key}" in found}
+        return found.union(*(required(value, f"{path}{key}.") for key, value in inner.items()))
+
+    assert required(schema) == defaults(values(), empty=False)
+    given = deep_merge(nested("lease.durationSeconds", None), nested("networkPolicy.apiServerPorts", None))
+    done = helm("template", "pstraining", str(CHART), "--values", "-", stdin=json.dumps(given))
+    assert "at '/lease': missing property 'durationSeconds'" in done.stderr
+    assert "at '/networkPolicy': missing property 'apiServerPorts'" in done.stderr
+
+
+def test_all_other_values_may_be_null(render: Render) -> None:
+    given: dict[str, Any] = {name: {"enabled": True} for name in ("podDisruptionBudget", "networkPolicy")}
+    given["metrics"] = {name: {"enabled": True} for name in ("podMonitor", "jobsPodMonitor", "rules", "dashboard")}
+    for path in sorted(defaults(values(), empty=True) - {"image.repository"}):
+        given = deep_merge(given, nested(path, None))
+    rendered = render(given)
+    pod = rendered.one("Deployment")["spec"]["template"]["spec"]
+    assert not pod.get("securityContext")
+    assert rendered.one("PrometheusRule")["spec"]["groups"]
 
 
 def test_every_value_is_used() -> None:
