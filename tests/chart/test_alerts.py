@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pstraining import __version__
+from pstraining.controller.metrics import REFUSALS
 from tests.support.promql import alerts
 
 from .conftest import CHART, ROOT, Render
@@ -183,6 +184,14 @@ def test_a_chief_with_hot_standbys_reports_a_failover_with_the_jobs_name(promtoo
     assert not run(
         promtool, tmp_path, "PSTrainingTookOver", {f"pstraining_takeovers_total{{{JOB}}}": "0x35 1x30"}, TEAM
     )
+
+
+@pytest.mark.parametrize("verdict", REFUSALS)
+def test_refused_objects_fire_their_own_alert_only(promtool: str, tmp_path: Path, verdict: str) -> None:
+    """Objects of a gang whose kind is not installed are tried six times a minute for each job."""
+    series, labels = {f'{ERRORS}"{verdict}"}}': counter(12)}, SYSTEM | {"class": verdict}
+    assert not run(promtool, tmp_path, "PSTrainingWritesRefused", series, labels)
+    assert not run(promtool, tmp_path, "PSTrainingApiErrors", series, None)
 
 
 def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Render, tmp_path: Path) -> None:
