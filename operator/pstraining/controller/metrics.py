@@ -22,7 +22,7 @@ from pstraining.launcher.listener import Listener
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 REFUSALS = (Verdict.NAME_TAKEN, Verdict.INVALID, Verdict.REFUSED, Verdict.NOT_SERVED)
 RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
-ROLES = (names.PS, names.WORKER, names.CHIEF)
+ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 REPLACED = "Replaced"
 """The reason of a restart without a failure."""
 UNHEALTHY_STATES = {

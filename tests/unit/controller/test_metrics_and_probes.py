@@ -14,6 +14,7 @@ import pytest
 from kopf._cogs.clients import fetching, watching
 from prometheus_client import generate_latest
 
+from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller import logs, watch
 from pstraining.controller.health import Health, Heartbeat
@@ -36,8 +37,17 @@ def test_restarts_are_counted_by_role_and_reason() -> None:
         "chief": {"restarts": 0},
     }
     assert restarts(old, new) == [("ps", "Replaced", 1), ("worker", "OOMKilled", 2)]
-    assert restarts({}, {}) == []
-    assert restarts(new, old) == []
+    assert restarts({}, {}) == restarts(new, old) == []
+
+
+def test_restarts_of_every_role_are_counted() -> None:
+    world = running(evaluator={"enabled": True})
+    assert world.job is not None
+    for role in names.ROLES:
+        before = json.loads(json.dumps(world.job["status"]))
+        world.end(role, code=1)
+        world.settle()
+        assert (role, "Error", 1) in restarts(before, world.job["status"])
 
 
 def test_failovers_are_counted_by_cause_and_timed() -> None:
