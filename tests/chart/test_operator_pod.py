@@ -1,8 +1,10 @@
 """The operator's Deployment: its settings, its probes, and its restricted pod."""
 
+import json
 from typing import Any
 
 import pytest
+import yaml
 
 from pstraining import __version__
 from pstraining.api import contract, names
@@ -152,6 +154,35 @@ def test_placement_and_metadata_reach_the_pod(render: Render) -> None:
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
     assert template["metadata"]["annotations"]["a"] == "1"
     assert template["metadata"]["labels"]["b"] == "2"
+
+
+class OneOfEachKey(yaml.CSafeLoader):
+    """Refuses mappings with two equal keys, as Kustomize does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep=deep)
+        assert len(found) == len(node.value), f"two equal keys:{node.start_mark}"
+        return found
+
+
+def test_labels_of_values_replace_the_charts(helm: Helm) -> None:
+    labels = {"app.kubernetes.io/part-of": "platform", "app.kubernetes.io/version": "9", "mine": "1"}
+    annotations = {"kubectl.kubernetes.io/default-container": "sidecar"}
+    monitors = ("podMonitor", "jobsPodMonitor", "rules", "dashboard")
+    values = {
+        "image": {"repository": REPOSITORY},
+        "podLabels": labels,
+        "podAnnotations": annotations,
+        "metrics": {name: {"enabled": True, "labels": labels} for name in monitors},
+    }
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--values", "-")
+    done = helm("template", "pstraining", str(CHART), *where, stdin=json.dumps(values))
+    found = [o for o in yaml.load_all(done.stdout, Loader=OneOfEachKey) if o]
+    (deployment,) = (o for o in found if o["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["metadata"]
+    others = [o["metadata"] for o in found if o["kind"] in ("PodMonitor", "PrometheusRule", "ConfigMap")]
+    assert [labels.items() <= o["labels"].items() for o in (pod, *others)] == [True] * 5
+    assert pod["annotations"] == annotations
 
 
 def test_selectors_are_labels_of_the_pod(render: Render) -> None:

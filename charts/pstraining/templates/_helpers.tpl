@@ -67,6 +67,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* The labels with those of a value, of which each key occurs once: (list $ labels). Kustomize, which Flux and others use,
+refuses an object with two equal keys. */}}
+{{- define "pstraining.labelsAnd" -}}
+{{- toYaml (mergeOverwrite (fromYaml (include "pstraining.labels" (first .))) (default dict (last .))) -}}
+{{- end -}}
+
 {{/* "true" if the operator accepts progress, otherwise empty. auto: not if only progress would need a ClusterRole. */}}
 {{- define "pstraining.progress" -}}
 {{- $enabled := toString .Values.progress.enabled -}}
