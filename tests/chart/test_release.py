@@ -188,7 +188,8 @@ def test_krew_gets_an_archive_that_its_manifest_names(made: Path, tmp_path: Path
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\necho "called: $*"\n')
     program.chmod(0o755)
-    (tmp_path / "venv" / "complete").touch()
+    program.with_name("python").symlink_to(sys.executable)
+    (tmp_path / "venv" / "complete").write_text(os.path.realpath(sys.executable), "utf-8")
     link = tmp_path / "kubectl-pstraining-of-krew"
     link.symlink_to(tmp_path / platform["bin"])
     done = subprocess.run([link, "status", "-A"], capture_output=True, text=True, check=True)
