@@ -108,6 +108,17 @@ def test_the_image(render: Render) -> None:
     assert container(pod(render, {"image": {"tag": "x", "digest": digest}}))["image"] == f"{REPOSITORY}@{digest}"
 
 
+@pytest.mark.parametrize("end", [":1.0", "@sha256:" + "0" * 64])
+def test_a_repository_with_a_tag_is_rejected(helm: Helm, end: str) -> None:
+    """A second tag would follow, and the kubelet would report InvalidImageName after minutes."""
+    given = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--set")
+    done = helm("template", "pstraining", str(CHART), *given, f"image.repository=localhost:5000/operator{end}")
+    assert f"neither tag nor digest: localhost:5000/operator{end}. Set image.tag or image.digest" in done.stderr
+    assert (
+        helm("template", "pstraining", str(CHART), *given, "image.repository=localhost:5000/operator").returncode == 0
+    )
+
+
 def test_no_repository_is_the_default(helm: Helm) -> None:
     """There is no default repository, because anyone could claim one without an owner."""
     done = helm("template", "pstraining", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES)

@@ -45,6 +45,9 @@ its own watch.namespaces. Without an end, the last one would replace the subject
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is not set. Set it to the repository where you have pushed the operator's image: --set image.repository=REGISTRY/pstraining/operator" -}}
 {{- end -}}
+{{- if regexMatch "[:@][^/]*$" .Values.image.repository -}}
+{{- fail (printf "image.repository must have neither tag nor digest: %s. Set image.tag or image.digest instead" .Values.image.repository) -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
