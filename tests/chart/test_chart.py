@@ -166,6 +166,7 @@ def test_every_value_is_described() -> None:
         ({"watch": {"namespaces": ["team-a", "team-b"]}}, "namespaces team-a, team-b"),
         ({"crds": {"install": False}}, "must exist already"),
         ({"kueue": {"enabled": True}}, "externalFrameworks must\nlist PSTrainingJob.v1alpha1.pstraining.dev."),
+        ({"image": {"repository": "registry.example.org/mine"}}, f"REGISTRY/pstraining/runtime:{__version__}"),
     ],
 )
 def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], reported: str) -> None:
@@ -177,14 +178,15 @@ def test_the_notes(helm: Helm, tmp_path: Path, given: dict[str, Any], reported: 
     done = helm(
         *("template", "pstraining", str(copy), "--namespace", NAMESPACE, "--kube-version", KUBERNETES),
         *("--show-only", "templates/notes.yaml", "--values", "-"),
-        stdin=json.dumps(given | {"image": {"repository": REPOSITORY}}),
+        stdin=json.dumps({"image": {"repository": REPOSITORY}} | given),
     )
     assert done.returncode == 0, done.stderr
     notes = yaml.safe_load(done.stdout)["text"]
     shown = yaml.safe_load(textwrap.dedent(notes[notes.index("  apiVersion:") : notes.index("Watch it:")]))
     assert shown["spec"]["checkpoint"]["volumeClaimTemplate"], "a reader who copies it keeps the model"
     (container,) = shown["spec"]["worker"]["template"]["spec"]["containers"]
-    assert container["image"] == f"registry.example.org/pstraining/runtime:{__version__}", "beside the operator's"
+    registry = "REGISTRY" if "image" in given else "registry.example.org"
+    assert container["image"] == f"{registry}/pstraining/runtime:{__version__}", "beside the operator's"
     assert reported in notes
     assert "deployment/pstraining-operator" in notes
     assert "{{" not in notes

@@ -55,6 +55,13 @@ its own watch.namespaces. Without an end, the last one would replace the subject
 {{- end -}}
 {{- end -}}
 
+{{/* The runtime's image beside the operator's, for the notes. Another name of the operator's does not tell the runtime's. */}}
+{{- define "pstraining.runtimeImage" -}}
+{{- $repository := .Values.image.repository -}}
+{{- ternary (regexReplaceAll "operator$" $repository "runtime") "REGISTRY/pstraining/runtime" (hasSuffix "operator" $repository) -}}
+:{{ .Chart.AppVersion }}
+{{- end -}}
+
 {{/* The labels that select the operator's pod. They never change in a release. */}}
 {{- define "pstraining.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "pstraining.name" . | quote }}
