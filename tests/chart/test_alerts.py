@@ -82,6 +82,11 @@ CASES = {
         {f'pstraining_leader{{{N},pod="a"}}': "0x60", f'pstraining_leader{{{N},pod="b"}}': "1x60"},
         SYSTEM,
     ),
+    "PSTrainingNamespaceForbidden": Case(
+        {f'pstraining_watch_forbidden{{{N},watched_namespace="a"}}': "1x60"},
+        {f'pstraining_watch_forbidden{{{N},watched_namespace="a"}}': "0x30 1x4 0x1 1x4 0x20"},
+        SYSTEM | {"watched_namespace": "a"},
+    ),
     "PSTrainingReconcileErrors": Case(passes(7), passes(5), SYSTEM),
     "PSTrainingQueueOld": Case(
         {f"pstraining_queue_oldest_age_seconds{{{N}}}": "90x60"},

@@ -47,6 +47,7 @@ def named_labels(expression: str) -> set[str]:
 def exported() -> dict[str, set[str]]:
     """Return every metric that the operator, a chief and a worker can export, with its own labels."""
     mine = operator.OperatorMetrics(lambda: 0, lambda: 0)
+    mine.count_forbidden((), dict)
     mine.passed("wrote", 0.1)
     mine.wrote(Kind.CONFIG_MAP, "create")
     mine.failed(OSError(), retried=True)
