@@ -69,6 +69,18 @@ SELECTORS = (
         ("it refers to labels that TFJob puts on its pods",),
     ),
     Wild(
+        "downward-with-the-wrong-quotes",
+        job(
+            container=f"{COMMAND}\nenv:\n- name: INDEX\n  valueFrom: {{fieldRef: "
+            "{fieldPath: 'metadata.labels[\"tf-replica-index\"]'}}"
+        ),
+        INCOMPLETE,
+        (
+            "it refers to labels that TFJob puts on its pods",
+            "fieldPath: Kubernetes refuses it: must be a field such as",
+        ),
+    ),
+    Wild(
         "recommended-labels",
         job(marks="labels: {app.kubernetes.io/name: recommender, app.kubernetes.io/instance: nightly}"),
     ),
@@ -108,6 +120,36 @@ SCHEDULERS = (
 )
 
 FIELDS = (
+    Wild(
+        "items-after-those-that-are-left-out",
+        job(
+            container=f"{COMMAND}\nenv: [{{name: TF_CONFIG, value: x}}, {{name: A, value: a}}, {{name: B, value: 3}}]\n"
+            "ports: [{name: tfjob-port, containerPort: 2222}, {name: HTTP, containerPort: 80}]"
+        ),
+        INCOMPLETE,
+        (
+            "containers[0].env[2].value: Kubernetes refuses it: must be a valid string, is 3",
+            "containers[0].ports[1].name: Kubernetes refuses it",
+        ),
+    ),
+    Wild(
+        "a-probe-of-a-port-that-is-missing",
+        job(container=f"{COMMAND}\nlivenessProbe: {{tcpSocket: {{port: http}}}}"),
+        INCOMPLETE,
+        (
+            "containers: container tensorflow: livenessProbe names the port http",
+            "(pods of worker). It is kept. Correct",
+        ),
+    ),
+    Wild(
+        "a-label-of-a-gang-with-a-wrong-value",
+        job(marks="labels: {scheduling.x-k8s.io/pod-group: 7}"),
+        INCOMPLETE,
+        (
+            "it requests a gang or a queue from",
+            "Kubernetes refuses it: must be a valid string, is 7. Put it in quotes.",
+        ),
+    ),
     Wild(
         "misspelt-fields",
         job(container=f"{COMMAND}\nworkdir: /srv\nresouces: {{limits: {{cpu: 1}}}}\nenvironment: {{MODE: train}}"),

@@ -6,6 +6,8 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document, parsed
 from pstraining.cli.tfjob.notes import lines
 from pstraining.cli.tfjob.results import Converted, as_yaml, convert_document
+from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import Severity
 from tests.tfjob.accounting import unaccounted
 from tests.tfjob.wild import FILES, UNREADABLE, Wild, job
 from tests.tfjob.wild_pods import PODS
@@ -36,7 +38,15 @@ def test_a_wild_tfjob_converts_or_its_obstacles_are_named(file: Wild) -> None:
     assert file.says or not words
     results = [UNREADABLE if isinstance(one, CommandError) else one.result for one in made]
     assert [result for result in results if result != "passed on"] == [file.result], words
+    no_error_is_hidden([one for one in made if isinstance(one, Converted)])
     no_value_is_lost([one for one in made if isinstance(one, Converted) and one.body is not None])
+
+
+def no_error_is_hidden(made: list[Converted]) -> None:
+    """Demand that a job without a field that lacks a counterpart is valid."""
+    for one in made:
+        if one.conversion is not None and one.body is not None and not any(note.missing for note in one.notes):
+            assert [str(wrong) for wrong in wrong_with(one.body) if wrong.severity is Severity.ERROR] == []
 
 
 def no_value_is_lost(made: list[Converted]) -> None:

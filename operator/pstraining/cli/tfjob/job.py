@@ -69,9 +69,9 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     job_of = TemplatesOf(name, version, tuple(shlex.split(command)), renamed=renamed)
     found = _spec(spec, job_of, notes) if version else None
     job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
-    name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
+    to_fill = name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
     if found is not None:
-        _findings({**job, "spec": found.spec}, found, notes)
+        _findings({**job, "spec": found.spec}, found, to_fill, notes)
     made = None if found is None or any(note.refused for note in notes.found) else {**job, "spec": found.spec}
     return Conversion(name, made, tuple(notes.found))
 
@@ -241,27 +241,44 @@ def _dynamic_worker(spec: Fields, found: dict[str, Any], notes: Notes) -> None:
         notes.changed(path, "there is no switch: workers can always be scaled; it is left out.")
 
 
-def _findings(job: dict[str, Any], made: _ConvertedSpec, notes: Notes) -> None:
-    """Note the errors that the API server would report about the job and its pods."""
+def _findings(job: dict[str, Any], made: _ConvertedSpec, to_fill: set[str], notes: Notes) -> None:
+    """Note the errors that the API server would report about the job and its pods.
+
+    Args:
+        job: our job.
+        made: its spec.
+        to_fill: paths of placeholders. Their values are not known yet.
+        notes: receives the notes.
+    """
     job = _with_commands(job)
     by_crd = [finding for finding in validate(job) if finding.severity is Severity.ERROR]
+    # Other notes on a field do not excuse a wrong value.
+    known = {_QUOTED.sub(r".\1", path) for path in (*to_fill, *(note.path for note in notes.found if note.refused))}
     for finding in by_crd:
-        if path := _path_of(finding.field, made):
-            end = "" if finding.message.endswith("?") else "."
+        if path := _path_of(finding.field, made, notes):
+            known.add(_QUOTED.sub(r".\1", path))
             todo = QUOTES if finding.message.startswith("must be a string") else "Change it by hand."
-            notes.none(path, f"the API server refuses the job: {finding.message}{end}", todo)
+            notes.none(path, f"the API server refuses the job: {_ended(finding.message)}", todo)
     whole = not by_crd and not made.broken
-    known = {_QUOTED.sub(r".\1", note.path) for note in notes.found}
+    warned = known | {_QUOTED.sub(r".\1", note.path) for note in notes.found}
     for finding in refused(job) if whole else misfits(job):
-        path = _path_of(finding.field, made)
-        if path is None or path in known:
+        path, is_error = _path_of(finding.field, made, notes), finding.severity is Severity.ERROR
+        if path is None or path in (known if is_error else warned):
             continue
-        end = "" if finding.message.endswith("?") else "."
-        if finding.severity is Severity.ERROR:
+        message = _ended(finding.message)
+        if is_error:
             todo = QUOTES if finding.message.startswith("must be a valid string") else "Change it by hand."
-            notes.none(path, f"Kubernetes refuses it: {finding.message}{end}", todo)
+            notes.none(path, f"Kubernetes refuses it: {message}", todo)
+        elif message.startswith("container "):
+            notes.none(path, f"{message} It is kept.", "Correct it, or remove it.")
+        elif finding.field.endswith(".dnsPolicy"):
+            notes.none(path, f"it {message} It is kept.", "Remove it, or add the search domain.")
         else:
-            notes.none(path, f"it {finding.message}{end} It is kept, and has no effect.", "Correct it, or remove it.")
+            notes.none(path, f"it {message} It is kept, and has no effect.", "Correct it, or remove it.")
+
+
+def _ended(message: str) -> str:
+    return message if message.endswith("?") else f"{message}."
 
 
 def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
@@ -274,9 +291,9 @@ def _with_commands(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _path_of(field: str, made: _ConvertedSpec) -> str | None:
+def _path_of(field: str, made: _ConvertedSpec, notes: Notes) -> str | None:
     """Return the path in the TFJob of one of our fields; None if the role's template could not be read."""
     role, _, rest = field.removeprefix("spec.").partition(".")
     if role in made.broken:
         return None
-    return f"{made.paths[role]}.{rest}" if role in made.paths else field
+    return notes.original(f"{made.paths[role]}.{rest}") if role in made.paths else field

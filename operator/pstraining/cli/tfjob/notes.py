@@ -64,6 +64,16 @@ class Notes:
     """Collects notes in the order of their discovery."""
 
     found: list[Note] = field(default_factory=list)
+    kept: dict[str, list[int]] = field(default_factory=dict)
+    """For each list that lost items, by its path: the indices that the remaining items had in the TFJob."""
+
+    def original(self, path: str) -> str:
+        """Return the path in the TFJob of a field of the job, with the former indices of items."""
+        for place, indices in self.kept.items():
+            if (rest := path.removeprefix(f"{place}[")) != path:
+                index, _, below = rest.partition("]")
+                return f"{place}[{indices[int(index)]}]{below}"
+        return path
 
     def refused(self, path: str, message: str, todo: str = "") -> None:
         """Note a field that prevents the conversion."""

@@ -40,18 +40,26 @@ def placeholder(text: str, path: str = "") -> str | None:
     return None
 
 
-def name_placeholders(texts: Iterator[tuple[str, str]], notes: Notes) -> None:
+def name_placeholders(texts: Iterator[tuple[str, str]], notes: Notes) -> set[str]:
     """Note each text with a placeholder, except those with a note already. The text is kept.
 
     Args:
         texts: paths and values.
         notes: receives the notes.
+
+    Returns:
+        The paths of all placeholders.
     """
     known = {note.path for note in notes.found}
+    to_fill = set()
     for path, text in texts:
-        if path not in known and (found := placeholder(text, path)):
+        if not (found := placeholder(text, path)):
+            continue
+        to_fill.add(path)
+        if path not in known:
             notes.none(
                 path,
                 f"{found}; it is kept.",
                 "Fill it in before the job is submitted, or pass the job to the tool that does.",
             )
+    return to_fill

@@ -190,8 +190,8 @@ def _env(container: dict[str, Any], where: str, main: bool, notes: Notes) -> Non
                 "Choose another name.",
             )
         else:
-            kept.append(variable)
-    _replace(container, "env", kept)
+            kept.append(index)
+    _keep(container, "env", kept, where, notes)
 
 
 def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
@@ -219,14 +219,14 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                 "Choose another port and name.",
             )
         else:
-            kept.append(port)
+            kept.append(index)
             if name is not None:
                 notes.different(
                     path,
                     "TFJob puts named ports on a Service for each replica. Here it is only on the pod.",
                     f"If clients need it, create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}.",
                 )
-    _replace(container, "ports", kept)
+    _keep(container, "ports", kept, where, notes)
 
 
 def _point_to_tf(container: dict[str, Any], where: str, former: list[Any], notes: Notes) -> None:
@@ -248,10 +248,14 @@ def _point_to_tf(container: dict[str, Any], where: str, former: list[Any], notes
                 notes.changed(f"{where}.{path}.{kind}.port", f"it is {target['port']}, TensorFlow's port here.")
 
 
-def _replace(container: dict[str, Any], name: str, kept: list[Any]) -> None:
+def _keep(container: dict[str, Any], name: str, kept: list[int], where: str, notes: Notes) -> None:
+    """Leave only some items in a list of the container."""
+    items = container.get(name)
+    if items and len(kept) < len(items):
+        notes.kept[f"{where}.{name}"] = kept
     if kept:
-        container[name] = kept
-    elif container.get(name):
+        container[name] = [container[name][index] for index in kept]
+    elif items:
         del container[name]
 
 
