@@ -69,6 +69,26 @@ SELECTORS = (
         ("it refers to labels that TFJob puts on its pods",),
     ),
     Wild(
+        "a-folder-for-each-pod",
+        job(
+            container=f"{COMMAND}\nenv: [{{name: POD, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}]\n"
+            "volumeMounts: [{name: logs, mountPath: /logs, subPathExpr: $(POD)}]",
+            pod="securityContext: {runAsUser: 1}\nvolumes: [{name: logs, persistentVolumeClaim: {claimName: logs}}]",
+        ),
+        NOTES,
+        (
+            "env[0].valueFrom.fieldRef.fieldPath: a pod's name is like JOB-worker-0 in TFJob, the same after a restart",
+            "Use $(PSTRAINING_TASK_TYPE)-$(PSTRAINING_TASK_INDEX), or the hostname",
+        ),
+    ),
+    Wild(
+        "the-name-of-a-server",
+        job(
+            ps="spec: {securityContext: {runAsUser: 1}, containers: [{name: tensorflow, image: i, command: [serve], "
+            "env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}]}"
+        ),
+    ),
+    Wild(
         "downward-with-the-wrong-quotes",
         job(
             container=f"{COMMAND}\nenv:\n- name: INDEX\n  valueFrom: {{fieldRef: "

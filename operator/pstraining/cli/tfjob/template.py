@@ -20,6 +20,7 @@ _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 _PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
+_OF_SERVERS = re.compile(r"spec\.tfReplicaSpecs\.ps\b", re.IGNORECASE)
 _OF_NODES = re.compile(r"\.(nodeSelector|nodeAffinity)\b")
 
 
@@ -277,10 +278,17 @@ def _command(container: dict[str, Any], where: str, given: tuple[str, ...], note
 
 
 def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
-    """Note references that only work in a TFJob: labels of its pods, its Services, TF_CONFIG in probes and hooks."""
+    """Note references that only work in a TFJob: labels and names of its pods, its Services, TF_CONFIG in probes."""
     tasks = "|".join(("chief", "master", "worker", "evaluator", *(("ps",) if job.renamed else ())))
     if marks.refers_to_labels(text):
         notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
+    elif text == "metadata.name" and path.endswith(".fieldRef.fieldPath") and not _OF_SERVERS.match(path):
+        notes.different(
+            path,
+            "a pod's name is like JOB-worker-0 in TFJob, the same after a restart. Here it ends with further, random "
+            "characters, except for a PS.",
+            f"Use $({contract.ENV_TASK_TYPE})-$({contract.ENV_TASK_INDEX}), or the hostname, which stays the same.",
+        )
     elif job.job and (found := re.search(rf"(?<![\w-]){re.escape(job.job)}-({tasks})-(\d+)", text)):
         if found[1] == "ps":
             notes.different(path, f"{found[0]} is {job.renamed}-ps-{found[2]} now.", "Take addresses from TF_CONFIG.")
