@@ -124,6 +124,12 @@ SCHEDULERS = (
     ),
     Wild("volcano-by-name", job(pod="schedulerName: volcano"), NOTES, ("Here Volcano gets single pods",)),
     Wild(
+        "scheduler-plugins-by-name",
+        job(pod="securityContext: {runAsUser: 1}\nschedulerName: scheduler-plugins-scheduler"),
+        NOTES,
+        ("Here scheduler-plugins gets single pods. Set spec.runPolicy.schedulingPolicy.gang: SchedulerPlugins.",),
+    ),
+    Wild(
         "volcano-with-a-queue",
         job(
             spec="runPolicy: {cleanPodPolicy: All, backoffLimit: 3, schedulingPolicy: {queue: q}}",

@@ -92,7 +92,11 @@ GANGS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, NoteKind]]]] =
             {"managedBy": "other.dev/operator"},
             [("managedBy", DIFFERENT)],
         ),
-        ({"schedulingPolicy": {"priorityClass": "high"}}, {"schedulingPolicy": {"priorityClass": "high"}}, []),
+        (
+            {"schedulingPolicy": {"priorityClass": "high"}},
+            {"schedulingPolicy": {"priorityClass": "high"}},
+            [("schedulingPolicy.priorityClass", DIFFERENT)],
+        ),
         *(
             (
                 {"schedulingPolicy": old},
@@ -118,24 +122,6 @@ def test_multikueue_reads_its_field_below_spec() -> None:
     assert spec(job)["managedBy"] == "kueue.x-k8s.io/multikueue"
     assert "managedBy" not in spec(job)["runPolicy"]
     assert ("spec.runPolicy.managedBy", CHANGED) in notes(job)
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "gang"), [("volcano", "Volcano"), ("scheduler-plugins-scheduler", "SchedulerPlugins")]
-)
-def test_the_templates_scheduler_selects_the_gang_provider(scheduler: str, gang: str) -> None:
-    one = replica(2)
-    one["template"]["spec"]["schedulerName"] = scheduler
-    job = tfjob({"runPolicy": {"backoffLimit": 3, "cleanPodPolicy": "All", "schedulingPolicy": {LEAST: 3}}}, Worker=one)
-    assert spec(job)["runPolicy"]["schedulingPolicy"] == {"gang": gang}
-    assert spec(job)["worker"]["template"]["spec"]["schedulerName"] == scheduler
-
-
-def test_a_gang_whose_job_may_lose_workers() -> None:
-    policy = {"backoffLimit": 3, "cleanPodPolicy": "All", "schedulingPolicy": {"queue": "q", LEAST: 3}}
-    job = tfjob({"runPolicy": policy, "enableDynamicWorker": True}, Worker=replica(4))
-    assert spec(job)["worker"]["minReplicas"] == 1
-    assert spec(job)["runPolicy"]["schedulingPolicy"] == {**VOLCANO, "queue": "q", LEAST: 3}
 
 
 def test_run_policy_of_early_tfjobs() -> None:

@@ -11,6 +11,7 @@ from pstraining.api import names
 from pstraining.api.run_policy import Gang
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import Fields
+from pstraining.resources.gang import PROVIDERS
 
 FIELDS = ("minAvailable", "queue", "minResources", "scheduleTimeoutSeconds")
 
@@ -31,21 +32,24 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
     found: dict[str, Any] = {}
     if priority := fields.take("priorityClass", str):
         found["priorityClass"] = priority
+        _priority(fields.at("priorityClass"), roles, notes)
     fields.close()
     if not asked:
         return found
     named = _schedulers(roles)
-    volcano = bool(queue) or "volcano" in named
-    found["gang"] = str(Gang.VOLCANO if volcano else Gang.SCHEDULER_PLUGINS)
-    if not volcano and seconds is None and not named:
-        notes.different(
-            fields.at(asked[0]),
-            "TFJob's operator has an option for the scheduler that places gangs; the job does not name one. It is "
-            "taken to be scheduler-plugins.",
-            "Set spec.runPolicy.schedulingPolicy.gang to Volcano if that is what runs in the cluster.",
-        )
-    if queue:
+    has_plugins, has_volcano = (PROVIDERS[gang].scheduler in named for gang in (Gang.SCHEDULER_PLUGINS, Gang.VOLCANO))
+    volcano = has_volcano or (bool(queue) and not has_plugins)
+    gang = Gang.VOLCANO if volcano else Gang.SCHEDULER_PLUGINS
+    found["gang"] = str(gang)
+    if not (has_volcano or has_plugins) and (named or (not queue and seconds is None)):
+        _guessed(fields.at(asked[0]), gang, named, notes)
+    if queue and volcano:
         found["queue"] = queue
+    elif queue:
+        notes.changed(
+            fields.at("queue"),
+            "the templates name scheduler-plugins, which has no queues: TFJob's operator ignores it. It is left out.",
+        )
     if least is not None:
         found |= _least(least, fields.at("minAvailable"), roles, notes)
     if resources is not None:
@@ -66,6 +70,35 @@ def converted_scheduling(fields: Fields, roles: Mapping[str, Any], notes: Notes)
     elif seconds is not None:
         found["timeoutSeconds"] = seconds
     return found
+
+
+def _priority(path: str, roles: Mapping[str, Any], notes: Notes) -> None:
+    """Note a priority that pods have here, unless all of them have another one."""
+    specs = [role["template"]["spec"] for role in roles.values() if "template" in role]
+    if not all(spec.get("priorityClassName") for spec in specs):
+        notes.different(
+            path,
+            "TFJob gives this priority to the PodGroup alone, if its operator places gangs. Here pods without a "
+            "priorityClassName also have it, and may preempt other pods.",
+            "Remove it if they must not, or set priorityClassName in the templates.",
+        )
+
+
+def _guessed(path: str, gang: Gang, named: set[str], notes: Notes) -> None:
+    """Note that the job does not name the scheduler of its gang."""
+    if named:
+        message = (
+            f"the templates name {', '.join(sorted(named))}, which may place no gangs. Their pods keep it, and the "
+            f"gang is taken to be one of {PROVIDERS[gang].product}."
+        )
+        todo = "Remove schedulerName, unless it names a scheduler for these gangs."
+    else:
+        message = (
+            "TFJob's operator has an option for the scheduler that places gangs; the job does not name one. It is "
+            "taken to be scheduler-plugins."
+        )
+        todo = "Set spec.runPolicy.schedulingPolicy.gang to Volcano if that is what runs in the cluster."
+    notes.different(path, message, todo)
 
 
 def _least(asked: int, path: str, roles: Mapping[str, Any], notes: Notes) -> dict[str, int]:

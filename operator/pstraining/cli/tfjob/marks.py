@@ -7,6 +7,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import join
+from pstraining.resources.gang import PROVIDERS
 
 OURS = f"Ours are {names.LABEL_JOB}, {names.LABEL_ROLE} and, on workers, {names.LABEL_INDEX}."
 _GROUP = "training.kubeflow.org/"
@@ -104,12 +105,14 @@ def name_scheduler(spec: Mapping[str, Any], at: str, gang: bool, notes: Notes) -
             "Remove it, or set it to the scheduler of the cluster; gangs are set by "
             "spec.runPolicy.schedulingPolicy.gang.",
         )
-    elif name == "volcano" and not gang:
-        notes.different(
-            path,
-            "TFJob's operator, with its option for Volcano, makes a gang of every job. Here Volcano gets single pods.",
-            "Set spec.runPolicy.schedulingPolicy.gang: Volcano.",
-        )
+    for kind, provider in PROVIDERS.items():
+        if name == provider.scheduler and not gang:
+            notes.different(
+                path,
+                f"TFJob's operator, with its option for {provider.product}, makes a gang of every job. Here "
+                f"{provider.product} gets single pods.",
+                f"Set spec.runPolicy.schedulingPolicy.gang: {kind}.",
+            )
 
 
 def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], notes: Notes) -> tuple[str, ...]:
