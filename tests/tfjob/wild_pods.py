@@ -145,6 +145,31 @@ SCHEDULERS = (
     ),
 )
 
+USERS = (
+    Wild(
+        "an-init-container-of-its-images-user",
+        job(
+            pod="initContainers: [{name: own, image: b, command: [chown, -R, '1', /data]}]",
+            container=f"{COMMAND}\nsecurityContext: {{runAsUser: 1}}",
+        ),
+        NOTES,
+        ("initContainers[0].securityContext: it has no runAsUser: in TFJob this container runs as its image's user",),
+    ),
+    Wild(
+        "an-init-container-of-root",
+        job(
+            pod="securityContext: {runAsUser: 1}\n"
+            "initContainers: [{name: own, image: b, command: [chown, '1', /data], securityContext: {runAsUser: 0}}]"
+        ),
+        NOTES,
+        ("initContainers[0].securityContext: root has no capabilities here: chown and",),
+    ),
+    Wild(
+        "root-with-rights-of-its-own",
+        job(pod="securityContext: {runAsUser: 0}", container=f"{COMMAND}\nsecurityContext: {{privileged: true}}"),
+    ),
+)
+
 FIELDS = (
     Wild(
         "items-after-those-that-are-left-out",
@@ -338,4 +363,4 @@ FIELDS = (
     ),
 )
 
-PODS = (*SELECTORS, *SCHEDULERS, *FIELDS)
+PODS = (*SELECTORS, *SCHEDULERS, *USERS, *FIELDS)

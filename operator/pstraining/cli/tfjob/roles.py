@@ -7,7 +7,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import Fields
-from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, note_default_user, shared
+from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, note_users, shared
 from pstraining.cli.tfjob.versions import name_restarts
 
 ALWAYS, NEVER = "Always", "Never"
@@ -135,7 +135,7 @@ def _converted(role: str, one: Replicas, worker: Replicas, notes: Notes) -> dict
     by_worker = None if role == names.WORKER or one.broken else shared(worker.template, one.template)
     if by_worker is None:
         if not one.broken:
-            note_default_user(one.template, path, notes)
+            note_users(one.template, path, notes)
         return {**found, "template": one.template}
     but = ", except for its resources" if by_worker else ""
     notes.changed(
