@@ -72,6 +72,7 @@ def _in(columns: int, text: str) -> str:
 
 
 OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: code}\ndata: {mode: '0644'}  # kept\n---\n"
+SCRIPT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: code}\ndata:\n  script: "
 
 VERSIONS = (
     Wild("v1beta2", job(version="kubeflow.org/v1beta2"), NOTES, ("line 1: it is kubeflow.org/v1beta2",)),
@@ -115,6 +116,8 @@ FORMS = (
     Wild("a-list", "kind: List\napiVersion: v1\nitems:\n- " + _in(2, job()).lstrip()),
     Wild("json-with-tabs", json.dumps({"apiVersion": "v1", "kind": "Secret"}, indent="\t") + "\n---\n" + job()),
     Wild("beside-others", f"{OTHER}{job()}---\n# none\n---\n"),
+    Wild("after-a-text-that-keeps-its-last-lines", f"{SCRIPT}|+\n    x\n\n\n---\n{job()}"),
+    Wild("before-a-text-without-a-last-line", f"{job()}---\n{SCRIPT}|\n    x"),
     Wild("windows", "\ufeff" + job().replace("\n", "\r\n")),
     Wild(
         "anchors-and-merges",

@@ -13,6 +13,7 @@ from rich.text import Text
 from pstraining.api import names
 from pstraining.cli.manifests import Document
 from pstraining.cli.output import yaml_text
+from pstraining.cli.reading.texts import first_document
 from pstraining.cli.tfjob.job import Conversion, converted
 from pstraining.cli.tfjob.notes import Note, NoteKind, lines, worst_first
 from pstraining.cli.tfjob.others import notes_on
@@ -90,8 +91,12 @@ def convert_document(document: Document, command: str = "") -> Converted:
 
 def _manifest(one: Converted) -> str:
     """Return the manifest's YAML. Objects that are not converted keep their source, with its comments."""
-    if one.conversion is None and one.document.text:
-        return one.document.text.rstrip("\n") + "\n"
+    document = one.document
+    if one.conversion is None:
+        for text in (document.text.rstrip("\n") + "\n", document.text):
+            # The last lines may belong to a text that keeps them, as |+ does.
+            if text.endswith("\n") and first_document(document.file, text) == document.body:
+                return text
     return "" if one.body is None else yaml_text(one.body)
 
 
