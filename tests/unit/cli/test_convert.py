@@ -218,22 +218,6 @@ def test_other_objects_are_passed_through_unchanged() -> None:
     assert str(run("-f", "-", text="---\n").exception) == "The input has no TFJob."
 
 
-def test_references_to_tfjobs_in_other_objects_are_named() -> None:
-    experiment = {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "spec": {"trialSpec": tfjob()}}
-    manifest = json.dumps(tfjob(), indent=1)
-    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {"steps": [{"manifest": manifest}]}}
-    role = {"apiVersion": "rbac/v1", "kind": "Role", "rules": [{"resources": ["pods"]}, {"resources": ["tfjobs"]}]}
-    service = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"tf_job_name": "x", "job-name": "y"}}}
-    job = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"job-name": "y"}}}
-    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), experiment, workflow, role, service, job]))
-    assert done.exit_code == 3
-    assert [line.split(": ")[1] for line in done.stderr.splitlines() if line.startswith("  no counterpart")] == [
-        *("spec.trialSpec", "spec.steps[0].manifest", "rules[1]", "spec.selector")
-    ]
-    assert "Convert and replace the TFJob; the controller that creates it must support" in done.stderr
-    assert len(list(yaml.safe_load_all(done.stdout))) == 6
-
-
 def test_labels_of_kueue_have_their_effect_on_the_job() -> None:
     job = tfjob()
     known = {f"kueue.x-k8s.io/{name}": "v" for name in ("queue-name", "priority-class", "max-exec-time-seconds")}
@@ -244,14 +228,6 @@ def test_labels_of_kueue_have_their_effect_on_the_job() -> None:
         ('metadata.labels["kueue.x-k8s.io/other"]', NoteKind.NONE),
     ]
     assert found[0].message.startswith("the job waits in this queue if the operator has kueue.enabled")
-
-
-@pytest.mark.parametrize("rules", [[{"resources": 5}], [{"resources": True}], [{"resources": "tfjobs"}], [5], 5])
-def test_a_role_with_a_wrong_type_is_passed_on(rules: object) -> None:
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": rules}
-    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), role]))
-    assert done.exit_code == 0
-    assert list(yaml.safe_load_all(done.stdout))[1] == role
 
 
 def test_nothing_is_printed_after_a_rejection_and_every_rejection_is_named(tmp_path: Path) -> None:

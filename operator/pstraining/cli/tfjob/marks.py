@@ -40,7 +40,8 @@ _GONE = "kube-batch"
 _KUEUE = "kueue.x-k8s.io/"
 _KEYS = ("matchLabelKeys", "mismatchLabelKeys")
 """Fields with labels whose values a selector takes from the pod itself."""
-_SELECTORS = ("selector", "labelSelector", "podSelector")
+_SELECTORS = ("selector", "labelSelector", "podSelector", "primaryPodLabels")
+"""Fields with label selectors; Katib has the last one."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 

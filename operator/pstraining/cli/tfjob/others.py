@@ -4,13 +4,20 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pstraining.api import contract
 from pstraining.cli.tfjob.marks import name_selectors_of
 from pstraining.cli.tfjob.notes import Note, Notes
-from pstraining.cli.tfjob.source import join
+from pstraining.cli.tfjob.source import join, texts
+from pstraining.cli.tfjob.template import TFJOB_PORT
 from pstraining.cli.tfjob.versions import KIND, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
-_GROUPS = ("kubeflow.org", "training.kubeflow.org")
+_GROUP = "kubeflow.org"
+_RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b")
+_PORT = re.compile(r"\b(port|targetPort)$")
+_KUSTOMIZATION = ("resources", "bases", "components", "patches", "patchesStrategicMerge", "patchesJson6902")
+"""Fields of which a kustomization.yaml has one; it may have no kind."""
+_RENDER = "Render it first, and convert the result: `{} | kubectl pstraining convert -f -`."
 
 
 def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
@@ -21,9 +28,12 @@ def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
     """
     notes = Notes()
     if not body.get("kind") or not body.get("apiVersion"):
-        notes.refused("", "it is not a Kubernetes object, which has an apiVersion and a kind.", "Remove it.")
+        notes.refused("", "it is not a Kubernetes object, which has an apiVersion and a kind.", _renderer(body))
         return tuple(notes.found)
-    for path in _tfjobs(body, ""):
+    if str(body["apiVersion"]).startswith("kustomize.config.k8s.io/"):
+        notes.none("", "it changes other files, and is not applied to them here.", _renderer({"resources": []}))
+    inside = tuple(_tfjobs(body, ""))
+    for path in inside:
         notes.none(
             path,
             f"it contains a {KIND}, which is passed on unchanged.",
@@ -31,6 +41,13 @@ def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
         )
     for path in _grants(body):
         notes.none(path, "it grants rights on tfjobs.", "Grant them on pstrainingjobs of the group pstraining.dev.")
+    for path, text in texts(body, ""):
+        if path.startswith(inside):
+            continue
+        if _RESOURCE.search(text):
+            notes.none(path, "it names the resource of TFJobs.", "The one here is pstrainingjobs.pstraining.dev.")
+        elif text == TFJOB_PORT and _PORT.search(path):
+            notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
     name_selectors_of(body, notes)
     return tuple(notes.found)
 
@@ -54,6 +71,21 @@ def _tfjobs(value: Any, path: str) -> Iterator[str]:
 def _grants(body: Mapping[str, Any]) -> Iterator[str]:
     rules = body.get("rules") if body.get("kind") in ("Role", "ClusterRole") else None
     for index, rule in enumerate(rules if isinstance(rules, list) else ()):
-        resources = rule.get("resources") if isinstance(rule, dict) else None
-        if isinstance(resources, list) and "tfjobs" in resources:
+        resources, groups = _texts(rule, "resources"), _texts(rule, "apiGroups")
+        is_whole_group = "*" in resources and "*" not in groups and _GROUP in groups
+        if is_whole_group or any(name.partition("/")[0] == "tfjobs" for name in resources):
             yield f"rules[{index}]"
+
+
+def _texts(holder: Any, name: str) -> list[str]:
+    found = holder.get(name) if isinstance(holder, dict) else None
+    return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
+
+
+def _renderer(body: Mapping[str, Any]) -> str:
+    """Return the advice for a file that another tool reads."""
+    if any(name in body for name in _KUSTOMIZATION):
+        return _RENDER.format("kubectl kustomize FOLDER")
+    if body.get("apiVersion") and "version" in body:
+        return _RENDER.format("helm template RELEASE CHART")
+    return "Remove it."

@@ -13,7 +13,8 @@ from pstraining.resources import pods
 
 Template = dict[str, Any]
 
-_TFJOB_PORT = "tfjob-port"
+TFJOB_PORT = "tfjob-port"
+"""The name of TensorFlow's port in TFJobs."""
 _TF_CONFIG = "TF_CONFIG"
 _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
@@ -219,12 +220,12 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
     for index, port in enumerate(container.get("ports", [])):
         path = f"{where}.ports[{index}]"
         number, name = port.get("containerPort"), port.get("name")
-        if "hostPort" in port and (number == contract.TF_PORT or name == _TFJOB_PORT):
+        if "hostPort" in port and (number == contract.TF_PORT or name == TFJOB_PORT):
             notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Create a Service.")
         elif number == contract.TF_PORT:
             notes.changed(path, "the operator puts TensorFlow's port, 2222, on every pod; it is left out.")
             _point_to_tf(container, where, [] if name == contract.TF_PORT_NAME else [name], notes)
-        elif name == _TFJOB_PORT:
+        elif name == TFJOB_PORT:
             notes.different(
                 path,
                 f"TensorFlow's port is {number} in this TFJob and always {contract.TF_PORT} here; it is left out.",

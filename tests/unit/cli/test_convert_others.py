@@ -1,0 +1,90 @@
+"""Objects beside TFJobs: `convert` passes them on, and names their references to TFJobs."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pstraining.cli.main import app
+from pstraining.cli.tfjob.others import notes_on
+from tests.support.tfjobs import tfjob
+
+
+def run(*arguments: str, text: str = "") -> Any:
+    return CliRunner().invoke(app, ["convert", *arguments], input=text)
+
+
+def test_references_to_tfjobs_in_other_objects_are_named() -> None:
+    experiment = {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "spec": {"trialSpec": tfjob()}}
+    manifest = json.dumps(tfjob(), indent=1)
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {"steps": [{"manifest": manifest}]}}
+    role = {"apiVersion": "rbac/v1", "kind": "Role", "rules": [{"resources": ["pods"]}, {"resources": ["tfjobs"]}]}
+    service = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"tf_job_name": "x", "job-name": "y"}}}
+    job = {"apiVersion": "v1", "kind": "Service", "spec": {"selector": {"job-name": "y"}}}
+    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), experiment, workflow, role, service, job]))
+    assert done.exit_code == 3
+    assert [line.split(": ")[1] for line in done.stderr.splitlines() if line.startswith("  no counterpart")] == [
+        *("spec.trialSpec", "spec.steps[0].manifest", "rules[1]", "spec.selector")
+    ]
+    assert "Convert and replace the TFJob; the controller that creates it must support" in done.stderr
+    assert len(list(yaml.safe_load_all(done.stdout))) == 6
+
+
+@pytest.mark.parametrize("rules", [[{"resources": 5}], [{"resources": True}], [{"resources": "tfjobs"}], [5], 5])
+def test_a_role_with_a_wrong_type_is_passed_on(rules: object) -> None:
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": rules}
+    done = run("-f", "-", text=yaml.safe_dump_all([tfjob(), role]))
+    assert done.exit_code == 0
+    assert list(yaml.safe_load_all(done.stdout))[1] == role
+
+
+def rights(groups: list[str], resources: list[str]) -> dict[str, Any]:
+    return {"apiVersion": "rbac/v1", "kind": "Role", "rules": [{"apiGroups": groups, "resources": resources}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (rights(["kubeflow.org"], ["tfjobs/status"]), "rules[0]"),
+        (rights(["kubeflow.org"], ["*"]), "rules[0]"),
+        (rights(["*"], ["*"]), None),
+        (rights(["apps"], ["*"]), None),
+        (
+            {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"count/tfjobs.kubeflow.org": 3}}},
+            'spec.hard["count/tfjobs.kubeflow.org"]',
+        ),
+        (
+            {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80, "targetPort": "tfjob-port"}]}},
+            "spec.ports[0].targetPort",
+        ),
+        (
+            {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "primaryPodLabels": {"replica-type": "ps"}},
+            "primaryPodLabels",
+        ),
+        ({"apiVersion": "v1", "kind": "ConfigMap", "data": {"port": "tf", "jobs": "tfjobs"}}, None),
+    ],
+)
+def test_what_depends_on_tfjobs_is_named(body: dict[str, Any], path: str | None) -> None:
+    assert [note.path for note in notes_on(body)] == ([] if path is None else [path])
+
+
+@pytest.mark.parametrize(
+    ("body", "is_refused", "advice"),
+    [
+        ({"resources": ["job.yaml"], "namePrefix": "a-"}, True, "`kubectl kustomize FOLDER | kubectl"),
+        ({"apiVersion": "v2", "name": "mnist", "version": "0.1.0"}, True, "`helm template RELEASE CHART | kubectl"),
+        ({"data": {}}, True, "Remove it."),
+        (
+            {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"},
+            False,
+            "`kubectl kustomize FOLDER | kubectl",
+        ),
+    ],
+)
+def test_files_of_tools_are_to_be_rendered_first(body: dict[str, Any], is_refused: bool, advice: str) -> None:
+    (note,) = notes_on(body)
+    assert note.refused is is_refused
+    assert note.missing is not is_refused
+    assert advice in note.todo
