@@ -344,6 +344,12 @@ FIELDS = (
     Wild("upper-case-name", job(metadata="name: Wild_Job"), REFUSED, ("Wild_Job is not a valid name",)),
     Wild("a-long-name", job(metadata=f"name: {'w' * 60}"), NOTES, ("names have at most 40 characters",)),
     Wild(
+        "a-master-of-which-there-is-none",
+        job(roles="Master: {replicas: 0, template: {spec: {containers: [{name: tensorflow, workdir: /}]}}}"),
+        NOTES,
+        ("Master: with replicas: 0 there is no chief; it is left out.",),
+    ),
+    Wild(
         "all-reduce",
         job().replace("    PS:\n      replicas: 1", "    PS:\n      replicas: 0"),
         REFUSED,

@@ -50,8 +50,12 @@ def read_roles(specs: Fields, job: TemplatesOf, notes: Notes) -> dict[str, Repli
             notes.refused(specs.at(name), f"{found[role].path} is the same role.")
             specs.drop(name)
             continue
+        before = len(notes.found)
         found[role] = _replicas(specs.below(name), job, notes)
-        if name.lower() == _MASTER:
+        if role in (names.CHIEF, names.EVALUATOR) and not found[role].number:
+            # The role is left out, so only what prevents reading it matters.
+            notes.found[before:] = [note for note in notes.found[before:] if note.refused]
+        elif name.lower() == _MASTER:
             notes.different(
                 specs.at(name),
                 "its task is called chief in TF_CONFIG, as TensorFlow 2 does, not master.",
