@@ -138,6 +138,18 @@ SCHEDULERS = (
     ),
     Wild("kueue", job(marks="labels: {kueue.x-k8s.io/queue-name: q}"), INCOMPLETE, ("holds their pods one by one",)),
     Wild(
+        "a-topology-of-kueue",
+        job(
+            metadata="name: wild\nannotations: {provreq.kueue.x-k8s.io/maxRunDurationSeconds: '60'}",
+            marks="annotations: {kueue.x-k8s.io/podset-required-topology: example.com/rack}",
+        ),
+        INCOMPLETE,
+        (
+            'metadata.annotations["kueue.x-k8s.io/podset-required-topology"]: the operator does not pass this request',
+            'metadata.annotations["provreq.kueue.x-k8s.io/maxRunDurationSeconds"]: the operator does not pass this',
+        ),
+    ),
+    Wild(
         "marks-of-the-job",
         job(metadata="name: wild\nannotations: {scheduling.volcano.sh/queue-name: q}"),
         INCOMPLETE,

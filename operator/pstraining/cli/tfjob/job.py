@@ -12,7 +12,7 @@ from pstraining.api.values import copied
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import LAST_APPLIED, SERVERS_OWN
 from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
-from pstraining.cli.tfjob.marks import name_gangs
+from pstraining.cli.tfjob.marks import name_gangs, name_kueue_of_job
 from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
@@ -174,6 +174,7 @@ def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
         if not found["annotations"]:
             del found["annotations"]
     name_gangs({**found.get("labels", {}), **found.get("annotations", {})}, fields.path, found, notes)
+    name_kueue_of_job(found.get("annotations", {}), annotations.path, notes)
     labels = Fields(found.get("labels", {}), fields.at("labels"), notes)
     for label in found.get("labels", {}):
         if label == kueue.LABEL_QUEUE:

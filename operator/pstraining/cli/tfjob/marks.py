@@ -7,6 +7,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import join
+from pstraining.resources import kueue
 from pstraining.resources.gang import PROVIDERS
 
 OURS = f"Ours are {names.LABEL_JOB}, {names.LABEL_ROLE} and, on workers, {names.LABEL_INDEX}."
@@ -38,6 +39,7 @@ _GANGS = (
 """Prefixes of labels and annotations by which kube-batch, Volcano and the coscheduling plugins find gangs."""
 _GONE = "kube-batch"
 _KUEUE = "kueue.x-k8s.io/"
+_PROVISIONING = "provreq.kueue.x-k8s.io/"
 _KEYS = ("matchLabelKeys", "mismatchLabelKeys")
 """Fields with labels whose values a selector takes from the pod itself."""
 _SELECTORS = ("selector", "labelSelector", "podSelector", "primaryPodLabels")
@@ -71,11 +73,12 @@ def name_gangs(marks: Mapping[str, Any], path: str, metadata: Mapping[str, Any],
             )
 
 
-def name_kueue(labels: Mapping[str, Any], path: str, notes: Notes) -> None:
-    """Note labels of a template by which Kueue holds single pods.
+def name_kueue(labels: Mapping[str, Any], annotations: Mapping[str, Any], path: str, notes: Notes) -> None:
+    """Note labels of a template by which Kueue holds single pods, and annotations that it reads of a TFJob's pods.
 
     Args:
         labels: the template's labels.
+        annotations: the template's annotations.
         path: path of the template's metadata.
         notes: receives the notes.
     """
@@ -86,6 +89,31 @@ def name_kueue(labels: Mapping[str, Any], path: str, notes: Notes) -> None:
                 at,
                 "Kueue's labels belong on the job. In templates, it ignores them, or holds their pods one by one.",
                 f"Remove it, and set {_KUEUE}queue-name in metadata.labels of the job.",
+            )
+    for annotation in annotations:
+        if annotation.startswith(_KUEUE):
+            notes.none(
+                join(f"{path}.annotations", annotation),
+                "the operator does not pass this request, such as one for a topology, to Kueue. It is kept, and has no "
+                "effect.",
+                "Remove it, and place the pods by affinity in the template.",
+            )
+
+
+def name_kueue_of_job(annotations: Mapping[str, Any], path: str, notes: Notes) -> None:
+    """Note annotations of the TFJob that Kueue copies to its Workload.
+
+    Args:
+        annotations: the TFJob's annotations.
+        path: path of the annotations.
+        notes: receives the notes.
+    """
+    for annotation in annotations:
+        if annotation.startswith((_KUEUE, _PROVISIONING)) and annotation != kueue.PREBUILT:
+            notes.none(
+                join(path, annotation),
+                "the operator does not pass this annotation to Kueue. It is kept, and has no effect.",
+                "Remove it, or set it for the whole queue in Kueue.",
             )
 
 

@@ -67,7 +67,7 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
     labels = sound(metadata, "labels", dict, f"{path}.metadata", notes)
     annotations = sound(metadata, "annotations", dict, f"{path}.metadata", notes)
     marks.name_gangs({**labels, **annotations}, f"{path}.metadata", metadata, notes)
-    marks.name_kueue(labels, f"{path}.metadata", notes)
+    marks.name_kueue(labels, annotations, f"{path}.metadata", notes)
     marks.name_scheduler(spec, at, job.gang, notes)
     known = marks.name_selectors(spec, at, labels, notes)
     for where, text in texts(spec, at):
