@@ -72,6 +72,7 @@ def show(
             console.print(picture())
 
 
+_BREAKS = frozenset("\x85\u2028\u2029\ufeff")
 WIDE = 500
 """Width, in columns, of output outside a terminal, so that no line is wrapped."""
 
@@ -119,7 +120,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else "'" if _is_ambiguous(text) else None
+    # Other line breaks than \n are only safe as escapes: parsers normalise them.
+    style = '"' if _BREAKS.intersection(text) else "|" if "\n" in text else "'" if _is_ambiguous(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
-from pstraining.cli.manifests import Document, documents
+from pstraining.cli.manifests import Document, documents, parsed
 from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import Note, NoteKind, lines
 from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
@@ -137,6 +137,13 @@ def test_strings_stay_strings_for_every_yaml_parser(text: str) -> None:
     """
     written = as_yaml([made(tfjob(Worker=replica(env=[{"name": "A", "value": text}])))])
     assert f"value: '{text}'" in written
+
+
+@pytest.mark.parametrize("text", ["a\x85b", "x\na\x85b\n", "x\n\x85", "a\u2028b", "\ufeffa\n"])
+def test_rare_line_breaks_stay_as_they_are(text: str) -> None:
+    (again,) = parsed("f", as_yaml([made(tfjob(Worker=replica(args=[text])))]))
+    assert isinstance(again, Document)
+    assert again.body["spec"]["worker"]["template"]["spec"]["containers"][0]["args"] == [text]
 
 
 def test_scripts_stay_readable() -> None:
