@@ -344,6 +344,16 @@ FIELDS = (
         INCOMPLETE,
         ("here only the program has TF_CONFIG",),
     ),
+    Wild(
+        "the-address-of-a-service",
+        job(container=f"{COMMAND}\nargs: [--store=$(MINIO_SERVICE_HOST), $(KUBERNETES_SERVICE_HOST)]"),
+        NOTES,
+        ("args[0]: pods here do not have variables with the addresses of Services, such as MINIO_SERVICE_HOST.",),
+    ),
+    Wild(
+        "an-own-variable-like-that-of-a-service",
+        job(container=f"{COMMAND}\nargs: [$(A_SERVICE_HOST)]\nenv: [{{name: A_SERVICE_HOST, value: a}}]"),
+    ),
     Wild("tf-config-as-an-argument", job(container=f"{COMMAND}\nargs: ['--config=$(TF_CONFIG)']")),
     Wild(
         "waits-for-a-worker",

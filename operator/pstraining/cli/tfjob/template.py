@@ -21,6 +21,7 @@ _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 _PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
+_SERVICE_LINK = re.compile(r"(?<![A-Z0-9_])(?!KUBERNETES_)[A-Z][A-Z0-9_]*_SERVICE_(HOST|PORT)(?![A-Z0-9])")
 _OF_SERVERS = re.compile(r"spec\.tfReplicaSpecs\.ps\b", re.IGNORECASE)
 _OF_NODES = re.compile(r"\.(nodeSelector|nodeAffinity)\b")
 
@@ -73,6 +74,7 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
     for where, text in texts(spec, at):
         if not where.startswith(known) and not _OF_NODES.search(where):
             _text(where, text, job, notes)
+    _service_links(spec, at, notes)
     return found if sum(note.refused for note in notes.found) == before else None
 
 
@@ -324,6 +326,23 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
             "here only the program has TF_CONFIG, and probes and hooks do not.",
             f"Take the task from {contract.ENV_TASK_TYPE} and {contract.ENV_TASK_INDEX}.",
         )
+
+
+def _service_links(spec: dict[str, Any], at: str, notes: Notes) -> None:
+    """Note the uses of a variable with the address of a Service, which pods here do not get from Kubernetes."""
+    if "enableServiceLinks" in spec:
+        return
+    for kind in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(kind, ())):
+            own = [variable["name"] for variable in container.get("env", ())]
+            for path, text in texts(container, f"{at}.{kind}[{index}]"):
+                used = (found[0] for found in _SERVICE_LINK.finditer(text))
+                if link := next((name for name in used if name not in own), None):
+                    notes.different(
+                        path,
+                        f"pods here do not have variables with the addresses of Services, such as {link}.",
+                        "Set enableServiceLinks: true in the template, or use the Service's name.",
+                    )
 
 
 def _without_devices(template: Template) -> bool:
