@@ -88,3 +88,20 @@ def test_files_of_tools_are_to_be_rendered_first(body: dict[str, Any], is_refuse
     assert note.refused is is_refused
     assert note.missing is not is_refused
     assert advice in note.todo
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_named"),
+    [
+        ({"job-name": "mnist"}, True),
+        ({"matchLabels": {"job-name": "mnist"}}, True),
+        ({"matchExpressions": [{"key": "job-name", "operator": "In", "values": ["a", "mnist"]}]}, True),
+        ({"job-name": "fetch"}, False),
+        ({"app": "mnist"}, False),
+        ({"matchLabels": 3, "matchExpressions": [{"key": "job-name", "values": 3}]}, False),
+    ],
+)
+def test_a_selector_by_the_name_of_a_tfjob_is_named(selector: dict[str, Any], is_named: bool) -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": selector}}
+    done = run("-f", "-", text=yaml.safe_dump_all([service, tfjob()]))
+    assert ("spec.selector: it selects by labels of TFJob's operator (job-name)" in done.stderr) is is_named

@@ -17,7 +17,7 @@ from pstraining.cli.options import Files, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.tfjob import results
 from pstraining.cli.tfjob.notes import lines
-from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
+from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_documents
 from pstraining.cli.tfjob.versions import KIND
 
 
@@ -60,7 +60,7 @@ def convert(
     _check_command(command)
     given = list(read(files, recursive))
     problems = [str(one) for one in given if isinstance(one, CommandError)]
-    found = [convert_document(one, command) for one in given if isinstance(one, Document)]
+    found = convert_documents([one for one in given if isinstance(one, Document)], command)
     if report:
         form = Output.JSON if output is Manifests.JSON else Output.TEXT
         show(PrintedKind.CONVERSION, results.report(found, problems), form, lambda: results.table(found))

@@ -1,7 +1,7 @@
 """Labels, annotations, selectors and scheduler names that have an effect on TFJobs, but not on PSTrainingJobs."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import names
@@ -176,15 +176,18 @@ def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], 
     return tuple(found)
 
 
-def name_selectors_of(body: Mapping[str, Any], notes: Notes) -> None:
+def name_selectors_of(body: Mapping[str, Any], jobs: Collection[str], notes: Notes) -> None:
     """Note the selectors of another object that require labels of TFJob's operator.
 
     Args:
         body: an object such as a Service, a NetworkPolicy or a PodMonitor.
+        jobs: names of the TFJobs beside it.
         notes: receives the notes.
     """
     for path, selector in _selectors(body, ""):
-        if foreign := [key for key in _keys(selector) if _is_theirs(key) and key not in _OF_OTHERS]:
+        # A Job's pods have the label job-name, too, but not with the name of a TFJob.
+        of_jobs = any(job in _values(selector) for job in jobs)
+        if foreign := [key for key in _keys(selector) if _is_theirs(key) and (of_jobs or key not in _OF_OTHERS)]:
             notes.none(
                 path,
                 f"it selects by labels of TFJob's operator ({', '.join(foreign)}), which no pod here has.",
@@ -226,6 +229,14 @@ def _keys(selector: Mapping[str, Any]) -> list[str]:
     labels = selector.get("matchLabels", selector if "matchExpressions" not in selector else {})
     asked = [str(name) for name, value in labels.items() if isinstance(value, str)] if isinstance(labels, dict) else []
     return asked + [str(term.get("key")) for term in _terms(selector)]
+
+
+def _values(selector: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a selector requires of the labels that other objects' pods also have."""
+    labels = selector.get("matchLabels", selector)
+    found = [labels.get(key) for key in _OF_OTHERS] if isinstance(labels, dict) else []
+    several = [term.get("values") for term in _terms(selector) if term.get("key") in _OF_OTHERS]
+    return found + [value for values in several if isinstance(values, list) for value in values]
 
 
 def _excluded_keys(selector: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Objects beside TFJobs: they are passed on unchanged, with notes on their references to TFJobs."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import contract
@@ -20,11 +20,12 @@ _KUSTOMIZATION = ("resources", "bases", "components", "patches", "patchesStrateg
 _RENDER = "Render it first, and convert the result: `{} | kubectl pstraining convert -f -`."
 
 
-def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
+def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note, ...]:
     """Return the notes on an object that is not a TFJob.
 
     Args:
         body: an object of any kind.
+        jobs: names of the TFJobs beside it.
     """
     notes = Notes()
     if not body.get("kind") or not body.get("apiVersion"):
@@ -48,7 +49,7 @@ def notes_on(body: Mapping[str, Any]) -> tuple[Note, ...]:
             notes.none(path, "it names the resource of TFJobs.", "The one here is pstrainingjobs.pstraining.dev.")
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
-    name_selectors_of(body, notes)
+    name_selectors_of(body, jobs, notes)
     return tuple(notes.found)
 
 

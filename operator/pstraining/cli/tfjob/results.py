@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -82,11 +82,17 @@ def as_json(found: Sequence[Converted]) -> str:
     return json.dumps(whole, indent=2) + "\n"
 
 
-def convert_document(document: Document, command: str = "") -> Converted:
-    """Convert a document. `command` is as in `converted`."""
+def convert_documents(documents: Sequence[Document], command: str = "") -> list[Converted]:
+    """Convert documents. `command` is as in `converted`."""
+    jobs = {document.name for document in documents if is_tfjob(document.body)} - {""}
+    return [convert_document(document, command, jobs) for document in documents]
+
+
+def convert_document(document: Document, command: str = "", jobs: Collection[str] = ()) -> Converted:
+    """Convert a document. `command` is as in `converted`, and `jobs` are the names of all TFJobs."""
     if is_tfjob(document.body):
         return Converted(document, converted(document.body, document.lines, command))
-    return Converted(document, None, notes_on(document.body))
+    return Converted(document, None, notes_on(document.body, jobs))
 
 
 def _manifest(one: Converted) -> str:
