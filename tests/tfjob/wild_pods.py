@@ -1,6 +1,7 @@
 """TFJob files as people have them: node selection, schedulers, and fields that do not exist."""
 
 from tests.tfjob.wild import COMMAND, INCOMPLETE, NOTES, REFUSED, Wild, job
+from tests.tfjob.wild_schedulers import SCHEDULERS
 
 
 def affinity(kind: str, term: str) -> str:
@@ -36,6 +37,14 @@ SELECTORS = (
     Wild(
         "by-an-own-label-of-that-name",
         job(marks="labels: {job-name: w}", pod=affinity("required", "{matchLabels: {job-name: w}}")),
+    ),
+    Wild(
+        "by-a-label-of-the-servers",
+        job(
+            pod=affinity("required", "{matchLabels: {job-name: w}}"),
+            ps="metadata: {labels: {job-name: w}}\nspec: {securityContext: {runAsUser: 1}, "
+            "containers: [{name: tensorflow, image: i, command: [serve]}]}",
+        ),
     ),
     Wild(
         "spread",
@@ -103,57 +112,6 @@ SELECTORS = (
     Wild(
         "recommended-labels",
         job(marks="labels: {app.kubernetes.io/name: recommender, app.kubernetes.io/instance: nightly}"),
-    ),
-)
-
-SCHEDULERS = (
-    Wild(
-        "kube-batch",
-        job(marks="annotations: {scheduling.k8s.io/group-name: g}", pod="schedulerName: kube-batch"),
-        INCOMPLETE,
-        ("it requests a gang or a queue from kube-batch, Volcano", "kube-batch is no longer developed"),
-    ),
-    Wild(
-        "coscheduling",
-        job(
-            marks="labels:\n  pod-group.scheduling.sigs.k8s.io/name: g\n"
-            "  pod-group.scheduling.sigs.k8s.io/min-available: '3'"
-        ),
-        INCOMPLETE,
-        ("spec.runPolicy.schedulingPolicy.gang to SchedulerPlugins or Volcano",),
-    ),
-    Wild("volcano-by-name", job(pod="schedulerName: volcano"), NOTES, ("Here Volcano gets single pods",)),
-    Wild(
-        "scheduler-plugins-by-name",
-        job(pod="securityContext: {runAsUser: 1}\nschedulerName: scheduler-plugins-scheduler"),
-        NOTES,
-        ("Here scheduler-plugins gets single pods. Set spec.runPolicy.schedulingPolicy.gang: SchedulerPlugins.",),
-    ),
-    Wild(
-        "volcano-with-a-queue",
-        job(
-            spec="runPolicy: {cleanPodPolicy: All, backoffLimit: 3, schedulingPolicy: {queue: q}}",
-            pod="securityContext: {runAsUser: 1}\nschedulerName: volcano",
-        ),
-    ),
-    Wild("kueue", job(marks="labels: {kueue.x-k8s.io/queue-name: q}"), INCOMPLETE, ("holds their pods one by one",)),
-    Wild(
-        "a-topology-of-kueue",
-        job(
-            metadata="name: wild\nannotations: {provreq.kueue.x-k8s.io/maxRunDurationSeconds: '60'}",
-            marks="annotations: {kueue.x-k8s.io/podset-required-topology: example.com/rack}",
-        ),
-        INCOMPLETE,
-        (
-            'metadata.annotations["kueue.x-k8s.io/podset-required-topology"]: the operator does not pass this request',
-            'metadata.annotations["provreq.kueue.x-k8s.io/maxRunDurationSeconds"]: the operator does not pass this',
-        ),
-    ),
-    Wild(
-        "marks-of-the-job",
-        job(metadata="name: wild\nannotations: {scheduling.volcano.sh/queue-name: q}"),
-        INCOMPLETE,
-        ('metadata.annotations["scheduling.volcano.sh/queue-name"]: it requests a gang or a queue from kube-batch',),
     ),
 )
 

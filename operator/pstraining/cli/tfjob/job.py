@@ -66,7 +66,7 @@ def converted(tfjob: Mapping[str, Any], lines: Mapping[str, int] | None = None, 
     spec = fields.below("spec")
     _rest(fields, notes)
     renamed = "" if metadata.get("name", name) == name else str(metadata["name"])
-    job_of = TemplatesOf(name, version, tuple(shlex.split(command)), renamed=renamed)
+    job_of = TemplatesOf(name, version, tuple(shlex.split(command)), renamed=renamed, labels=_labels(whole))
     found = _spec(spec, job_of, notes) if version else None
     job = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata}
     to_fill = name_placeholders(texts({k: v for k, v in whole.items() if k != "status"}, ""), notes)
@@ -111,6 +111,18 @@ def _spec(spec: Fields, job: TemplatesOf, notes: Notes) -> _ConvertedSpec | None
     spec.close()
     broken = frozenset(role for role, one in replicas.items() if one.broken)
     return _ConvertedSpec(found, {role: one.path for role, one in replicas.items()}, broken)
+
+
+def _labels(tfjob: Mapping[str, Any]) -> frozenset[str]:
+    """Return the labels of all templates."""
+    found: list[Any] = list(_mapping(_mapping(tfjob, "spec"), "tfReplicaSpecs").values())
+    templates = [_mapping(replicas, "template") for replicas in found]
+    return frozenset(label for template in templates for label in _mapping(_mapping(template, "metadata"), "labels"))
+
+
+def _mapping(holder: Any, name: str) -> dict[str, Any]:
+    found = holder.get(name) if isinstance(holder, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _rest(fields: Fields, notes: Notes) -> None:

@@ -144,13 +144,16 @@ def name_scheduler(spec: Mapping[str, Any], at: str, gang: bool, notes: Notes) -
             )
 
 
-def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], notes: Notes) -> tuple[str, ...]:
+def name_selectors(
+    spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], of_job: Collection[str], notes: Notes
+) -> tuple[str, ...]:
     """Note the selectors of a pod's affinity and spread that require labels of TFJob's operator.
 
     Args:
         spec: the pod's spec.
         at: path of the spec.
         labels: the template's labels.
+        of_job: labels of all templates of the job.
         notes: receives the notes.
 
     Returns:
@@ -158,7 +161,7 @@ def name_selectors(spec: Mapping[str, Any], at: str, labels: Mapping[str, Any], 
     """
     found = []
     for path, selector in _selectors(spec, at):
-        if not (foreign := [key for key in _keys(selector) if _is_theirs(key) and key not in labels]):
+        if not (foreign := [key for key in _keys(selector) if _is_theirs(key) and key not in of_job]):
             continue
         found.append(path)
         message = f"pods here do not have the labels of TFJob's operator ({', '.join(foreign)}): it selects no pod"

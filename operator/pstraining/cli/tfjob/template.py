@@ -40,6 +40,8 @@ class TemplatesOf:
     """Whether the TFJob's schedulingPolicy requests a gang."""
     renamed: str = ""
     """The PSTrainingJob's name, if it differs."""
+    labels: frozenset[str] = frozenset()
+    """The labels of all templates."""
 
 
 def converted_template(template: Template, path: str, job: TemplatesOf, notes: Notes) -> Template | None:
@@ -70,7 +72,7 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
     marks.name_gangs({**labels, **annotations}, f"{path}.metadata", metadata, notes)
     marks.name_kueue(labels, annotations, f"{path}.metadata", notes)
     marks.name_scheduler(spec, at, job.gang, notes)
-    known = marks.name_selectors(spec, at, labels, notes)
+    known = marks.name_selectors(spec, at, labels, {*labels, *job.labels}, notes)
     for where, text in texts(spec, at):
         if not where.startswith(known) and not _OF_NODES.search(where):
             _text(where, text, job, notes)
