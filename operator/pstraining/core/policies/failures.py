@@ -95,8 +95,8 @@ _DISRUPTIONS = {
     "NodeLost": FailureReason.NODE_LOST,
 }
 _UNOBSERVED = ("ContainerStatusUnknown", "Unknown")
-"""The reasons of a container whose end was not observed, as after a restart of its node. The kubelet then reports 137 as
-its exit code, and the container runtime 255."""
+"""The reasons of a container whose end was not observed, as after a restart of its node. The exit code is then 137 from
+the kubelet, and 255 from the container runtime."""
 _ACTIONS = {
     FailureAction.FAIL_JOB: Consequence.FAIL_JOB,
     FailureAction.RESTART_REPLICA: Consequence.RESTART,
