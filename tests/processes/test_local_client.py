@@ -1,5 +1,8 @@
 """The client's jobs on this machine, with programs that need no TensorFlow."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,7 @@ import pytest
 
 from pstraining import Client
 from pstraining.client.errors import ClientError, JobFailedError
+from tests.support.cli_runs import ROOT
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -69,3 +73,37 @@ def test_tasks_that_the_job_lacks(script: Path, choice: dict[str, Any], said: st
             client.logs(job, **choice)
     finally:
         client.delete(job)
+
+
+LEAVES = """
+import os, sys
+from pstraining import Client
+
+client = Client(local=True)
+job = client.train(sys.argv[1], workers=2)
+pids = [next(line for line in client.logs(job, role=role, index=index)).text for role, index in
+        (("ps", 0), ("chief", 0), ("worker", 0), ("worker", 1))]
+print(*pids, flush=True)
+{end}
+"""
+"""Trains, prints the processes' ids, and ends without `wait`."""
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("raise ValueError", 1)])
+def test_a_job_ends_with_the_program_that_started_it(tmp_path: Path, end: str, code: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\nprint(os.getpid())\ntime.sleep(600)\n", encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-c", LEAVES.format(end=end), str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "operator")},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == code, ran.stderr
+    pids = [int(pid) for pid in ran.stdout.split()]
+    left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    for pid in left:
+        os.kill(pid, 9)
+    assert (len(pids), left) == (4, [])

@@ -1,5 +1,7 @@
 """Jobs as processes of this machine, with the environment of pods."""
 
+import atexit
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,8 @@ PROGRESS_FILE: Final = "progress.json"
 RESTARTS: Final = 3
 """Maximum number of restarts of a failed process."""
 EVERY: Final = 0.1
+END_SECONDS: Final = 15.0
+"""Maximum of seconds that the end of this process waits for the end of a job's processes."""
 TAIL: Final = 60
 
 
@@ -52,6 +56,7 @@ class LocalBackend:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        atexit.register(_end, self._runs, os.getpid())
 
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job's processes."""
@@ -144,6 +149,16 @@ def _supervise(run: _Run) -> None:
         run.last = read_file(run.folder / PROGRESS_FILE)
         run.stack.close()
         run.ended.set()
+
+
+def _end(runs: Mapping[str, _Run], owner: int) -> None:
+    """End the processes of all jobs, unless this process is a fork of the jobs' owner."""
+    if os.getpid() != owner:
+        return
+    for run in runs.values():
+        run.deleted.set()
+    for run in runs.values():
+        run.ended.wait(END_SECONDS)
 
 
 def _check_choice(name: str, tasks: Mapping[str, Sequence[str]], role: str | None, index: int | None) -> None:
