@@ -9,7 +9,7 @@ import typer
 from pstraining.cli.command_table import COMMANDS, PROGRAM, interruptible
 from pstraining.cli.errors import CommandError
 from pstraining.cli.options import with_connection
-from pstraining.cli.output import guard_terminals
+from pstraining.cli.output import allow_all_characters, guard_terminals
 from pstraining.cli.switches import KubectlCommand
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -47,6 +47,7 @@ def program() -> Any:
 
 def main() -> None:
     """Run the executable `kubectl-pstraining`."""
+    allow_all_characters()
     guard_terminals()
     try:
         program()(prog_name=PROGRAM)

@@ -1,5 +1,6 @@
 """Output of the commands: tables for people, JSON or YAML for programs."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -110,6 +111,16 @@ def guard_terminals() -> None:
         stream = getattr(sys, name)
         if stream is not None and stream.isatty() and not isinstance(stream, TerminalGuard):
             setattr(sys, name, TerminalGuard(stream))
+
+
+def allow_all_characters() -> None:
+    """Let stdout accept every character, because texts from pods may have more than the locale's encoding.
+
+    Pipes and files get UTF-8, as from kubectl. In a terminal, characters that it lacks are escaped.
+    """
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
 
 
 class _Dumper(yaml.SafeDumper):

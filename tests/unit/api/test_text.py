@@ -85,6 +85,35 @@ def test_the_executable_sanitizes_terminal_output(monkeypatch: pytest.MonkeyPatc
     assert isinstance(sys.stdout, TerminalGuard)
 
 
+class Bytes(io.BytesIO):
+    """A file that is a terminal, or not."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.mark.parametrize(
+    ("terminal", "expected"), [(False, "caf\u00e9 \u2588\n".encode()), (True, b"caf\xe9 \\u2588\n")]
+)
+def test_a_locale_without_a_character_does_not_end_a_command(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, expected: bytes
+) -> None:
+    out = Bytes(terminal=terminal)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="latin-1"))
+
+    def shows(prog_name: str) -> None:
+        LogWriter(coloured=False).line("", "caf\u00e9 \u2588")
+        sys.stdout.flush()
+
+    monkeypatch.setattr("pstraining.cli.main.program", lambda: shows)
+    main()
+    assert out.getvalue() == b": " + expected
+
+
 def test_piped_output_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = io.StringIO()
     monkeypatch.setattr(sys, "stdout", piped)
