@@ -141,6 +141,8 @@ IDENTITY = [
         refused="kubectl no longer supports",
     ),
 ]
+WITH_WORDS = f"# A certificate authority (\u00e4\u00f6\u00fc)\n{AUTHORITY}"
+DAMAGED = f"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n{AUTHORITY}"
 SECURITY = [
     Row(
         "a certificate authority beside its file",
@@ -161,6 +163,14 @@ SECURITY = [
         "an authority that is no PEM",
         {"config": tls(cluster={"certificate-authority-data": "eA=="})},
         refused="is not PEM",
+    ),
+    Row(
+        "words beside an authority",
+        {"config": config(server="@tls@", user=ANYBODY, cluster={"certificate-authority": "ca"}), "ca": WITH_WORDS},
+    ),
+    Row(
+        "a damaged certificate beside an authority",
+        {"config": config(server="@tls@", user=ANYBODY, cluster={"certificate-authority": "ca"}), "ca": DAMAGED},
     ),
     Row(
         "an authority in lines of Windows",

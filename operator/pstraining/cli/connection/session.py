@@ -6,6 +6,7 @@ import ssl
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ CONNECT_SECONDS: Final = 10
 AT_ONCE: Final = 10
 """Maximum number of connections that are kept open."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----\s.*?-----END CERTIFICATE-----", re.DOTALL)
 _PROBES: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
 """client-go's TCP keepalive, in seconds and tries: a command that follows a log detects a lost API server."""
 
@@ -136,23 +138,28 @@ class HttpSession:
         authority = cluster.certificate_authority_data
         if cluster.certificate_authority:
             authority = read(cluster.certificate_authority, "certificate-authority")
-        try:
-            if cluster.insecure_skip_tls_verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-                # The user has configured it: do not warn about each request.
-                urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-            elif authority:
-                context.load_verify_locations(cadata=authority.decode())
-            else:
-                context.load_default_certs()
-        except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
-            raise CommandError(
-                f"The kubeconfig's certificate authority for {self.access} is not PEM: {error}."
-            ) from error
+        if cluster.insecure_skip_tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            # The user has configured it: do not warn about each request.
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        elif authority:
+            self._trust(context, authority)
+        else:
+            context.load_default_certs()
         if certificate is not None:
             _show(context, certificate, self.access)
         return context
+
+    def _trust(self, context: ssl.SSLContext, bundle: bytes) -> None:
+        """Trust the certificates in a bundle. As in Go, its other text and damaged certificates are ignored."""
+        known = False
+        for found in _CERTIFICATE.findall(bundle):
+            with suppress(ssl.SSLError, ValueError):
+                context.load_verify_locations(cadata=ssl.PEM_cert_to_DER_cert(found.decode("ascii")))
+                known = True
+        if not known:
+            raise CommandError(f"The kubeconfig's certificate authority for {self.access} is not PEM.")
 
 
 class _Tries(Retry):
