@@ -76,6 +76,8 @@ class Recorder(BaseHTTPRequestHandler):
         found["through"] = host if path.startswith("http://") else ""
         found["authorization"] = self.headers.get("Authorization", "")
         found["as"] = sorted([n.lower(), v] for n, v in self.headers.items() if n.lower().startswith("impersonate"))
+        if login := self.headers.get("Proxy-Authorization"):
+            found["login"] = login
         found["timeout"] = query.removeprefix("timeout=")
         if isinstance(self.connection, ssl.SSLSocket):
             shown: Any = self.connection.getpeercert() or {}

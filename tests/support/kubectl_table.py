@@ -222,8 +222,11 @@ SECURITY = [
         options=("--server", "@tls@"),
     ),
 ]
+WITH_LOGIN = "http://j%C3%B6rg:p%40s%2Fs@127.0.0.1:@plain-port@"
 PROXIES = [
     Row("proxy-url", {"config": config(server="http://api.invalid", cluster={"proxy-url": "@plain@"})}),
+    Row("a proxy-url with a login", {"config": config(server="http://api.invalid", cluster={"proxy-url": WITH_LOGIN})}),
+    Row("HTTP_PROXY with a login", {"config": config(server="http://api.invalid")}, environ={"HTTP_PROXY": WITH_LOGIN}),
     Row(
         "proxy-url wins over NO_PROXY",
         {"config": config(server="http://api.invalid", cluster={"proxy-url": "@plain@"})},

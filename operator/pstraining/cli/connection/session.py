@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 import urllib3
 from urllib3.util import Retry, Timeout
@@ -123,11 +123,12 @@ class HttpSession:
         proxy = self.access.proxy
         if not proxy:
             return urllib3.PoolManager(**settings)
+        name, password = _login(proxy)
         if urlsplit(proxy).scheme.startswith("socks"):
-            return _socks(proxy, settings)
-        parts = urlsplit(proxy)
-        user = f"{parts.username or ''}:{parts.password or ''}"
-        headers = urllib3.make_headers(proxy_basic_auth=user) if parts.username else None
+            return _socks(proxy, settings | ({"username": name, "password": password} if name else {}))
+        # As Go, encode them in UTF-8.
+        pair = f"{name}:{password}".encode().decode("latin-1")
+        headers = urllib3.make_headers(proxy_basic_auth=pair) if name else None
         return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
 
     def _tls(self, certificate: Pair | None) -> ssl.SSLContext:
@@ -199,6 +200,12 @@ def _socket_options() -> list[tuple[int, int, int]]:
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         *found,
     ]
+
+
+def _login(proxy: str) -> tuple[str, str]:
+    """Return the name and password in a proxy's URL, which escapes characters such as @; empty without them."""
+    parts = urlsplit(proxy)
+    return unquote(parts.username or ""), unquote(parts.password or "")
 
 
 def _socks(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
