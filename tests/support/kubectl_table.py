@@ -319,6 +319,16 @@ PLUGINS = [
         "a plugin that prints another kind", PRINTS.replace("ExecCredential", "Token"), "printed no ExecCredential"
     ),
     exec_row("a plugin that prints YAML", PRINTS),
+    exec_row(
+        "a plugin that prints a day as the token's end",
+        printing('{"token": "t", "expirationTimestamp": "2100-01-01"}'),
+        "printed no ExecCredential",
+    ),
+    exec_row(
+        "a plugin that prints the token's end without a time zone",
+        printing('{"token": "t", "expirationTimestamp": "2100-01-01T00:00:00"}'),
+        "printed no ExecCredential",
+    ),
     exec_row("a plugin that prints no credentials", printing("{}"), "neither a token nor a certificate"),
     exec_row("a plugin that prints a certificate alone", printing('{"clientCertificateData": "x"}'), "but not both"),
     exec_row(

@@ -117,6 +117,8 @@ def printed(output: bytes, version: str, subject: str) -> Printed:
             for name in ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
         )
         printed_version, end = body.get("apiVersion"), parse_time(expires or None)
+        if end is not None and end.tzinfo is None:
+            raise ValueError(f"{expires} has no time zone")
     except (ValueError, AttributeError) as error:
         raise CommandError(f"{subject} printed no ExecCredential.") from error
     if printed_version != version:
