@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,20 @@ def test_a_credential_plugins_output_is_shown_at_once(
     (row,) = [row for row in ROWS if row.name == "a plugin that fails"]
     answer(row, servers, tmp_path, monkeypatch)
     assert capsys.readouterr().err == "token expired: run `corp login`\n"
+
+
+def test_a_process_that_a_credential_plugin_leaves_behind_is_not_awaited(
+    servers: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f'sleep 20 >/dev/null &\necho $! > "$0.agent"\n{printing("""{"token": "t"}""")}'
+    environ, _ = laid_out(exec_row("", script), servers, tmp_path)
+    monkeypatch.setenv("KUBECONFIG", environ["KUBECONFIG"])
+    begin = time.monotonic()
+    KubeconfigClient().read("/a")
+    took = time.monotonic() - begin
+    with suppress(ProcessLookupError):
+        os.kill(int((tmp_path / "login.agent").read_text()), signal.SIGKILL)
+    assert took < 15
 
 
 @pytest.mark.parametrize(("expires", "runs"), [("2100", [1, 1, 2]), (None, [1, 1, 2])])

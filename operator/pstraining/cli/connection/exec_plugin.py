@@ -27,6 +27,9 @@ VERSIONS: Final = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 ERROR_CHARACTERS: Final = 2000
 """Maximum number of characters, from the end of a plugin's error output, that a message repeats."""
 
+LATE_SECONDS: Final = 1.0
+"""Maximum of seconds that the rest of a plugin's error output is awaited after its end."""
+
 
 @dataclass(frozen=True)
 class Printed:
@@ -71,15 +74,22 @@ def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapp
 def _ran(command: list[str], environ: Mapping[str, str], *, interactive: bool) -> tuple[bytes, str, int]:
     """Run a command and return its output, its error output and its exit code."""
     errors: list[str] = []
-    pipe, stdin = subprocess.PIPE, None if interactive else subprocess.DEVNULL
-    with subprocess.Popen(command, env=environ, stdin=stdin, stdout=pipe, stderr=pipe) as process:
-        assert process.stdout is not None  # noqa: S101 - for mypy: both are pipes
-        assert process.stderr is not None  # noqa: S101
-        passed = threading.Thread(target=_pass_on, args=(process.stderr.fileno(), sys.stderr, errors))
+    stdin = None if interactive else subprocess.DEVNULL
+    source, end = os.pipe()
+    try:
+        process = subprocess.Popen(command, env=environ, stdin=stdin, stdout=subprocess.PIPE, stderr=end)
+    except BaseException:
+        os.close(source)
+        raise
+    finally:
+        os.close(end)
+    with process:
+        passed = threading.Thread(target=_pass_on, args=(source, sys.stderr, errors), daemon=True)
         passed.start()
-        output = process.stdout.read()
-        passed.join()
-        return output, "".join(errors), process.wait()
+        output = process.communicate()[0]
+        # A process that the plugin leaves behind, such as an agent, may keep its error output open forever.
+        passed.join(LATE_SECONDS)
+        return output, "".join(errors), process.returncode
 
 
 def info(plugin: ExecPlugin, cluster: KubeconfigCluster, *, interactive: bool) -> dict[str, Any]:
@@ -153,9 +163,10 @@ def _interactive(plugin: ExecPlugin, subject: str) -> bool:
 
 
 def _pass_on(source: int, stream: TextIO, kept: list[str]) -> None:
-    """Copy output as it arrives, including prompts without a newline, and keep it."""
-    while piece := os.read(source, 4096):
-        text = piece.decode(errors="replace")
-        kept.append(text)
-        stream.write(text)
-        stream.flush()
+    """Copy output as it arrives, including prompts without a newline, and keep it. Closes the source at its end."""
+    with open(source, "rb", buffering=0) as pipe:
+        while piece := pipe.read(4096):
+            text = piece.decode(errors="replace")
+            kept.append(text)
+            stream.write(text)
+            stream.flush()
