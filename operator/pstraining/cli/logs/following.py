@@ -38,6 +38,7 @@ PATIENCE: Final = 60.0
 """Seconds of failed requests until the command fails."""
 ROOM: Final = 10_000
 """Maximum number of lines in the queue. Readers block while it is full."""
+_TIMED: Final = {"follow": "true", "timestamps": "true"}
 
 
 @dataclass
@@ -217,23 +218,27 @@ class Follower:
 
     def _open(self, task: TaskPod, before: LogCursor | None, selection: LogSelection, *, is_over: bool) -> None:
         cursor = before or LogCursor()
+        again = before is not None and task.pod.container.restarts > before.restarts
         cursor.open, cursor.restarts, cursor.runs = True, task.pod.container.restarts, task.pod.container.running
         since = cursor.last
         self._cursors[task.pod.uid] = cursor
-        self.start(partial(self._read, task, cursor, partial(self._queries, task, since, selection, is_over)))
-
-    def _queries(
-        self, task: TaskPod, since: datetime | None, selection: LogSelection, is_over: bool
-    ) -> Iterator[dict[str, str]]:
-        """Yield the queries of a task's log from a moment on; None for the beginning."""
-        timed = {"follow": "true", "timestamps": "true"}
         if since is None:
-            for query in program_log(self.cluster, self.namespace, task, selection, is_over=is_over):
-                yield query | timed
-            return
+            queries = partial(self._queries, task, selection, is_over)
+        else:
+            queries = partial(self._queries_since, task, since, restarted=again)
+        self.start(partial(self._read, task, cursor, queries))
+
+    def _queries(self, task: TaskPod, selection: LogSelection, is_over: bool) -> Iterator[dict[str, str]]:
+        """Yield the queries of a task's whole log."""
+        for query in program_log(self.cluster, self.namespace, task, selection, is_over=is_over):
+            yield query | _TIMED
+
+    def _queries_since(self, task: TaskPod, since: datetime, *, restarted: bool) -> Iterator[dict[str, str]]:
+        """Yield the queries of a task's log from a moment on, also of a run that ended while its log was broken."""
         # sinceTime has whole seconds; `_read` skips the lines that repeat.
-        timed["sinceTime"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        yield selection.query(task.container) | timed
+        moment = {"sinceTime": since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        for previous in (True, False) if restarted else (False,):
+            yield LogSelection(previous=previous).query(task.container) | _TIMED | moment
 
     def _read(self, task: TaskPod, cursor: LogCursor, queries: Callable[[], Iterator[dict[str, str]]]) -> None:
         """Read one log to its end."""
