@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from pstraining.cli.commands.submit import apply, outcome
 from pstraining.cli.errors import AbsentError, CommandError, ConflictError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.main import app
 from pstraining.cli.manifests import Document
 from pstraining.cli.submission import placed
@@ -234,3 +235,36 @@ def test_nothing_is_sent_if_one_manifest_is_invalid(file: Path, monkeypatch: pyt
     assert isinstance(result.exception, CommandError)
     assert str(result.exception) == "Nothing was submitted: the input has 1 error."
     assert "document 3 (PSTrainingJob digits): error: spec.ps.replicas: must be at least 1, is 0" in result.stderr
+
+
+def test_a_refused_job_does_not_keep_the_others_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.yaml"
+    three = [manifest(), manifest(), manifest()]
+    for body, name in zip(three, "abc", strict=True):
+        body["metadata"]["name"] = name
+    path.write_text(yaml.safe_dump_all(three))
+    said: list[str] = []
+
+    def stored(cluster: object, job: dict[str, Any], **options: bool) -> dict[str, Any]:
+        said.append(job["metadata"]["name"])
+        if said[-1] == "a":
+            raise CommandError("a in default was not submitted. The quota is used up.")
+        return job
+
+    def waits(cluster: object, job: dict[str, Any], *others: object) -> str:
+        said.append(f"waits for {job['metadata']['name']}")
+        raise CommandError(f"{job['metadata']['name']} has failed.", ExitCode.JOB_FAILED)
+
+    monkeypatch.setattr("pstraining.cli.commands.submit.KubeconfigClient", lambda context: Nowhere())
+    monkeypatch.setattr("pstraining.cli.commands.submit.apply", stored)
+    monkeypatch.setattr("pstraining.cli.commands.submit.follow", waits)
+    result = CliRunner().invoke(app, ["submit", "-f", str(path), "--wait"])
+    assert (said, str(result.exception)) == (["a", "b", "c"], "a in default was not submitted. The quota is used up.")
+    path.write_text(yaml.safe_dump_all(three[1:]))
+    result = CliRunner().invoke(app, ["submit", "-f", str(path), "--wait"])
+    assert said[3:] == ["b", "c", "waits for b", "waits for c"]
+    assert isinstance(result.exception, CommandError)
+    assert (str(result.exception), result.exception.code) == (
+        "b has failed.\nError: c has failed.",
+        ExitCode.JOB_FAILED,
+    )

@@ -10,6 +10,7 @@ import typer
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
+from pstraining.cli.jobs import each
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import placed, sent
@@ -43,8 +44,9 @@ def submit(
 ) -> None:
     """Create jobs, or change existing ones, after an offline check of all of them (see validate).
 
-    If one job is invalid, none is sent. With --wait, the command waits until each job runs or has ended. The exit
-    status is 0 if the job runs, has succeeded, or is suspended by its manifest.
+    If one job is invalid, none is sent. If the API server refuses one, the others are still sent. With --wait, the
+    command waits until each job runs or has ended. The exit status is 0 if the job runs, has succeeded, or is suspended
+    by its manifest.
     """
     if dry_run is DryRun.NONE:  # kubectl's default
         dry_run = None
@@ -57,9 +59,9 @@ def submit(
         return
     cluster = KubeconfigClient(context)
     jobs = [placed(document, namespace, cluster.namespace) for document in found]
-    stored = [apply(cluster, job, dry_run=dry_run is not None, force=force) for job in jobs]
-    for job in stored if wait else ():
-        typer.echo(follow(cluster, job, running_or_ended, Patience(timeout)))
+    stored = each(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
+    if wait:
+        each(stored, lambda job: typer.echo(follow(cluster, job, running_or_ended, Patience(timeout))))
 
 
 def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> Object:
