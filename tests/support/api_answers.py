@@ -31,6 +31,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: dict[str, Answer | list[Answer]] = {}
         self.asked: list[Asked] = []
+        self.retry_after = ""
+        """The header of answers with the codes 429 and 503."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -51,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Type", "application/json" if text[:1] in ("{", "[") else "text/plain")
         self.send_header("Content-Length", str(len(text.encode())))
+        if self.server.retry_after and code in (429, 503):
+            self.send_header("Retry-After", self.server.retry_after)
         self.end_headers()
         self.wfile.write(text.encode())
 

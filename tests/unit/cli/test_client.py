@@ -247,6 +247,51 @@ def test_an_apply_is_strict_and_has_a_field_manager(server: Server, cluster: Kub
     assert [asked.query for asked in server.asked] == [{**query, "dryRun": ["All"], "force": ["true"]}, query]
 
 
+BUSY = status(429, "TooManyRequests", "too many requests, please try again later")
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "busy", "pauses", "code"),
+    [
+        ("1", 3, [1.0] * 3, None),
+        ("2", 20, [2.0] * 10, 429),
+        ("", 1, [], 429),
+        ("3600", 1, [], 429),
+        ("Fri, 31 Dec 2100 23:59:59 GMT", 1, [], 429),
+    ],
+)
+def test_an_overloaded_api_server_is_asked_again_after_the_pause_that_it_names(
+    server: Server,
+    cluster: KubeconfigClient,
+    monkeypatch: pytest.MonkeyPatch,
+    retry_after: str,
+    busy: int,
+    pauses: list[float],
+    code: int | None,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("pstraining.cli.connection.session.time.sleep", slept.append)
+    server.retry_after = retry_after
+    server.answers[DIGITS] = [BUSY] * busy + [(200, json.dumps({"kind": "PSTrainingJob"}))]
+    if code is None:
+        assert cluster.patch("default", "digits", {}) == {"kind": "PSTrainingJob"}
+    else:
+        with pytest.raises(RequestError, match="too many requests, please try again later") as raised:
+            cluster.patch("default", "digits", {})
+        assert raised.value.status == code
+    assert slept == pauses
+
+
+def test_a_pod_does_not_delay_a_command(
+    server: Server, cluster: KubeconfigClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pstraining.cli.connection.session.time.sleep", lambda _: pytest.fail("it waits"))
+    server.retry_after = "60"
+    server.answers["/api/v1/namespaces/team/pods/p:9000/proxy/metrics"] = (503, "busy")
+    with pytest.raises(RequestError, match="busy"):
+        cluster.metrics("team", "p", 9000)
+
+
 def test_changes_are_merge_patches(server: Server, cluster: KubeconfigClient) -> None:
     server.answers = {path: (200, json.dumps(job())) for path in (DIGITS, f"{DIGITS}/scale")}
     cluster.patch("default", "digits", {"spec": {"a": False}})

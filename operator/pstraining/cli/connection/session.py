@@ -5,6 +5,7 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ from pstraining.cli.connection.credentials import Credentials, Pair, read
 from pstraining.cli.errors import CommandError
 
 CONNECT_SECONDS: Final = 10
+PAUSES: Final = 10
+"""Maximum number of pauses of one request, as in client-go."""
 AT_ONCE: Final = 10
 """Maximum number of connections that are kept open."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -69,12 +72,32 @@ class HttpSession:
             CommandError: the credentials are not available.
             urllib3.exceptions.HTTPError: the server did not respond.
         """
-        answer = self._send(method, path, query, seconds, headers, body)
+        answer = self._accepted_later(method, path, query, seconds, headers, body)
         if answer.status == 401 and self._accepted:
             # The token of a command that runs for hours has expired: kubectl's next request has a new one, too.
             answer.drain_conn()
-            answer = self._send(method, path, query, seconds, headers, body)
+            answer = self._accepted_later(method, path, query, seconds, headers, body)
         self._accepted = answer.status != 401
+        return answer
+
+    def _accepted_later(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        seconds: float | None,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request, and again after each pause that an overloaded API server asks for, as kubectl does."""
+        answer = self._send(method, path, query, seconds, headers, body)
+        for _ in range(PAUSES):
+            pause = asked_pause(answer)
+            if pause is None or "/proxy/" in path:  # the answer of a pod
+                break
+            answer.drain_conn()
+            time.sleep(pause)
+            answer = self._send(method, path, query, seconds, headers, body)
         return answer
 
     def _send(
@@ -112,7 +135,7 @@ class HttpSession:
     def _connections(self, certificate: Pair | None) -> urllib3.PoolManager:
         settings: dict[str, Any] = {
             # One retry suffices if the server has closed an idle connection.
-            "retries": _Tries(1),
+            "retries": _Tries(1, respect_retry_after_header=False),
             "maxsize": AT_ONCE,
             "socket_options": _socket_options(),
         }
@@ -170,6 +193,14 @@ class _Tries(Retry):
         if isinstance(error := details.get("error"), urllib3.exceptions.TimeoutError):
             raise error
         return super().increment(*args, **details)
+
+
+def asked_pause(answer: urllib3.BaseHTTPResponse) -> float | None:
+    """Return the seconds after which a response asks for the same request again; None if it does not."""
+    given = str(answer.headers.get("Retry-After", ""))
+    if not (answer.status == 429 or answer.status >= 500) or not (given.isascii() and given.isdigit()):
+        return None
+    return float(given) if len(given) < 3 else None
 
 
 def _line(name: str, value: str) -> str:
