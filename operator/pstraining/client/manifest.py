@@ -1,6 +1,7 @@
 """Builds the objects of a job: the PSTrainingJob, and the ConfigMap with its program. Pure."""
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,7 @@ PROGRAM_DIR: Final = "/opt/program"
 """Folder in which the program's files are mounted."""
 PACKAGES_DIR: Final = "/opt/packages"
 """Folder in which packages are installed."""
+_DOLLARS: Final = re.compile(r"\$\$(?!\()")
 _PROGRAM, _PACKAGES = "program", "packages"
 
 
@@ -51,8 +53,8 @@ def build_job(name: str, namespace: str, program: JobProgram, options: JobOption
     container: Object = {
         "name": names.MAIN_CONTAINER,
         "image": options.image,
-        "command": ["python", f"{PROGRAM_DIR}/{program.main}", *program.arguments],
-        "env": [{"name": key, "value": str(value)} for key, value in options.env.items()],
+        "command": ["python", f"{PROGRAM_DIR}/{program.main}", *map(_literal, program.arguments)],
+        "env": [{"name": key, "value": _literal(str(value))} for key, value in options.env.items()],
         "volumeMounts": [{"name": _PROGRAM, "mountPath": PROGRAM_DIR, "readOnly": True}],
     }
     if options.resources:
@@ -101,6 +103,11 @@ def build_config_map(job: Object, program: JobProgram) -> Object:
     }
 
 
+def _literal(text: str) -> str:
+    """Return the text for a field in which the kubelet replaces $$ by $. References such as $(NAME) stay."""
+    return _DOLLARS.sub("$$$$", text)
+
+
 def _resources(wanted: Mapping[str, Any]) -> Object:
     """Return a container's resources. The entries of a flat dict are requests and, except for the CPU, limits."""
     if set(wanted) <= {"requests", "limits", "claims"}:
@@ -136,7 +143,7 @@ def _add_packages(pod: Object, container: Object, options: JobOptions) -> None:
         {
             "name": "install-packages",
             "image": options.image,
-            "command": [*install, *options.packages],
+            "command": [*install, *map(_literal, options.packages)],
             "env": [*container["env"], {"name": "HOME", "value": PACKAGES_DIR}],
             "volumeMounts": [mount],
             "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -120,6 +120,21 @@ def test_train_creates_the_job_and_its_program() -> None:
     assert volume["configMap"] == {"name": files["metadata"]["name"]}
 
 
+def as_the_kubelet(text: str) -> str:
+    """Return what a container gets: $$ is an escaped $, and references to unknown variables stay."""
+    return text.replace("$$", "$")
+
+
+@pytest.mark.parametrize("text", ["pa$$word", "$", "$$$", "a$b$$c", "$(JOB)", "x$$"])
+def test_dollars_reach_the_program_as_with_a_local_job(text: str, tmp_path: Path) -> None:
+    rig, script = Rig(), tmp_path / "script.py"
+    script.write_text("pass")
+    rig.client.train(script, name="digits", image="img:1", arguments=[text], env={"SECRET": text}, packages=[text])
+    (install,) = rig.spec["worker"]["template"]["spec"]["initContainers"]
+    given = [rig.container["command"][-1], rig.container["env"][0]["value"], install["command"][-1]]
+    assert list(map(as_the_kubelet, given)) == [text] * 3
+
+
 def test_packages_are_installed_before_the_program() -> None:
     rig = Rig()
     rig.train(packages=["pandas<3", "lz4"], env={"PYTHONPATH": "/mine"})
