@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from pstraining.cli.commands import logs
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
@@ -13,6 +14,7 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.logs import reading
 from pstraining.cli.logs.following import PATIENCE, QUIET, Follower, LogCursor, in_thread, opens, stamped
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
+from pstraining.cli.main import app
 from pstraining.cli.tasks import TaskRole, tasks_of
 from tests.support.builders import job, pod, terminated
 from tests.support.cli_cluster import Object, WithJobs
@@ -387,3 +389,5 @@ def test_the_command_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     logs.logs("digits", role=TaskRole.WORKER, index=0, since="1m")
     assert capsys.readouterr().out == "worker-0: \x1b[31mred\x1b[0m\n", "a pipe gets lines as they are"
     assert cluster.asked[-1][1]["sinceSeconds"] == "60"
+    assert CliRunner().invoke(app, ["logs", "digits", "--tail=-1"]).exit_code == 0
+    assert "tailLines" not in cluster.asked[-1][1], "as in kubectl, -1 selects all lines"

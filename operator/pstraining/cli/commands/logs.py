@@ -25,7 +25,7 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
         bool, typer.Option("--previous", "-p", help="Show the previous run of containers that were restarted.")
     ] = False,
     tail: Annotated[
-        int | None, typer.Option(min=0, help="Lines to show from the end of each log. Default: all.")
+        int | None, typer.Option(min=-1, help="Lines to show from the end of each log. Default, and -1: all.")
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Show only lines newer than this, such as 30s, 5m or 1h30m.")
@@ -47,7 +47,7 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
         raise CommandError("--previous shows runs that have ended: remove --follow.")
     if folder is not None and (follow or young is not None):
         raise CommandError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
-    selection = LogSelection(role, index, previous, tail, young)
+    selection = LogSelection(role, index, previous, None if tail == -1 else tail, young)
     writer = LogWriter(coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     where = namespace or cluster.namespace
