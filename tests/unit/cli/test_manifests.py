@@ -5,6 +5,8 @@ scalars.
 import http.server
 import io
 import json
+import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,6 +217,25 @@ def test_folders_patterns_and_lists(folder: Path) -> None:
     assert named("c,e.yaml") == ["G"]
     (folder / "utf16.yaml").write_bytes("kind: H".encode("utf-16"))
     assert named("utf16.yaml") == ["H"]
+
+
+@pytest.mark.parametrize(("closed", "recursive"), [("below", True), ("", False)])
+def test_a_folder_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, recursive: bool
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "a.yaml").write_text("kind: A")
+    (tmp_path / "below" / "b.yaml").write_text("kind: B")
+    entries, denied = os.scandir, str(tmp_path / closed)
+
+    def scandir(path: str) -> Any:
+        if path == denied:
+            raise PermissionError(13, "Permission denied", path)
+        return entries(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(CommandError, match=re.escape(f"{denied} cannot be read: Permission denied.")):
+        named(str(tmp_path), recursive=recursive)
 
 
 def test_all_unreadable_documents_are_named_at_once(folder: Path) -> None:

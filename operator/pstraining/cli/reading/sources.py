@@ -71,14 +71,16 @@ def _files(name: str, recursive: bool) -> Iterator[ManifestSource | CommandError
 
 
 def _folder(folder: str, recursive: bool) -> Iterator[ManifestSource | CommandError]:
-    found = False
-    for place, below, names in os.walk(folder):
+    found, errors = False, list[OSError]()
+    for place, below, names in os.walk(folder, onerror=errors.append):
         below[:] = sorted(below) if recursive else []
         for name in sorted(names):
             if name.endswith(EXTENSIONS):
                 found = True
                 yield _file(os.path.join(place, name))
-    if not found:
+    # Without them, a part of the manifests would be missing in silence.
+    yield from (CommandError(f"{error.filename} cannot be read: {error.strerror}.") for error in errors)
+    if not (found or errors):
         hint = "" if recursive else " With -R, its subfolders are also read."
         yield CommandError(f"{folder} has no file that ends in {', '.join(EXTENSIONS)}.{hint}")
 
