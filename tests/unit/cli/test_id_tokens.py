@@ -9,8 +9,25 @@ import yaml
 from kubernetes.config import kube_config
 
 from pstraining.cli.client import KubeconfigClient
+from pstraining.cli.connection.oidc import _store
+from pstraining.cli.reading.texts import first_document
 from tests.support.kubeconfigs import id_token, tls
 from tests.support.kubectl_rows import Row, laid_out, rig
+
+
+def test_the_other_values_of_a_kubeconfig_stay(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(
+        "users: [{name: jane, user: {auth-provider: {name: oidc, config: {id-token: a}}}},\n"
+        "  {name: b, user: {token: '1e10'}}]\n"
+        "contexts: [{name: dev, context: {cluster: dev, user: jane, namespace: 12:30}}, {name: '0o7', context: {}}]\n"
+        "current-context: 2026-01-01\n"
+    )
+    before = first_document("config", path.read_text())
+    _store({"id-token": "b", "client-secret": "2e5"}, "jane", str(path))
+    before["users"][0]["user"]["auth-provider"]["config"] = {"id-token": "b", "client-secret": "2e5"}
+    assert first_document("config", path.read_text()) == before
+    assert "'1e10'" in path.read_text()
 
 
 def test_a_renewed_token_is_kept_with_its_refresh_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

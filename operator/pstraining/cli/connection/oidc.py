@@ -1,11 +1,12 @@
 """ID tokens of the auth-provider oidc. The Kubernetes client library renews expired ones."""
 
+from pathlib import Path
 from typing import Any
-
-import yaml
 
 from pstraining.cli.connection.models import AuthProvider
 from pstraining.cli.errors import CommandError
+from pstraining.cli.output import yaml_text
+from pstraining.cli.reading.texts import first_document
 
 
 def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
@@ -47,10 +48,10 @@ def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
 
 def _store(settings: dict[str, str], user: str, origin: str) -> None:
     """Write the settings of a user's provider into its kubeconfig."""
-    with open(origin, encoding="utf-8") as file:
-        content = yaml.safe_load(file)
+    path = Path(origin)
+    # Another reader or writer would change values such as 12:30 and 1e10, whose types differ in YAML's versions.
+    content = first_document(origin, path.read_text(encoding="utf-8"))
     for entry in content["users"]:
         if entry["name"] == user:
             entry["user"]["auth-provider"]["config"] = settings
-    with open(origin, "w", encoding="utf-8") as file:
-        yaml.safe_dump(content, file, default_flow_style=False)
+    path.write_text(yaml_text(content), encoding="utf-8")
