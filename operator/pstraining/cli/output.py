@@ -67,9 +67,10 @@ def show(
         case Output.YAML:
             typer.echo(yaml_text(for_programs(kind, found)), nl=False)
         case Output.TEXT:
-            console = Console(highlight=False)
+            # Texts come from pods and other clients: [/x] and :ab: are not markup.
+            console = Console(highlight=False, markup=False, emoji=False)
             if not console.is_terminal:
-                console = Console(highlight=False, width=WIDE)
+                console = Console(highlight=False, markup=False, emoji=False, width=WIDE)
             console.print(picture())
 
 

@@ -18,6 +18,7 @@ from pstraining.cli.metrics import samples
 from pstraining.cli.metrics.measurement import measure
 from pstraining.cli.metrics.rates import Scrape, TaskRates, stragglers, task_rates
 from pstraining.cli.metrics.scraping import metrics_port
+from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.tasks import tasks_of
 from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, WorkerCounters
 from pstraining.runtime.telemetry.prometheus import TaskMetrics
@@ -306,3 +307,10 @@ def test_what_the_format_allows(text: str, values: dict[Any, float]) -> None:
 def test_text_in_another_format_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         samples.read(f"ok 1\n{text}\n")
+
+
+def test_a_programs_labels_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    server = {"server": "[/x] [bold]ps :ab:", "sentBytesPerSecond": 1.0, "receivedBytesPerSecond": None}
+    found: dict[str, Any] = {"name": "digits", "phase": "Running", "job": None, "examplesPerSecond": None, "tasks": []}
+    show(PrintedKind.RATES, found, Output.TEXT, lambda: top.picture({**found, "servers": [server]}))
+    assert "[/x] [bold]ps :ab:" in capsys.readouterr().out
