@@ -1,5 +1,7 @@
 """The command line: `kubectl pstraining COMMAND`, or `kubectl-pstraining COMMAND`."""
 
+import errno
+import io
 import sys
 from functools import cache
 from typing import Any, Final
@@ -8,12 +10,16 @@ import typer
 
 from pstraining.cli.command_table import COMMANDS, PROGRAM, interruptible
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.options import with_connection
 from pstraining.cli.output import allow_all_characters, guard_terminals
 from pstraining.cli.switches import KubectlCommand
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """-h is an alias of --help, as in kubectl."""
+
+_UNWRITTEN: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a full disk, and of one that fails."""
 
 app = typer.Typer(
     help="Submit, watch and change parameter-server training jobs.",
@@ -54,6 +60,12 @@ def main() -> None:
     except CommandError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.code)
+    except OSError as error:
+        if error.errno not in _UNWRITTEN:
+            raise
+        typer.echo(f"Error: The output cannot be written: {error.strerror}.", err=True)
+        sys.stdout = io.StringIO()  # its rest cannot be written at the end, either
+        sys.exit(ExitCode.ERROR)
 
 
 if __name__ == "__main__":

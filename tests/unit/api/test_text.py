@@ -2,6 +2,7 @@
 line.
 """
 
+import errno
 import io
 import logging
 import sys
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.api.text import printable, printable_but_coloured
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import one_line
 from pstraining.cli.logs.log_lines import LogWriter
 from pstraining.cli.main import main
@@ -112,6 +114,20 @@ def test_a_locale_without_a_character_does_not_end_a_command(
     monkeypatch.setattr("pstraining.cli.main.program", lambda: shows)
     main()
     assert out.getvalue() == b": " + expected
+
+
+def test_a_full_disk_is_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fills(prog_name: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pstraining.cli.main.program", lambda: fills)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert raised.value.code == ExitCode.ERROR
+    assert capsys.readouterr().err == "Error: The output cannot be written: No space left on device.\n"
 
 
 def test_piped_output_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
