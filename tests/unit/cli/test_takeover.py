@@ -6,7 +6,7 @@ import pytest
 
 from pstraining.api import names
 from pstraining.cli.commands.takeover import switch_over
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import CommandError, RequestError
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 
@@ -86,3 +86,18 @@ def test_an_unavailable_operator() -> None:
         CommandError, match=r"within 10 s: digits-ps-0 is still the primary\. Check that the operator is running\."
     ):
         cluster.switch_over()
+
+
+def test_an_api_server_that_does_not_respond_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, asked = warm(), 0
+    service = cluster.service
+
+    def silent(namespace: str, name: str) -> dict[str, Any] | None:
+        nonlocal asked
+        asked += 1
+        if asked in (2, 3):
+            raise RequestError("No answer.", 0)
+        return service(namespace, name)
+
+    monkeypatch.setattr(cluster, "service", silent)
+    assert cluster.switch_over(shard=1).endswith("switched over from digits-ps-1 to digits-standby-1 (epoch 1).")

@@ -15,7 +15,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.api.numbers import number
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, is_true, job_named
 from pstraining.cli.options import Context, Job, Namespace, Timeout
@@ -69,7 +69,13 @@ def switch_over(
     cluster.annotate(namespace, name, {names.ANNOTATION_TAKEOVER: f"{shard}@{before}"})
     end = clock() + seconds
     while True:
-        epoch, now = _pointer(cluster, namespace, name, shard)
+        try:
+            epoch, now = _pointer(cluster, namespace, name, shard)
+        except RequestError as error:
+            # The request stays: the operator acts on it while the API server does not respond to this command.
+            if not error.passing or clock() >= end:
+                raise
+            epoch, now = before, primary
         if epoch > before:
             return f"Shard {shard} of {name}: switched over from {primary} to {now} (epoch {epoch})."
         if clock() >= end:
