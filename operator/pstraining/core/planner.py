@@ -182,6 +182,7 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         diagnosis.requeue_at(snapshot, now),
         failover.requeue_at(facts.shards, now, failover.new_term(snapshot)),
         deadline.ends_at(facts.job, facts.status),
+        *(attempts.retry_at(observed, snapshot, now) for observed in facts.attempts.values()),
         queueing.look_again(facts),
     )
     return Plan((*_changes(facts, launcher), *_force_deletions(facts)), requeue_at)
@@ -229,11 +230,12 @@ def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:
 
 def _attempt_steps(facts: Facts) -> dict[str, Step]:
     """Return the changes of the attempts of the chief and the evaluator, by role."""
-    recorded = facts.failures_recorded
-    return {
-        role: attempts.next_step(observed, facts.snapshot, failures_recorded=recorded)
-        for role, observed in facts.attempts.items()
-    }
+    found, recorded = {}, facts.failures_recorded
+    for role, observed in facts.attempts.items():
+        step = attempts.next_step(observed, facts.snapshot, failures_recorded=recorded)
+        is_held = attempts.retry_at(observed, facts.snapshot, facts.now) is not None
+        found[role] = replace(step, create=None) if is_held else step
+    return found
 
 
 def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step]) -> Iterator[Create]:

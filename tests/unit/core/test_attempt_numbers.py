@@ -1,5 +1,6 @@
 """The next attempt of a role, by observation and record, and the deletion of older attempts."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from pstraining.api import names
 from pstraining.core.actions import Kind
 from pstraining.core.policies.attempts import Attempts, Step, is_wanted, next_step, observed
 from pstraining.core.snapshot import Child, Container, Pod, Termination
-from tests.support.builders import job, typed
+from tests.support.builders import NOW, job, stamp, typed
+from tests.support.simulation import running
 from tests.support.snapshots import a_child, a_pod, facts_of, snapshot_of
 
 EVALUATED = {"evaluator": {"enabled": True}}
@@ -155,3 +157,19 @@ def test_older_attempts_are_deleted_in_order_once_recorded() -> None:
     attempts, snapshot = seen(*items), snapshot_of(job(), *items)
     assert next_step(attempts, snapshot, failures_recorded=False).delete == ()
     assert next_step(attempts, snapshot, failures_recorded=True).delete == (items[1], items[0])
+
+
+@pytest.mark.parametrize("role", [names.CHIEF, names.EVALUATOR])
+def test_an_attempt_that_its_kubelet_rejects_is_followed_by_the_next_after_a_pause(role: str) -> None:
+    """A kubelet rejects each pod at once until its device plugin has registered. No budget would end that."""
+    world = running(evaluator={"enabled": True})
+    (rejected,) = [p for p in world.pods.values() if p["metadata"]["labels"][names.LABEL_ROLE] == role]
+    rejected["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no devices"}
+    world.now = NOW + timedelta(minutes=1)
+    rejected["metadata"]["creationTimestamp"] = stamp(world.now)
+    world.settle()
+    assert f"digits-{role}-2" not in world.names_of("Job")
+    assert world.plan().requeue_at == world.now + timedelta(seconds=10)
+    world.now += timedelta(seconds=10)
+    world.settle()
+    assert f"digits-{role}-2" in world.names_of("Job")

@@ -8,16 +8,21 @@ counts. The chief's number is its term, the fencing token, so it is the maximum 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus
 from pstraining.core.actions import Kind
+from pstraining.core.observe import NOT_ADMITTED
 from pstraining.core.policies.success import succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
 NUMBER = {names.CHIEF: names.LABEL_TERM, names.EVALUATOR: names.LABEL_ATTEMPT}
 """The roles that run in attempts, and the label that holds an attempt's number."""
+REJECTED_PAUSE: Final = timedelta(seconds=10)
+"""Time from the creation of a pod that its kubelet rejects to the next attempt."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,18 @@ def next_step(attempts: Attempts, snapshot: Snapshot, *, failures_recorded: bool
     # An older attempt is kept until its end is recorded, so its log is readable during the whole next attempt.
     older = (c for n, c in sorted(attempts.jobs.items()) if n < attempts.newest and not c.deleting)
     return Step(create, tuple(older) if failures_recorded else ())
+
+
+def retry_at(attempts: Attempts, snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Return when the next attempt may be created, if the kubelet has just rejected the newest one; None otherwise.
+
+    A kubelet rejects pods at once, for example until a device plugin has registered, and each costs no budget.
+    """
+    rejected = (
+        p for p in snapshot.pods_of(attempts.role) if p.disruption == NOT_ADMITTED and p.term == attempts.newest
+    )
+    found = max((pod.created + REJECTED_PAUSE for pod in rejected), default=None)
+    return found if found is not None and found > now else None
 
 
 def success_recorded(status: PSTrainingJobStatus, role: str) -> bool:
