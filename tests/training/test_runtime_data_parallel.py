@@ -1,6 +1,7 @@
 """A batch on several devices of one worker, without servers: division, statistics, seeds, and rejected programs."""
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,34 @@ def test_a_loss_that_is_a_sum_is_rejected_on_several_devices(*, several: bool) -
             passed(model, batch)
     else:
         assert passed(model, batch, DEVICES[:1])[0].numpy() == 16
+
+
+def test_two_threads_trace_a_model_one_after_the_other() -> None:
+    """Workers with hot standbys trace steps on the other members beside training. Layers hold tensors of the trace."""
+    import keras
+    import tensorflow as tf
+
+    inside, most, crossed = [0], [0], threading.Barrier(2)
+
+    class Busy(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            with suppress(threading.BrokenBarrierError):
+                crossed.wait(0.5)  # until the other thread is here as well
+            inside[0] -= 1
+            return inputs
+
+    model = on_devices(Busy(), keras.layers.Dense(1))
+    batch = (tf.ones([4, 2]), tf.zeros([4, 1]))
+    inside[0] = most[0] = 0
+    crossed.reset()
+    threads = [threading.Thread(target=passed, args=(model, batch, DEVICES[:1])) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1]
 
 
 def test_the_next_batch_is_prefetched_to_the_device() -> None:

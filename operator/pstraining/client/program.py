@@ -7,8 +7,10 @@ import ast
 import builtins
 import inspect
 import symtable
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,7 +111,13 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     except TypeError as error:
         raise ClientError(f"arguments do not fit {name}: {error}.") from None
     text = f'{_NO_ANNOTATIONS}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
-    return JobProgram(name, f"{name}.py", {f"{name}.py": text})
+    main = f"{name}_program.py" if _is_module(name) else f"{name}.py"
+    return JobProgram(name, main, {main: text})
+
+
+def _is_module(name: str) -> bool:
+    """Return whether programs may import a module of this name, which a file beside them would hide."""
+    return name in sys.stdlib_module_names or find_spec(name) is not None
 
 
 def _captured(source: str, name: str) -> Iterator[str]:

@@ -56,6 +56,21 @@ def test_a_function_travels_as_its_source_with_its_arguments() -> None:
     assert run(text)["whole"](4, "y") == {"sum": 7, "name": "y", "field": 1}
 
 
+def profile() -> None:
+    """TensorFlow imports the standard library's module of this name."""
+
+
+def numpy() -> None:
+    """A package's name."""
+
+
+@pytest.mark.parametrize("function", [profile, numpy])
+def test_a_function_with_a_modules_name_does_not_hide_the_module(function: Any) -> None:
+    program = program_of(function, {}, ())
+    assert (program.name, program.main) == (function.__name__, f"{function.__name__}_program.py")
+    assert list(program.files) == [program.main]
+
+
 def test_texts_of_several_lines_travel_unchanged() -> None:
     """The function is nested, and its texts have lines with more and with less indentation."""
 

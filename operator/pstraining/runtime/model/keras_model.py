@@ -6,6 +6,7 @@ statistics of BatchNormalization). For the latter each worker sends its change, 
 different numbers; they are not part of a checkpoint.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, Literal
@@ -73,6 +74,7 @@ class Model:
         """The scale of this process's next gradient."""
         self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
         self._normalizing = normalization.adapted(layers)
+        self._tracing = threading.RLock()  # while a worker trains, a thread traces steps on the other members
         self.carried = own_state.carried_states(layers)
         own = {id(variable) for variable in self.carried}
         untrained = [variable for variable in self.keras.non_trainable_variables if id(variable) not in own]
@@ -272,16 +274,17 @@ class Model:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
         """
         plain = tf.autograph.experimental.do_not_convert  # AutoGraph would read the loops
-        written: Writes = plain(Writes)()
-        with tf.GradientTape() as tape:
-            tape.watch(values or ())
-            lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
-            with looking_up(lookups), normalization.from_variables(self._normalizing):
-                loss = self.step.loss(batch)
-        plain(self.connections.check_built)()
-        if values is None:
-            self.writes = plain(written.of)(self.variables[len(self.trainable) :])
-            plain(self.check_writes)(plain(written.of)(self.trainable), plain(written.of)(self.frozen))
+        with self._tracing:
+            written: Writes = plain(Writes)()
+            with tf.GradientTape() as tape:
+                tape.watch(values or ())
+                lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
+                with looking_up(lookups), normalization.from_variables(self._normalizing):
+                    loss = self.step.loss(batch)
+            plain(self.connections.check_built)()
+            if values is None:
+                self.writes = plain(written.of)(self.variables[len(self.trainable) :])
+                plain(self.check_writes)(plain(written.of)(self.trainable), plain(written.of)(self.frozen))
         dense = [variable.value for variable in self.trainable] if values is None else values
         variables = [*dense] + [rows for _, _, rows in lookups.found]
         above = None if share == 1.0 else tf.constant(share, loss.dtype)

@@ -5,6 +5,7 @@ whether it updates some rows or the whole table; `Rows` objects replace its vari
 optimizers, untouched rows do not change: neither their momentum nor their weights decay.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +66,7 @@ class RowOptimizer:
 
     def __init__(self, optimizer: KerasOptimizer, tables: Sequence[KerasVariable], groups: Sequence[str]) -> None:
         self.clone = optimizers.clone(optimizer, list(tables), groups, fused=False)
+        self._tracing = threading.RLock()  # while a worker trains, a thread traces steps on the other members
         self.tables, self._decayed = list(tables), [optimizers.is_decayed(group) for group in groups]
         # The slots: lists with one variable per table, by the attribute that holds the list.
         self._slots = {
@@ -92,7 +94,7 @@ class RowOptimizer:
             name: [Rows(slot.value, indices) for slot, (indices, _) in zip(found, touched, strict=True)]
             for name, found in self._slots.items()
         }
-        with self._in_place_of_variables(step, rows, slots):
+        with self._tracing, self._in_place_of_variables(step, rows, slots):
             self._update(rows, [gradient for _, gradient in touched])
         return [row.store() for row in rows] + [row.store() for found in slots.values() for row in found]
 
