@@ -82,3 +82,21 @@ def test_a_condition_of_a_later_version_is_kept(make: Callable[[], World]) -> No
     found = next_status(gather(world.snapshot(), world.now), Outcomes())["conditions"]
     kept = {c["type"] for c in found if c["reason"] == "OfALaterVersion"}
     assert kept >= ({"Failed"} if make is failed else {"Created"})
+
+
+@pytest.mark.parametrize("wrong", [{"startTime": "x"}, {"autoscaling": [{"role": 7}]}, {"replicaRecords": "x"}])
+@pytest.mark.parametrize("make", [trains, failed])
+def test_a_value_in_another_form_leaves_the_rest_of_the_status_readable(
+    make: Callable[[], World], wrong: dict[str, Any]
+) -> None:
+    """As after a rollback of the operator: a job that has failed would start again, and a term be used twice."""
+    world = make()
+    assert world.job is not None
+    before = world.snapshot().typed_status
+    world.job["status"] |= wrong
+    world.job["status"]["conditions"].append({"type": "OfALaterVersion", "status": ["True"]})
+    found = world.snapshot().typed_status
+    assert found.conditions == before.conditions
+    assert found.term == before.term
+    if make is failed:
+        assert not [a for a in world.plan().actions if type(a).__name__ == "Create"]

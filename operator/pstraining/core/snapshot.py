@@ -295,11 +295,12 @@ class Snapshot:
 
     @cached_property
     def typed_status(self) -> PSTrainingJobStatus:
-        """Return the stored status with all records in full; an empty status if it cannot be read."""
+        """Return the stored status with all records in full, without the values that this version cannot read."""
+        found = _readable(self.status)
         try:
-            return unpacked(PSTrainingJobStatus.model_validate(self.status))
+            return unpacked(found)
         except ValueError:
-            return PSTrainingJobStatus()
+            return found
 
     @cached_property
     def job_restarts(self) -> int:
@@ -340,3 +341,25 @@ class Snapshot:
             pods.setdefault((pod.role, None), []).append(pod)
             pods.setdefault((pod.role, pod.index), []).append(pod)
         return {replica: tuple(of_replica) for replica, of_replica in pods.items()}
+
+
+def _readable(status: Mapping[str, Any]) -> PSTrainingJobStatus:
+    """Return a status without the fields, and the items of lists, that another version has written in another form.
+
+    Without its conditions, a job that has ended would start again.
+    """
+    found = {name: list(value) if isinstance(value, list) else value for name, value in status.items()}
+    while True:
+        try:
+            return PSTrainingJobStatus.model_validate(found)
+        except ValidationError as error:
+            wrong: dict[Any, set[Any]] = {}
+            for item in error.errors():
+                name, *inside = *item["loc"], None
+                wrong.setdefault(name, set()).add(inside[0])
+        if wrong.keys() - found.keys():
+            return PSTrainingJobStatus()
+        for name, places in wrong.items():
+            value = found.pop(name)
+            if isinstance(value, list) and all(isinstance(place, int) for place in places):
+                found[name] = [item for number, item in enumerate(value) if number not in places]
