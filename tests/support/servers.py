@@ -66,6 +66,7 @@ class Rig:
         loss: Any = "sparse_categorical_crossentropy",
         with_ledger: bool = False,
         compiled: dict[str, Any] | None = None,
+        count: Callable[[], int] | None = None,
         **training: Any,
     ) -> None:
         from pstraining.runtime.chief.store_admin import StoreAdmin
@@ -73,7 +74,7 @@ class Rig:
         from pstraining.runtime.updates.base import Identity
 
         settings = resolve("training", TrainingSettings, {"steps": 1, **training}, {})
-        self.mode = factory.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1)
+        self.mode = factory.choose(settings, workers=workers, with_ledger=with_ledger, paired=members > 1, count=count)
         self._client, self._ps, self._members, self._make = client, ps, members, (build, optimizer, loss)
         self._container = client.container
         self._compiled = compiled or {}

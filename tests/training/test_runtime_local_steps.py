@@ -68,3 +68,29 @@ def test_a_restarted_workers_own_optimizer_continues_its_schedule(client: Any) -
 
     made = batches(8)
     assert_as_fit(client, falling, made[:4], made[4:])
+
+
+def test_in_async_a_move_is_divided_by_the_workers_that_the_job_has_now(client: Any) -> None:
+    """A job that is scaled from four workers to one would learn four times slower otherwise."""
+    import keras
+
+    count, made = [4], batches(2 * LOCAL_STEPS)
+    rig = Rig(
+        client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small, localSteps=LOCAL_STEPS, count=lambda: count[0]
+    )
+    rig.start()
+    alone = small()
+    alone.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy", jit_compile=False)
+    held = [rig.initial[tensor.path] for tensor in rig.model.tensors]
+    for number, part in ((4, made[:LOCAL_STEPS]), (1, made[LOCAL_STEPS:])):
+        count[0] = number
+        assert rig.workers[0].step(part).applied
+        for variable, value in zip(alone.trainable_variables, held, strict=True):
+            variable.assign(value)
+        for batch in part:
+            alone.train_on_batch(*batch)
+        ends = [variable.numpy() for variable in alone.trainable_variables]
+        held = [value + (end - value) / number for value, end in zip(held, ends, strict=True)]
+    found = rig.control.snapshot(fence=1).variables
+    for value, tensor in zip(held, rig.model.tensors, strict=True):
+        np.testing.assert_allclose(found[tensor.path], value, rtol=0, atol=1e-6)

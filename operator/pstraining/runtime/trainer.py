@@ -250,8 +250,9 @@ class Trainer:
         else:
             steps, divided = epochs.by_steps(training.steps, training.epochs, self._steps_per_epoch)
             training = training.model_copy(update={"steps": steps})
+        count, paired = partial(clusters.number_of_workers, cluster), cluster.members > 1
         mode = factory.choose(
-            training, workers=cluster.workers, with_ledger=source is not None, paired=cluster.members > 1
+            training, workers=cluster.workers, with_ledger=source is not None, paired=paired, count=count
         )
         client = PSClient(cluster, ahead, self._devices)
         client.connect()

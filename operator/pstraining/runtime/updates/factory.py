@@ -34,7 +34,12 @@ class UpdateFactory:
 
 
 def choose(
-    training: TrainingSettings, *, workers: int, with_ledger: bool = False, paired: bool = False
+    training: TrainingSettings,
+    *,
+    workers: int,
+    with_ledger: bool = False,
+    paired: bool = False,
+    count: Callable[[], int] | None = None,
 ) -> UpdateFactory:
     """Return the factory of the mode in the settings.
 
@@ -43,15 +48,19 @@ def choose(
         workers: number of workers of the job.
         with_ledger: whether the first server assigns splits of the data.
         paired: whether shards have standbys that apply the same updates.
+        count: returns the present number of workers, which changes when the job is scaled; None: it does not.
     """
     name = _name(training) + (" with ledger" if with_ledger else "")
     moves, is_sync = training.local_steps > 1, training.mode is Mode.SYNC
     choices = wire_format.plan(training.compression, with_shadow=is_sync)
 
+    def share() -> float:
+        return 1.0 if is_sync else 1.0 / (count() if count else workers)
+
     def own_part(store: ParameterStore, blend: StateBlend | None = None) -> tuple[GradientComputer, PushCompressor]:
         # In mode Sync the servers average the workers' moves; in mode Async each worker scales its own.
         together = max(1, workers - training.backup_workers) if is_sync and not training.ordered_sums else 1
-        share, targets = 1.0 if is_sync else 1.0 / workers, blend.targets if blend else None
+        targets = blend.targets if blend else None
         # A local optimizer clips by itself; in mode Sync the servers clip the mean.
         clips = not moves and not is_sync
         computer = GradientComputer(store, moves=moves, share=share, parts=together, clips=clips, state_targets=targets)

@@ -60,7 +60,7 @@ class GradientComputer:
         store: the model and the servers' segments.
         moves: whether the worker sends the move of the parameters by its local optimizer over several batches (local
             SGD) instead of a gradient. The optimizer's slots stay on the worker.
-        share: factor of a move.
+        share: returns the factor of a move.
         parts: number of gradients in a step. The loss is divided by this number before the backward pass, at no cost,
             so the sum over equal batches is their mean. The division is omitted if it is not exact: if the number is
             not a power of two, or gradients are not linear in the loss.
@@ -78,7 +78,7 @@ class GradientComputer:
         store: ParameterStore,
         *,
         moves: bool = False,
-        share: float = 1.0,
+        share: Callable[[], float] = lambda: 1.0,
         parts: int = 1,
         clips: bool = False,
         state_targets: StateTargets | None = None,
@@ -190,7 +190,8 @@ class GradientComputer:
         model, run = self._store.model, self._store.client.run
         before = [variable.value.read_value() for variable in model.variables]
         stats_of_steps = [run(self._walk, batch) for batch in batches]
-        stats, vectors = run(self._return, before, stats_of_steps)
+        share = tf.constant(self._share(), tf.float64)
+        stats, vectors = run(self._return, before, stats_of_steps, share)
         return LocalGradient(stats, vectors, rows=[[] for _ in self._store.shards])
 
     def _emit_walk(self, batch: Batch) -> Tensor:
@@ -214,13 +215,16 @@ class GradientComputer:
             scale.advance(tf.logical_not(walked))
             return _stats(batch, loss, tf.constant(True))
 
-    def _emit_return(self, before: Sequence[Tensor], stats_of_steps: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
+    def _emit_return(
+        self, before: Sequence[Tensor], stats_of_steps: Sequence[Tensor], share: Tensor
+    ) -> tuple[Tensor, Vectors]:
         """Emit the change since `before` as stats and vectors, and reset the parameters."""
         model = self._store.model
         with tf.device(self._store.client.compute):
             after = [variable.value.read_value() for variable in model.variables]
             trained = len(model.trainable)
-            moves = [(new - old) * self._share for new, old in zip(after[:trained], before[:trained], strict=True)]
+            pairs = zip(after[:trained], before[:trained], strict=True)
+            moves = [(new - old) * tf.cast(share, new.dtype) for new, old in pairs]
             changes = self._state_changes(before[trained:], after[trained:], len(stats_of_steps))
             usable, scaled = tf.cast(are_finite(changes), tf.float64) if changes else 1.0, [*moves, *changes]
             with tf.control_dependencies(scaled):
