@@ -24,7 +24,20 @@ EXCEPTIONS: dict[str, str] = {}
 HELM = {"get", "history", "install", "lint", "list", "rollback", "show", "status", "template", "test", "uninstall"}
 HELM |= {"push", "upgrade"}
 KUBECTL = {"annotate", "api-resources", "apply", "auth", "cordon", "create", "delete", "describe", "drain", "edit"}
-KUBECTL |= {"events", "exec", "explain", "get", "label", "logs", "patch", "port-forward", "rollout", "scale", "taint"}
+KUBECTL |= {
+    "events",
+    "exec",
+    "explain",
+    "get",
+    "kustomize",
+    "label",
+    "logs",
+    "patch",
+    "port-forward",
+    "rollout",
+    "scale",
+    "taint",
+}
 KUBECTL |= {"cp", "krew", "top", "uncordon", "version", "wait"}
 _INNER = re.compile(r"\$\(([^()]+)\)")
 _TARGET = re.compile(r"^([a-z][a-z0-9 -]*):(?!=)", re.MULTILINE)
