@@ -6,8 +6,9 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
@@ -72,32 +73,14 @@ class HttpSession:
             CommandError: the credentials are not available.
             urllib3.exceptions.HTTPError: the server did not respond.
         """
-        answer = self._accepted_later(method, path, query, seconds, headers, body)
+        send = partial(self._send, method, path, query, seconds, headers, body)
+        in_pod = "/proxy/" in path  # a pod's answer: the API server itself is not overloaded
+        answer = send() if in_pod else _accepted_later(send)
         if answer.status == 401 and self._accepted:
             # The token of a command that runs for hours has expired: kubectl's next request has a new one, too.
             answer.drain_conn()
-            answer = self._accepted_later(method, path, query, seconds, headers, body)
+            answer = send() if in_pod else _accepted_later(send)
         self._accepted = answer.status != 401
-        return answer
-
-    def _accepted_later(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        seconds: float | None,
-        headers: Mapping[str, str],
-        body: bytes | None,
-    ) -> urllib3.BaseHTTPResponse:
-        """Send a request, and again after each pause that an overloaded API server asks for, as kubectl does."""
-        answer = self._send(method, path, query, seconds, headers, body)
-        for _ in range(PAUSES):
-            pause = asked_pause(answer)
-            if pause is None or "/proxy/" in path:  # the answer of a pod
-                break
-            answer.drain_conn()
-            time.sleep(pause)
-            answer = self._send(method, path, query, seconds, headers, body)
         return answer
 
     def _send(
@@ -184,6 +167,18 @@ class HttpSession:
                 known = True
         if not known:
             raise CommandError(f"The kubeconfig's certificate authority for {self.access} is not PEM.")
+
+
+def _accepted_later(send: Callable[[], urllib3.BaseHTTPResponse]) -> urllib3.BaseHTTPResponse:
+    """Send a request, and again after each pause that an overloaded API server asks for, as kubectl does."""
+    answer = send()
+    for _ in range(PAUSES):
+        if (pause := asked_pause(answer)) is None:
+            break
+        answer.drain_conn()
+        time.sleep(pause)
+        answer = send()
+    return answer
 
 
 class _Tries(Retry):
