@@ -150,6 +150,33 @@ def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> No
     assert counters.scalars == {"loss": 2.0, "learning_rate": pytest.approx(0.6)}
 
 
+@pytest.mark.parametrize("plateau", [False, True])
+def test_a_restarted_chief_multiplies_a_scheduled_rate_once(client: Any, plateau: bool) -> None:
+    """The scheduler of Keras's documentation multiplies the present rate, which the servers already have."""
+    import keras
+
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    def halved(epoch: int, rate: float) -> float:
+        return rate if epoch < 1 else 0.5 * rate
+
+    callbacks = [keras.callbacks.LearningRateScheduler(halved)]
+    callbacks += [keras.callbacks.ReduceLROnPlateau("loss")] if plateau else []
+    model = Model(small, lambda: keras.optimizers.SGD(0.8), Objective("sparse_categorical_crossentropy"))
+    admin = leading(model)
+    admin.learning_rates = lambda: [0.2]
+    fit = FitOptions(Epochs(10, 4), callbacks=callbacks)
+    reporter = TrainingReporter(lambda: admin, fit, ChiefCounters(), steps=40, total=40)
+    reporter.begin(25)  # in the third epoch, whose rate the former chief has set
+    reporter._drain(lambda: time.sleep(0.01))
+    expected = 0.1 if plateau else 0.2  # a plateau's rate is known to the servers alone
+    assert float(model.optimizer.learning_rate) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["own", "compiled"])
 def test_the_trial_of_a_step_is_in_no_metric(client: Any, own: bool) -> None:
     """A worker tries a step before it registers, and does not report the metrics of the trial's batches."""

@@ -201,3 +201,31 @@ def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str,
         with suppress(TypeError, ValueError):
             found[name] = float(np.asarray(rate(step) if isinstance(rate, SCHEDULE) else optimizer.learning_rate))
     return found
+
+
+def scheduled(
+    optimizers: Sequence[KerasOptimizer], callbacks: Sequence["keras.callbacks.Callback"], epoch: int
+) -> bool:
+    """Set the learning rate that LearningRateScheduler would have set in the epochs before one, as in one `fit`.
+
+    Args:
+        optimizers: the program's optimizers; a program with several has no such callback.
+        callbacks: the program's callbacks.
+        epoch: the epoch that begins or is resumed, from 0.
+
+    Returns:
+        Whether the rate follows from such callbacks alone. ReduceLROnPlateau sets it by what it has seen.
+    """
+    found = [callback for callback in callbacks if isinstance(callback, keras.callbacks.LearningRateScheduler)]
+    others = any(isinstance(callback, keras.callbacks.ReduceLROnPlateau) for callback in callbacks)
+    if not found or others or isinstance(optimizers[0]._learning_rate, SCHEDULE):
+        return False
+    rate = float(np.asarray(optimizers[0].learning_rate))
+    for number in range(epoch):
+        for callback in found:
+            try:
+                rate = callback.schedule(number, rate)
+            except TypeError:  # Keras also takes functions of the epoch alone
+                rate = callback.schedule(number)
+    optimizers[0].learning_rate = rate
+    return True

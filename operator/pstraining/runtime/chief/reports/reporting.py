@@ -12,7 +12,7 @@ import numpy as np
 from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
-from pstraining.runtime.chief.reports.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates
+from pstraining.runtime.chief.reports.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates, scheduled
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
@@ -139,9 +139,9 @@ class TrainingReporter:
         if self._watch is None:
             self._aggregate.note(self._admin.reports())
             self._watch = Ends(self._fit.epochs, done)
-            if self._ends.wants_state:
-                self._adopt_learning_rates()
             epochs = self._fit.epochs
+            if self._ends.wants_state:
+                self._adopt_learning_rates(epochs.under_way(done))
             self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
 
     def restored(self) -> None:
@@ -221,8 +221,15 @@ class TrainingReporter:
         others = {"loss", *self._aggregate.names(METRIC), *learning_rates(self._optimizers, 0)}
         check_monitors(self._fit.callbacks, log_names(self._metrics, outputs, others, validated=self._fit.validation))
 
-    def _adopt_learning_rates(self) -> None:
-        """Adopt the servers' learning rates, which callbacks of the former chief may have set."""
+    def _adopt_learning_rates(self, epoch: int) -> None:
+        """Adopt the servers' learning rates, which callbacks of the former chief may have set.
+
+        Those of LearningRateScheduler are computed instead, from the first epoch on: it is about to set the rate of
+        this epoch again, and may multiply the present one.
+        """
+        if scheduled(self._optimizers, self._fit.callbacks, epoch):
+            self._rates_there = None
+            return
         for optimizer, rate in zip(self._optimizers, self._admin.learning_rates(), strict=True):
             if rate is not None:
                 optimizer.learning_rate = rate
