@@ -120,7 +120,8 @@ def test_no_worker_waits_for_a_crashed_one_which_need_not_catch_up(
     monkeypatch.setattr(worker_registry, "LAPSE_SECONDS", 1.0)
     rig = started(client, max_staleness=BOUND)
     assert rig.step(batches(1)[0]).session_valid
-    with running(rig.workers[0]) as fast:
+    # A fast worker that waits counts as alive by its heartbeats.
+    with beating(rig, 0), running(rig.workers[0]) as fast:
         wait_for(lambda: fast.made > 20, "steps after the other one was given up", every=0.01)
         back = rig.workers[1].step(batches(1))
         assert back.session_valid
