@@ -227,10 +227,11 @@ class TrainingReporter:
         Those of LearningRateScheduler are computed instead, from the first epoch on: it is about to set the rate of
         this epoch again, and may multiply the present one.
         """
+        there = self._admin.learning_rates()
         if scheduled(self._optimizers, self._fit.callbacks, epoch):
-            self._rates_there = None
+            self._rates_there = there
             return
-        for optimizer, rate in zip(self._optimizers, self._admin.learning_rates(), strict=True):
+        for optimizer, rate in zip(self._optimizers, there, strict=True):
             if rate is not None:
                 optimizer.learning_rate = rate
         self._rates_there = self._own_rates()
