@@ -55,6 +55,7 @@ ELSEWHERE: Final = {
         ),
         "tests/e2e/test_training.py",
     ),
+    "kubectl kustomize FOLDER | kubectl pstraining convert -f -": "tests/unit/cli/test_convert_others.py",
     "kubectl pstraining dashboard --from digits": "tests/unit/cli/test_history_folder.py",
     "kubectl pstraining validate -f jobs.yaml": "tests/unit/docs/test_docs_validate.py",
     "kubectl pstraining logs d<TAB>": "tests/unit/cli/test_completion.py",
@@ -84,7 +85,8 @@ CHANGES: Final = (
 )
 """Commands that change jobs, or plan changes, in sequence."""
 REMOVES: Final = (
-    f"kubectl delete statefulset,deployment,job,service,configmap,networkpolicy --all-namespaces -l {JOB_NAME}"
+    "kubectl delete statefulset,deployment,job,service,configmap,networkpolicy,poddisruptionbudget   --all-namespaces "
+    f"-l {JOB_NAME}"
 )
 """Commands that remove the leftovers of jobs; here, in one namespace."""
 ENDS: Final = ("kubectl pstraining wait digits",)
