@@ -8,6 +8,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from unittest import mock
 
@@ -57,9 +58,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _unrecorded(observed: attempts.Attempts, snapshot: Snapshot, *, failures_recorded: bool) -> attempts.Step:
+def _unrecorded(
+    observed: attempts.Attempts, snapshot: Snapshot, now: datetime, *, failures_recorded: bool
+) -> attempts.Step:
     """Treat every failure as recorded."""
-    return _next_step(observed, snapshot, failures_recorded=True)
+    return _next_step(observed, snapshot, now, failures_recorded=True)
 
 
 async def _delete_by_name(
@@ -75,7 +78,8 @@ async def _unrepaired(
     """Ignore that an object is missing from a list."""
 
     def take(event: dict[str, Any]) -> None:
-        concluded = event["type"] == "DELETED" and "resourceVersion" not in event["object"]["metadata"]
+        # An event of the API server has the whole object.
+        concluded = event["type"] == "DELETED" and "creationTimestamp" not in event["object"]["metadata"]
         if not concluded:
             receive(event)
 

@@ -230,12 +230,11 @@ def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:
 
 def _attempt_steps(facts: Facts) -> dict[str, Step]:
     """Return the changes of the attempts of the chief and the evaluator, by role."""
-    found, recorded = {}, facts.failures_recorded
-    for role, observed in facts.attempts.items():
-        step = attempts.next_step(observed, facts.snapshot, failures_recorded=recorded)
-        is_held = attempts.retry_at(observed, facts.snapshot, facts.now) is not None
-        found[role] = replace(step, create=None) if is_held else step
-    return found
+    recorded = facts.failures_recorded
+    return {
+        role: attempts.next_step(observed, facts.snapshot, facts.now, failures_recorded=recorded)
+        for role, observed in facts.attempts.items()
+    }
 
 
 def _next_attempts(facts: Facts, desired: DesiredState, steps: Mapping[str, Step]) -> Iterator[Create]:

@@ -141,22 +141,22 @@ def test_the_next_attempt_waits_for_the_end_of_all_others(when: str) -> None:
     items, number = NEXT[when]
     attempts = seen(*items)
     snapshot = snapshot_of(job(), *items, runs(1, names.EVALUATOR))
-    assert next_step(attempts, snapshot, failures_recorded=False) == Step(number)
+    assert next_step(attempts, snapshot, NOW, failures_recorded=False) == Step(number)
 
 
 def test_an_unwanted_or_succeeded_role_changes_nothing() -> None:
     older, newest = attempt(1), attempt(2, conditions=COMPLETE)
     found, snapshot = seen(older, newest), snapshot_of(job(), older, newest)
-    assert next_step(found, snapshot, failures_recorded=True) == Step()
+    assert next_step(found, snapshot, NOW, failures_recorded=True) == Step()
     unwanted = Attempts(names.CHIEF, False, {1: older}, 2, succeeded=False)
-    assert next_step(unwanted, snapshot, failures_recorded=True) == Step()
+    assert next_step(unwanted, snapshot, NOW, failures_recorded=True) == Step()
 
 
 def test_older_attempts_are_deleted_in_order_once_recorded() -> None:
     items = attempt(10), attempt(9), attempt(8, deleting=True), attempt(11), runs(11)
     attempts, snapshot = seen(*items), snapshot_of(job(), *items)
-    assert next_step(attempts, snapshot, failures_recorded=False).delete == ()
-    assert next_step(attempts, snapshot, failures_recorded=True).delete == (items[1], items[0])
+    assert next_step(attempts, snapshot, NOW, failures_recorded=False).delete == ()
+    assert next_step(attempts, snapshot, NOW, failures_recorded=True).delete == (items[1], items[0])
 
 
 @pytest.mark.parametrize("role", [names.CHIEF, names.EVALUATOR])

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
@@ -73,34 +72,26 @@ class HttpSession:
             CommandError: the credentials are not available.
             urllib3.exceptions.HTTPError: the server did not respond.
         """
-        send = partial(self._send, method, path, query, seconds, headers, body)
-        in_pod = "/proxy/" in path  # a pod's answer: the API server itself is not overloaded
-        answer = send() if in_pod else _accepted_later(send)
+
+        def send() -> urllib3.BaseHTTPResponse:
+            sent = urllib3.HTTPHeaderDict(headers)
+            for name, value in self._credentials.headers():
+                sent.add(name, _line(name, value))
+            url = f"{self.access.host}{path}{'?' if query else ''}{urlencode(query)}"
+            answer = self._connected().request(
+                method, url, body=body, headers=sent, preload_content=False, timeout=self._timeout(seconds)
+            )
+            if answer.status == 401:
+                self._credentials.refused()
+            return answer
+
+        pauses = 0 if "/proxy/" in path else PAUSES  # a pod's answer: the API server itself is not overloaded
+        answer = _accepted_later(send, pauses)
         if answer.status == 401 and self._accepted:
             # The token of a command that runs for hours has expired: kubectl's next request has a new one, too.
             answer.drain_conn()
-            answer = send() if in_pod else _accepted_later(send)
+            answer = _accepted_later(send, pauses)
         self._accepted = answer.status != 401
-        return answer
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        seconds: float | None,
-        headers: Mapping[str, str],
-        body: bytes | None,
-    ) -> urllib3.BaseHTTPResponse:
-        sent = urllib3.HTTPHeaderDict(headers)
-        for name, value in self._credentials.headers():
-            sent.add(name, _line(name, value))
-        url = f"{self.access.host}{path}{'?' if query else ''}{urlencode(query)}"
-        answer = self._connected().request(
-            method, url, body=body, headers=sent, preload_content=False, timeout=self._timeout(seconds)
-        )
-        if answer.status == 401:
-            self._credentials.refused()
         return answer
 
     def _timeout(self, seconds: float | None) -> Timeout:
@@ -169,10 +160,10 @@ class HttpSession:
             raise CommandError(f"The kubeconfig's certificate authority for {self.access} is not PEM.")
 
 
-def _accepted_later(send: Callable[[], urllib3.BaseHTTPResponse]) -> urllib3.BaseHTTPResponse:
-    """Send a request, and again after each pause that an overloaded API server asks for, as kubectl does."""
+def _accepted_later(send: Callable[[], urllib3.BaseHTTPResponse], pauses: int) -> urllib3.BaseHTTPResponse:
+    """Send a request, and again after each of the pauses that an overloaded API server asks for, as kubectl does."""
     answer = send()
-    for _ in range(PAUSES):
+    for _ in range(pauses):
         if (pause := asked_pause(answer)) is None:
             break
         answer.drain_conn()

@@ -70,18 +70,19 @@ def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus
     return Attempts(role, is_wanted(job, role), jobs, max(recorded, newest_seen), done)
 
 
-def next_step(attempts: Attempts, snapshot: Snapshot, *, failures_recorded: bool) -> Step:
+def next_step(attempts: Attempts, snapshot: Snapshot, now: datetime, *, failures_recorded: bool) -> Step:
     """Decide which attempt to create and which ones to delete.
 
     Args:
         attempts: the attempts of one role.
         snapshot: the observed state.
+        now: the time of this pass.
         failures_recorded: whether status has every failure; until then older attempts are evidence.
     """
     if not attempts.wanted or attempts.succeeded:
         return Step()
-    alive = any(not p.over for p in snapshot.pods_of(attempts.role))
-    create = attempts.newest + 1 if _newest_is_over(attempts, snapshot) and not alive else None
+    waits = any(not p.over for p in snapshot.pods_of(attempts.role)) or retry_at(attempts, snapshot, now) is not None
+    create = attempts.newest + 1 if _newest_is_over(attempts, snapshot) and not waits else None
     # An older attempt is kept until its end is recorded, so its log is readable during the whole next attempt.
     older = (c for n, c in sorted(attempts.jobs.items()) if n < attempts.newest and not c.deleting)
     return Step(create, tuple(older) if failures_recorded else ())

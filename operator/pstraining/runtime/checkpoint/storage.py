@@ -257,16 +257,15 @@ class Checkpoints:
         Raises:
             CorruptCheckpointError: a part is missing, damaged, of another format, or unreadable for all that time.
         """
-        for wait in _WAITS:
+        waits = iter(_WAITS)
+        while True:
             try:
                 return self._try_to_load(key, path)
             except OSError as error:
+                if (wait := next(waits, None)) is None:
+                    raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
                 event("waiting", what="the volume of the checkpoints", reason=str(error), seconds=wait)
             time.sleep(wait)
-        try:
-            return self._try_to_load(key, path)
-        except OSError as error:
-            raise CorruptCheckpointError(f"{type(error).__name__}: {error}") from error
 
     def _try_to_load(self, key: Key, path: Path) -> StoredState:
         try:

@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from typing import Final
 
 import keras
-import tensorflow as tf
 
-from pstraining.runtime.data.batches import check_batches
+from pstraining.runtime.data.batches import check_batches, repeats_forever
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
@@ -129,8 +128,7 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
         if found.num_batches is None:
             raise CallbackRefusedError(f"{argument}: the PyDataset never ends (num_batches is None): {instead}")
         return
-    cardinality = getattr(found, "cardinality", None)
-    if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
+    if repeats_forever(found):
         raise CallbackRefusedError(f"{argument}: the dataset never ends (repeat() without a count): {instead}")
 
 

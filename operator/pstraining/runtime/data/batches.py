@@ -235,14 +235,19 @@ def _checked(data: Dataset) -> Dataset:
     return data
 
 
+def repeats_forever(data: Dataset) -> bool:
+    """Return whether a `tf.data.Dataset` is known to be endless."""
+    cardinality = getattr(data, "cardinality", None)
+    return callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
 def _ending(split: Dataset) -> Dataset:
     """Return a split after a check that it is not known to be endless.
 
     Raises:
         EndlessSplitError: the split is endless.
     """
-    cardinality = getattr(_checked(split), "cardinality", None)
-    if callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY:
+    if repeats_forever(_checked(split)):
         raise EndlessSplitError(
             "data: the dataset that `read` returns never ends (repeat() without a count), so no worker would be "
             "assigned a second split; leave out repeat(): epochs=... repeats all of the data"
