@@ -6,7 +6,8 @@ PY := $(VENV)/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-changed bench soak test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e \
+.PHONY: help demo test test-all test-changed bench soak test-lint test-drift test-unit test-property test-chart \
+        test-training test-controlplane test-e2e \
         campaign mutants pictures install lock generate format site image sbom release cluster-up cluster-down clean python
 
 help: ## Show this list
@@ -27,11 +28,12 @@ test-changed: install ## The layers, and of the slow ones the files, that a chan
 test-lint: install ## ruff, mypy --strict, import contracts, module length, links in the docs, their prose, their site
 test-drift: install ## Generated files are what `make generate` writes
 test-unit: install ## Tests that need nothing but Python
+test-property: install ## Properties of the decisions and of the protocols, with random inputs
 test-chart: install ## The Helm chart, rendered by helm
 test-training: install ## The launcher and the runtime as processes on this machine, with TensorFlow
 test-controlplane: install ## The operator against a real API server
 test-e2e: install ## Jobs on a real cluster
-test-lint test-drift test-unit test-chart test-training test-controlplane test-e2e:
+test-lint test-drift test-unit test-property test-chart test-training test-controlplane test-e2e:
 	@$(PY) hack/run_tests.py $(@:test-%=%)
 
 SOAK := PSTRAINING_TESTS=soak PSTRAINING_SYNC_STEPS=200 PSTRAINING_KILLS=30 PSTRAINING_SIMULATED_KILLS=1000 \

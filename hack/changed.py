@@ -25,7 +25,7 @@ EVERYTHING = ("pyproject.toml", "hack/install.py", "hack/locks/")
 """Files that every layer depends on."""
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "charts/": ("unit", "chart", "controlplane"),
-    "crds/": ("unit", "chart", "controlplane"),
+    "crds/": ("unit", "property", "chart", "controlplane"),
     "localcluster/": ("unit", "e2e"),
     "Dockerfile": ("e2e",),
     ".dockerignore": ("e2e",),

@@ -134,10 +134,13 @@ LAYERS = (
         cheap=True,
         browser=True,
         budget_s=Budget(60, 60),
-        parts=(
-            # The longest tests come first: all processes then end at about the same time.
-            Part("unit", ("tests/property", "tests/unit", "tests/contract"), ("-n", "auto", "--maxprocesses", "4")),
-        ),
+        parts=(Part("unit", ("tests/unit", "tests/contract"), ("-n", "auto", "--maxprocesses", "4")),),
+    ),
+    Layer(
+        "property",
+        cheap=True,
+        budget_s=Budget(60, 300),
+        parts=(Part("property", ("tests/property",), ("-n", "auto", "--maxprocesses", "4")),),
     ),
     Layer(
         "chart", helm=True, tools=("prometheus",), budget_s=Budget(30, 120), parts=(Part("chart", ("tests/chart",)),)

@@ -18,13 +18,18 @@ FILES = (
     "hack/site.py",
     "tests/support/rig.py",
     "tests/unit/runtime/test_ring.py",
+    "tests/property/test_rings.py",
     "tests/training/conftest.py",
     "tests/training/test_rig.py",
     "tests/training/test_other.py",
     "tests/e2e/test_jobs.py",
 )
 USERS = {
-    "pstraining.runtime.allreduce.ring": {"tests.support.rig", "tests.unit.runtime.test_ring"},
+    "pstraining.runtime.allreduce.ring": {
+        "tests.support.rig",
+        "tests.unit.runtime.test_ring",
+        "tests.property.test_rings",
+    },
     "tests.support.rig": {"tests.training.test_rig"},
     "pstraining.api.models": {"tests.e2e.test_jobs"},
     "pstraining.launcher": {"tests.training.test_other"},
@@ -45,7 +50,8 @@ def test_no_change_selects_no_test() -> None:
 
 def test_a_module_selects_the_files_that_import_it() -> None:
     plan = planned(RING)
-    assert [layer.name for layer in plan.layers()] == ["lint", "drift", "unit", "training"]
+    assert [layer.name for layer in plan.layers()] == ["lint", "drift", "unit", "property", "training"]
+    assert plan.files["property"] == {"tests/property/test_rings.py"}
     assert plan.files["training"] == {"tests/training/test_rig.py"}
     assert "only inside a pod" in plan.text()
 

@@ -20,7 +20,8 @@ from pstraining.runtime.replication.witness import Witness, WitnessServer
 from pstraining.runtime.telemetry import prometheus
 from tests.processes.pods import eventually
 
-IDLE = 3 * listener.CONNECTIONS
+IDLE = listener.CONNECTIONS + listener.CONNECTIONS // 2
+"""Fewer than wait in the queue of the kernel, which would make a client repeat its request after a second."""
 
 
 def health(port: int) -> Callable[[], None]:
