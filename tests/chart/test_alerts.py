@@ -191,6 +191,15 @@ def test_a_chief_with_hot_standbys_reports_a_failover_with_the_jobs_name(promtoo
     )
 
 
+@pytest.mark.parametrize(("series", "fires"), [("_x30 0x30", False), ("_x24 0x36", True)])
+def test_a_chief_may_prepare_for_ten_minutes_before_its_first_step(
+    promtool: str, tmp_path: Path, series: str, fires: bool
+) -> None:
+    """Of a chief that has started in minute 31, or in minute 25."""
+    expected = TEAM if fires else None
+    assert not run(promtool, tmp_path, "PSTrainingStandsStill", {f"pstraining_global_step{{{JOB}}}": series}, expected)
+
+
 @pytest.mark.parametrize("verdict", REFUSALS)
 def test_refused_objects_fire_their_own_alert_only(promtool: str, tmp_path: Path, verdict: str) -> None:
     """Objects of a gang whose kind is not installed are tried six times a minute for each job."""

@@ -17,9 +17,9 @@ from pstraining.runtime.telemetry.counters import ChiefCounters, Traffic, Worker
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _STRING = re.compile(r'"[^"]*"')
-_RANGE = re.compile(r"\[[^\]]*\]")
+_RANGE = re.compile(r"\[[^\]]*\]|\boffset\s+\w+")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?!\s*\()\b")
-_KEYWORDS = {"and", "or", "unless", "bool", "offset"}
+_KEYWORDS = {"and", "or", "unless", "bool"}
 TARGET = {"namespace", "pod"} | {
     re.sub(r"\W", "_", label) for label in (names.LABEL_JOB, names.LABEL_ROLE, names.LABEL_INDEX)
 }

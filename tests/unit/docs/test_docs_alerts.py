@@ -61,6 +61,7 @@ def test_an_alert_names_the_job_or_the_command_that_does(rule: dict[str, Any]) -
         ('sum by (a) (rate(x_total{b="y z",c!~"d"}[5m])) / max(e) > 0.1', {"x_total", "e"}, {"a", "b", "c"}),
         ("a < on (b) group_left () (0.5 * quantile by (b) (0.5, c))", {"a", "c"}, {"b"}),
         ("time() - a > 600 and on (b) changes(c[10m]) > 0", {"a", "c"}, {"b"}),
+        ("a == 0 and on (b) c offset 10m", {"a", "c"}, {"b"}),
     ],
 )
 def test_expressions_are_read(expression: str, metrics: set[str], labels: set[str]) -> None:
