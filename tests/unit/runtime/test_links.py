@@ -65,3 +65,36 @@ def test_servers_of_one_host_are_one_peer_where_they_dial() -> None:
             found = links.look()
             assert found.keys() == {"ps"}
             assert found["ps"].sent == pytest.approx(100_000, abs=2)
+
+
+def test_a_count_never_falls_when_a_server_is_identified_late_or_has_another_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prometheus takes a lower count for a restart, and adds all bytes once more."""
+    hosts, resolve = ["127.0.0.9"], socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda name, *given, **more: resolve(hosts[-1] if name == "digits-ps-0" else name, *given, **more),
+    )
+    with (
+        listen() as own,
+        listen() as first,
+        socket.create_server(("127.0.0.2", first.getsockname()[1])) as replaced,
+        socket.create_connection(own.getsockname()) as dialled,
+        own.accept()[0] as fetched,
+    ):
+        links = Links((f"digits-ps-0:{first.getsockname()[1]}",), own.getsockname()[1])
+        exchange(fetched, dialled, 1_000_000, 0)
+        unknown = links.look()
+        assert unknown.keys() == {"ps"}
+        for server in (first, replaced):
+            before = links.look()
+            hosts.append(server.getsockname()[0])
+            exchange(fetched, dialled, 1_000_000, 0)
+            with socket.create_connection(server.getsockname()), server.accept()[0]:
+                links.look()  # a connection to another address: all names are looked up
+                found = links.look()
+            assert all(found[peer].sent >= before[peer].sent for peer in before)
+        assert found["ps-0"].sent == pytest.approx(1_000_000, abs=4)
+        assert total(found).sent == pytest.approx(3_000_000, abs=4)

@@ -25,6 +25,9 @@ class Traffic:
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.sent + other.sent, self.received + other.received)
 
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.sent - other.sent, self.received - other.received)
+
 
 def total(links: Mapping[str, Traffic]) -> Traffic:
     """Return the sum over all links."""

@@ -37,8 +37,10 @@ class Links:
     def __init__(self, servers: Sequence[str], own_port: int) -> None:
         self._servers, self._own_port = servers, own_port
         self._lock = threading.Lock()
-        self._live: dict[_Connection, tuple[str, Traffic]] = {}
-        self._gone: dict[str, Traffic] = {}
+        self._counted: dict[_Connection, Traffic] = {}
+        """The last counts of the connections that exist."""
+        self._totals: dict[str, Traffic] = {}
+        """The bytes by peer. A connection that is identified later, or no longer, moves none that were counted."""
         self._dialled: dict[tuple[str, int], str] = {}
         self._hosts: dict[str, str] = {}
 
@@ -46,14 +48,11 @@ class Links:
         """Return the bytes so far by peer: ps-0, ps-1, and so on."""
         with self._lock:
             seen = dict(self._found())
-            for identity, (peer, moved) in self._live.items():
-                if identity not in seen:
-                    self._gone[peer] = self._gone.get(peer, Traffic()) + moved
-            self._live = seen
-            total = dict(self._gone)
-            for peer, moved in seen.values():
-                total[peer] = total.get(peer, Traffic()) + moved
-            return total
+            for connection, (peer, moved) in seen.items():
+                gained = moved - self._counted.get(connection, Traffic())
+                self._totals[peer] = self._totals.get(peer, Traffic()) + gained
+            self._counted = {connection: moved for connection, (_, moved) in seen.items()}
+            return dict(self._totals)
 
     def _found(self) -> Iterator[tuple[_Connection, tuple[str, Traffic]]]:
         for found in sockets.connections():
