@@ -13,7 +13,7 @@ from pstraining import __version__
 from pstraining.controller.metrics import REFUSALS
 from tests.support.promql import alerts
 
-from .conftest import CHART, ROOT, Render
+from .conftest import CHART, KUBERNETES, REPOSITORY, ROOT, Helm, Render
 
 N, JOB = 'namespace="system"', 'namespace="team",pstraining_dev_job_name="digits"'
 Series = dict[str, str]
@@ -235,6 +235,16 @@ def test_the_rules_are_rendered_with_their_runbooks(promtool: str, render: Rende
     file.write_text(yaml.safe_dump(rule["spec"]))
     done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_disabled_alert_that_does_not_exist_is_rejected(helm: Helm) -> None:
+    """A misspelt alert would stay enabled."""
+    given = "metrics.rules.enabled=true,metrics.rules.disabled={PSTrainingQueueOld,PSTrainingQueueOlds}"
+    done = helm(
+        *("template", "pstraining", str(CHART), "--kube-version", KUBERNETES),
+        *("--set", f"image.repository={REPOSITORY}", "--set", given),
+    )
+    assert "metrics.rules.disabled names no alert: PSTrainingQueueOlds. The alerts are PSTraining" in done.stderr
 
 
 def test_every_runbook_link_leads_to_a_published_page(render: Render) -> None:
