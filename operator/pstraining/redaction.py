@@ -6,6 +6,7 @@ report before sending it. The module only needs the standard library.
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 LEFT_OUT: Final = "<left out: secret-like>"
@@ -17,7 +18,7 @@ _NAME: Final = re.compile(
 """Secret-like names of environment variables."""
 _SAFE_NAME: Final = re.compile(r"_(file|path|dir|folder|url|endpoint|name|id|ttl|seconds|audience)$", re.IGNORECASE)
 """Endings of names of variables that locate or describe a secret, but do not contain it."""
-_WORDS: Final = r"(?:password|passwd|secret|token|api[-_]?key|access[-_]?key)"
+_WORDS: Final = r"(?:password|passwd|secret|token|api[-_]?key|access[-_]?key|account[-_]?key)"
 _VALUE: Final = r"[^\s\"',;&]{6,}"
 _FLAG: Final = re.compile(rf"--?[\w-]*{_WORDS}", re.IGNORECASE)
 """An argument whose value is the next argument."""
@@ -26,7 +27,8 @@ _TEXTS: Final = (
     (re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"), LEFT_OUT),  # a JSON web token
     (re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b"), LEFT_OUT),  # AWS
     (re.compile(r"\b(gh[opusr]_|github_pat_|glpat-|hf_|xox[baprs]-|sk-)[\w-]{16,}"), LEFT_OUT),
-    (re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)"), rf"\1:{LEFT_OUT}"),  # a password in a URL
+    (re.compile(r"(?<=://)([^/\s:@]*):[^/\s\"'<>]+(?=@)"), rf"\1:{LEFT_OUT}"),  # a password in a URL, also one with @
+    (re.compile(rf"(?i)([?&](?:[\w-]+-)?sig(?:nature)?=){_VALUE}"), rf"\1{LEFT_OUT}"),  # a signed URL
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{12,}"), rf"\1 {LEFT_OUT}"),
     (
         re.compile(rf"(?i)((?:--?[\w-]*{_WORDS}[= ]|\b[\w-]*{_WORDS}[\"']?[ \t]*[:=][ \t]*)[\"']?)(?!<left){_VALUE}"),
@@ -51,8 +53,7 @@ class Redactor:
         if isinstance(found, Mapping):
             return self._mapping(found)
         if isinstance(found, list):
-            before = [None, *found][: len(found)]
-            return [LEFT_OUT if _is_flag(b) else self.redacted(item) for b, item in zip(before, found, strict=True)]
+            return [LEFT_OUT if _is_flag(before) else self.redacted(item) for before, item in pairwise((None, *found))]
         return self.text(found) if isinstance(found, str) else found
 
     def text(self, text: str) -> str:
@@ -71,7 +72,9 @@ class Redactor:
             for value in found.values():
                 self.learn(value)
         elif isinstance(found, list):
-            for item in found:
+            for before, item in pairwise((None, *found)):
+                if _is_flag(before) and isinstance(item, str) and not item.startswith("-"):
+                    self._remember(item)
                 self.learn(item)
 
     def _mapping(self, found: Mapping[str, Any]) -> dict[str, Any]:

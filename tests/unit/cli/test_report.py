@@ -182,6 +182,11 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("the token expired at 12:00", "the token expired at 12:00"),
         ("loss: 0.25, tokens: 1000000", "loss: 0.25, tokens: 1000000"),
         ("https://host:8443/a@b", "https://host:8443/a@b"),
+        ("postgres://bob:hunter2@hunter2@db/x", f"postgres://bob:{LEFT_OUT}@db/x"),
+        ("GET https://b/k?X-Amz-Signature=aeeed9bbccd4&x=1", f"GET https://b/k?X-Amz-Signature={LEFT_OUT}&x=1"),
+        ("https://b/k?a=1&X-Goog-Signature=aeeed9bbccd4", f"https://b/k?a=1&X-Goog-Signature={LEFT_OUT}"),
+        ("https://acc.blob/c?sv=2022&sig=abc%2Bxyz%3D", f"https://acc.blob/c?sv=2022&sig={LEFT_OUT}"),
+        ("AccountName=a;AccountKey=abcdefghijkl==;x", f"AccountName=a;AccountKey={LEFT_OUT};x"),
     ],
 )
 def test_texts(text: str, left: str) -> None:
@@ -224,4 +229,7 @@ def test_variables_and_arguments() -> None:
     assert Redactor().redacted(reference) == reference, "names the Secret, without its content"
     learned = Redactor()
     learned.learn([{"name": "TOKEN", "value": "100000"}, {"name": "SECRET", "value": "abc"}])
+    learned.learn({"args": ["--db-password", "hunter2hunter2", "--use-token", "--verbose"]})
+    assert learned.text("argv ['--db-password', 'hunter2hunter2']") == f"argv ['--db-password', '{LEFT_OUT}']"
+    assert learned.text("runs with --verbose") == "runs with --verbose", "another argument"
     assert learned.text("step 100000 of abc") == "step 100000 of abc", "numbers and short words also occur elsewhere"
