@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from pstraining.api import names
 from pstraining.controller.informer_cache import InformerCache
@@ -297,6 +298,16 @@ def secret(certificate: bytes, key: bytes) -> dict[str, Any]:
     return {"data": {"tls.crt": base64.b64encode(certificate).decode(), "tls.key": base64.b64encode(key).decode()}}
 
 
+def with_password(key: bytes) -> bytes:
+    encryption = serialization.BestAvailableEncryption(b"password")
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    return serialization.load_pem_private_key(key, None).private_bytes(*form)
+
+
+AUTHORITY = certificates.new_authority(datetime.now(UTC))
+FORMER = certificates.new_authority(datetime.now(UTC) - timedelta(days=certificates.AUTHORITY_DAYS + 1))
+
+
 class WithoutReviews(Secrets):
     async def review_token(self, token: str, audience: str) -> Mapping[str, Any]:
         raise Refused("tokenreviews is forbidden", status=403, reason="Forbidden")
@@ -315,9 +326,16 @@ class Forbidden(Secrets):
         (WithoutReviews(), "cannot review tokens (tokenreviews is forbidden). Set progress.enabled=true in the chart"),
         ({"data": {}}, "Secret pstraining-operator-progress has no 'tls.crt'"),
         (secret(b"no certificate", b"no key"), "Secret pstraining-operator-progress is unusable"),
-        (secret(certificates.new_authority(datetime.now(UTC)).certificate, b"no key"), "is unusable"),
+        (secret(AUTHORITY.certificate, b"no key"), "is unusable"),
+        (secret(AUTHORITY.certificate, with_password(AUTHORITY.key)), "is unusable (Password was not given"),
+        (secret(AUTHORITY.certificate, FORMER.key), "is unusable (the key belongs to another certificate). Delete it"),
+        (secret(FORMER.certificate, FORMER.key), "is unusable (the certificate has expired). Delete it"),
+        (secret("Zürich\n".encode() + AUTHORITY.certificate, AUTHORITY.key), "is unusable ('ascii' codec can't decode"),
     ],
-    ids=["no URL", "forbidden", "no reviews", "empty", "no certificate", "no key"],
+    ids=[
+        *("no URL", "forbidden", "no reviews", "empty", "no certificate", "no key"),
+        *("a password", "another key", "expired", "not ASCII"),
+    ],
 )
 async def test_without_an_authority_the_operator_runs_and_accepts_no_progress(
     stored: Any, words: str, caplog: pytest.LogCaptureFixture

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
@@ -73,9 +74,13 @@ def sign_server(authority: Pair, host: str, now: datetime) -> Pair:
     """Return a server's certificate for a host name or an IP address.
 
     Raises:
-        ValueError: the authority is unreadable.
+        ValueError: the authority is unreadable, has expired, or has the key of another certificate.
     """
     issuer, issuer_key = x509.load_pem_x509_certificate(authority.certificate), _private(authority.key)
+    if issuer.public_key() != issuer_key.public_key():
+        raise ValueError("the key belongs to another certificate")
+    if issuer.not_valid_after_utc <= now:
+        raise ValueError("the certificate has expired")
     key = ec.generate_private_key(ec.SECP256R1())
     built = _builder(x509.Name([]), issuer.subject, key, now, SERVER_DAYS)
     built = built.add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=True)
@@ -99,7 +104,10 @@ def _builder(
 
 
 def _private(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    key = load_pem_private_key(pem, None)
+    try:
+        key = load_pem_private_key(pem, None)
+    except (TypeError, UnsupportedAlgorithm) as error:  # a key with a password, or of an unknown kind
+        raise ValueError(str(error)) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("the authority's key is not an elliptic-curve key")
     return key

@@ -79,13 +79,14 @@ class ProgressReceiver:
             return None
         url = self._settings.progress_url.rstrip("/")
         try:
+            certificate = authority.certificate.decode("ascii")
             signed = certificates.sign_server(authority, certificates.host_of(url), datetime.now(UTC))
         except ValueError as error:
             logger.warning("Progress is not accepted: Secret %s is unusable (%s). %s", self._secret, error, REMEDY)
             return None
         context = certificates.server_context(signed)
         self._stop = self._server.serve(self._settings.progress_port, context)
-        return ProgressEndpoint(url, authority.certificate.decode("ascii"))
+        return ProgressEndpoint(url, certificate)
 
     async def stop(self) -> None:
         """Stop serving, without blocking the event loop, in which the last answers are computed."""
