@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler
 from prometheus_client.platform_collector import PlatformCollector
@@ -25,6 +26,7 @@ RECOVERY_SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 REPLACED = "Replaced"
 """The reason of a restart without a failure."""
+NO_CAUSES: Final[Mapping[str, str]] = MappingProxyType({})
 UNHEALTHY_STATES = {
     "Pending": ((Phase.PENDING,), Condition.RUNNING, "False"),
     "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
@@ -165,9 +167,18 @@ class OperatorMetrics:
         """Count a report of progress that was `accepted` or `refused`."""
         self._reports.labels(result=result).inc()
 
-    def status_changed(self, key: Key, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """Count the changes from the old to the new stored status of a job."""
-        for role, reason, count in restarts(old, new):
+    def status_changed(
+        self, key: Key, old: Mapping[str, Any], new: Mapping[str, Any], uncounted: Mapping[str, str] = NO_CAUSES
+    ) -> None:
+        """Count the changes from the old to the new stored status of a job.
+
+        Args:
+            key: the job.
+            old: the old status.
+            new: the new status.
+            uncounted: see `restarts`.
+        """
+        for role, reason, count in restarts(old, new, uncounted):
             self._restarts.labels(role=role, reason=reason).inc(count)
         for cause, count in failovers(old, new):
             self._takeovers.labels(cause=cause).inc(count)
@@ -223,8 +234,16 @@ def unhealthy_since(status: Mapping[str, Any]) -> dict[str, datetime]:
     return starts
 
 
-def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Return role, reason and count of the restarts between two statuses of a job."""
+def restarts(
+    old: Mapping[str, Any], new: Mapping[str, Any], uncounted: Mapping[str, str] = NO_CAUSES
+) -> list[tuple[str, str, int]]:
+    """Return role, reason and count of the restarts between two statuses of a job.
+
+    Args:
+        old: the earlier status.
+        new: the later status.
+        uncounted: by role, the cause of a failure that the status does not have, because it counts against no budget.
+    """
     counts = []
     for role in ROLES:
         before, after = old.get(role) or {}, new.get(role) or {}
@@ -232,7 +251,8 @@ def restarts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, 
         if count > 0:
             failure = after.get("lastFailure") or {}
             is_new = failure != (before.get("lastFailure") or {})
-            counts.append((role, str(failure.get("reason") or "Unknown") if is_new else REPLACED, count))
+            reason = str(failure.get("reason") or "Unknown") if is_new else str(uncounted.get(role, REPLACED))
+            counts.append((role, reason, count))
     return counts
 
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from pstraining.controller.clocks import SYSTEM, ReconcilerClocks
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.logs import about
-from pstraining.controller.metrics import REFUSALS, OperatorMetrics
+from pstraining.controller.metrics import NO_CAUSES, REFUSALS, OperatorMetrics
 from pstraining.controller.mount_failures import MountFailures
 from pstraining.controller.pod_groups import PodGroups
 from pstraining.controller.queue_objects import QueueObjectReader
@@ -189,7 +189,8 @@ class Reconciler:
         status = self._decisions.next_status(facts, outcomes)
         is_new = status != snapshot.status
         delay = self._status_delay(key, snapshot, status, rate_limit, outcomes, now) if is_new else 0.0
-        stored = await self._write_status(key, snapshot, status, now) if is_new and not delay else None
+        uncounted = facts.failures.uncounted if isinstance(facts, Facts) else NO_CAUSES
+        stored = await self._write_status(key, snapshot, status, now, uncounted) if is_new and not delay else None
         sent = tuple(o.action for o in outcomes.with_verdict(Verdict.DONE))
         if sent or stored is not None:
             self._log(snapshot, sent, stored)
@@ -214,10 +215,10 @@ class Reconciler:
         return 0.0 if outcomes.outcomes else rate_limit.progress_delay(snapshot.status, status, now)
 
     async def _write_status(
-        self, key: Key, snapshot: Snapshot, status: dict[str, Any], now: datetime
+        self, key: Key, snapshot: Snapshot, status: dict[str, Any], now: datetime, uncounted: Mapping[str, str]
     ) -> dict[str, Any] | None:
         """Write a status and post its events; return the status that was stored."""
-        written = await self._status_writer.write(key, snapshot, status, now)
+        written = await self._status_writer.write(key, snapshot, status, now, uncounted)
         changes = () if written.status is None else self._decisions.events(snapshot, written.status)
         await self._post_events(snapshot, (*changes, *written.events), now)
         return written.status

@@ -6,7 +6,7 @@ RETRY_SECONDS. If a status is forbidden (403), the error is raised to the queue 
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -15,7 +15,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.informer_cache import InformerCache, Key
 from pstraining.controller.logs import about
-from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.metrics import NO_CAUSES, OperatorMetrics
 from pstraining.core.actions import Event, Kind
 from pstraining.core.snapshot import Snapshot
 from pstraining.kube.errors import NotFound, Refused
@@ -92,8 +92,22 @@ class StatusWriter:
         """Drop the refusal of a deleted job."""
         self._refusals.pop(key, None)
 
-    async def write(self, key: Key, snapshot: Snapshot, status: dict[str, Any], now: datetime) -> Written:
+    async def write(
+        self,
+        key: Key,
+        snapshot: Snapshot,
+        status: dict[str, Any],
+        now: datetime,
+        uncounted: Mapping[str, str] = NO_CAUSES,
+    ) -> Written:
         """Write a status that differs from the stored one.
+
+        Args:
+            key: the job.
+            snapshot: the observed state.
+            status: the new status.
+            now: the time of the pass.
+            uncounted: for the metrics, see `metrics.restarts`.
 
         Raises:
             Refused: the write is forbidden.
@@ -103,7 +117,7 @@ class StatusWriter:
         refusal = self._refusals.get(key)
         if refusal is None or refusal.uid != snapshot.uid or self._clock() >= refusal.retry_at:
             try:
-                done = await self._patch(key, snapshot, status)
+                done = await self._patch(key, snapshot, status, uncounted)
             except Refused as error:
                 refusal = self._refused(key, snapshot, error)
             else:
@@ -134,7 +148,9 @@ class StatusWriter:
         self._refusals[key] = refusal
         return refusal
 
-    async def _patch(self, key: Key, snapshot: Snapshot, status: dict[str, Any]) -> bool:
+    async def _patch(
+        self, key: Key, snapshot: Snapshot, status: dict[str, Any], uncounted: Mapping[str, str] = NO_CAUSES
+    ) -> bool:
         """Send a status; return False if the job no longer exists."""
         metadata = snapshot.job["metadata"]
         body = {
@@ -151,5 +167,5 @@ class StatusWriter:
             return False
         self._cache.wrote(snapshot.namespace, snapshot.name, written)
         self._metrics.wrote("PSTrainingJobStatus", "apply")
-        self._metrics.status_changed(key, snapshot.status, status)
+        self._metrics.status_changed(key, snapshot.status, status, uncounted)
         return True

@@ -6,7 +6,7 @@ failure counts and what follows. If several runs ended unobserved, only the caus
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -49,6 +49,8 @@ class FailureCounts:
     failures: tuple[Failure, ...] = ()
     restart_job: Failure | None = None
     """The failure that restarts the whole job."""
+    uncounted: Mapping[str, FailureReason] = field(default_factory=dict)
+    """By role, the cause of the newest failure that the snapshot adds, and that counts against no budget."""
 
     def restarts(self, role: str) -> int:
         """Return how often replicas of a role were restarted."""
@@ -83,7 +85,7 @@ class FailureCounts:
         restart = next(self._having(Consequence.RESTART_JOB), None)
         if restart is None or self.fail_job is not None:
             return self
-        return FailureCounts(tuple(_forgiven(r) for r in self.records), self.failures, restart)
+        return replace(self, records=tuple(_forgiven(r) for r in self.records), restart_job=restart)
 
     @cached_property
     def given_up(self) -> frozenset[int]:
@@ -123,7 +125,7 @@ def count_failures(
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # The record of a replica that was scaled down ends with its last pod; a later replica of its number starts at 0.
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
-    failures = []
+    failures, uncounted = [], dict[str, FailureReason]()
     changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
     stopping = any(pod.deleting for pod in snapshot.pods) and (
@@ -150,7 +152,9 @@ def count_failures(
                 records[key] = new
             if new.failures > old.failures:
                 failures.append(Failure(pod.role, pod.index, _last_failure(pod, new.failures), decision))
-    counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures))
+            elif new is not old and decision.is_failure:
+                uncounted[pod.role] = decision.cause
+    counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures), uncounted=uncounted)
     return _given_up(job, counts).or_restart()
 
 
@@ -182,7 +186,7 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
             records.append(record.model_copy(update={"given_up": True}))
         else:
             records.append(record)
-    return FailureCounts(tuple(records), counts.failures)
+    return replace(counts, records=tuple(records))
 
 
 def _since(start: datetime, status: PSTrainingJobStatus, change: StatusCondition | None) -> datetime:
@@ -210,10 +214,9 @@ def _decide(job: PSTrainingJob, pod: Pod) -> Decision:
     """Return the consequence of the end of a pod's newest run."""
     end, why = newest_end(pod), cause(pod)
     code = None if end is None else end.exit_code
-    if why is FailureReason.DELETED and pod.replaced:
-        return Decision(Consequence.RESTART_FREE, why)  # the operator's own decision, so no rule applies
-    if why is FailureReason.ERROR and code == 0 and runs_for_ever(job, pod.role, pod.index):
-        return Decision(Consequence.RESTART_FREE, why)  # not a failure, so no rule applies
+    by_operator = why is FailureReason.DELETED and pod.replaced
+    if by_operator or (why is FailureReason.ERROR and code == 0 and runs_for_ever(job, pod.role, pod.index)):
+        return Decision(Consequence.RESTART_FREE, why, is_failure=False)  # so no rule applies
     return decide(job, pod.role, why, code)
 
 

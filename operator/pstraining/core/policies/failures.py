@@ -113,6 +113,8 @@ class Decision:
     cause: FailureReason
     rule: int | None = None
     """Position of the deciding rule in spec.failurePolicy; None if no rule matched."""
+    is_failure: bool = True
+    """Whether the end is a failure, and not one that the operator or the program has intended."""
 
 
 def role_spec(job: PSTrainingJob, role: str) -> Role:
