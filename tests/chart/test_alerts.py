@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pstraining import __version__
-from pstraining.controller.metrics import REFUSALS
+from pstraining.controller.metrics import REFUSALS, REPLACED
 from tests.support.promql import alerts
 
 from .conftest import CHART, KUBERNETES, REPOSITORY, ROOT, Helm, Render
@@ -107,7 +107,9 @@ CASES = {
         SYSTEM | {"state": "Restarting"},
     ),
     "PSTrainingRestartsOften": Case(
-        {RESTARTS: "1x30 8x30"}, {RESTARTS: "1x30 4x30"}, SYSTEM | {"role": "worker", "reason": "OOMKilled"}
+        {RESTARTS: "1x30 8x30"},
+        {RESTARTS: "1x30 4x30", RESTARTS.replace("OOMKilled", REPLACED): "1x30 40x30"},
+        SYSTEM | {"role": "worker", "reason": "OOMKilled"},
     ),
     "PSTrainingWithoutRedundancy": Case(longest("Degraded", "0+60x60"), longest("Degraded", "580x60"), SYSTEM),
     "PSTrainingTookOver": Case(
