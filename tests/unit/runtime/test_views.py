@@ -23,7 +23,7 @@ from pstraining.runtime.replication.view import (
     Wait,
     of_layout,
 )
-from pstraining.runtime.replication.view_decisions import next_action, switched_over
+from pstraining.runtime.replication.view_decisions import failed_over, next_action, switched_over
 from pstraining.runtime.worker.assignments import active_view, anticipated_failures
 
 OLD = View(Ballot(1, 1), ((Process("p", 1), Process("s", 2)),))
@@ -272,6 +272,31 @@ def test_a_draining_member_is_excluded_where_others_have_the_state(
 )
 def test_a_switchover_is_recognized(former: View | None, draining: list[Process], found: list[str]) -> None:
     assert [process.task for process in switched_over(former, NEW, draining)] == found
+
+
+LED, FOLLOWED, RETURNED = Process("p", 1), Process("s", 2), Process("p", 3)
+
+
+@pytest.mark.parametrize(
+    ("former", "after", "left", "found"),
+    [
+        ((LED, FOLLOWED), (FOLLOWED,), (), True),
+        ((LED, FOLLOWED), (RETURNED, FOLLOWED), (), True),
+        ((LED, FOLLOWED), (LED,), (), False),
+        ((LED, FOLLOWED), (FOLLOWED,), (LED,), False),
+        ((FOLLOWED,), (RETURNED, FOLLOWED), (), False),
+        ((LED,), (RETURNED,), (), False),
+        (None, (FOLLOWED,), (), False),
+    ],
+    ids=["lost", "lost and back at once", "a standby was lost", "switched over", "back", "restored", "the first view"],
+)
+def test_only_the_loss_of_a_primary_is_a_failover(
+    former: tuple[Process, ...] | None, after: tuple[Process, ...], left: tuple[Process, ...], found: bool
+) -> None:
+    """Otherwise, the alert PSTrainingTookOver would report a failover that did not happen."""
+    other = (Process("other", 1),)
+    before = None if former is None else View(Ballot(1, 1), (other, former))
+    assert failed_over(before, View(Ballot(1, 2), (other, after)), left) is found
 
 
 PROMISED = {

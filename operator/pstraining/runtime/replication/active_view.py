@@ -10,7 +10,7 @@ import tensorflow as tf
 from pstraining.runtime.ps.store import ParameterStore
 from pstraining.runtime.replication.member_calls import MemberCalls
 from pstraining.runtime.replication.view import Process, View
-from pstraining.runtime.replication.view_decisions import switched_over
+from pstraining.runtime.replication.view_decisions import failed_over, switched_over
 from pstraining.runtime.telemetry.counters import ChiefCounters
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.transport.client import ShardLostError
@@ -28,7 +28,7 @@ class ActiveView:
     Args:
         store: the store of all members.
         calls: the calls to processes.
-        counters: counts lost members.
+        counters: counts failovers, and the time without a member.
     """
 
     def __init__(self, store: ParameterStore, calls: MemberCalls, counters: ChiefCounters) -> None:
@@ -56,8 +56,7 @@ class ActiveView:
             self._changed = time.monotonic()
             left = switched_over(former, view, self.draining)
             self.draining &= view.in_sync
-            lost = former is not None and not former.in_sync <= view.in_sync.union(left)
-            self._counters.on_new_view(lost=lost, whole=self._is_whole(view))
+            self._counters.on_new_view(lost=failed_over(former, view, left), whole=self._is_whole(view))
             self._markers_written = False
             for process in left:
                 event("switchover", server=process.task)

@@ -138,6 +138,20 @@ def switched_over(former: View | None, view: View, draining: Collection[Process]
     return () if former is None else tuple(sorted(former.in_sync.intersection(draining) - view.in_sync))
 
 
+def failed_over(former: View | None, view: View, left: Collection[Process]) -> bool:
+    """Return whether a primary was lost, and another member in sync of its shard continues.
+
+    Args:
+        former: the previous view.
+        view: the active one.
+        left: the processes that were switched over.
+    """
+    shards = zip(former.shards, view.shards, strict=False) if former else ()
+    return any(
+        before[0] not in (*after, *left) and not set(before).isdisjoint(after) for before, after in shards if before
+    )
+
+
 def _carry_through(
     again: Prepare,
     voters: Voters,

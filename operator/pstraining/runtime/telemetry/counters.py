@@ -130,7 +130,7 @@ class ChiefCounters:
     """Bytes between workers and the heaviest shard, as a multiple of the mean of all shards."""
     restores: int = 0
     takeovers: int = 0
-    """Number of failovers: members in sync were lost, and others continued."""
+    """Number of failovers: primaries were lost, and other members in sync continued."""
     replicated: bool = True
     """Whether every shard has all its members in sync."""
     checkpoints: int = 0
@@ -161,7 +161,7 @@ class ChiefCounters:
         """Record a new view.
 
         Args:
-            lost: whether a member that was in sync no longer is.
+            lost: whether a primary was lost, and another member in sync continues.
             whole: whether all members are in sync.
         """
         self._unreplicated, self._since = self.unreplicated_seconds, time.monotonic()
