@@ -28,7 +28,7 @@ from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Action, Create, Event, Outcome, Outcomes, Plan, Verdict
 from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.snapshot import Pod, Snapshot
-from pstraining.kube.errors import ApiError, Conflict, NotFound
+from pstraining.kube.errors import ApiError, Conflict, NotFound, Refused
 from pstraining.kube.events import build_event
 from pstraining.kube.executor import Executor
 from pstraining.kube.port import ApiPort
@@ -235,6 +235,8 @@ class Reconciler:
             try:
                 await self._port.create_event(snapshot.namespace, body)
             except ApiError as error:
+                if isinstance(error, Refused) and error.namespace_terminating:
+                    return  # nobody can read it any more
                 self._metrics.failed(error, retried=False)
                 logger.warning("Event %s was not posted: %s", event.reason, error.message, extra=_about(snapshot))
             else:

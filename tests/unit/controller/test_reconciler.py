@@ -200,6 +200,19 @@ async def test_the_time_of_a_retry_after_a_rejection(bench: Bench, error: ApiErr
     assert ("ConfigMap", "digits") not in bench.kube.world
 
 
+async def test_an_event_in_a_namespace_that_is_being_deleted_is_no_error(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise each deletion of a namespace with jobs would fire the alert PSTrainingWritesRefused."""
+    refused = Refused("terminating", status=403, causes=(StatusCause("NamespaceTerminating", "", ""),))
+    bench.submit()
+    bench.kube.failures = lambda verb, kind, *_: refused if kind == "Event" else None
+    await bench.settle()
+    assert bench.stored()["status"]["phase"] == "Running"
+    assert bench.errors("Refused") == 0
+    assert "was not posted" not in caplog.text
+
+
 async def test_a_job_that_replaces_another_starts_when_the_names_are_free(bench: Bench) -> None:
     """As after `kubectl replace --force`: the garbage collector deletes the former objects a moment later."""
     bench.submit()
