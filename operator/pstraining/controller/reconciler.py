@@ -138,6 +138,8 @@ class Reconciler:
             snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             if snapshot.deleting:
                 result = "idle"
+                # It still has a phase, and waits for nothing but its end.
+                self._metrics.record_status(key, {"phase": snapshot.status.get("phase")})
                 return None
             waiting = self._decisions.unexplained(snapshot, self._clock())
             read = (
