@@ -108,7 +108,7 @@ CASES = {
     ),
     "PSTrainingRestartsOften": Case(
         {RESTARTS: "1x30 8x30"},
-        {RESTARTS: "1x30 4x30", RESTARTS.replace("OOMKilled", REPLACED): "1x30 40x30"},
+        {RESTARTS: "1x30 6x30", RESTARTS.replace("OOMKilled", REPLACED): "1x30 40x30"},
         SYSTEM | {"role": "worker", "reason": "OOMKilled"},
     ),
     "PSTrainingWithoutRedundancy": Case(longest("Degraded", "0+60x60"), longest("Degraded", "580x60"), SYSTEM),
@@ -132,7 +132,7 @@ CASES = {
     ),
     "PSTrainingCheckpointFails": Case(
         {f"pstraining_checkpoint_failures_total{{{JOB}}}": "0x30 1x2 2x30"},
-        {f"pstraining_checkpoint_failures_total{{{JOB}}}": "1x60"},
+        {f"pstraining_checkpoint_failures_total{{{JOB}}}": "1x35 2x30"},
         TEAM,
     ),
     # Evaluated in second 2400, when a checkpoint may be 2400 s old.
