@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api.status import METRIC_NAME_MAX, METRICS_MAX
 from pstraining.core.progress import (
     MILESTONE_SECONDS,
     TrainerStatus,
@@ -51,6 +52,15 @@ def test_a_report_of_the_runtime_is_the_status() -> None:
         "term": 3,
         "lastUpdatedTime": None,
     }
+
+
+def test_a_program_with_too_many_metrics_still_reports_its_step_and_its_layout() -> None:
+    """The operator refuses a whole report; it follows training to another number of servers by the layout."""
+    metrics = {"x" * (METRIC_NAME_MAX + 1): 1.0, "x" * METRIC_NAME_MAX: 2.0}
+    metrics |= {f"class-{number}": 3.0 for number in range(METRICS_MAX)}
+    found = read(Progress(step=120, layout=2, metrics=metrics).content())
+    assert (found.step, found.layout, len(found.metrics)) == (120, 2, METRICS_MAX)
+    assert [metric.value for metric in found.metrics[:2]] == ["2", "3"]
 
 
 @pytest.mark.parametrize(
