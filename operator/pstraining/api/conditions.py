@@ -222,7 +222,7 @@ class Reason(StrEnum):
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
     """The job has no `spec.checkpoint`."""
     CHECKPOINT_VOLUME_NOT_DURABLE = "CheckpointVolumeNotDurable"
-    """The checkpoint volume is an emptyDir or a hostPath."""
+    """The checkpoint volume is an emptyDir, an ephemeral volume or a hostPath."""
     CHECKPOINT_DURABLE = "CheckpointDurable"
     """The checkpoint volume, or the object store, is durable."""
     WORKER_TEMPLATE_COPIED = "WorkerTemplateCopied"

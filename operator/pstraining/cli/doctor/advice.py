@@ -85,7 +85,9 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.TOO_FEW_WORKERS: Advice("Correct the workers' failures, or lower worker.minReplicas.", FAILED),
     Reason.DEADLINE_EXCEEDED: Advice("Raise runPolicy.activeDeadlineSeconds, and create the job again.", FAILED),
     Reason.NO_CHECKPOINT_VOLUME: Advice("Set spec.checkpoint if the parameters must survive their pods.", CHECKPOINTS),
-    Reason.CHECKPOINT_VOLUME_NOT_DURABLE: Advice("Use a claim instead of an emptyDir or a hostPath.", CHECKPOINTS),
+    Reason.CHECKPOINT_VOLUME_NOT_DURABLE: Advice(
+        "Use a claim instead of an emptyDir, an ephemeral volume or a hostPath.", CHECKPOINTS
+    ),
     Reason.WORKER_TEMPLATE_COPIED: Advice("Set the fields that the message names.", GPUS),
     Reason.SUSPENDED: Advice("Resume the job when it should run: kubectl pstraining resume.", STOPS),
     Reason.STOPPING: Advice("Wait for the pods that are left: they have their grace period.", STOPS),

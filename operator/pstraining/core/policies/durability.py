@@ -6,8 +6,12 @@ from typing import Final
 from pstraining.api.conditions import Reason
 from pstraining.api.models import CheckpointSpec
 
-_NOT_DURABLE: Final = {
+_LOST_WITH_POD: Final = {
     "emptyDir": "is an emptyDir: checkpoints are deleted with the chief's pod.",
+    "ephemeral": "is an ephemeral volume: its claim and the checkpoints are deleted with the chief's pod.",
+}
+_NOT_DURABLE: Final = {
+    **_LOST_WITH_POD,
     "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
 }
 # The operator cannot observe whether a program saves by itself, for example in an object store.
@@ -36,3 +40,8 @@ def not_durable(checkpoint: CheckpointSpec | None) -> NotDurable | None:
     if why is None:
         return None
     return NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, "spec.checkpoint.volume", why)
+
+
+def is_lost_with_pod(checkpoint: CheckpointSpec) -> bool:
+    """Whether the next pod of the chief finds no checkpoint of this one on any node."""
+    return not _LOST_WITH_POD.keys().isdisjoint(checkpoint.volume or {})

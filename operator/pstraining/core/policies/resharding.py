@@ -45,7 +45,7 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.numbers import number
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Kind
-from pstraining.core.policies import teardown
+from pstraining.core.policies import durability, teardown
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import standbys
 from pstraining.resources.layout import ServerLayout, with_shards
@@ -286,7 +286,7 @@ def _runs(pod: Pod) -> bool:
 def _can_save(job: PSTrainingJob) -> bool:
     """Whether the state that hot standbys hold can be saved for the next chief."""
     checkpoint = job.spec.checkpoint
-    return job.spec.chief.enabled and checkpoint is not None and "emptyDir" not in (checkpoint.volume or {})
+    return job.spec.chief.enabled and checkpoint is not None and not durability.is_lost_with_pod(checkpoint)
 
 
 def _newest(snapshot: Snapshot) -> int:
