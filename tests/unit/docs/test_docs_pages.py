@@ -8,8 +8,9 @@ import yaml
 
 from hack.docs.pages import ROOT, Page, pages
 from pstraining.api import names
+from pstraining.core.policies import node_loss
 from pstraining.resources import devices
-from tests.support.builders import job
+from tests.support.builders import job, typed
 from tests.support.documented import job_of
 from tests.support.simulation import World
 
@@ -63,6 +64,15 @@ def test_only_the_chief_has_the_credentials_of_a_bucket_for_checkpoints() -> Non
     (container,) = bucket["chief"]["spec"]["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
     assert not [role for role in ("ps", "worker") if "envFrom" in bucket[role]["spec"]["containers"][0]]
+
+
+def test_a_server_that_writes_checkpoints_is_replaced_when_its_node_is_lost() -> None:
+    made = [one for found in shown("users/write-a-job.md") if (one := job_of(found))]
+    (spec,) = (one["spec"] for one in made if "saved" in str(one["spec"]["ps"].get("template")))
+    world = World(job(spec=spec), nodes={"node-1": "True"})
+    world.settle()
+    seen = world.snapshot()
+    assert not [p.name for p in seen.pods_of(names.PS) if node_loss.is_held(typed(seen.job), seen, p)]
 
 
 def test_roles_without_gpus_are_placed_as_the_page_shows() -> None:
