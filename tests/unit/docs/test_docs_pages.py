@@ -8,10 +8,12 @@ import yaml
 
 from hack.docs.pages import ROOT, Page, pages
 from pstraining.api import names
+from pstraining.core.actions import Resize
 from pstraining.core.policies import node_loss
 from pstraining.resources import devices
+from pstraining.resources.installation import Installation
 from tests.support.builders import job, typed
-from tests.support.documented import job_of
+from tests.support.documented import documents, job_of
 from tests.support.simulation import World
 
 
@@ -73,6 +75,16 @@ def test_a_server_that_writes_checkpoints_is_replaced_when_its_node_is_lost() ->
     world.settle()
     seen = world.snapshot()
     assert not [p.name for p in seen.pods_of(names.PS) if node_loss.is_held(typed(seen.job), seen, p)]
+
+
+def test_the_command_on_sizes_resizes_the_examples_workers_in_place() -> None:
+    (patch,) = (found for place, _, found in documents() if place.startswith("docs/users/resize.md"))
+    example = yaml.safe_load((ROOT / "examples" / "digits" / "job.yaml").read_text(encoding="utf-8"))
+    world = World(job(spec=example["spec"]), installation=Installation(resizes_pods=True))
+    world.settle()
+    world.edit(patch["spec"])
+    resized = {action.name for action in world.plan().actions if isinstance(action, Resize)}
+    assert resized == {pod.name for pod in world.snapshot().pods_of(names.WORKER)}
 
 
 def test_roles_without_gpus_are_placed_as_the_page_shows() -> None:
