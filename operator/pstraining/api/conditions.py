@@ -146,7 +146,7 @@ class Reason(StrEnum):
     STILL_WAITING = "StillWaiting"
     """For a minute, a pod has not started or does not exist, and no reason is known."""
     NO_STEP = "NoStep"
-    """Training makes no steps. The message has the number of workers that take part."""
+    """Training makes no steps. The message names the workers that are missing, or has the reason of the program."""
     STEPPING = "Stepping"
     """Training makes steps again."""
     WAITING_FOR_GANG = "WaitingForGang"
