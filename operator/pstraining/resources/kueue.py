@@ -49,6 +49,8 @@ _OWN_ANNOTATIONS: Final = (
     *(ANNOTATION_ELASTIC, ANNOTATION_REPLACES, ANNOTATION_SLICE),
     *(names.ANNOTATION_POD_SETS, names.ANNOTATION_SPEC),
 )
+_MOST_SECONDS: Final = 2**31 - 1
+"""Largest time limit of a Workload. Kueue's API refuses a larger one, and 0."""
 _OPTIONAL: Final = ("priorityClassRef", "maximumExecutionTimeSeconds")
 """Fields of a Workload's spec that a job may lack."""
 
@@ -136,7 +138,7 @@ def is_elastic(job: PSTrainingJob) -> bool:
 def terms(job: PSTrainingJob) -> WorkloadTerms:
     """Return the terms of a Workload that a job would get now."""
     worker, seconds = job.spec.worker, job.metadata.labels.get(LABEL_MAX_SECONDS, "")
-    limit = int(seconds) if seconds.isdecimal() else None
+    limit = int(seconds) if seconds.isdecimal() and 0 < int(seconds) <= _MOST_SECONDS else None
     return WorkloadTerms(worker.replicas, worker.min_replicas, is_elastic(job), limit)
 
 
