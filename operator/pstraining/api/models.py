@@ -197,7 +197,7 @@ class ChiefSpec(Role):
 
 
 class EvaluatorSpec(Role):
-    """The evaluator, which evaluates checkpoints during training; its end does not end the job."""
+    """The evaluator of checkpoints during training. The job does not end with it, but fails if its budget is spent."""
 
     enabled: bool = Field(
         default=False,
