@@ -155,7 +155,8 @@ def test_the_next_layout_has_the_number_of_the_spec_and_the_next_number() -> Non
     assert progress[2].endswith("Set ps.replicas to 2 to withdraw the change."), "nothing keeps a server from running"
 
 
-SAVED: dict[str, Any] = {"checkpoint": {"volume": {"emptyDir": {}}}}
+SAVED: dict[str, Any] = {"checkpoint": {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}}
+LOST: dict[str, Any] = {"checkpoint": {"volume": {"emptyDir": {}}}}
 FROM_IT = "training resumes from the newest checkpoint."
 FROM_NOTHING = "spec.checkpoint is not set: training restarts from the beginning."
 
@@ -204,6 +205,18 @@ PROGRESS: dict[str, tuple[dict[str, Any], tuple[Child | Pod, ...], str | None, b
         "True",
         False,
         (True, "Resharding", f"All pods are replaced for ps.replicas 2; {FROM_IT}"),
+    ),
+    "the others go, and the checkpoints with them": (
+        LOST,
+        (servers("3"),),
+        "True",
+        False,
+        (
+            True,
+            "Resharding",
+            "All pods are replaced for ps.replicas 2; spec.checkpoint.volume does not outlive its pod: training "
+            "restarts from the beginning.",
+        ),
     ),
     "the next layout is recorded": (
         SAVED,

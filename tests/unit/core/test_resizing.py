@@ -195,6 +195,7 @@ def test_an_older_cluster_keeps_servers_and_replaces_workers_one_at_a_time() -> 
     assert {p["metadata"]["uid"] for p in pods_of(world, "ps")} == servers
     assert report(world) == ("False", "ResizeInfeasible")
     assert resizing.NOT_SERVED in world.condition("Resizing")["message"]
+    assert world.condition("Resizing")["message"].endswith("from the beginning (spec.checkpoint is not set).")
     assert phase(world) == "Running"
 
 

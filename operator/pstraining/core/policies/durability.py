@@ -42,6 +42,9 @@ def not_durable(checkpoint: CheckpointSpec | None) -> NotDurable | None:
     return NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, "spec.checkpoint.volume", why)
 
 
-def is_lost_with_pod(checkpoint: CheckpointSpec) -> bool:
-    """Whether the next pod of the chief finds no checkpoint of this one on any node."""
-    return not _LOST_WITH_POD.keys().isdisjoint(checkpoint.volume or {})
+def why_lost(checkpoint: CheckpointSpec | None) -> str:
+    """Return why the next pod of the chief finds no checkpoint of this one; empty if it may find one."""
+    if checkpoint is None:
+        return "spec.checkpoint is not set"
+    lost = not _LOST_WITH_POD.keys().isdisjoint(checkpoint.volume or {})
+    return "spec.checkpoint.volume does not outlive its pod" if lost else ""

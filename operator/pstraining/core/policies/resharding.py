@@ -266,9 +266,8 @@ def began(status: PSTrainingJobStatus) -> StatusCondition | None:
 
 
 def _base(job: PSTrainingJob) -> str:
-    if job.spec.checkpoint is None:
-        return "spec.checkpoint is not set: training restarts from the beginning."
-    return "training resumes from the newest checkpoint."
+    lost = durability.why_lost(job.spec.checkpoint)
+    return f"{lost}: training restarts from the beginning." if lost else "training resumes from the newest checkpoint."
 
 
 def _is_up(job: PSTrainingJob, pods: tuple[Pod, ...]) -> bool:
@@ -285,8 +284,7 @@ def _runs(pod: Pod) -> bool:
 
 def _can_save(job: PSTrainingJob) -> bool:
     """Whether the state that hot standbys hold can be saved for the next chief."""
-    checkpoint = job.spec.checkpoint
-    return job.spec.chief.enabled and checkpoint is not None and not durability.is_lost_with_pod(checkpoint)
+    return job.spec.chief.enabled and not durability.why_lost(job.spec.checkpoint)
 
 
 def _newest(snapshot: Snapshot) -> int:

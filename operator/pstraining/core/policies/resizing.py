@@ -21,6 +21,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core.actions import Action, Delete, Kind, Manifest, Outcome, Replace, Resize
 from pstraining.core.facts import Facts
+from pstraining.core.policies import durability
 from pstraining.core.snapshot import Child, Pod, ResizeState
 from pstraining.resources import sizes, standbys
 
@@ -253,7 +254,9 @@ def _has_begun(stored: StatusCondition | None) -> bool:
 
 def _kept_message(facts: Facts, kept: list[Pod]) -> str:
     why = obstacle(facts, kept[0])
-    way_out = "set spec.runPolicy.suspend to true and back to restart the job from its checkpoint with the new size"
+    lost = durability.why_lost(facts.job.spec.checkpoint)
+    base = f"from the beginning ({lost})" if lost else "from its checkpoint"
+    way_out = f"set spec.runPolicy.suspend to true and back to restart the job with the new size, {base}"
     return f"{_named(kept)} keep their size until they are replaced: {why}. To change it now, {way_out}."
 
 
