@@ -105,7 +105,11 @@ def keep_apart(job: PSTrainingJob, spec: dict[str, Any]) -> None:
 
 
 def build_budget(job: PSTrainingJob, index: int) -> dict[str, Any]:
-    """Return the PodDisruptionBudget of a shard: a drain evicts one member and waits until it is ready elsewhere."""
+    """Return the PodDisruptionBudget of a shard, which keeps one ready member.
+
+    With one standby, a drain evicts one member and waits until it is ready elsewhere. More standbys may lack nodes, so
+    the budget does not wait for all of them.
+    """
     selector = role_selector(job, names.PS) | {names.LABEL_POD_INDEX: str(index)}
     return {
         "apiVersion": "policy/v1",

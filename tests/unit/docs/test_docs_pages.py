@@ -133,6 +133,17 @@ def test_servers_have_a_budget_with_standbys_alone_and_the_budget_shown_selects_
         assert sum(kind == "PodDisruptionBudget" for kind, _ in world.children) == budgets
 
 
+@pytest.mark.parametrize("standbys", [1, 2])
+def test_a_budget_keeps_one_ready_member(standbys: int) -> None:
+    world = World(job(spec={"ps": {"standby": {"mode": "Warm", "replicasPerShard": standbys}}}))
+    world.reconcile()
+    (budget,) = (child["spec"] for (kind, _), child in world.children.items() if kind == "PodDisruptionBudget")
+    assert budget["minAvailable"] == 1
+    for path in ("operators/changing-nodes.md", "users/standby.md"):
+        words = " ".join(page(path).path.read_text(encoding="utf-8").split())
+        assert "keeps one ready member. With one standby per shard," in words
+
+
 def test_the_quota_counts_the_jobs_of_this_api() -> None:
     (quota,) = (d for d in shown("operators/tenants.md") if d.get("kind") == "ResourceQuota")
     assert f"count/{names.PLURAL}.{names.GROUP}" in quota["spec"]["hard"]
