@@ -118,6 +118,7 @@ def test_annotations_for_autoscalers_are_on_the_pods_of_each_role() -> None:
     assert said == {"worker": "true", "chief": "true", "ps": "false"}
     assert karpenter["ps"]["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
     assert any("emptyDir" in volume for volume in spot["worker"]["spec"]["volumes"]), "why an autoscaler waits"
+    assert "--delete-emptydir-data" in {span.text for span in page("operators/changing-nodes.md").spans}
 
 
 def test_servers_have_a_budget_with_standbys_alone_and_the_budget_shown_selects_them() -> None:
