@@ -1,5 +1,6 @@
 """The statements of the pages on volumes, pools, tenants and nodes hold for the jobs that they show."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -143,6 +144,17 @@ def test_a_budget_keeps_one_ready_member(standbys: int) -> None:
     for path in ("operators/changing-nodes.md", "users/standby.md"):
         words = " ".join(page(path).path.read_text(encoding="utf-8").split())
         assert "keeps one ready member. With one standby per shard," in words
+
+
+def test_the_page_on_quotas_names_what_stays_of_a_suspended_job() -> None:
+    world = World(job(spec={"checkpoint": {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}}))
+    world.settle()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    counted = {kind for kind, _ in world.children} - {"NetworkPolicy", "PersistentVolumeClaim"}
+    (line,) = re.findall(r"\*\*Suspended jobs\*\*.*", page("operators/tenants.md").path.read_text(encoding="utf-8"))
+    assert all(f"{kind}s" in line for kind in counted)
+    assert "claims" in line
 
 
 def test_the_quota_counts_the_jobs_of_this_api() -> None:
