@@ -306,6 +306,9 @@ def test_an_impossible_policy_is_rejected() -> None:
         Embedding(None, 2, max_rows=0, name="items")
     with pytest.raises(ModelError, match="layer items: min_count must be at least 1, not 0"):
         Embedding(None, 2, min_count=0, name="items")
-    layer = Embedding.from_config(Embedding(None, 2, max_rows=3).get_config())
-    assert layer.row_policy.max_rows == 3
+    with pytest.raises(ModelError, match="layer items: max_rows must be a whole number, not 1e"):
+        Embedding(None, 2, max_rows=1e30, name="items")  # type: ignore[arg-type]
+    for number in (3, np.int64(3)):
+        layer = Embedding.from_config(Embedding(None, 2, max_rows=number).get_config())
+        assert type(layer.row_policy.max_rows) is int
     assert "max_rows" not in Embedding(5, 2).get_config()

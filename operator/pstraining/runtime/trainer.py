@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pstraining.runtime.chief.shutdown import HELD_BACK, GracefulStop
+from pstraining.runtime.config import arguments
 from pstraining.runtime.config import cluster as clusters
 from pstraining.runtime.config.devices import by_type
 from pstraining.runtime.config.loading import loading
@@ -113,24 +113,20 @@ class Trainer:
         jit_compile: bool | Literal["auto"] = False,
     ) -> None:
         install_exit_code()
-        _check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
+        arguments.check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
         self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile
         self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
         self._data, self._evaluate = data, evaluate
-        for name, number in {
-            "steps_per_epoch": steps_per_epoch,
-            "validation_every": validation_every,
-            "validation_steps": validation_steps,
-        }.items():
-            if number is not None and number < 1:
-                raise SettingsError(f"{name} must be at least 1; it is {number}")
+        limits = {"steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps}
+        limit = {name: None if number is None else arguments.count(name, number) for name, number in limits.items()}
+        every = arguments.count("validation_every", validation_every)
         if steps_per_epoch is not None and not callable(data):
             raise SettingsError("steps_per_epoch: an epoch of Ranges or Files is one pass over the data")
-        self._steps_per_epoch, self._tensorboard, self._callbacks = steps_per_epoch, tensorboard, callbacks
-        self._validation = Validation(validation, validation_every, validation_steps) if validation else None
+        self._steps_per_epoch, self._tensorboard, self._callbacks = limit["steps_per_epoch"], tensorboard, callbacks
+        self._validation = Validation(validation, every, limit["validation_steps"]) if validation else None
         given: dict[str, object] = {"steps": steps, "epochs": epochs}
         given = {**{name: value for name, value in given.items() if value is not None}, **(training or {})}
-        self._training = {name: _plain(value) for name, value in given.items()}
+        self._training = {name: arguments.plain(value) for name, value in given.items()}
         self._checkpoint = (checkpoint or CheckpointSettings()).model_dump()
 
     def run(self) -> dict[str, float] | None:
@@ -379,20 +375,3 @@ class Trainer:
             acceptor_size=encoding.size(cluster.shards, cluster.members) if cluster.members > 1 else 0,
         )
         return ParameterStore(members)
-
-
-def _check_functions(model: object, optimizer: object, data: object, **others: object) -> None:
-    """Refuse objects in place of the functions that create them; a SettingsError names the argument."""
-    for name, given in {"model": model, "optimizer": optimizer, **others}.items():
-        if given is not None and (not callable(given) or hasattr(given, "trainable_variables")):
-            raise SettingsError(f"{name}: give a function that creates it; it is a {type(given).__name__}")
-    if not callable(data) and not hasattr(data, "open"):
-        raise SettingsError(
-            "data: give a function of a worker's index and the number of workers that returns a dataset of batches, or "
-            f"Ranges or Files; it is a {type(data).__name__}"
-        )
-
-
-def _plain(value: object) -> object:
-    """Return NumPy's whole numbers as Python's, which JSON can contain."""
-    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)

@@ -43,6 +43,11 @@ def test_the_order_is_that_of_equal_splits() -> None:
     assert Ranges(60, 10, range).order != Ranges(60, 15, range).order != Ranges(58, 15, range).order
 
 
+def test_blocks_of_a_fraction_are_rejected() -> None:
+    with pytest.raises(ValueError, match=r"Ranges: block must be a whole number; it is 7\.5"):
+        Ranges(60, 60 / 8, range)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])
 def test_an_empty_source_is_rejected(make: Any) -> None:
     with pytest.raises(ValueError, match=r"Files|Ranges"):

@@ -19,6 +19,8 @@ def trainer(data: Any = lambda worker, workers: None, **options: Any) -> Trainer
     [
         ({"steps_per_epoch": 0}, "at least 1"),
         ({"validation_every": 0}, "at least 1"),
+        ({"steps_per_epoch": 60_000 / 32}, r"steps_per_epoch must be a whole number; it is 1875\.0"),
+        ({"validation_steps": "10"}, "validation_steps must be a whole number; it is '10'"),
         (
             {"data": Ranges(10, 5, lambda begin, end: []), "steps_per_epoch": 5},
             "an epoch of Ranges or Files is one pass",
@@ -60,6 +62,10 @@ def test_objects_in_place_of_functions_are_rejected(arguments: dict[str, Any], w
 def test_whole_numbers_may_be_those_of_numpy() -> None:
     made = trainer(steps=np.int64(100), training={"accumulation_steps": np.int32(2), "ordered_sums": True})
     assert json.dumps(made._training) == '{"steps": 100, "accumulation_steps": 2, "ordered_sums": true}'
+    inner = trainer(steps=1, training={"compression": {"top_k_permille": np.int64(5)}})._training
+    assert json.dumps(inner) == '{"steps": 1, "compression": {"top_k_permille": 5}}'
+    epoch = trainer(steps=1, steps_per_epoch=np.int64(1875))._steps_per_epoch
+    assert type(epoch) is int, "the events of epochs are JSON"
 
 
 def test_epochs_need_a_finite_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from pstraining.runtime.config.arguments import count
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.tensor import Dataset
 
@@ -76,8 +77,8 @@ class Ranges:
     seed: int | None = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.block < 1:
-            raise SettingsError("Ranges: size and block must be at least 1")
+        for name in ("size", "block"):
+            count(f"Ranges: {name}", getattr(self, name))
 
     @property
     def count(self) -> int:

@@ -70,7 +70,9 @@ class RowPolicy:
         for name, value in self.given().items():
             if not is_dynamic:
                 raise ModelError(f"layer {layer}: {name} is for tables with rows by key; give input_dim=None")
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int):
+                raise ModelError(f"layer {layer}: {name} must be a whole number, not {value!r}")
+            if value < 1:
                 raise ModelError(f"layer {layer}: {name} must be at least 1, not {value!r}")
 
     def given(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -70,7 +71,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.embeddings: KerasVariable | None = None
         self.known: KnownRows | None = None
         """The rows by key of a trained table, in a process that evaluates or exports it; None with input_dim."""
-        self.row_policy = RowPolicy(max_rows, min_count, expire_after)
+        self.row_policy = RowPolicy(_python(max_rows), _python(min_count), _python(expire_after))
         """The rule that decides which keys have rows."""
         self.row_policy.check(self.name, is_dynamic=self.is_dynamic)
         if self.is_dynamic:
@@ -179,6 +180,11 @@ class Lookups:
         self.tape.watch(rows)
         self.found.append((layer, unique, rows))
         return tf.reshape(tf.gather(rows, place), tf.concat([tf.shape(indices), [layer.output_dim]], 0))
+
+
+def _python(number: Any) -> Any:
+    """Return a whole number of NumPy as one of Python, which the layer's configuration can contain."""
+    return int(number) if isinstance(number, np.integer) else number
 
 
 def _inside(layer: Embedding, indices: Tensor) -> Operation:

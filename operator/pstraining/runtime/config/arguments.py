@@ -1,0 +1,38 @@
+"""The checks of the arguments that a program gives the `Trainer`. Imports no TensorFlow."""
+
+from collections.abc import Mapping
+from numbers import Integral
+
+from pstraining.runtime.config.settings import SettingsError
+
+
+def check_functions(model: object, optimizer: object, data: object, **others: object) -> None:
+    """Refuse objects in place of the functions that create them; a SettingsError names the argument."""
+    for name, given in {"model": model, "optimizer": optimizer, **others}.items():
+        if given is not None and (not callable(given) or hasattr(given, "trainable_variables")):
+            raise SettingsError(f"{name}: give a function that creates it; it is a {type(given).__name__}")
+    if not callable(data) and not hasattr(data, "open"):
+        raise SettingsError(
+            "data: give a function of a worker's index and the number of workers that returns a dataset of batches, or "
+            f"Ranges or Files; it is a {type(data).__name__}"
+        )
+
+
+def count(name: str, given: object) -> int:
+    """Return a number, which may be one of NumPy's, as one of Python's, which JSON can contain.
+
+    Raises:
+        SettingsError: it is not a whole number of at least 1; the message names the argument.
+    """
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise SettingsError(f"{name} must be a whole number; it is {given!r}")
+    if (number := int(given)) < 1:
+        raise SettingsError(f"{name} must be at least 1; it is {number}")
+    return number
+
+
+def plain(value: object) -> object:
+    """Return a setting, or a mapping of settings, with NumPy's whole numbers as Python's, which JSON can contain."""
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
