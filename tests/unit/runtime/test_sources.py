@@ -48,6 +48,11 @@ def test_blocks_of_a_fraction_are_rejected() -> None:
         Ranges(60, 60 / 8, range)  # type: ignore[arg-type]
 
 
+def test_a_path_in_place_of_paths_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"Files: give a list of paths, such as \['/data/a.tfrecord'\]"):
+        Files("/data/a.tfrecord", str)
+
+
 @pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])
 def test_an_empty_source_is_rejected(make: Any) -> None:
     with pytest.raises(ValueError, match=r"Files|Ranges"):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstraining.runtime import Ranges, Trainer
+from pstraining.runtime import Ranges, Trainer, TrainingSettings
 from pstraining.runtime.config.settings import SettingsError
 
 
@@ -57,6 +57,20 @@ def test_objects_in_place_of_functions_are_rejected(arguments: dict[str, Any], w
     usual = {"model": lambda: None, "optimizer": lambda: None, "loss": "mse", "data": lambda worker, workers: None}
     with pytest.raises(SettingsError, match=words):
         Trainer(**{**usual, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"checkpoint": "s3://bucket/a"}, r"checkpoint: give CheckpointSettings, such as .*\(path=.*; it is a str"),
+        ({"checkpoint": {"path": "/c"}}, "checkpoint: give CheckpointSettings, .*; it is a dict"),
+        ({"training": TrainingSettings(steps=1)}, "training: give a mapping .*; it is a TrainingSettings"),
+        ({"class_weight": np.ones(2)}, "class_weight: give a mapping from a class .*; it is a ndarray"),
+    ],
+)
+def test_arguments_of_other_types_are_rejected(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        trainer(**options)
 
 
 def test_whole_numbers_may_be_those_of_numpy() -> None:

@@ -2,8 +2,16 @@
 
 from collections.abc import Mapping
 from numbers import Integral
+from typing import Final
 
-from pstraining.runtime.config.settings import SettingsError
+from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
+
+_KINDS: Final[Mapping[str, tuple[type, str]]] = {
+    "class_weight": (Mapping, "a mapping from a class to its weight, such as {0: 1.0, 1: 5.0}"),
+    "checkpoint": (CheckpointSettings, 'CheckpointSettings, such as CheckpointSettings(path="/checkpoints")'),
+    "training": (Mapping, 'a mapping from settings to values, such as {"mode": "Sync"}'),
+}
+"""The type of each argument that others than functions create, with an example."""
 
 
 def check_functions(model: object, optimizer: object, data: object, **others: object) -> None:
@@ -16,6 +24,14 @@ def check_functions(model: object, optimizer: object, data: object, **others: ob
             "data: give a function of a worker's index and the number of workers that returns a dataset of batches, or "
             f"Ranges or Files; it is a {type(data).__name__}"
         )
+
+
+def check_kinds(**given: object) -> None:
+    """Refuse an argument of another type; a SettingsError names the argument, and has an example."""
+    for name, value in given.items():
+        kind, instead = _KINDS[name]
+        if value is not None and not isinstance(value, kind):
+            raise SettingsError(f"{name}: give {instead}; it is a {type(value).__name__}")
 
 
 def count(name: str, given: object) -> int:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from pstraining.runtime.config.arguments import count
@@ -115,6 +115,8 @@ class Files:
     seed: int | None = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.paths, str | PurePath):  # each character would be a path
+            raise SettingsError(f"Files: give a list of paths, such as [{str(self.paths)!r}]")
         if not self.paths:
             raise SettingsError("Files: there is no path")
 
