@@ -115,6 +115,7 @@ class Trainer:
         install_exit_code()
         arguments.check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
         arguments.check_kinds(class_weight=class_weight, checkpoint=checkpoint, training=training)
+        arguments.check_summaries(tensorboard)
         self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile
         self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
         self._data, self._evaluate = data, evaluate

@@ -1,6 +1,7 @@
 """The arguments that `Trainer` rejects at the start, and the folder of its summaries."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,14 @@ def test_objects_in_place_of_functions_are_rejected(arguments: dict[str, Any], w
 def test_arguments_of_other_types_are_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         trainer(**options)
+
+
+@pytest.mark.parametrize("folder", ["gs://bucket/logs", Path("s3://bucket/logs"), "file:///logs"])
+def test_a_uri_of_summaries_is_rejected(folder: str | Path) -> None:
+    """As a path, it would be a folder in the pod, which is deleted with it."""
+    with pytest.raises(SettingsError, match=r"tensorboard: .* is not a folder"):
+        trainer(tensorboard=folder)
+    trainer(tensorboard="/logs")
 
 
 def test_whole_numbers_may_be_those_of_numpy() -> None:

@@ -1,7 +1,9 @@
 """The checks of the arguments that a program gives the `Trainer`. Imports no TensorFlow."""
 
+import re
 from collections.abc import Mapping
 from numbers import Integral
+from pathlib import Path
 from typing import Final
 
 from pstraining.runtime.config.settings import CheckpointSettings, SettingsError
@@ -32,6 +34,19 @@ def check_kinds(**given: object) -> None:
         kind, instead = _KINDS[name]
         if value is not None and not isinstance(value, kind):
             raise SettingsError(f"{name}: give {instead}; it is a {type(value).__name__}")
+
+
+def check_summaries(tensorboard: object) -> None:
+    """Refuse a URI as TensorBoard's folder, which would be a folder of that name in the pod.
+
+    Raises:
+        SettingsError: names the argument, and how event files get into an object store.
+    """
+    if isinstance(tensorboard, str | Path) and re.match(r"\w+:/", str(tensorboard)):
+        raise SettingsError(
+            f"tensorboard: {tensorboard} is not a folder. Leave the argument out: event files are beside the "
+            "checkpoints, also in an object store (checkpoint.path)"
+        )
 
 
 def count(name: str, given: object) -> int:
