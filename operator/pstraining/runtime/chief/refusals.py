@@ -149,11 +149,15 @@ class LogNames:
 def check_monitors(callbacks: Sequence["keras.callbacks.Callback"], names: LogNames) -> None:
     """Refuse callbacks that monitor a name that no log has.
 
+    A callback of the program's own may add to the logs of an epoch, which later callbacks get, as in `fit`.
+
     Raises:
         CallbackRefusedError: names the callback, and the names that it can monitor.
     """
+    may_be_added = False
     for callback in callbacks:
-        monitor = _monitored(callback)
+        monitor = None if may_be_added else _monitored(callback)
+        may_be_added = may_be_added or _is_own(callback, "on_epoch_end")
         if monitor is None or not names.lack(monitor):
             continue
         known = ", ".join(sorted({*(names.training or ()), *(names.validation or ())}))
