@@ -1,10 +1,13 @@
 """Callbacks that monitor what only the program knows, as `fit` accepts them."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.support.servers import batches, small
 from tests.training.test_runtime_fit import Drained
+from tests.training.test_runtime_logs import leading, still
 
 # A process connects before it creates its first tensor, so every test here uses the client.
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
@@ -37,3 +40,41 @@ def test_a_callback_may_monitor_what_an_earlier_one_adds_to_the_logs(client: Any
     for refused in ([stop, adds], [keras.callbacks.CSVLogger("log.csv"), stop]):
         with pytest.raises(CallbackRefusedError, match="EarlyStopping has monitor='val_f1'"):
             check_monitors(refused, known)
+
+
+def test_a_callback_may_monitor_what_the_model_itself_measures(client: Any) -> None:
+    """The logs of the validation have the results of a model's own `test_step`, which no metric of `compile` has."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.validation import Validation
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    class Measures(keras.Model):  # type: ignore[misc]
+        def test_step(self, data: Any) -> Any:
+            return {"loss": keras.ops.mean(self(data[0])), "psnr": 30.0}
+
+    def own() -> Any:
+        plain = small()
+        return Measures(plain.inputs, plain.outputs)
+
+    (batch,) = batches(1)
+    validation = Validation(lambda: tf.data.Dataset.from_tensors(batch))
+    run = Drained([], validation, build=own)
+    run.end(1, validate=True)
+    assert set(run.reported[0].logs) == {"val_loss", "val_psnr"}
+    fit = FitOptions(validation=validation, callbacks=[keras.callbacks.EarlyStopping("val_psnr", mode="max")])
+    for build, refused in ((own, False), (small, True)):
+        model = Model(build, still, Objective("sparse_categorical_crossentropy"))
+        model.step.loss(batch)
+        reporter = TrainingReporter(partial(leading, model), fit, ChiefCounters(), steps=20, total=20)
+        reporter._aggregate.outputs = model.step.compiled.outputs
+        if refused:
+            with pytest.raises(CallbackRefusedError, match="monitor='val_psnr'"):
+                reporter._check_monitors()
+        else:
+            reporter._check_monitors()

@@ -249,7 +249,7 @@ def test_an_oversized_state_is_omitted_and_named(client: Any) -> None:
 class Drained:
     """A thread of epochs' ends for whose completion each end waits."""
 
-    def __init__(self, callbacks: Sequence[Any], validation: Any = None, optimizer: Any = None) -> None:
+    def __init__(self, callbacks: Any, validation: Any = None, optimizer: Any = None, build: Any = small) -> None:
         import keras
 
         from pstraining.runtime.chief.reports.callbacks import EpochEnds
@@ -258,7 +258,7 @@ class Drained:
 
         self.reported: list[Any] = []
         loss = Objective("sparse_categorical_crossentropy")
-        self.model = Model(small, optimizer or (lambda: keras.optimizers.SGD(0.1)), loss)
+        self.model = Model(build, optimizer or (lambda: keras.optimizers.SGD(0.1)), loss)
         self.ends = EpochEnds(self.model, "/device:CPU:0", callbacks, validation, self.reported.append)
         self.ends.begin(0, epochs=9, steps=10)
         self.wait()

@@ -16,6 +16,8 @@ from pstraining.runtime.model.errors import ModelError
 
 TRAINING: Final = ("train_step", "make_train_function", "train_on_batch", "fit")
 """Methods that would train the model."""
+EVALUATION: Final = ("test_step", "make_test_function", "evaluate", "compute_metrics")
+"""Methods that name the results of an evaluation."""
 
 
 def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
@@ -45,6 +47,11 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
                 f"{name}.compile is the model's own, and must accept {', '.join(f'{key}=' for key in options)} "
                 f"({error}); add **kwargs and pass them to super().compile"
             ) from None
+
+
+def names_results(model: Any) -> bool:
+    """Return whether the model itself may name the results of its evaluation, not only its compiled metrics."""
+    return any(_is_own(model, method) for method in EVALUATION)
 
 
 def check_layers(layers: Iterable[keras.layers.Layer]) -> None:

@@ -17,6 +17,7 @@ from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
 from pstraining.runtime.data.epochs import Ends, Epochs
 from pstraining.runtime.data.validation import Validation
+from pstraining.runtime.model.overrides import names_results
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.training.training_metrics import TrainingMetrics
 from pstraining.runtime.telemetry.aggregation import LINK, METRIC, RECEIVED, SAMPLES, SENT, CounterAggregate, Window
@@ -52,7 +53,12 @@ class FitOptions:
 
 
 def log_names(
-    metrics: TrainingMetrics, outputs: str, others: Collection[str], *, validated: Validation | None
+    metrics: TrainingMetrics,
+    outputs: str,
+    others: Collection[str],
+    *,
+    validated: Validation | None,
+    has_own_results: bool = False,
 ) -> LogNames:
     """Return the names that logs can have.
 
@@ -61,11 +67,12 @@ def log_names(
         outputs: see `TrainingMetrics.results`.
         others: names in the logs of training that are no metrics of `compile`.
         validated: the validation; None: no validation.
+        has_own_results: whether the model itself may name the results of its validation.
     """
     names = metrics.names(outputs)
     if validated is None:
         validation: Collection[str] | None = ()
-    elif names is None or metrics.left_out:  # the validation has these metrics, whose names are not known
+    elif names is None or metrics.left_out or has_own_results:  # the validation has names that are not known
         validation = None
     else:
         validation = {"val_loss", *(f"val_{name}" for name in names)}
@@ -219,7 +226,9 @@ class TrainingReporter:
             return
         self._monitors_checked = True
         others = {"loss", *self._aggregate.names(METRIC), *learning_rates(self._optimizers, 0)}
-        check_monitors(self._fit.callbacks, log_names(self._metrics, outputs, others, validated=self._fit.validation))
+        own, validated = names_results(self._admin.store.model.keras), self._fit.validation
+        names = log_names(self._metrics, outputs, others, validated=validated, has_own_results=own)
+        check_monitors(self._fit.callbacks, names)
 
     def _adopt_learning_rates(self, epoch: int) -> None:
         """Adopt the servers' learning rates, which callbacks of the former chief may have set.
