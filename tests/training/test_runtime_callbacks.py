@@ -78,3 +78,17 @@ def test_a_callback_may_monitor_what_the_model_itself_measures(client: Any) -> N
                 reporter._check_monitors()
         else:
             reporter._check_monitors()
+
+
+def test_callbacks_may_be_a_single_one_or_nested_lists() -> None:
+    """As `fit` accepts them."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, check, created
+
+    stop, log = keras.callbacks.EarlyStopping(), keras.callbacks.CSVLogger("log.csv")
+    assert created(None) == created(lambda: None) == created(list) == []
+    assert created(lambda: stop) == [stop]
+    assert created(lambda: [stop, (log,)]) == created(lambda: iter((stop, log))) == [stop, log]
+    with pytest.raises(CallbackRefusedError, match="callbacks: str is not a keras"):
+        check(created(lambda: ["EarlyStopping"]))

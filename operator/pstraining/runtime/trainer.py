@@ -319,7 +319,7 @@ class Trainer:
         from pstraining.runtime.chief.reports.reporting import FitOptions
 
         client, training, source, renewal = context.client, context.training, context.source, context.renewal
-        callbacks = list(self._callbacks()) if self._callbacks else []
+        callbacks = refusals.created(self._callbacks)
         evaluate = client.on_cpu(self._evaluate)
         validation = self._validation.called_by(client.on_cpu) if self._validation else None
         refusals.check_all(callbacks, validation, evaluate)

@@ -4,7 +4,7 @@ Batches are trained on the workers, so a callback's hooks for batches are never 
 as well, as those of experiment trackers do, is accepted, and an event names the hooks that are not called.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
@@ -31,6 +31,19 @@ REFUSED: Final = {
 
 class CallbackRefusedError(FinalError, ValueError):
     """A callback or a dataset that cannot be used on a chief; the message names the replacement."""
+
+
+def created(make: Callable[[], object] | None) -> list["keras.callbacks.Callback"]:
+    """Return the program's callbacks. As in `fit`, they may also be a single one, or a nested list.
+
+    Args:
+        make: creates them; None: there are none.
+    """
+    found = make() if make else None
+    if found is None:
+        return []
+    flat: list[keras.callbacks.Callback] = keras.tree.flatten(list(found) if isinstance(found, Iterable) else found)
+    return flat
 
 
 def check_all(
