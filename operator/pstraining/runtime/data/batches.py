@@ -177,7 +177,7 @@ class AssignedBatches:
         with tf.device(self._device):
             found = list(itertools.islice(self._open(0), number))
         if not found:
-            raise ValueError("the data function returned an empty dataset for position 0")
+            raise ValueError(_nothing_left(0, 0))
         return found
 
     def _open(self, position: int) -> Iterator[Batch]:
@@ -258,7 +258,11 @@ def _ending(split: Dataset) -> Dataset:
 def _nothing_left(position: int, done: int) -> str:
     """Return why a split has no batch to train, from its position and its number of trained batches."""
     if done == 0:
-        return f"the data function returned an empty dataset for position {position}"
+        return (
+            f"the data function returned an empty dataset for position {position}. Each file of Files, and each block "
+            "of Ranges, must have a batch: leave out empty files. With drop_remainder=True, the last block must have "
+            "the samples of a batch, too"
+        )
     return (
         f"the data function returned at most {done} batches for position {position}, but more than {done} before. It "
         "must return the same batches each time. With another batch size, change the seed of Ranges or Files as well: "
