@@ -55,6 +55,8 @@ def test_characters_that_the_locale_lacks_are_escaped(tmp_path: Path) -> None:
         (["--training", "mode=Sync"], "argument --training: not JSON"),
         (["--training", "[]"], "argument --training: not a JSON object"),
         (["--no-chief", "--workers", "0"], "--workers must be at least 1"),
+        (["--steps", "0"], "--steps must be at least 1"),
+        (["--ps", "0"], "--ps must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
