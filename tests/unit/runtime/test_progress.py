@@ -63,6 +63,19 @@ def test_the_chief_reports_epochs_samples_and_bytes() -> None:
     assert unknown.fraction(Seen(3)) is None
 
 
+@pytest.mark.parametrize(("total", "said"), [(None, "ETA 18 s"), (8000, "ETA 18 s"), (40, "ETA 6 s")])
+def test_the_end_is_at_the_first_of_two_limits(total: int | None, said: str) -> None:
+    """Assigned data may end before `steps`, or after them; with `steps` alone, the number of its passes is unknown."""
+    clock = Clock()
+    rate = Rate(1000, None, total, clock)
+    rate.line(Seen(0))
+    clock.now += 2
+    seen = Seen(100, done=10)
+    assert rate.line(seen).endswith(said)
+    assert rate.fraction(seen) == (0.25 if total == 40 else 0.1)
+    assert rate.fraction(Seen(1000, done=30)) == 1.0
+
+
 def test_a_terminal_has_one_line_with_a_bar_that_other_lines_replace() -> None:
     """A terminal has one line with a bar that other lines replace, on a real pseudo-terminal; through a pipe the same
     program prints plain lines.

@@ -138,9 +138,9 @@ class Rate:
         return found
 
     def remaining(self, seen: Seen) -> float | None:
-        """Return the estimated seconds until the end; None if it is unknown."""
-        done = self._rates.get("done")
-        return max(0, self.total - seen.done) / done if done and self.total is not None else None
+        """Return the estimated seconds until the end, which is at the first limit; None if it is unknown."""
+        limits = ((*limit, self._rates.get(name)) for name, limit in self._limits(seen).items())
+        return min((max(0, limit - done) / rate for done, limit, rate in limits if rate), default=None)
 
     def speeds(self) -> dict[str, float]:
         """Return steps, samples and bytes per second between the last two lines."""
@@ -154,7 +154,13 @@ class Rate:
 
     def fraction(self, seen: Seen) -> float | None:
         """Return the finished fraction of the job, from 0 to 1; None if unknown."""
-        return min(1.0, seen.done / self.total) if self.total else None
+        shares = [done / limit for done, limit in self._limits(seen).values()]
+        return min(1.0, max(shares)) if shares else None
+
+    def _limits(self, seen: Seen) -> dict[str, tuple[int, int]]:
+        """Return the number done, and in the job, of each limit of training, by the name of its rate."""
+        limits = {"step": (seen.step, self.steps), "done": (seen.done, self.total)}
+        return {name: (done, limit) for name, (done, limit) in limits.items() if limit}
 
 
 class StallDetector:
