@@ -1,10 +1,13 @@
-"""Callbacks that monitor what only the program knows, as `fit` accepts them."""
+"""Callbacks that monitor what only the program knows, as `fit` accepts them, and callbacks beside losses of servers."""
 
+import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pstraining.runtime.checkpoint.state import State
 from tests.support.servers import batches, small
 from tests.training.test_runtime_fit import Drained
 from tests.training.test_runtime_logs import leading, still
@@ -92,3 +95,30 @@ def test_callbacks_may_be_a_single_one_or_nested_lists() -> None:
     assert created(lambda: [stop, (log,)]) == created(lambda: iter((stop, log))) == [stop, log]
     with pytest.raises(CallbackRefusedError, match="callbacks: str is not a keras"):
         check(created(lambda: ["EarlyStopping"]))
+
+
+def test_a_restore_sets_no_learning_rate_of_workers_with_local_optimizers(client: Any, tmp_path: Path) -> None:
+    """The loss of a parameter server does not fail a job with `localSteps` whose callbacks set no learning rate."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.data.epochs import Epochs
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    model = Model(small, lambda: keras.optimizers.SGD(0.5), Objective("sparse_categorical_crossentropy"))
+    admin = leading(model)
+    admin.learning_rates = lambda: [0.5]
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    fit = FitOptions(Epochs(10, 4), callbacks=[log], local_optimizers=True)
+    reporter = TrainingReporter(lambda: admin, fit, ChiefCounters(), steps=40, total=40)
+    reporter.begin(0)
+    reporter._drain(lambda: time.sleep(0.01))
+    for _ in range(2):
+        reporter.report(5, 5, snapshot=lambda: State(5, {}, {}, {}), fence=1)
+        reporter.restored()
+    model.optimizer.learning_rate = 0.1
+    with pytest.raises(CallbackRefusedError, match="no effect with localSteps"):
+        reporter.report(5, 5, snapshot=lambda: State(5, {}, {}, {}), fence=1)

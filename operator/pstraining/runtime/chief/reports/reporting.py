@@ -152,8 +152,9 @@ class TrainingReporter:
             self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
 
     def restored(self) -> None:
-        """Handle a restore, which sets the program's learning rate on the servers."""
-        self._rates_there = None
+        """Handle a restore, which sets the program's learning rate on the servers; local optimizers keep theirs."""
+        if not self._fit.local_optimizers:
+            self._rates_there = None
 
     def report(self, step: int, done: int, snapshot: Callable[[], StateParts], fence: int) -> None:
         """Report at this step, with `done` steps or splits trained, under the chief's fence.
