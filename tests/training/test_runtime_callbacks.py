@@ -1,6 +1,7 @@
 """Callbacks that monitor what only the program knows, as `fit` accepts them, and callbacks beside losses of servers."""
 
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,31 @@ def test_a_restore_sets_no_learning_rate_of_workers_with_local_optimizers(client
     model.optimizer.learning_rate = 0.1
     with pytest.raises(CallbackRefusedError, match="no effect with localSteps"):
         reporter.report(5, 5, snapshot=lambda: State(5, {}, {}, {}), fence=1)
+
+
+@pytest.mark.parametrize(
+    "kind", [list, deque, lambda found: (one for one in found)], ids=["list", "other", "generator"]
+)
+def test_the_chief_evaluates_the_iterables_that_workers_train(client: Any, kind: Any) -> None:
+    """Workers accept any iterable of batches. Keras takes a list for arrays, and refuses other iterables."""
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.conclusion import conclude
+    from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.data.validation import Validation
+
+    found = [tuple(part[:number] for part in batch) for batch, number in zip(batches(3), (4, 4, 2), strict=True)]
+    dataset = tf.data.Dataset.from_generator(lambda: iter(found), output_signature=tuple(map(like, found[0])))
+    validation = Validation(lambda: kind(found), steps=2)
+    check_all([], validation, lambda: kind(found))
+    run = Drained([], validation)
+    run.end(1, validate=True)
+    assert run.reported[0].logs["val_loss"] == pytest.approx(run.model.keras.evaluate(dataset.take(2), verbose=0))
+    result = conclude(run.model, lambda: kind(found), State(1, run.model.values(), {}, {}), None)
+    assert result["test_loss"] == pytest.approx(run.model.keras.evaluate(dataset, verbose=0))
+
+
+def like(array: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.TensorSpec((None, *array.shape[1:]), array.dtype)

@@ -7,6 +7,7 @@ from pstraining.runtime.checkpoint import files
 from pstraining.runtime.checkpoint.saver import Saver
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
+from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.model import export
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset
@@ -41,7 +42,7 @@ def conclude(
     model.assign(evaluation_weights(final, model.trained_by, over=not local_optimizers))
     result: dict[str, float] = {"step": final.step}
     if evaluate is not None:
-        measured = model.keras.evaluate(evaluate(), return_dict=True, verbose=0)
+        measured = model.keras.evaluate(for_evaluation(evaluate()), return_dict=True, verbose=0)
         result |= {f"test_{name}": value for name, value in numbers(measured).items()}
     if saver:
         _export(model, result, saver)

@@ -2,13 +2,14 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.trainers import data_adapters
 
 from pstraining.runtime.data.ahead import on_device
 from pstraining.runtime.data.sources import Source
@@ -216,6 +217,14 @@ def check_batches(data: Dataset, argument: str) -> None:
             f"{argument}: the function returned {kind.__name__}; return a tf.data.Dataset of batches, such as "
             "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)"
         )
+
+
+def for_evaluation(data: Dataset) -> Dataset:
+    """Return batches as Keras's `evaluate` accepts them: it takes a list for arrays, and refuses other iterables."""
+    accepted = data_adapters.is_tf_dataset, data_adapters.is_torch_dataloader, data_adapters.is_grain_dataset
+    if isinstance(data, keras.utils.PyDataset | Generator) or any(is_one(data) for is_one in accepted):
+        return data
+    return (batch for batch in data)
 
 
 def _checked(data: Dataset) -> Dataset:

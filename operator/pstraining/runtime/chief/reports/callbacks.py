@@ -17,6 +17,7 @@ from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
+from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizers.optimizer import rate_names
@@ -163,7 +164,7 @@ class EpochEnds:
             own._iterations.assign(self._optimizer_steps(end.step))
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
-                self._validation.data(),
+                for_evaluation(self._validation.data()),
                 callbacks=self._callbacks,
                 steps=self._validation.steps,
                 return_dict=True,
