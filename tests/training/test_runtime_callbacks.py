@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pstraining.runtime.checkpoint.state import State
-from tests.support.servers import batches, small
+from tests.support.servers import Rig, batches, small
 from tests.training.test_runtime_fit import Drained
 from tests.training.test_runtime_logs import leading, still
 
@@ -123,6 +123,18 @@ def test_a_restore_sets_no_learning_rate_of_workers_with_local_optimizers(client
     model.optimizer.learning_rate = 0.1
     with pytest.raises(CallbackRefusedError, match="no effect with localSteps"):
         reporter.report(5, 5, snapshot=lambda: State(5, {}, {}, {}), fence=1)
+
+
+def test_tasks_agree_on_the_next_layout_after_a_callback_has_set_the_learning_rate(client: Any) -> None:
+    """The chief's rate has changed when it connects to the servers of another layout; the workers' is the program's."""
+    import keras
+
+    rig = Rig(client, lambda: keras.optimizers.SGD(0.5), ps=1, build=small)
+    chief, worker = rig.new_store(), rig.new_store()
+    chief.model.optimizer.learning_rate = 0.1
+    following = [store.on(store.servers, 0) for store in (chief, worker)]
+    assert following[0].fingerprint == following[1].fingerprint == rig.store.fingerprint
+    assert Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small).store.fingerprint != rig.store.fingerprint
 
 
 @pytest.mark.parametrize(

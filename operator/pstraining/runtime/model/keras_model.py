@@ -95,6 +95,7 @@ class Model:
         self.connections = Connections(self.keras, self.trained_by)
         self.jit_compile = self._wants_jit(jit_compile)
         """Whether XLA compiles the forward and backward pass."""
+        self._identity = self._own_identity()
         self.local_steps_before = 0
         """Steps of a worker's own optimizer before this process, which schedules count."""
 
@@ -166,7 +167,13 @@ class Model:
         return {tensor.path: own.constraint for tensor, own in pairs if own.constraint is not None}
 
     def identity(self) -> str:
-        """Return the optimizers and their settings as text, which must be equal on all tasks, as the layout must."""
+        """Return the optimizers and their settings as text, which must be equal on all tasks, as the layout must.
+
+        Callbacks may change the learning rate on the chief, and do not change the text.
+        """
+        return self._identity
+
+    def _own_identity(self) -> str:
         texts = [*map(_identity, self.optimizers)]
         if len(self.optimizers) > 1:
             texts += self.table_groups
