@@ -206,7 +206,7 @@ class LocalJob:
         self.processes[name].popen.wait()
 
     def supervise(self) -> int | None:
-        """Restart failed processes; return the leader's exit code once the job is over."""
+        """Restart failed processes; return the exit code once the job is over: 128 + N after signal N."""
         for process in list(self.processes.values()):
             code = process.poll()
             if code is None:
@@ -218,12 +218,9 @@ class LocalJob:
             )
             if may_restart:
                 self.start(process.task)
-            elif process is self.leader:
+            elif process is self.leader or code != 0:
                 self.failed = process if code else None
-                return code
-            elif code != 0:
-                self.failed = process
-                return code if code > 0 else 128 - code
+                return code if code >= 0 else 128 - code
         return None
 
     def wait(self) -> int:
@@ -236,7 +233,7 @@ class LocalJob:
             if self._unread is not None:
                 raise self._unread
             time.sleep(POLL)
-        return code if code >= 0 else 128 - code
+        return code
 
     def signal(self, number: int) -> None:
         """Send a signal to every running process."""

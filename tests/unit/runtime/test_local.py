@@ -55,6 +55,14 @@ def test_a_program_with_invalid_settings_is_not_restarted(code: int, starts: int
         assert job.leader.starts == starts
 
 
+@pytest.mark.parametrize("roles", [{"ps": 0, "workers": 0}, {"ps": 0, "workers": 1, "chief": False}])
+def test_a_program_that_a_signal_ends_has_the_exit_code_of_a_shell(roles: dict[str, int]) -> None:
+    with LocalJob(["-c", "import os; os.kill(os.getpid(), 9)"], **roles) as job:
+        job.leader.popen.wait()
+        assert job.supervise() == 137
+        assert job.failed is job.leader
+
+
 def test_the_end_of_a_process_is_known_once_its_output_is_read() -> None:
     """The end of a process is known once its output is read: its last lines are its result, or why it failed."""
 
