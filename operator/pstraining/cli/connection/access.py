@@ -22,6 +22,8 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of a pod's token."""
 DEFAULT_SERVER: Final = "http://localhost:8080"
 """kubectl's default server."""
+LONGEST: Final = 2**31 // 1000
+"""Maximum time of one request, in seconds: the operating system counts milliseconds in 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,8 @@ def check_cluster(name: str, cluster: KubeconfigCluster) -> None:
         _refuse("cluster", name, "has certificate-authority and certificate-authority-data: remove one of them")
     if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
         _refuse("cluster", name, "has a certificate authority and insecure-skip-tls-verify: remove one of them")
-    if cluster.proxy_url and urlsplit(cluster.proxy_url).scheme not in ("http", "https", "socks5"):
-        _refuse("cluster", name, f"has the proxy-url {cluster.proxy_url}: it must begin with http, https or socks5")
+    if cluster.proxy_url and not proxies.is_usable(cluster.proxy_url):
+        _refuse("cluster", name, f"has the proxy-url {cluster.proxy_url}: {proxies.RULE}")
 
 
 def check_user(name: str, user: User) -> None:
@@ -253,7 +255,7 @@ def _seconds(overrides: Overrides) -> float | None:
     if not overrides.request_timeout:
         return None
     try:
-        return request_seconds(overrides.request_timeout)
+        return min(request_seconds(overrides.request_timeout), LONGEST)
     except ValueError as error:
         raise CommandError(f"--request-timeout: {error}.") from error
 

@@ -5,11 +5,31 @@ They differ from those of Python's libraries: ALL_PROXY is not read, and loopbac
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
 from urllib.parse import urlsplit
+
+from pstraining.cli.errors import CommandError
+
+RULE: Final = "it must begin with http, https or socks5, and name a host, as in http://HOST:PORT"
+"""The rule of a proxy's URL, for messages."""
+_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
+
+
+def is_usable(url: str) -> bool:
+    """Return whether a URL can be that of a proxy."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0 and url == "".join(url.split())
+    except ValueError:
+        return False
 
 
 def from_environment(url: str, environ: Mapping[str, str]) -> str:
-    """Return the proxy's URL; empty without one."""
+    """Return the proxy's URL; empty without one.
+
+    Raises:
+        CommandError: the variable's value is not the URL of a proxy.
+    """
     parts = urlsplit(url)
     scheme = parts.scheme.upper()
     proxy = environ.get(f"{scheme}_PROXY") or environ.get(f"{scheme.lower()}_proxy") or ""
@@ -19,7 +39,10 @@ def from_environment(url: str, environ: Mapping[str, str]) -> str:
         return ""
     if (address := _address(host)) and address.is_loopback:
         return ""
-    return proxy if "://" in proxy else f"http://{proxy}"
+    found = proxy if "://" in proxy else f"http://{proxy}"
+    if not is_usable(found):
+        raise CommandError(f"The variable {scheme}_PROXY has {proxy}: {RULE}. Correct it, or set NO_PROXY.")
+    return found
 
 
 def _excludes(entry: str, host: str, port: str) -> bool:

@@ -1,0 +1,40 @@
+"""Values of the connection that a library or the operating system cannot use are refused by name, or limited."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pstraining.cli.connection.access import Access, Surroundings, chosen
+from pstraining.cli.connection.kubeconfig import merged
+from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.connection.session import HttpSession
+from pstraining.cli.errors import CommandError
+from tests.support.kubeconfigs import config
+
+WRONG = ["http://[::1", "http://a:b", "http://h:99999", "http://", "ftp://x", "http://a b", "//x"]
+
+
+def accessed(environ: dict[str, str] | None = None, timeout: str = "", **cluster: Any) -> Access:
+    text = json.dumps(config(server="http://api.invalid", cluster=cluster))
+    around = Surroundings(environ or {}, Path("none"))
+    return chosen(merged([("config", text)]), Overrides(request_timeout=timeout), around)
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_a_proxy_that_is_not_a_url_is_named(url: str) -> None:
+    with pytest.raises(CommandError, match=r"cluster first has the proxy-url .*: it must begin with http"):
+        accessed(**{"proxy-url": url})
+    with pytest.raises(CommandError, match=r"HTTP_PROXY has .*: it must begin with http.* or set NO_PROXY"):
+        accessed({"HTTP_PROXY": url})
+
+
+def test_any_timeout_of_a_request_is_accepted() -> None:
+    for given in ("9" * 30, "9999999999h"):
+        access = accessed(timeout=given)
+        timeout = HttpSession(access)._timeout(access.seconds)
+        with socket.socket() as sock:
+            sock.settimeout(timeout.connect_timeout)
+            assert (sock.gettimeout() or 0) > 86400
