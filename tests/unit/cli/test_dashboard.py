@@ -130,6 +130,11 @@ def test_each_address_serves_only_its_content(page: Page, cluster: DashboardClus
         assert page.get(f"/{token}/jobs", method)[0] == 501, method
 
 
+def test_an_address_that_is_no_url_is_refused(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    assert page.get("http://[", host=f"127.0.0.1:{page.port}")[::2] == (400, "The address is not a URL.\n")
+    assert not capsys.readouterr().err
+
+
 def test_a_secret_is_valid_for_one_start(cluster: DashboardCluster) -> None:
     with dashboard.create_server(cluster, "default") as one, dashboard.create_server(cluster, "default") as other:
         assert one.token != other.token

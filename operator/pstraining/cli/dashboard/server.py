@@ -89,7 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
         if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"Not for this host name.\n")
             return
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", b"The address is not a URL.\n")
+            return
         token, slash, rest = parts.path.removeprefix("/").partition("/")
         if not (slash and hmac.compare_digest(token.encode(), self.server.token.encode())):
             text = b"Use the address that `kubectl pstraining dashboard` printed last.\n"
