@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from pstraining.api.conditions import Condition
+from pstraining.cli.commands import wait
 from pstraining.cli.commands.wait import GOALS, goal_of
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
@@ -133,6 +134,17 @@ def test_a_changed_job_in_another_cluster_ends_the_wait() -> None:
     assert follow(WithJobs(made), made, goal_of("end"), Patience(0)) == "digits has succeeded."
     made["spec"].pop("managedBy")
     assert code_of(lambda: follow(WithJobs(made), made, goal_of("end"), Patience(0)), "timed out") is ExitCode.TIMED_OUT
+
+
+def test_a_changed_job_runs_in_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = job(spec={"managedBy": "kueue.x-k8s.io/multikueue"})
+    made["metadata"]["generation"] = 3
+    runs = {"type": "Running", "status": "True", "reason": "Training", "message": ""}
+    made["status"] = {"observedGeneration": 1, "phase": "Running", "conditions": [runs]}
+    monkeypatch.setattr(wait, "KubeconfigClient", lambda context: WithJobs(made))
+    wait.wait(["digits"], "running", timeout=0)
+    del made["status"]
+    assert code_of(lambda: wait.wait(["digits"], "running", timeout=0), "timed out") is ExitCode.TIMED_OUT
 
 
 def test_goals() -> None:
