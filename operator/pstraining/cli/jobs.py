@@ -24,11 +24,12 @@ _WRONG: Final = (
 )
 """Conditions that keep a job from running, the most important first."""
 
-_TYPES: Final = frozenset(
+TYPES: Final = frozenset(
     f"{name}{suffix}".lower()
     for name in (names.KIND, names.PLURAL, names.SHORT_NAME)
     for suffix in ("", f".{names.GROUP}", f".{names.VERSION}.{names.GROUP}")
 )
+"""kubectl's words for the type PSTrainingJob, in lower case."""
 _From = TypeVar("_From")
 _To = TypeVar("_To")
 
@@ -40,7 +41,7 @@ def name_of(text: str) -> str:
         ValueError: the type is not that of a PSTrainingJob, or the name is empty.
     """
     kind, slash, name = text.rpartition("/")
-    if slash and (kind.lower() not in _TYPES or not name):
+    if slash and (kind.lower() not in TYPES or not name):
         raise ValueError(f"{text!r} is not a job: write NAME or {names.SHORT_NAME}/NAME")
     return name
 

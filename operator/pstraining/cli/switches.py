@@ -1,6 +1,7 @@
 """Commands with kubectl's switches, and names of values in the help.
 
-As for kubectl, --wait=true is --wait, and --wait=false is its absence. -o=json is -o json.
+As for kubectl, --wait=true is --wait, and --wait=false is its absence. -o=json is -o json. The type may precede the
+names of jobs, as in `suspend pstj digits`.
 """
 
 from collections.abc import Container, Sequence
@@ -8,9 +9,13 @@ from typing import Any, Final
 
 from typer.core import TyperArgument, TyperCommand
 
+from pstraining.cli.jobs import TYPES
+
 _TRUE: Final = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 _FALSE: Final = frozenset(("0", "f", "F", "false", "False", "FALSE"))
 """Go's truth values (strconv.ParseBool)."""
+_JOBS: Final = ("job", "jobs")
+"""Names of the arguments with jobs."""
 SHORT: Final = 2
 """Length of an option's name of one letter, such as -o."""
 
@@ -34,7 +39,11 @@ class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
         options = [param for param in self.params if param.param_type_name == "option"]
         named = {name for option in options if option.is_flag for name in option.opts}
         short = {name for option in options if not option.is_flag for name in option.opts if len(name) == SHORT}
-        left: list[str] = super().parse_args(ctx, switches(args, named, short))
+        given = switches(args, named, short)
+        if any(param.name in _JOBS for param in self.params):
+            valued = {name for option in options if not option.is_flag for name in option.opts}
+            given = without_type(given, valued)
+        left: list[str] = super().parse_args(ctx, given)
         return left
 
 
@@ -60,3 +69,20 @@ def switches(args: Sequence[str], named: Container[str], short: Container[str] =
         else:
             found = [one for one in found if one != name]
     return found
+
+
+def without_type(args: Sequence[str], valued: Container[str]) -> list[str]:
+    """Return the arguments without a type before the names of jobs: digits for pstj digits.
+
+    Args:
+        args: the arguments.
+        valued: the names of options whose value is the next argument.
+    """
+    found, words = list[int](), iter(enumerate(args))
+    for index, arg in words:
+        if arg in valued:
+            next(words, None)
+        elif not arg.startswith("-"):
+            found.append(index)
+    several = len(found) > 1 and args[found[0]].lower() in TYPES
+    return [arg for index, arg in enumerate(args) if not several or index != found[0]]

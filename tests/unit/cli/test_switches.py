@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from pstraining.cli import client
 from pstraining.cli.errors import CommandError
 from pstraining.cli.main import app
-from pstraining.cli.switches import switches
+from pstraining.cli.switches import switches, without_type
+from tests.support.builders import job
+from tests.support.cli_cluster import WithJobs
 
 NAMED = {"--wait", "-R"}
 
@@ -39,6 +41,29 @@ def job_file(tmp_path: Path) -> Path:
 )
 def test_values_of_switches(args: list[str], expected: list[str]) -> None:
     assert switches(args, NAMED, {"-n", "-o"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["pstj", "a", "b"], ["a", "b"]),
+        (["-n", "pstj", "--wait", "PSTrainingJobs.pstraining.dev", "-n=x", "a"], ["-n", "pstj", "--wait", "-n=x", "a"]),
+        (["pstj", "--", "a"], ["--", "a"]),
+        (["pstj", "-n", "a"], ["pstj", "-n", "a"]),
+        (["a", "pstj"], ["a", "pstj"]),
+        (["pstj/a", "b"], ["pstj/a", "b"]),
+    ],
+)
+def test_a_type_may_precede_names(args: list[str], expected: list[str]) -> None:
+    assert without_type(args, {"-n"}) == expected
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "top", "wait", "suspend", "doctor", "report"])
+def test_commands_accept_a_type_and_a_name(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_job = WithJobs(job())
+    monkeypatch.setattr(f"pstraining.cli.commands.{command}.KubeconfigClient", lambda context: with_job)
+    ran = CliRunner().invoke(app, [command, "PSTrainingJob", "other"])
+    assert str(ran.exception).startswith("There is no PSTrainingJob other in namespace default.")
 
 
 @pytest.mark.parametrize(
