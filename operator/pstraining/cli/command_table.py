@@ -23,6 +23,7 @@ from pstraining.cli.commands.validate import validate
 from pstraining.cli.commands.version import version
 from pstraining.cli.commands.wait import wait
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
+from pstraining.cli.output import drop_output, written
 
 PROGRAM: Final = "kubectl pstraining"
 _OFFLINE: Final = (ExitCode.ERROR,)
@@ -70,14 +71,18 @@ class Command:
 
 
 def interruptible(run: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that Ctrl-C ends it with INTERRUPTED and without a traceback."""
+    """Wrap a command so that Ctrl-C ends it with INTERRUPTED, and the end of its output's reader with UNREAD."""
 
     @wraps(run)
     def runs(*arguments: Any, **options: Any) -> None:
         try:
-            run(*arguments, **options)
+            with written():
+                run(*arguments, **options)
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except BrokenPipeError:
+            drop_output()
+            raise typer.Exit(ExitCode.UNREAD) from None
 
     return runs
 

@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
     JOB_DELETED = 6
     UNREACHABLE = 7
     INTERRUPTED = 130
+    UNREAD = 141
 
     @property
     def meaning(self) -> str:
@@ -32,6 +33,7 @@ _MEANINGS = {
     ExitCode.JOB_DELETED: "the job was deleted while the command waited",
     ExitCode.UNREACHABLE: "the API server did not respond",
     ExitCode.INTERRUPTED: "Ctrl-C has ended the command",
+    ExitCode.UNREAD: "the reader of the output has ended, as `head` does",
 }
-ALWAYS = (ExitCode.SUCCESS, ExitCode.USAGE, ExitCode.INTERRUPTED)
+ALWAYS = (ExitCode.SUCCESS, ExitCode.USAGE, ExitCode.INTERRUPTED, ExitCode.UNREAD)
 """Exit statuses that every command can return."""

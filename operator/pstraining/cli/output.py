@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
@@ -68,10 +70,34 @@ def show(
             typer.echo(yaml_text(for_programs(kind, found)), nl=False)
         case Output.TEXT:
             # Texts come from pods and other clients: [/x] and :ab: are not markup.
-            console = Console(highlight=False, markup=False, emoji=False)
+            console = _Console(highlight=False, markup=False, emoji=False)
             if not console.is_terminal:
-                console = Console(highlight=False, markup=False, emoji=False, width=WIDE)
+                console = _Console(highlight=False, markup=False, emoji=False, width=WIDE)
             console.print(picture())
+
+
+class _Console(Console):
+    """A console that leaves the end of the output's reader to the command."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again, instead of ending the program with status 1."""
+        raise BrokenPipeError
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Write all output at the end, so that an error in writing it is still handled."""
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Drop the rest of the output, which Python would write at its end, because nothing reads it any more."""
+    with suppress(OSError):  # not a file, as in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _BREAKS = frozenset("\x85\u2028\u2029\ufeff")

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -219,9 +220,10 @@ def cases() -> Iterator[tuple[str, ExitCode, Case]]:
         yield name, ExitCode.USAGE, Case(("--no-such-option",))
         arguments = (*SUCCESS[name].arguments, *LIVE.get(name, ()))
         # doctor reports it as a check, and commands without a cluster are interrupted while they read files.
-        stopped = partial(_raise, KeyboardInterrupt())
-        patches = {READERS[name]: stopped} if name in READERS else {"_all": stopped} if name == "doctor" else {}
-        yield name, ExitCode.INTERRUPTED, Case(arguments, partial(Raising, KeyboardInterrupt()), patches)
+        for code, error in ((ExitCode.INTERRUPTED, KeyboardInterrupt()), (ExitCode.UNREAD, BrokenPipeError())):
+            stopped = partial(_raise, error)
+            patches = {READERS[name]: stopped} if name in READERS else {"_all": stopped} if name == "doctor" else {}
+            yield name, code, Case(arguments, partial(Raising, error), patches)
         if ExitCode.UNREACHABLE in command.codes:
             yield name, ExitCode.UNREACHABLE, Case(arguments, partial(Raising, RequestError("No answer.")))
 
@@ -263,6 +265,21 @@ def test_a_command_ends_with_the_status(
     Path("other.yaml").write_text(yaml.safe_dump(tfjob({"what": 1})))
     status, said = ended(name, case, monkeypatch, capsys)
     assert status == code, said
+
+
+@pytest.mark.parametrize("name", ["validate", "status", "logs"])
+def test_output_without_a_reader_is_dropped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(yaml.safe_dump(job()))
+    case = Case(("digits",), scripted(RUNS, pods=PODS)) if name == "logs" else SUCCESS[name]
+    monkeypatch.setattr(Scripted, "log", lambda *_: iter(("a line",)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert ended(name, case, monkeypatch, capsys) == (ExitCode.UNREAD, "")
 
 
 def test_exactly_the_documented_statuses_are_tested() -> None:
