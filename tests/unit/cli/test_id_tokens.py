@@ -9,7 +9,8 @@ import yaml
 from kubernetes.config import kube_config
 
 from pstraining.cli.client import KubeconfigClient
-from pstraining.cli.connection.oidc import _store
+from pstraining.cli.connection.models import AuthProvider
+from pstraining.cli.connection.oidc import _store, current
 from pstraining.cli.reading.texts import first_document
 from tests.support.kubeconfigs import id_token, tls
 from tests.support.kubectl_rows import Row, laid_out, rig
@@ -55,3 +56,23 @@ def test_a_renewed_token_is_kept_with_its_refresh_token(tmp_path: Path, monkeypa
     assert used == ["first"]
     before["users"][0]["user"]["auth-provider"]["config"] |= {"id-token": fresh, "refresh-token": "second"}
     assert yaml.safe_load((tmp_path / "config").read_text()) == before
+
+
+@pytest.mark.parametrize("given", [{}, {"idp-certificate-authority": "ca.pem"}])
+def test_a_refresh_token_is_only_sent_to_a_provider_with_a_trusted_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    authorities: list[str] = []
+    monkeypatch.setattr(
+        kube_config.KubeConfigLoader,
+        "_refresh_oidc",
+        lambda _, provider: authorities.append(provider["config"]["idp-certificate-authority"]),
+    )
+    user = id_token(exp=1)["auth-provider"]
+    path = tmp_path / "config"
+    path.write_text(json.dumps({"users": [{"name": "jane", "user": {"auth-provider": user}}]}))
+    user["config"] |= given
+    current(AuthProvider(**user), "jane", str(path))
+    assert authorities == [given.get("idp-certificate-authority", authorities[0])]
+    assert Path(authorities[0]).is_file() or given
+    assert yaml.safe_load(path.read_text())["users"][0]["user"]["auth-provider"] == user

@@ -1,12 +1,17 @@
 """ID tokens of the auth-provider oidc. The Kubernetes client library renews expired ones."""
 
+import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pstraining.cli.connection.models import AuthProvider
 from pstraining.cli.errors import CommandError
 from pstraining.cli.output import yaml_text
 from pstraining.cli.reading.texts import first_document
+
+_AUTHORITIES: Final = {"idp-certificate-authority", "idp-certificate-authority-data"}
+_BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+"""The system's certificate authorities, where OpenSSL does not name them, as Go searches them (crypto/x509)."""
 
 
 def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
@@ -25,25 +30,48 @@ def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
             f"The kubeconfig's user {user} has the auth-provider {provider.name}, which kubectl no longer supports. "
             "Use an exec plugin, such as gke-gcloud-auth-plugin or kubelogin."
         )
+    settings = dict(provider.config)
+    try:
+        is_token = _renewed(settings, user, origin)
+    # Errors come from four libraries. Each means that there is no token.
+    except Exception as error:
+        raise CommandError(f"The ID token of user {user} was not renewed: {error}. Log in again.") from error
+    if not is_token:
+        raise CommandError(f"The id-token of user {user} is not a JSON Web Token. Log in again.")
+    return provider.model_copy(update={"config": settings})
+
+
+def _renewed(settings: dict[str, str], user: str, origin: str) -> bool:
+    """Renew the ID token in the settings if it has expired, and return whether there is a token."""
     from kubernetes.config import kube_config
 
-    settings = dict(provider.config)
+    # Without a certificate authority, the library would send the refresh token to any server.
+    added = {} if _AUTHORITIES & settings.keys() else {"idp-certificate-authority": _system_authorities()}
+
+    used = settings | added
     config = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "clusters": [{"name": "c", "cluster": {}}],
-        "users": [{"name": "u", "user": {"auth-provider": {"name": "oidc", "config": settings}}}],
+        "users": [{"name": "u", "user": {"auth-provider": {"name": "oidc", "config": used}}}],
     }
+
+    def store() -> None:
+        settings.update({name: value for name, value in used.items() if name not in added})
+        _store(settings, user, origin)
+
     library: Any = kube_config  # untyped upstream
-    try:
-        loader = library.KubeConfigLoader(config, config_persister=lambda: _store(settings, user, origin))
-        loader._load_authentication()
-    # Errors come from four libraries. Each means that there is no token.
-    except Exception as error:
-        raise CommandError(f"The ID token of user {user} was not renewed: {error}. Log in again.") from error
-    if not getattr(loader, "token", ""):
-        raise CommandError(f"The id-token of user {user} is not a JSON Web Token. Log in again.")
-    return provider.model_copy(update={"config": settings})
+    loader = library.KubeConfigLoader(config, config_persister=store)
+    loader._load_authentication()
+    return bool(getattr(loader, "token", ""))
+
+
+def _system_authorities() -> str:
+    """Return the file of certificate authorities that kubectl trusts; without one, that of the requests' library."""
+    import certifi
+
+    found = (ssl.get_default_verify_paths().cafile, *_BUNDLES)
+    return next((path for path in found if path and Path(path).is_file()), certifi.where())
 
 
 def _store(settings: dict[str, str], user: str, origin: str) -> None:
