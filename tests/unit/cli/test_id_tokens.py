@@ -11,6 +11,7 @@ from kubernetes.config import kube_config
 from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.connection.models import AuthProvider
 from pstraining.cli.connection.oidc import _store, current
+from pstraining.cli.errors import CommandError
 from pstraining.cli.reading.texts import first_document
 from tests.support.kubeconfigs import id_token, tls
 from tests.support.kubectl_rows import Row, laid_out, rig
@@ -76,3 +77,53 @@ def test_a_refresh_token_is_only_sent_to_a_provider_with_a_trusted_certificate(
     assert authorities == [given.get("idp-certificate-authority", authorities[0])]
     assert Path(authorities[0]).is_file() or given
     assert yaml.safe_load(path.read_text())["users"][0]["user"]["auth-provider"] == user
+
+
+def test_a_kubeconfig_is_replaced_at_once(tmp_path: Path) -> None:
+    path, link = tmp_path / "config", tmp_path / "link"
+    path.write_text(json.dumps({"users": [{"name": "jane", "user": id_token(exp=1)}]}))
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with path.open() as reader:
+        _store({"id-token": "b"}, "jane", str(link))
+        assert "idp-issuer-url" in reader.read(), "a reader has the former file as a whole"
+    assert link.is_symlink()
+    assert yaml.safe_load(link.read_text())["users"][0]["user"]["auth-provider"]["config"] == {"id-token": "b"}
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.iterdir()) == [path, link]
+
+
+def test_a_kubeconfig_is_written_once_kubectl_has_written_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lock = tmp_path / "config", tmp_path / "config.lock"
+    before = {"users": [{"name": "jane", "user": id_token(exp=1)}]}
+    path.write_text(json.dumps(before))
+    lock.touch()
+
+    def kubectl_ends(seconds: float) -> None:
+        path.write_text(json.dumps(before | {"current-context": "new"}))
+        lock.unlink()
+
+    monkeypatch.setattr("pstraining.cli.connection.oidc.time.sleep", kubectl_ends)
+    _store({"id-token": "b"}, "jane", str(path))
+    assert yaml.safe_load(path.read_text())["current-context"] == "new"
+    assert not lock.exists()
+    lock.touch()
+    monkeypatch.setattr("pstraining.cli.connection.oidc.time.sleep", lambda seconds: None)
+    _store({"id-token": "c"}, "jane", str(path))
+    assert "id-token: c" in path.read_text()
+    assert lock.exists(), "it belongs to another process"
+
+
+def test_a_token_that_another_command_has_renewed_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config"
+    used, renewed = (id_token(exp=exp)["auth-provider"] for exp in (1, 4102444800))
+    path.write_text(json.dumps({"users": [{"name": "jane", "user": {"auth-provider": used}}]}))
+
+    def refused(*_: Any) -> None:
+        _store(renewed["config"], "jane", str(path))  # by another command, which has used the refresh token
+        raise ValueError("invalid_grant")
+
+    monkeypatch.setattr(kube_config.KubeConfigLoader, "_refresh_oidc", refused)
+    assert current(AuthProvider(**used), "jane", str(path)).config == renewed["config"]
+    with pytest.raises(CommandError, match=r"invalid_grant. Log in again"):
+        current(AuthProvider(**used), "joe", str(path))

@@ -1,14 +1,26 @@
 """ID tokens of the auth-provider oidc. The Kubernetes client library renews expired ones."""
 
+import os
+import shutil
 import ssl
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from pstraining.cli.connection.kubeconfig import merged
 from pstraining.cli.connection.models import AuthProvider
 from pstraining.cli.errors import CommandError
 from pstraining.cli.output import yaml_text
 from pstraining.cli.reading.texts import first_document
 
+WAITS: Final = 40
+"""Number of tries to lock a kubeconfig."""
+WAIT_SECONDS: Final = 0.05
+"""Seconds between two tries."""
 _AUTHORITIES: Final = {"idp-certificate-authority", "idp-certificate-authority-data"}
 _BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 """The system's certificate authorities, where OpenSSL does not name them, as Go searches them (crypto/x509)."""
@@ -35,6 +47,10 @@ def current(provider: AuthProvider, user: str, origin: str) -> AuthProvider:
         is_token = _renewed(settings, user, origin)
     # Errors come from four libraries. Each means that there is no token.
     except Exception as error:
+        # Another command may have used the refresh token, which may be single-use, and stored the next one.
+        newer = _stored(user, origin)
+        if newer is not None and newer.config.get("id-token") != provider.config.get("id-token"):
+            return current(newer, user, origin)
         raise CommandError(f"The ID token of user {user} was not renewed: {error}. Log in again.") from error
     if not is_token:
         raise CommandError(f"The id-token of user {user} is not a JSON Web Token. Log in again.")
@@ -74,12 +90,63 @@ def _system_authorities() -> str:
     return next((path for path in found if path and Path(path).is_file()), certifi.where())
 
 
+def _stored(user: str, origin: str) -> AuthProvider | None:
+    """Return a user's provider, as its kubeconfig has it now; None if it cannot be read."""
+    try:
+        found = merged([(origin, Path(origin).read_text(encoding="utf-8"))]).users.get(user)
+    except (OSError, UnicodeDecodeError, CommandError):
+        return None
+    return None if found is None else found.auth_provider
+
+
 def _store(settings: dict[str, str], user: str, origin: str) -> None:
     """Write the settings of a user's provider into its kubeconfig."""
-    path = Path(origin)
-    # Another reader or writer would change values such as 12:30 and 1e10, whose types differ in YAML's versions.
-    content = first_document(origin, path.read_text(encoding="utf-8"))
-    for entry in content["users"]:
-        if entry["name"] == user:
-            entry["user"]["auth-provider"]["config"] = settings
-    path.write_text(yaml_text(content), encoding="utf-8")
+    with _locked(Path(f"{origin}.lock")):
+        path = Path(origin).resolve()
+        # Another reader or writer would change values such as 12:30 and 1e10, whose types differ in YAML's versions.
+        content = first_document(origin, path.read_text(encoding="utf-8"))
+        for entry in content["users"]:
+            if entry["name"] == user:
+                entry["user"]["auth-provider"]["config"] = settings
+        _replace(path, yaml_text(content))
+
+
+@contextmanager
+def _locked(lock: Path) -> Iterator[None]:
+    """Hold the lock by which kubectl changes a kubeconfig. After WAITS, a lock that stays counts as left behind."""
+    held = False
+    for _ in range(WAITS):
+        try:
+            lock.touch(exist_ok=False)
+        except FileExistsError:
+            time.sleep(WAIT_SECONDS)
+        except OSError:  # a folder that may not be written
+            break
+        else:
+            held = True
+            break
+    try:
+        yield
+    finally:
+        if held:
+            lock.unlink(missing_ok=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file at once, so that no reader sees a part of it. It keeps its owner and its mode."""
+    before = path.stat()
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError:  # a folder that may not be written
+        path.write_text(text, encoding="utf-8")
+        return
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        shutil.chown(name, before.st_uid, before.st_gid)
+        os.chmod(name, stat.S_IMODE(before.st_mode))
+        os.replace(name, path)
+    except (OSError, AttributeError):  # of another owner, mounted by itself, or on a system without owners
+        path.write_text(text, encoding="utf-8")
+    finally:
+        Path(name).unlink(missing_ok=True)
