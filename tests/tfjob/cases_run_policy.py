@@ -31,7 +31,7 @@ RUN_POLICY = (
         feature="`cleanPodPolicy: Running`",
         tfjob="Pods that still run are deleted; ended pods are kept for their logs",
         source=API + ", " + GUIDE,
-        ours="The same, and the default on success (TFJob's default is None)",
+        ours="The same, and the default on success (TFJob's default is None since 2023)",
         asked="#774, #657, #661",
         play=(
             Exit("chief-0", 0),

@@ -54,8 +54,9 @@ def _clean_pods(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     else:
         notes.different(
             fields.at("cleanPodPolicy"),
-            "it is not set: TFJob keeps all pods, and parameter servers keep running. Here running pods are deleted "
-            "on success; on failure all except the failed replica, which is kept for a day.",
+            "it is not set: TFJob's operator keeps all pods, and parameter servers keep running; its releases before "
+            "2023 delete running pods. Here running pods are deleted on success; on failure all except the failed "
+            "replica, which is kept for a day.",
             "Set spec.runPolicy.cleanPodPolicy: {onSuccess: None, onFailure: None} to keep them.",
         )
 
