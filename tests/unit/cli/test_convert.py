@@ -83,6 +83,20 @@ def test_a_tfjob_that_no_cluster_would_accept_is_rejected(job: dict[str, Any], s
     assert any(said in line for line in lines(found.notes)), lines(found.notes)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"name": 123}, "metadata.name: 123 is not a valid name: use lower-case letters, digits and '-', and start"),
+        ({"generateName": 1.5}, "metadata.name: 1.5 is not a valid name"),
+        ({"name": True}, "metadata.name: it must be text, is true. Put it in quotes."),
+        ({}, "metadata.name: none is not a valid name"),
+    ],
+)
+def test_a_wrong_name_has_one_note(metadata: dict[str, Any], said: str) -> None:
+    (line,) = [line for line in lines(made(tfjob() | {"metadata": metadata}).notes) if "metadata" in line]
+    assert line.startswith(f"refused: {said}")
+
+
 def test_all_obstacles_are_reported_in_one_run() -> None:
     worker = {
         "replicas": "${N}",

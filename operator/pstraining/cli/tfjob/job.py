@@ -17,7 +17,7 @@ from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
-from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, texts
+from pstraining.cli.tfjob.source import QUOTES, Fields, cleaned, shown, texts
 from pstraining.cli.tfjob.template import TemplatesOf
 from pstraining.cli.tfjob.versions import fill_defaults, read_version
 from pstraining.cli.validation.schema import Severity, validate
@@ -134,8 +134,9 @@ def _rest(fields: Fields, notes: Notes) -> None:
 
 def _metadata(fields: Fields, notes: Notes) -> tuple[dict[str, Any], str]:
     found: dict[str, Any] = {}
-    name, prefix = fields.take("name", str) or "", fields.take("generateName", str) or ""
-    if not re.fullmatch(names.JOB_NAME_PATTERN, name or prefix.rstrip("-")):
+    before = len(notes.found)
+    name, prefix = _name(fields, "name"), _name(fields, "generateName")
+    if len(notes.found) == before and not re.fullmatch(names.JOB_NAME_PATTERN, name or prefix.rstrip("-")):
         hint = placeholder(name or prefix)
         notes.refused(
             fields.at("name"),
@@ -164,6 +165,15 @@ def _metadata(fields: Fields, notes: Notes) -> tuple[dict[str, Any], str]:
             notes.changed(fields.at(own), "the API server's own, of the old object; it is left out.")
     fields.close("it binds the old object to others; it is left out.", "Set it on the new one if it is still needed.")
     return found, name or prefix
+
+
+def _name(fields: Fields, field: str) -> str:
+    """Take a name. A number becomes a text: quotes alone would not make a valid name of it."""
+    if fields.has(field):
+        given = fields.drop(field)
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        fields.put(field, shown(given) if is_number else given)
+    return fields.take(field, str) or ""
 
 
 def _short(name: str, path: str, notes: Notes) -> str:
@@ -266,9 +276,11 @@ def _findings(job: dict[str, Any], made: _ConvertedSpec, to_fill: set[str], note
     job = _with_commands(job)
     by_crd = [finding for finding in validate(job) if finding.severity is Severity.ERROR]
     # Other notes on a field do not excuse a wrong value.
-    known = {_QUOTED.sub(r".\1", path) for path in (*to_fill, *(note.path for note in notes.found if note.refused))}
+    wrong = {_QUOTED.sub(r".\1", note.path) for note in notes.found if note.refused}
+    known = wrong | {_QUOTED.sub(r".\1", path) for path in to_fill}
     for finding in by_crd:
-        if path := _path_of(finding.field, made, notes):
+        path = _path_of(finding.field, made, notes)
+        if path and path not in wrong:
             known.add(_QUOTED.sub(r".\1", path))
             todo = QUOTES if finding.message.startswith("must be a string") else "Change it by hand."
             notes.none(path, f"the API server refuses the job: {_ended(finding.message)}", todo)
