@@ -86,7 +86,7 @@ VERSIONS = (
         "v1beta2-rpc-layer",
         job(version="kubeflow.org/v1beta2", spec="tfRpcLayer: grpc\ncleanPodPolicy: None\nbackoffLimit: 2"),
         INCOMPLETE,
-        ("spec.tfRpcLayer: a PSTrainingJob has no such field",),
+        ("spec.tfRpcLayer: a PSTrainingJob has no such field; it is left out. Correct its name or its place, or",),
     ),
     Wild(
         "v1alpha2-without-restart-policy",

@@ -76,7 +76,11 @@ class Fields:
         """Return the path of a field."""
         return join(self.path, name)
 
-    def close(self, message: str = "a PSTrainingJob has no such field.", todo: str = "") -> None:
+    def close(
+        self,
+        message: str = "a PSTrainingJob has no such field; it is left out.",
+        todo: str = "Correct its name or its place, or remove it.",
+    ) -> None:
         """Note the fields that were not read."""
         for name in self._left:
             self._notes.none(self.at(name), message, todo)
