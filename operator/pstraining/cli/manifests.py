@@ -97,7 +97,10 @@ def parsed(file: str, text: str) -> Iterator[Document | CommandError]:
 
 def _flat(file: str, number: str, body: Any, part: Part | None) -> Iterator[Document | CommandError]:
     if not isinstance(body, dict):
-        yield CommandError(f"{file}: document {number} is not a Kubernetes object, a mapping with apiVersion and kind")
+        is_patch = isinstance(body, list) and any(isinstance(step, dict) and "op" in step for step in body)
+        hint = ". It is a JSON patch: pass the output of `kubectl kustomize FOLDER` to -f -" if is_patch else ""
+        what = "a Kubernetes object, a mapping with apiVersion and kind"
+        yield CommandError(f"{file}: document {number} is not {what}{hint}")
         return
     if str(body.get("kind", "")).endswith("List") and isinstance(body.get("items", 0), list | None):
         for index, item in enumerate(_items(body), 1):

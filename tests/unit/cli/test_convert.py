@@ -280,7 +280,7 @@ def test_report(tmp_path: Path) -> None:
         *(["FILE", "DOCUMENT", "KIND", "NAME", "RESULT"] + [str(what).upper() for what in NoteKind],),
         [f"{tmp_path}/a.yaml", "1", "TFJob", "mnist", "converted, incomplete", "1", "1", "1"],
         [f"{tmp_path}/a.yaml", "2", "Service", "passed on"],
-        [f"{tmp_path}/b.json", "1", "TFJob", "mnist", "refused", "1", "1", "1"],
+        [f"{tmp_path}/b.json", "1", "TFJob", "mnist", "refused", "1", "1", "1", "1"],
         [f"{tmp_path}/c.json", "1", "TFJob", "mnist", "converted, with notes", "1"],
     ]
     found = json.loads(run("-f", str(tmp_path), "--report", "-o", "json").stdout)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pstraining.cli.main import app
 from pstraining.cli.tfjob.others import notes_on
-from tests.support.tfjobs import tfjob
+from tests.support.tfjobs import replica, template, tfjob
 
 
 def run(*arguments: str, text: str = "") -> Any:
@@ -88,6 +88,25 @@ def test_files_of_tools_are_to_be_rendered_first(body: dict[str, Any], is_refuse
     assert note.refused is is_refused
     assert note.missing is not is_refused
     assert advice in note.todo
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_patch"),
+    [
+        ({"tfReplicaSpecs": {"Worker": {"replicas": 4}}}, True),
+        ({"tfReplicaSpecs": {"Worker": {"template": template({"image": "i:2"})}}}, True),
+        ({"tfReplicaSpecs": {"PS": {"replicas": 2}, "Worker": replica()}}, True),
+        ({"runPolicy": {"suspend": True}}, True),
+        ({"tfReplicaSpecs": {"Worker": replica()}}, False),
+        ({"tfReplicasSpecs": {"Worker": replica()}}, False),
+        ({"replicaSpecs": []}, False),
+        (3, False),
+    ],
+)
+def test_a_patch_of_kustomize_is_to_be_rendered_first(spec: Any, is_patch: bool) -> None:
+    done = run("-f", "-", text=yaml.safe_dump(tfjob() | {"spec": spec}))
+    assert ("it may be a patch of Kustomize" in done.stderr) is is_patch
+    assert ("`kubectl kustomize FOLDER | kubectl pstraining convert -f -`" in done.stderr) is is_patch
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,10 @@ def test_json_and_tabs(text: str, kinds: list[str]) -> None:
         ("spec: {a: 1,\n  a: 2}", "f, line 2, column 3: duplicate key a"),
         ("kind: A\n---\na: [", "f, line 4, column 1: did not find expected node content"),
         ("- a", "f: document 1 is not a Kubernetes object"),
+        (
+            "- {op: remove, path: /spec/a}",
+            "f: document 1 is not a Kubernetes object, a mapping with apiVersion and kind. It is a JSON patch: pass",
+        ),
         ("kind: List\nitems: [3]", "f: document 1.1 is not a Kubernetes object"),
         ("? [1]\n: 2", "f, line 1, column 3: "),
         ("a: \x07", "f is not YAML: "),

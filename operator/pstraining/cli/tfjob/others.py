@@ -7,9 +7,10 @@ from typing import Any
 from pstraining.api import contract
 from pstraining.cli.tfjob.marks import name_selectors_of
 from pstraining.cli.tfjob.notes import Note, Notes
+from pstraining.cli.tfjob.run_policy import FIELDS
 from pstraining.cli.tfjob.source import join, texts
 from pstraining.cli.tfjob.template import TFJOB_PORT
-from pstraining.cli.tfjob.versions import KIND, is_tfjob
+from pstraining.cli.tfjob.versions import KIND, VERSIONS, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
 _GROUP = "kubeflow.org"
@@ -17,6 +18,8 @@ _RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b")
 _PORT = re.compile(r"\b(port|targetPort)$")
 _KUSTOMIZATION = ("resources", "bases", "components", "patches", "patchesStrategicMerge", "patchesJson6902")
 """Fields of which a kustomization.yaml has one; it may have no kind."""
+_OF_SPEC = frozenset(("tfReplicaSpecs", "runPolicy", "successPolicy", "enableDynamicWorker", *FIELDS))
+_OF_ROLE = frozenset(("replicas", "restartPolicy", "template"))
 _RENDER = "Render it first, and convert the result: `{} | kubectl pstraining convert -f -`."
 
 
@@ -51,6 +54,25 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
     name_selectors_of(body, jobs, notes)
     return tuple(notes.found)
+
+
+def notes_on_part(tfjob: Mapping[str, Any]) -> tuple[Note, ...]:
+    """Return a note if a TFJob that cannot be converted may be a patch of Kustomize, a part of a TFJob."""
+    notes = Notes()
+    if tfjob.get("apiVersion") in VERSIONS and _is_part(tfjob.get("spec", {})):
+        notes.none("", "it may be a patch of Kustomize, which has only a part of a TFJob.", _renderer({"patches": []}))
+    return tuple(notes.found)
+
+
+def _is_part(spec: Any) -> bool:
+    """Return whether a TFJob's spec has known fields, but not all fields that a whole TFJob has."""
+    if not isinstance(spec, dict) or set(spec) - _OF_SPEC:
+        return False
+    roles = spec.get("tfReplicaSpecs", {})
+    given = [role for role in roles.values() if isinstance(role, dict)] if isinstance(roles, dict) else []
+    if len(given) == 1:
+        return given[0].keys() < _OF_ROLE
+    return not given or any("template" not in role for role in given)
 
 
 def _tfjobs(value: Any, path: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import json
 import textwrap
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +16,7 @@ from pstraining.cli.output import yaml_text
 from pstraining.cli.reading.texts import first_document
 from pstraining.cli.tfjob.job import Conversion, converted
 from pstraining.cli.tfjob.notes import Note, NoteKind, lines, worst_first
-from pstraining.cli.tfjob.others import notes_on
+from pstraining.cli.tfjob.others import notes_on, notes_on_part
 from pstraining.cli.tfjob.versions import is_tfjob
 
 _WIDTH = 118
@@ -91,7 +91,10 @@ def convert_documents(documents: Sequence[Document], command: str = "") -> list[
 def convert_document(document: Document, command: str = "", jobs: Collection[str] = ()) -> Converted:
     """Convert a document. `command` is as in `converted`, and `jobs` are the names of all TFJobs."""
     if is_tfjob(document.body):
-        return Converted(document, converted(document.body, document.lines, command))
+        found = converted(document.body, document.lines, command)
+        if found.manifest is None:
+            found = replace(found, notes=found.notes + notes_on_part(document.body))
+        return Converted(document, found)
     return Converted(document, None, notes_on(document.body, jobs))
 
 

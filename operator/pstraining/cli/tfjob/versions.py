@@ -15,6 +15,8 @@ API_VERSION = "kubeflow.org/v1"
 KIND = "TFJob"
 _ALPHA = "kubeflow.org/v1alpha2"
 _OLDER = ("kubeflow.org/v1beta2", "kubeflow.org/v1beta1", _ALPHA)
+VERSIONS = (API_VERSION, *_OLDER)
+"""The API versions that are converted."""
 _GROUPS = ("kubeflow.org", "tensorflow.org")
 
 
