@@ -32,6 +32,21 @@ def test_references_to_tfjobs_in_other_objects_are_named() -> None:
     assert len(list(yaml.safe_load_all(done.stdout))) == 6
 
 
+@pytest.mark.parametrize(
+    ("condition", "is_named"),
+    [
+        ("status.replicaStatuses.Worker.succeeded == 2", True),
+        ("status.tfReplicaStatuses.Worker.failed > 0", True),
+        ('status.conditions.#(type=="Succeeded")#|#(status=="True")#', False),
+    ],
+)
+def test_a_condition_on_the_status_of_an_embedded_tfjob_is_named(condition: str, is_named: bool) -> None:
+    task = {"successCondition": condition, "manifest": json.dumps(tfjob(), indent=1)}
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {"templates": [{"resource": task}]}}
+    path = "spec.templates[0].resource.successCondition"
+    assert (path in [note.path for note in notes_on(workflow)]) is is_named
+
+
 @pytest.mark.parametrize("rules", [[{"resources": 5}], [{"resources": True}], [{"resources": "tfjobs"}], [5], 5])
 def test_a_role_with_a_wrong_type_is_passed_on(rules: object) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": rules}

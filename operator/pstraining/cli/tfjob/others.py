@@ -15,6 +15,7 @@ from pstraining.cli.tfjob.versions import KIND, VERSIONS, is_tfjob
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
 _GROUP = "kubeflow.org"
 _RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b")
+_COUNTS = re.compile(r"\bstatus\.(tfR|r)eplicaStatuses\b")
 _PORT = re.compile(r"\b(port|targetPort)$")
 _KUSTOMIZATION = ("resources", "bases", "components", "patches", "patchesStrategicMerge", "patchesJson6902")
 """Fields of which a kustomization.yaml has one; it may have no kind."""
@@ -50,6 +51,12 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
             continue
         if _RESOURCE.search(text):
             notes.none(path, "it names the resource of TFJobs.", "The one here is pstrainingjobs.pstraining.dev.")
+        elif inside and _COUNTS.search(text):
+            notes.none(
+                path,
+                "it reads replicaStatuses of the TFJob, which a PSTrainingJob does not have.",
+                "Read its conditions Succeeded and Failed, or in Argo Workflows status.phase == Succeeded and Failed.",
+            )
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
     name_selectors_of(body, jobs, notes)
