@@ -321,6 +321,19 @@ FIELDS = (
         NOTES,
         ("wild-worker-0 is a Service that TFJob creates",),
     ),
+    Wild(
+        "the-index-in-the-hostname-of-a-worker",
+        job(container="command: [sh, -c, 'python -m train --index ${HOSTNAME##*-}']"),
+    ),
+    Wild(
+        "the-index-in-the-hostname-of-a-master",
+        job(
+            roles="Master: {replicas: 1, restartPolicy: OnFailure, template: {spec: {securityContext: {runAsUser: 1}, "
+            "containers: [{name: tensorflow, image: i, command: [sh, -c, 'train --index ${HOSTNAME##*-}']}]}}}"
+        ),
+        NOTES,
+        ("command[2]: the hostname is JOB-chief here, without an index, and JOB-master-0 in TFJob. Take the",),
+    ),
     Wild("upper-case-name", job(metadata="name: Wild_Job"), REFUSED, ("Wild_Job is not a valid name",)),
     Wild("a-long-name", job(metadata=f"name: {'w' * 60}"), NOTES, ("names have at most 40 characters",)),
     Wild(

@@ -23,6 +23,9 @@ _PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNES
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 _SERVICE_LINK = re.compile(r"(?<![A-Z0-9_])(?!KUBERNETES_)[A-Z][A-Z0-9_]*_SERVICE_(HOST|PORT)(?![A-Z0-9])")
 _OF_SERVERS = re.compile(r"spec\.tfReplicaSpecs\.ps\b", re.IGNORECASE)
+_WITHOUT_INDEX = re.compile(r"spec\.tfReplicaSpecs\.(chief|master|evaluator)\b", re.IGNORECASE)
+"""Paths of roles whose hostname has no index."""
+_HOSTNAME = re.compile(r"\$\{?HOSTNAME\b|\$\(hostname\)|`hostname`|\bgethostname\(\)|\benviron\W+HOSTNAME\b")
 _OF_NODES = re.compile(r"\.(nodeSelector|nodeAffinity)\b")
 
 
@@ -321,6 +324,14 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
             path,
             f"{found[0]} is a Service that TFJob creates.",
             "Take addresses from TF_CONFIG; with spec.worker.addressing: ClusterIP workers have such Services, too.",
+        )
+    elif (role := _WITHOUT_INDEX.match(path)) and _HOSTNAME.search(text):
+        theirs = role[1].lower()
+        ours = names.CHIEF if theirs == "master" else theirs
+        notes.different(
+            path,
+            f"the hostname is JOB-{ours} here, without an index, and JOB-{theirs}-0 in TFJob.",
+            f"Take the index from {contract.ENV_TASK_INDEX}.",
         )
     elif _TF_CONFIG in text and _HOOKS.search(path):
         notes.none(
