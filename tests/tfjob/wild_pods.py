@@ -322,6 +322,12 @@ FIELDS = (
         ("wild-worker-0 is a Service that TFJob creates",),
     ),
     Wild(
+        "waits-for-a-worker-of-a-generated-name",
+        job(metadata="generateName: wild-", container="command: [sh, -c, 'ping ${JOB}-worker-0; train']"),
+        NOTES,
+        ("command[2]: ${JOB}-worker-0 is a Service that TFJob creates",),
+    ),
+    Wild(
         "the-index-in-the-hostname-of-a-worker",
         job(container="command: [sh, -c, 'python -m train --index ${HOSTNAME##*-}']"),
     ),

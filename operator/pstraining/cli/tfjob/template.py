@@ -26,6 +26,7 @@ _OF_SERVERS = re.compile(r"spec\.tfReplicaSpecs\.ps\b", re.IGNORECASE)
 _WITHOUT_INDEX = re.compile(r"spec\.tfReplicaSpecs\.(chief|master|evaluator)\b", re.IGNORECASE)
 """Paths of roles whose hostname has no index."""
 _HOSTNAME = re.compile(r"\$\{?HOSTNAME\b|\$\(hostname\)|`hostname`|\bgethostname\(\)|\benviron\W+HOSTNAME\b")
+_VARIABLE = r"\$(?:\w+|\{\w+\}|\(\w+\))"
 _OF_NODES = re.compile(r"\.(nodeSelector|nodeAffinity)\b")
 
 
@@ -316,7 +317,7 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
             "characters, except for a PS.",
             f"Use $({contract.ENV_TASK_TYPE})-$({contract.ENV_TASK_INDEX}), or the hostname, which stays the same.",
         )
-    elif job.job and (found := re.search(rf"(?<![\w-]){re.escape(job.job)}-({tasks})-(\d+)", text)):
+    elif found := _address(job.job, tasks).search(text):
         if found[1] == "ps":
             notes.different(path, f"{found[0]} is {job.renamed}-ps-{found[2]} now.", "Take addresses from TF_CONFIG.")
             return
@@ -339,6 +340,12 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
             "here only the program has TF_CONFIG, and probes and hooks do not.",
             f"Take the task from {contract.ENV_TASK_TYPE} and {contract.ENV_TASK_INDEX}.",
         )
+
+
+def _address(job: str, tasks: str) -> re.Pattern[str]:
+    """Return the pattern of tasks' addresses. They may begin with a variable, as for a job with generateName."""
+    named = rf"(?<![\w-]){re.escape(job)}" if job else _VARIABLE
+    return re.compile(rf"(?:{named}|{_VARIABLE})-({tasks})-(\d+)")
 
 
 def _service_links(spec: dict[str, Any], at: str, notes: Notes) -> None:
