@@ -132,7 +132,8 @@ class Client:
             raise ClientError(f"train has no option {', '.join(sorted(unknown))}; its options are {known}.")
         empty: Mapping[str, Any] | Sequence[str] = {} if callable(program) else ()
         found = program_of(program, empty if arguments is None else arguments, files)
-        return self._backend.create(name or default_name(found.name), found, JobOptions(**options))
+        given = {option: value for option, value in options.items() if value is not None}
+        return self._backend.create(name or default_name(found.name), found, JobOptions(**given))
 
     def wait(self, job: Job | str, timeout: float | None = None) -> Job:
         """Wait until a job has succeeded, and return it.

@@ -22,7 +22,11 @@ _PROGRAM, _PACKAGES = "program", "packages"
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options of `Client.train`, besides the program."""
+    """The options of `Client.train`, besides the program.
+
+    Raises:
+        ClientError: an option has another type than these.
+    """
 
     ps: int = 1
     workers: int = 1
@@ -33,6 +37,17 @@ class JobOptions:
     checkpoint: str | Mapping[str, Any] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("training", "resources", "env", "spec"):
+            if not isinstance(given := getattr(self, name), Mapping):
+                raise ClientError(f"{name}: it must be a dict, is {given!r}.")
+        if isinstance(self.packages, str):
+            raise ClientError(f"packages: it must be a list of requirements, such as [{self.packages!r}].")
+        if not isinstance(self.checkpoint, str | Mapping | None):
+            raise ClientError(f"checkpoint: it must be the size of a claim, a URI or a dict, is {self.checkpoint!r}.")
+        if unset := [name for name, value in self.env.items() if value is None]:
+            raise ClientError(f"env: {', '.join(unset)} is None: give it a text, or leave it out.")
 
 
 def config_map_name(job: str) -> str:

@@ -60,6 +60,8 @@ def program_of(
             raise ClientError("arguments: a script takes the words of its command line, as a list.")
         path = Path(program)
         found = JobProgram(path.stem, path.name, {path.name: _read(path)}, tuple(map(str, arguments)))
+    if isinstance(files, (str, Path)):
+        raise ClientError(f"files: it must be a list of paths, such as [{str(files)!r}].")
     others: dict[str, str] = {}
     for path in map(Path, files):
         if path.name in others or path.name in found.files:
