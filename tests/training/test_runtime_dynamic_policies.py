@@ -308,7 +308,8 @@ def test_an_impossible_policy_is_rejected() -> None:
         Embedding(None, 2, min_count=0, name="items")
     with pytest.raises(ModelError, match="layer items: max_rows must be a whole number, not 1e"):
         Embedding(None, 2, max_rows=1e30, name="items")  # type: ignore[arg-type]
-    for number in (3, np.int64(3)):
+    numbers: list[Any] = [3, np.int64(3)]
+    for number in numbers:
         layer = Embedding.from_config(Embedding(None, 2, max_rows=number).get_config())
         assert type(layer.row_policy.max_rows) is int
     assert "max_rows" not in Embedding(5, 2).get_config()

@@ -138,7 +138,7 @@ class Reconciler:
             snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))
             if snapshot.deleting:
                 result = "idle"
-                # It still has a phase, and waits for nothing but its end.
+                # It still has a phase, and waits only for its end.
                 self._metrics.record_status(key, {"phase": snapshot.status.get("phase")})
                 return None
             waiting = self._decisions.unexplained(snapshot, self._clock())
@@ -238,7 +238,7 @@ class Reconciler:
                 await self._port.create_event(snapshot.namespace, body)
             except ApiError as error:
                 if isinstance(error, Refused) and error.namespace_terminating:
-                    return  # nobody can read it any more
+                    return  # its namespace ends as well
                 self._metrics.failed(error, retried=False)
                 logger.warning("Event %s was not posted: %s", event.reason, error.message, extra=_about(snapshot))
             else:

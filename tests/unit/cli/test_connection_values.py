@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,16 @@ from tests.support.kubeconfigs import config
 WRONG = ["http://[::1", "http://a:b", "http://h:99999", "http://", "ftp://x", "http://a b", "//x"]
 
 
-def accessed(environ: dict[str, str] | None = None, timeout: str = "", **cluster: Any) -> Access:
+def accessed(environ: Mapping[str, str] | None = None, timeout: str = "", **cluster: Any) -> Access:
     text = json.dumps(config(server="http://api.invalid", cluster=cluster))
-    around = Surroundings(environ or {}, Path("none"))
+    around = Surroundings(dict(environ or {}), Path("none"))
     return chosen(merged([("config", text)]), Overrides(request_timeout=timeout), around)
 
 
 @pytest.mark.parametrize("url", WRONG)
 def test_a_proxy_that_is_not_a_url_is_named(url: str) -> None:
     with pytest.raises(CommandError, match=r"cluster first has the proxy-url .*: it must begin with http"):
-        accessed(**{"proxy-url": url})
+        accessed(None, "", **{"proxy-url": url})
     with pytest.raises(CommandError, match=r"HTTP_PROXY has .*: it must begin with http.* or set NO_PROXY"):
         accessed({"HTTP_PROXY": url})
 
@@ -36,5 +37,5 @@ def test_any_timeout_of_a_request_is_accepted() -> None:
         access = accessed(timeout=given)
         timeout = HttpSession(access)._timeout(access.seconds)
         with socket.socket() as sock:
-            sock.settimeout(timeout.connect_timeout)
+            sock.settimeout(timeout.connect_timeout)  # type: ignore[arg-type]  # urllib3's sentinel is not used
             assert (sock.gettimeout() or 0) > 86400

@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_program_with_invalid_settings_is_not_restarted(code: int, starts: int
 
 
 @pytest.mark.parametrize("roles", [{"ps": 0, "workers": 0}, {"ps": 0, "workers": 1, "chief": False}])
-def test_a_program_that_a_signal_ends_has_the_exit_code_of_a_shell(roles: dict[str, int]) -> None:
+def test_a_program_that_a_signal_ends_has_the_exit_code_of_a_shell(roles: dict[str, Any]) -> None:
     with LocalJob(["-c", "import os; os.kill(os.getpid(), 9)"], **roles) as job:
         job.leader.popen.wait()
         assert job.supervise() == 137

@@ -58,8 +58,8 @@ def wait(
 def _unchanged(job: Object) -> Object:
     """Return the job with the generation whose status `follow` accepts.
 
-    The status of a job in another cluster has the generation of the copy there, which is created anew with generation 1
-    after a change. This command has changed nothing, so any status of the copy describes the job.
+    The status of a job in another cluster has the generation of the copy there. After a change, the copy is created
+    again with generation 1. This command has changed nothing, so any status of the copy describes the job.
     """
     if manager(job)[0] != names.MULTIKUEUE:
         return job
