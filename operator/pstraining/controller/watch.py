@@ -18,10 +18,11 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
-from kopf._cogs.clients import fetching, watching
+from kopf._cogs.clients import errors, fetching, watching
 from kopf._cogs.clients.errors import APIForbiddenError
 
 from pstraining.api import names
@@ -44,10 +45,18 @@ FORBIDDEN_SECONDS: Final = 15.0
 PAGE: Final = {names.PLURAL: 50, "pods": 250, "events": 20, "configmaps": 20}
 """Objects in one page of a list. A tenant can create events and ConfigMaps of a megabyte."""
 PAGE_DEFAULT: Final = 50
+FORBIDDEN_ATTEMPTS: Final = 5
+"""Requests in a row that must be forbidden: an API server that starts forbids everything for a moment."""
+_REFUSALS: Final = ContextVar[list[APIForbiddenError] | None]("_REFUSALS", default=None)
+"""The refusals since the last answer in the stream of the current task; None outside of streams."""
 Receiver = Callable[[dict[str, Any]], None]
 """Receives an event with its type (None from a list) and object."""
 Stream = tuple[str, str | None]
 """A kind's plural and the watched namespace; None for all namespaces."""
+
+
+class ListForbiddenError(Exception):
+    """The API server forbids a list or a watch. kopf retries an APIForbiddenError for as long as an outage."""
 
 
 class Watches:
@@ -114,16 +123,31 @@ class Watches:
             synced: called with a namespace, or None for all, once all of its streams have finished a list.
             restored: called with a kind's plural and a namespace, or None for all, whose versions have started again.
         """
-        watch, fetch = watching.infinite_watch, fetching.fetch_objs
+        watch, fetch, check = watching.infinite_watch, fetching.fetch_objs, errors.check_response
+
+        async def check_response(response: Any) -> None:
+            refusals = _REFUSALS.get()
+            try:
+                await check(response)
+            except APIForbiddenError as error:
+                if refusals is None:
+                    raise
+                if len(refusals) < FORBIDDEN_ATTEMPTS - 1:
+                    refusals.append(error)
+                    raise
+                raise ListForbiddenError(error.message or str(error)) from error
+            if refusals:
+                refusals.clear()
 
         async def infinite_watch(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
+            _REFUSALS.set([])  # every stream has its own task
             while True:
                 try:
                     async for mark in self._take(stream, watch(**kwargs), receive, synced):
                         yield mark
                     return
-                except APIForbiddenError as error:
+                except ListForbiddenError as error:
                     self._forbid(stream, str(error))
                 await asyncio.sleep(FORBIDDEN_SECONDS)
 
@@ -136,16 +160,19 @@ class Watches:
                 yield chunk
 
         watching.infinite_watch, fetching.fetch_objs = infinite_watch, fetch_objs
+        errors.check_response = check_response
         try:
             yield
         finally:
-            watching.infinite_watch, fetching.fetch_objs = watch, fetch
+            watching.infinite_watch, fetching.fetch_objs, errors.check_response = watch, fetch, check
 
     async def _after_jobs(self, stream: Stream) -> None:
         """Wait for the list of jobs before other lists of a namespace, because objects without a job are not cached."""
         plural, namespace = stream
         if plural not in (names.PLURAL, "nodes"):
+            self._last.pop(stream, None)  # a stream that waits is not silent: jobs may be forbidden for days
             await self._jobs_listed[namespace].wait()
+            self._last[stream] = self._clock()
 
     def _forbid(self, stream: Stream, message: str) -> None:
         plural, namespace = stream

@@ -5,9 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import kopf
 import pytest
-from kopf._cogs.clients import fetching, watching
-from kopf._cogs.clients.errors import APIForbiddenError
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kopf._cogs.clients import auth, fetching, watching
+from kopf._cogs.structs.credentials import Vault, VaultKey
 from kopf._cogs.structs.references import NamespaceName, Resource
 
 from pstraining.controller import watch
@@ -15,7 +18,7 @@ from pstraining.controller.health import Health
 from pstraining.controller.main import notes
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.registration import build_settings
-from pstraining.controller.watch import Watches
+from pstraining.controller.watch import ListForbiddenError, Watches
 
 pytestmark = pytest.mark.asyncio
 JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjobs", namespaced=True)
@@ -36,7 +39,8 @@ class Cluster:
         self.lists: list[tuple[str, str, int]] = []
         self.received: list[tuple[str | None, str]] = []
         self.synced: list[str | None] = []
-        self.watches = Watches(2, ("a", "b"))
+        self.seconds = 0.0
+        self.watches = Watches(2, ("a", "b"), clock=lambda: self.seconds)
         self._broken = asyncio.Event()
         monkeypatch.setattr(watch, "FORBIDDEN_SECONDS", 0.01)
         monkeypatch.setattr(fetching, "fetch_objs", self._list)
@@ -44,7 +48,7 @@ class Cluster:
 
     async def _list(self, *, settings: Any, resource: Resource, namespace: str, **_: Any) -> AsyncIterator[Any]:
         if self.forbids and namespace == "b":
-            raise APIForbiddenError({"message": "pods is forbidden"}, status=403, headers={})  # type: ignore[arg-type]
+            raise ListForbiddenError("pods is forbidden")
         self.lists.append((resource.plural, namespace, settings.watching.chunk_size))
         names = self.pods[namespace] if resource is PODS else []
         yield [pod(name, namespace) for name in names], "9"
@@ -52,7 +56,7 @@ class Cluster:
     async def _watch(self, *, namespace: str, **_: Any) -> AsyncIterator[Any]:
         await self._broken.wait()
         if self.forbids and namespace == "b":
-            raise APIForbiddenError({"message": "pods is forbidden"}, status=403, headers={})  # type: ignore[arg-type]
+            raise ListForbiddenError("pods is forbidden")
         await asyncio.Event().wait()
         yield {}
 
@@ -127,6 +131,54 @@ async def test_a_namespace_forbidden_later_is_skipped_until_permitted(
         cluster.forbids = False
         await cluster.until(lambda: cluster.synced.count("b") == 2)
         assert ("DELETED", "pod-b") in cluster.received, "deleted while the watch was down"
+
+
+async def test_a_forbidden_list_is_reported_soon_and_not_retried_as_an_outage() -> None:
+    """kopf itself retries 403 as it retries an API server that is away: for twenty minutes."""
+    attempts = []
+
+    async def forbid(request: web.Request) -> web.Response:
+        attempts.append(request.path)
+        status = {"kind": "Status", "code": 403, "message": "pstrainingjobs is forbidden: no RoleBinding"}
+        return web.json_response(status, status=403)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", forbid)
+    async with TestServer(app) as server:
+        info = kopf.ConnectionInfo(server=str(server.make_url("")))
+        auth.vault_var.set(Vault({VaultKey("test"): info}))
+        watches, settings = Watches(1, ("b",)), build_settings()
+        settings.networking.error_backoffs = (0.0,) * 604
+
+        async def follow() -> None:
+            stream = watching.infinite_watch(settings=settings, resource=JOBS, namespace=NamespaceName("b"))
+            async for _ in stream:
+                pass
+
+        with watches.taken(lambda found: None):
+            task = asyncio.create_task(follow())
+            try:
+                async with asyncio.timeout(20):
+                    while not watches.forbidden():  # noqa: ASYNC110 - another task writes it
+                        await asyncio.sleep(0.005)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await auth.vault_var.get().close()
+    assert watches.forbidden() == {"b": "pstrainingjobs is forbidden: no RoleBinding"}
+    assert len(attempts) == watch.FORBIDDEN_ATTEMPTS, "an API server that starts forbids everything for a moment"
+
+
+async def test_streams_that_wait_for_a_forbidden_list_of_jobs_are_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The liveness probe would restart the operator, and with it the work in all other namespaces."""
+    cluster = Cluster(monkeypatch, forbids=True)
+    async with cluster.run():
+        await cluster.until(lambda: cluster.synced and cluster.watches.forbidden())
+        assert ("pods", "b") not in cluster.watches._last
+        cluster.forbids = False
+        cluster.seconds = 1000.0
+        await cluster.until(lambda: "b" in cluster.synced)
+        assert cluster.watches._last["pods", "b"] == 1000
 
 
 async def test_an_operator_that_is_forbidden_everywhere_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
