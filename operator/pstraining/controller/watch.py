@@ -84,6 +84,8 @@ class Watches:
         self._newest: dict[Stream, int] = {}
         self._accepted_old: set[Stream] = set()
         self._known: dict[Stream, dict[str, dict[str, Any]]] = {}
+        self._listing: dict[Stream, set[str]] = defaultdict(set)
+        """Uids of the objects in the list that is being read, or was read last."""
         self._listed: set[Stream] = set()
         self._forbidden: dict[Stream, str] = {}
         self._ready: set[str | None] = set()
@@ -218,6 +220,7 @@ class Watches:
         """Yield the pages of a list, each with the list's version, once it is not too old."""
         deadline = self._clock() + CATCH_UP_SECONDS
         while True:
+            self._listing[stream].clear()  # the list before may have broken off between two pages
             async with aclosing(fetch()) as chunks:
                 async for objects, version in chunks:
                     if self._is_old(stream, version):
@@ -255,14 +258,14 @@ class Watches:
         self, stream: Stream, events: AsyncIterator[Any], receive: Receiver, synced: Callable[[str | None], None]
     ) -> AsyncIterator[Any]:
         known = self._known.setdefault(stream, {})
-        listed: set[str] = set()
+        listed = self._listing[stream]
         self._last[stream] = self._clock()
         async for event in events:
             self._last[stream] = self._clock()
             if event is watching.Bookmark.LISTED:
                 for uid in known.keys() - listed:
                     _give(receive, {"type": "DELETED", "object": self._absent(stream, known.pop(uid))})
-                listed = set()
+                listed.clear()
                 self._note_listed(stream, synced)
             if not isinstance(event, watching.Bookmark):
                 self._record_version(stream, event["object"].get("metadata", {}).get("resourceVersion"))

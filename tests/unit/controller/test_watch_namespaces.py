@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import kopf
 import pytest
 from aiohttp import web
@@ -213,3 +214,44 @@ async def test_an_object_that_a_list_lacks_is_absent_at_the_version_of_the_list(
         pass
     assert received[-1]["type"] == "DELETED"
     assert received[-1]["object"]["metadata"] == {**pod("gone", "a")["metadata"], "resourceVersion": "7"}
+
+
+class BrokenLists:
+    """Pods whose first list breaks off after a page; `deleted` is deleted before the next one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        self.error, self.lists, self.received = error, 0, list[tuple[str | None, str]]()
+        self.watches = Watches(1)
+        monkeypatch.setattr(fetching, "fetch_objs", self._list)
+        monkeypatch.setattr(watching, "watch_objs", self._watch)
+
+    async def _list(self, **_: Any) -> AsyncIterator[Any]:
+        self.lists += 1
+        if self.lists == 1:
+            yield [pod("deleted", "a")], "9"
+            raise self.error
+        yield [pod("kept", "a")], "10"
+
+    async def _watch(self, **_: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield {}
+
+    async def until_listed(self, lists: int) -> None:
+        def receive(event: dict[str, Any]) -> None:
+            self.received.append((event["type"], event["object"]["metadata"]["name"]))
+
+        settings = build_settings()
+        settings.watching.reconnect_backoff = 0
+        with self.watches.taken(receive):
+            self.watches._jobs_listed[None].set()
+            async with asyncio.timeout(20):
+                async for mark in watching.infinite_watch(settings=settings, resource=PODS, namespace=None):
+                    if mark is watching.Bookmark.LISTED and self.lists == lists:
+                        return
+
+
+async def test_an_object_of_a_list_that_broke_off_is_missing_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was deleted between the two lists, so that no watch reports it."""
+    lists = BrokenLists(monkeypatch, aiohttp.ClientPayloadError("the API server restarts"))
+    await lists.until_listed(2)
+    assert lists.received == [(None, "deleted"), (None, "kept"), ("DELETED", "deleted")]
