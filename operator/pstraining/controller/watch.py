@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kopf._cogs.clients import errors, fetching, watching
-from kopf._cogs.clients.errors import APIForbiddenError
+from kopf._cogs.clients.errors import APIClientError, APIForbiddenError
 
 from pstraining.api import names
 
@@ -40,6 +40,10 @@ OWN_STORE: Final = ("events",)
 NO_BOOKMARKS: Final = ("events",)
 """Kinds that an API server does not keep in its watch cache, which sends the bookmarks. Their streams are silent while
 no object changes. kopf reopens a stream after 70 s of silence."""
+RESTART_SECONDS: Final = 2.0
+"""Seconds until a stream that an error has ended lists again."""
+COMPACTED: Final = 410
+"""The HTTP status of a list whose next page the API server has compacted."""
 FORBIDDEN_SECONDS: Final = 15.0
 """Seconds between two attempts to list a forbidden kind."""
 PAGE: Final = {names.PLURAL: 50, "pods": 250, "events": 20, "configmaps": 20}
@@ -151,7 +155,12 @@ class Watches:
                     return
                 except ListForbiddenError as error:
                     self._forbid(stream, str(error))
-                await asyncio.sleep(FORBIDDEN_SECONDS)
+                    await asyncio.sleep(FORBIDDEN_SECONDS)
+                except (watching.WatchingError, APIClientError) as error:
+                    if isinstance(error, APIClientError) and error.status != COMPACTED:
+                        raise
+                    logger.warning("%s are listed again: %s", stream[0], error)
+                    await asyncio.sleep(RESTART_SECONDS)
 
         async def fetch_objs(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kopf._cogs.clients import auth, fetching, watching
+from kopf._cogs.clients.errors import APIClientError
 from kopf._cogs.structs.credentials import Vault, VaultKey
 from kopf._cogs.structs.references import NamespaceName, Resource
 
@@ -222,6 +223,8 @@ class BrokenLists:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         self.error, self.lists, self.received = error, 0, list[tuple[str | None, str]]()
         self.watches = Watches(1)
+        self.watch_error: dict[str, Any] | None = None
+        monkeypatch.setattr(watch, "RESTART_SECONDS", 0.0)
         monkeypatch.setattr(fetching, "fetch_objs", self._list)
         monkeypatch.setattr(watching, "watch_objs", self._watch)
 
@@ -233,8 +236,10 @@ class BrokenLists:
         yield [pod("kept", "a")], "10"
 
     async def _watch(self, **_: Any) -> AsyncIterator[Any]:
+        if self.watch_error is not None:
+            error, self.watch_error = self.watch_error, None
+            yield {"type": "ERROR", "object": error}
         await asyncio.Event().wait()
-        yield {}
 
     async def until_listed(self, lists: int) -> None:
         def receive(event: dict[str, Any]) -> None:
@@ -250,8 +255,32 @@ class BrokenLists:
                         return
 
 
-async def test_an_object_of_a_list_that_broke_off_is_missing_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_object_of_a_list_that_broke_off_is_missing_from_the_next_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was deleted between the two lists, so that no watch reports it."""
     lists = BrokenLists(monkeypatch, aiohttp.ClientPayloadError("the API server restarts"))
     await lists.until_listed(2)
     assert lists.received == [(None, "deleted"), (None, "kept"), ("DELETED", "deleted")]
+
+
+async def test_a_list_whose_next_page_is_compacted_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = BrokenLists(monkeypatch, APIClientError("continue parameter is too old", status=410, headers={}))
+    await lists.until_listed(2)
+    assert lists.received[-1] == ("DELETED", "deleted")
+
+
+async def test_a_list_that_the_api_server_does_not_serve_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = BrokenLists(monkeypatch, APIClientError("there is no such kind", status=404, headers={}))
+    with pytest.raises(APIClientError):
+        await lists.until_listed(2)
+
+
+async def test_an_error_in_a_watch_lists_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events are watched in etcd itself, which ends their watches whenever it loses its leader."""
+    lists = BrokenLists(monkeypatch, aiohttp.ClientPayloadError())
+    lists.watch_error = {"code": 500, "reason": "InternalError", "message": "etcdserver: no leader"}
+    await lists.until_listed(3)
+    assert "etcdserver: no leader" in caplog.text
