@@ -18,7 +18,8 @@ DENIED = re.compile(
     r"^admission webhook \"[^\"]*\" denied the request"
     r"|ValidatingAdmissionPolicy '[^']*' (with binding '[^']*' )?denied request"
 )
-"""The messages of admission policies. By default, their status is 400 or 422, as that of an invalid object."""
+"""The messages of admission policies. By default, their status is 400 or 422, as that of an invalid object. A policy
+may choose any other: a webhook that does not find an object that it needs returns 404."""
 
 UID_PRECONDITION = re.compile(r"UID in (the )?precondition", re.IGNORECASE)
 """The message for a delete with another uid. It varies between the kinds in the API server's cache and other kinds."""
@@ -84,7 +85,7 @@ class Transient(ApiError):  # noqa: N818 - says what happened
 
 
 class Refused(ApiError):  # noqa: N818 - says what happened
-    """The API server rejects the request permanently: 400, 403, 422 and similar."""
+    """The API server rejects the request permanently: 400, 403, 422 and similar, and denials of policies."""
 
     @property
     def invalid(self) -> bool:
@@ -136,6 +137,8 @@ def from_exception(error: BaseException) -> Transient:
 
 
 def _class_of(status: int, message: str) -> type[ApiError]:
+    if status < 500 and status != 429 and DENIED.search(message):
+        return Refused
     if status == 404:
         return NotFound
     if status == 409:

@@ -75,6 +75,9 @@ def test_a_rejection_concerns_the_object_or_the_action(code: int, invalid: bool)
             "request: label team is missing",
         ),
         (422, "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: failed expression: false"),
+        (401, "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: failed expression: false"),
+        (404, 'admission webhook "quota.example.com" denied the request: queues.example.com "gpu" not found'),
+        (409, 'admission webhook "quota.example.com" denied the request: the quota is exhausted'),
     ],
 )
 def test_a_policy_may_change_and_so_its_denial_is_not_final(code: int, message: str) -> None:
