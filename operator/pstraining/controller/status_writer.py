@@ -112,6 +112,7 @@ class StatusWriter:
         Raises:
             Refused: the write is forbidden.
             Conflict: the job has changed since the snapshot.
+            NotFound: the answer is not about the job.
             Transient: the write failed temporarily.
         """
         refusal = self._refusals.get(key)
@@ -161,7 +162,9 @@ class StatusWriter:
         }
         try:
             written = await self._port.patch_status(snapshot.namespace, snapshot.name, body)
-        except NotFound:
+        except NotFound as error:
+            if error.unserved:
+                raise  # a proxy's answer, or the CRD is being replaced
             # The job was deleted during the pass. The watch may have missed it; this answer is certain.
             self._cache.deleted(Kind.PS_TRAINING_JOB, snapshot.namespace, snapshot.name, snapshot.uid)
             return False

@@ -76,7 +76,7 @@ class NotFound(ApiError):  # noqa: N818 - says what happened
 
     @property
     def unserved(self) -> bool:
-        """Whether the API server does not know the kind. It then returns no Status object."""
+        """Whether the API server does not know the kind, or a proxy answered: the answer is no Status object."""
         return not self.reason
 
 

@@ -37,6 +37,8 @@ IN_FLIGHT: Final = 16
 _TEMPLATE: Final = "/spec/template"
 _FOUND_BY: Final = (names.LABEL_JOB, names.LABEL_JOB_UID)
 """The labels of every child by which the watches select it and the cache finds its job."""
+_INSTALLED: Final = (*Kind.pod_groups(), Kind.WORKLOAD)
+"""Kinds that may be uninstalled, with all of their objects; no other kind ceases to be served."""
 NAMESPACE_TERMINATING = "the namespace is being deleted"
 PREDECESSOR = "the objects of an earlier job of this name are still being deleted"
 LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
@@ -198,7 +200,9 @@ class Executor:
     async def _delete(self, namespace: str, job: str, action: Delete) -> None:
         try:
             remaining = await self._port.delete(action.kind, namespace, action.name, action.uid, action.grace_seconds)
-        except NotFound:
+        except NotFound as error:
+            if error.unserved and action.kind not in _INSTALLED:
+                raise
             remaining = None
         except Conflict as error:
             if not error.precondition_failed:

@@ -18,7 +18,7 @@ from pstraining.core.actions import Kind, Manifest, Plan
 from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.policies.diagnosis import unexplained
 from pstraining.core.reduced_status import reduced_status
-from pstraining.kube.errors import Refused, from_response
+from pstraining.kube.errors import NotFound, Refused, from_response
 from pstraining.kube.port import Object
 from tests.support.builders import LAUNCHER, NOW, job, pod, terminated
 from tests.support.fakekube import FakeKube
@@ -172,3 +172,14 @@ async def test_a_recreated_job_starts_without_the_rejection(bench: Bench) -> Non
     bench.kube.deliver(bench.cache)
     assert await bench.settle() is None
     assert bench.condition("StatusIncomplete") == {}
+
+
+async def test_a_proxys_404_does_not_mean_that_the_job_is_deleted(bench: Bench) -> None:
+    """An answer about the job is a Status object. A job that counts as deleted would never be managed again."""
+    away = NotFound("default backend - 404", status=404)
+    bench.kube.failures = lambda verb, kind, namespace, name: away if verb == "patch_status" else None
+    with pytest.raises(NotFound):
+        await bench.settle()
+    bench.kube.failures = lambda verb, kind, namespace, name: None
+    await bench.settle()
+    assert bench.status["phase"]

@@ -229,6 +229,11 @@ async def test_a_delete_of_a_missing_or_replaced_object_is_complete(bench: Bench
     assert bench.counted[2:] == [("Service", "delete")]
 
 
+async def test_objects_of_a_kind_that_was_uninstalled_are_gone(bench: Bench) -> None:
+    bench.fail("delete", NotFound("404 page not found", status=404))
+    assert verdicts(await bench.run(Delete(Kind.WORKLOAD, "a", "uid", Reason.NOT_DESIRED))) == [Verdict.DONE]
+
+
 async def test_a_deleted_object_with_a_finalizer_is_seen_as_terminating(bench: Bench) -> None:
     held = create("a")
     held.body["metadata"]["finalizers"] = ["example.com/hold"]
@@ -249,6 +254,7 @@ async def test_a_deleted_object_with_a_finalizer_is_seen_as_terminating(bench: B
         ("apply", NotFound("gone", status=404)),
         ("delete", Transient("timeout")),
         ("delete", Conflict("modified", status=409)),
+        ("delete", NotFound("default backend - 404", status=404)),
     ],
 )
 async def test_errors_that_reach_the_queue(bench: Bench, verb: str, error: Exception) -> None:
