@@ -110,8 +110,8 @@ class WorkQueue:
             self._wakeup.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Queue a key after a delay; the earliest of several deadlines counts."""
-        when = self._now() + max(0.0, seconds)
+        """Queue a key after a delay; the earliest of several deadlines counts, as far as the API server allows it."""
+        when = max(self._now() + max(0.0, seconds), self._not_before.get(key, 0.0))
         pending = self._deadlines.get(key)
         if pending is not None:
             if pending.when() <= when:
@@ -205,6 +205,7 @@ class WorkQueue:
         if retry_after:
             delay = max(delay, retry_after)
             self._not_before[key] = self._now() + retry_after
+            self._cancel_deadline(key)
         self.add_after(key, delay)
         return delay
 

@@ -227,6 +227,28 @@ def test_retry_after_of_the_api_server_is_respected() -> None:
     virtually(story())
 
 
+@pytest.mark.parametrize("moment", [0, 1])
+def test_no_delayed_event_precedes_the_retry_after_of_the_api_server(moment: int) -> None:
+    """Events of starting pods are delayed, and arrive during the failing pass or after it."""
+
+    async def story() -> None:
+        async def handler(key: Key) -> None:
+            if len(bench.passes) == 1:
+                await asyncio.sleep(0.5)
+                raise Transient("slow down", status=429, retry_after=30)
+
+        bench = Bench(handler)
+        bench.queue.add(A)
+        task = bench.start()
+        await asyncio.sleep(0.25 + moment)
+        bench.queue.add_after(A, 1)
+        await asyncio.sleep(100)
+        assert bench.passes == [(0, "a"), (30.5, "a")]
+        await bench.end(task)
+
+    virtually(story())
+
+
 def test_the_earliest_deadline_counts() -> None:
     async def story() -> None:
         bench = Bench()
