@@ -46,6 +46,8 @@ TREND_ROUNDS = 6
 CPU_SAMPLES = (12, 720)
 """Fewest and most samples of CPU use from which the percentile is taken: one minute, and one hour."""
 ASKED_AT_ONCE = 16
+FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, ImportError, RuntimeError)
+"""Errors of a round, also in an image whose Python has no ssl, and where no further thread can be started."""
 LOGGED_FAILURE = 3
 """Number of the failed round, counted from the last success, whose error is logged: an operator may be away briefly."""
 
@@ -228,7 +230,7 @@ class Reporter:
         try:
             self.round()
             self._failures = 0
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        except FAILURES as error:
             self._failures += 1
             if self._failures == LOGGED_FAILURE:
                 contract.log(f"the operator gets no reports of pods' usage, and memory does not grow: {error!r}")
@@ -239,6 +241,7 @@ class Reporter:
         Raises:
             OSError, http.client.HTTPException: the report could not be sent, or the operator refused it.
             ValueError, KeyError, TypeError: the cluster map has another format.
+            ImportError, RuntimeError: Python has no ssl, or no further thread can be started.
         """
         tasks = self._tasks()
         if not tasks:

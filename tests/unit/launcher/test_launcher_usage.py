@@ -194,6 +194,22 @@ def test_a_lasting_refusal_is_logged_once_until_a_report_arrives(
     assert capfd.readouterr().err == line
 
 
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("No module named '_ssl'"), RuntimeError("can't start new thread")]
+)
+def test_an_image_without_ssl_or_threads_left_is_logged_and_does_not_end_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def failing(_: object) -> None:
+        raise error
+
+    reporter = usage.Reporter({"PSTRAINING_PROGRESS_URL": "https://operator/progress"}, str(tmp_path))
+    monkeypatch.setattr(usage.Reporter, "round", failing)
+    for _ in range(5):
+        reporter.attempt()
+    assert capfd.readouterr().err.count(f"gets no reports of pods' usage, and memory does not grow: {error!r}") == 1
+
+
 @pytest.mark.parametrize(("tasks", "seconds"), [(0, 5.0), (2000, 5.0), (10_000, 25.0)])
 def test_the_tasks_of_a_large_job_are_asked_less_often(tasks: int, seconds: float) -> None:
     assert usage.pause(tasks) == seconds
