@@ -269,7 +269,11 @@ class Launcher:
         self.start_boot()  # before the status port answers
         transfer = partial(transfers.transfer, contract.RUN_DIR)
         port = probe.status_port(self.port)
-        status_port.serve_status(port, self.report, self.is_ready, self.meter.report, transfer)
+        try:
+            status_port.serve_status(port, self.report, self.is_ready, self.meter.report, transfer)
+        except OSError as error:
+            message = f"port {port} is taken ({error.strerror}): leave 2222 to 2240 free in this pod"
+            raise contract.ExitError(contract.EXIT_BAD_CONTRACT, message) from None
         if self.shard_members.hot:
             self.supervisor.before_stop = self.draining.announce
         crashes = 0

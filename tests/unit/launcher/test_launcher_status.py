@@ -1,10 +1,11 @@
 """The status that a parameter server's launcher reports during a restart of the server."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from pstraining.launcher import contract, launch, probe
+from pstraining.launcher import contract, launch, probe, status_port
 
 
 @pytest.fixture
@@ -53,3 +54,17 @@ def test_the_new_term_appears_after_the_new_identity(
     launcher.start_boot()
     assert during[0]["term"] == 20
     assert during[0]["bootId"] not in (former, "")
+
+
+def test_a_server_whose_status_port_is_taken_names_the_ports_to_leave_free(
+    launcher: launch.Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(status_port, "serve_status", taken)
+    with pytest.raises(contract.ExitError) as refused:
+        launcher.run_server()
+    code, message = refused.value.args
+    assert code == contract.EXIT_BAD_CONTRACT
+    assert message == "port 2223 is taken (Address already in use): leave 2222 to 2240 free in this pod"
