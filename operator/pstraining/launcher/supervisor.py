@@ -6,6 +6,7 @@ This is one of the launcher's files. In a pod it is beside launch.py, and it imp
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -25,7 +26,18 @@ CHECK_SECONDS = 0.5
 """Seconds between two checks whether a command must be killed."""
 KILL_SECONDS = 5
 """Seconds within which the processes of an ended command must disappear after SIGKILL."""
+LONGEST_TEXT = 128 * 1024
+"""Bytes that Linux takes in one variable or argument, with its name and the byte 0 at its end."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def _cause(error: OSError, env: Mapping[str, str]) -> str:
+    """Return why a command cannot be started, and the way out."""
+    size = len(env.get("TF_CONFIG", ""))
+    if error.errno == errno.E2BIG and size + len("TF_CONFIG=") >= LONGEST_TEXT:
+        limit = f"Linux takes at most {LONGEST_TEXT:,} in one variable or argument"
+        return f"TF_CONFIG has {size:,} bytes, and {limit}; use fewer tasks, or a shorter name of the job"
+    return f"{error.strerror}; check the container's command and image"
 
 
 def next_delay(delay: float, lived: float) -> float:
@@ -105,7 +117,7 @@ class Supervisor:
         try:
             child = subprocess.Popen(command, env=env, start_new_session=True, preexec_fn=self._in_child)  # noqa: PLW1509
         except OSError as error:
-            message = f"cannot run {command[0]!r}: {error.strerror}; check the container's command and image"
+            message = f"cannot run {command[0]!r}: {_cause(error, env)}"
             raise ExitError(127 if isinstance(error, FileNotFoundError) else 126, message) from None
         self._pid, self._code, self.was_cut_short, kill_at = child.pid, -1, False, 0.0
         while self._code < 0:

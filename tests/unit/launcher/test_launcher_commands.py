@@ -1,0 +1,24 @@
+"""Commands that the launcher cannot run, and how the error names the way out."""
+
+import pytest
+
+from pstraining.launcher.contract import ExitError
+from pstraining.launcher.supervisor import Supervisor
+
+
+def test_a_cluster_beyond_the_kernels_limit_is_named_and_not_the_command() -> None:
+    """Linux takes variables of up to 128 KB: TF_CONFIG has the addresses of about 3,000 workers."""
+    with pytest.raises(ExitError) as refused:
+        Supervisor().run(["true"], {"PATH": "/usr/bin:/bin", "TF_CONFIG": "x" * 140_000})
+    code, message = refused.value.args
+    assert code == 126
+    assert message == (
+        "cannot run 'true': TF_CONFIG has 140,000 bytes, and Linux takes at most 131,072 in one variable or argument; "
+        "use fewer tasks, or a shorter name of the job"
+    )
+
+
+def test_a_long_argument_of_the_command_itself() -> None:
+    with pytest.raises(ExitError) as refused:
+        Supervisor().run(["true", "x" * 140_000], {"PATH": "/usr/bin:/bin", "TF_CONFIG": "{}"})
+    assert refused.value.args[1].endswith("Argument list too long; check the container's command and image")
