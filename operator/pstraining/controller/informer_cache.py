@@ -166,7 +166,7 @@ class InformerCache:
 
     def job_of(self, namespace: str, reference: Object) -> Key | None:
         """Return the job that owns the object of an ObjectReference; None if the object is not cached."""
-        return self._keys.get((str(reference["kind"]), namespace, str(reference["name"])))
+        return self._keys.get((str(reference.get("kind")), namespace, str(reference.get("name"))))
 
     def observed(self, raw: Object) -> Key | None:
         """Cache an object from the watch.

@@ -87,6 +87,13 @@ def test_an_event_of_one_namespace_does_not_affect_another() -> None:
     assert failed_creates.of([workload("uid", "another")]) == {}
 
 
+@pytest.mark.parametrize("about", [{}, {"uid": "set"}, {"kind": "StatefulSet", "uid": "set"}])
+def test_an_event_about_no_object_is_ignored(about: dict[str, str]) -> None:
+    """The API server accepts such an event from any user who may create events."""
+    watch_state = WatchState()
+    assert list(watch_state.receive({**event("set"), "involvedObject": about}, "ADDED")) == []
+
+
 def test_objects_that_belong_to_no_job_are_not_kept() -> None:
     state = WatchState()
     state.receive(stateful_set(), "ADDED")
