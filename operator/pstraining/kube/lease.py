@@ -7,7 +7,8 @@ name: a container that crashed holds the Lease again at once when its pod restar
 
 While renewals fail because the API server is unreachable, `held` becomes false well before another operator may take
 the Lease. It becomes true again once a renewal succeeds. During such an outage no write would succeed, and a process
-that exits would have to wait for the kubelet's back-off. Another holder in the record is final: LeaseLostError.
+that exits would have to wait for the kubelet's back-off. Another holder in the record is final: LeaseLostError. So is
+one that has released the Lease since.
 """
 
 import asyncio
@@ -113,7 +114,8 @@ class Lease:
             pause = self._duration / RENEWALS if holder else min(POLL_SECONDS_MAX, self._duration / RENEWALS)
             if holder not in (None, self._identity):
                 self._renewed = None
-                raise LeaseLostError(f"Lease {self._namespace}/{self._name} is held by {holder}")
+                now = f"held by {holder}" if holder else "released by another operator"
+                raise LeaseLostError(f"Lease {self._namespace}/{self._name} is {now}")
             if was_held and not self.held:
                 logger.error("Lease %s/%s could not be renewed in time; pausing", self._namespace, self._name)
             if not was_held and self.held:
@@ -136,7 +138,7 @@ class Lease:
             logger.info("Lease %s/%s is released", self._namespace, self._name)
 
     async def _quietly_try(self) -> str | None:
-        """Acquire or renew the Lease if allowed; return its holder, None if it is unknown."""
+        """Acquire or renew the Lease if allowed; return its holder, empty without one, None if it is unknown."""
         try:
             # A hung request must not outlast the Lease: the next attempt may succeed.
             async with asyncio.timeout(self._duration / RENEWALS):
@@ -156,6 +158,8 @@ class Lease:
         spec = lease.get("spec") or {}
         self._note(spec)
         holder = str(spec.get("holderIdentity") or "")
+        if not holder and self._renewed is not None:
+            return holder  # it was held meanwhile, by an operator whose writes our cache may lack
         if holder in ("", self._identity) or self._expired(spec):
             return await self._write(sent, lease)
         return holder

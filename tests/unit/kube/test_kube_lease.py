@@ -135,6 +135,23 @@ def test_losing_the_lease_is_final() -> None:
     virtually(story())
 
 
+def test_a_lease_that_another_operator_has_held_and_released_is_lost() -> None:
+    """Our process was paused meanwhile, and its cache lacks the other operator's writes."""
+
+    async def story() -> None:
+        kube = FakeKube()
+        a, b = candidate(kube, "a"), candidate(kube, "b")
+        await a.acquire()
+        await b.acquire()
+        await b.release()
+        with pytest.raises(LeaseLostError, match="released by another operator"):
+            async with asyncio.timeout(DURATION):
+                await a.keep()
+        assert (a.held, holder(kube)) == (False, "")
+
+    virtually(story())
+
+
 def test_an_outage_pauses_the_operator_without_ending_it() -> None:
     async def story() -> None:
         kube = FakeKube()
