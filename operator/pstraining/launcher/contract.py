@@ -180,6 +180,15 @@ def write_authority(env: Mapping[str, str]) -> None:
             file.write(authority)
 
 
+def mark(path: str, text: str = "") -> None:
+    """Write a marker file. A full disk is only logged, because it must not change how a program has ended."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        log(f"{path} cannot be written: {error.strerror}")
+
+
 def is_final(policy: str, code: int) -> bool:
     """Whether another run of a program that failed with this exit code is forbidden, by its role's restartPolicy or by
     the code itself."""

@@ -156,7 +156,7 @@ class Launcher:
                 continue
             if code == 0 and not self.supervisor.stopped_by:
                 if self.policy != "Always":
-                    open(self.success_marker, "w", encoding="utf-8").close()
+                    contract.mark(self.success_marker)
                 return 0
             if self.supervisor.stopped_by or not self.was_ps_lost(before, code):
                 return self.exit_code(code)
@@ -311,8 +311,7 @@ class Launcher:
         if code in contract.EXIT_MEANINGS:
             contract.log(f"the program ended with {code}: {contract.EXIT_MEANINGS[code]}")
         if contract.is_final(self.policy, code or 1):
-            with open(self.failed_marker, "w", encoding="utf-8") as file:
-                file.write(str(code or 1))
+            contract.mark(self.failed_marker, str(code or 1))
         return code or 1
 
     def report(self) -> dict[str, object]:

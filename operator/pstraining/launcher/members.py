@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Collection, Iterable, List, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from .contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError
+    from .contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, mark
 else:
-    from contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError
+    from contract import DRAINING_MARKERS, ENV_NODE, EXIT_BAD_CONTRACT, NODE_FILE, NotAMemberError, mark
 
 if TYPE_CHECKING:
     from .probe import PsProbe
@@ -100,15 +100,11 @@ class Draining:
                 os.unlink(marker)
 
     def announce(self) -> None:
-        """Write the draining markers, and wait until the chief continues without this member or the time is over.
-
-        Raises:
-            OSError: a marker cannot be written.
-        """
+        """Write the draining markers, and wait until the chief continues without this member or the time is over."""
         until = time.monotonic() + DRAINING_SECONDS
         if is_in_sync(self._in_sync_marker):
             for marker in self._draining_markers:
-                open(marker, "w", encoding="utf-8").close()
+                mark(marker)
         while is_in_sync(self._in_sync_marker) and time.monotonic() < until:
             time.sleep(0.05)
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Mapping  # noqa: UP035 - Python 3.8
 
 if TYPE_CHECKING or __package__:
-    from .contract import STATUS_PORT
+    from .contract import STATUS_PORT, mark
 else:
-    from contract import STATUS_PORT
+    from contract import STATUS_PORT, mark
 
 if TYPE_CHECKING:
     from .probe import PsProbe
@@ -56,8 +56,7 @@ class Terms:
 
     def note_layout(self, layout: int) -> None:
         """Write the layout for which a process is about to start."""
-        with open(self._layout_file, "w", encoding="utf-8") as file:
-            file.write(str(layout))
+        mark(self._layout_file, str(layout))
 
     def is_over(self) -> bool:
         """Whether the server must be restarted, by the current cluster map."""

@@ -30,3 +30,19 @@ def test_only_a_success_is_returned_again(
     monkeypatch.setattr(launcher.supervisor, "wait", wait)
     (tmp_path / {"success": contract.SUCCESS_MARKER, "failed": contract.FAILED_MARKER}[marker]).write_text("")
     assert (launcher.idle("it has ended"), len(waited)) == (code, waits)
+
+
+def test_a_full_disk_does_not_change_how_a_program_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A dataset's cache may have taken the last inode of the node's disk."""
+    (tmp_path / "cluster.json").write_text('{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
+    launcher = launch.Launcher({"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}, ["program"])
+    absent = str(tmp_path / "absent" / "marker")
+    launcher.success_marker = launcher.failed_marker = launcher.terms._layout_file = absent
+    for code in (0, contract.EXIT_BAD_SETTINGS):
+        monkeypatch.setattr(launcher.supervisor, "run", lambda *_, code=code: (code, 5.0))
+        assert launcher.run_program() == code
+    assert f"{absent} cannot be written: No such file or directory" in capfd.readouterr().err
