@@ -275,7 +275,7 @@ def build(
     watch_state = WatchState(watches_nodes=settings.watch_nodes)
     queue = WorkQueue(may_act=lambda: lease.held)
     metrics = OperatorMetrics(lambda: queue.depth, queue.oldest_age, lambda: lease.held)
-    port = LeasedPort(client, lambda: lease.held)
+    port = LeasedPort(client, lambda: lease.held, queue.moved)
     board = ProgressBoard(port, watch_state.cache, metrics, queue.add)
     usage = UsageBoard(queue.add)
     watch_state.stall, watch_state.usage = board.stall, usage.of

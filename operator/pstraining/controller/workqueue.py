@@ -10,6 +10,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Final
 
 from pstraining.controller.informer_cache import Key
 from pstraining.kube.slots import AdaptiveLimiter
@@ -22,6 +24,9 @@ DELAY_SECONDS_MAX = 120.0
 """Upper bound of the back-off."""
 CLOSED_POLL_SECONDS = 0.1
 """Seconds between two checks whether passes are allowed again."""
+
+_PASS: Final = ContextVar[Key | None]("_PASS", default=None)
+"""The key of the current task's pass; None outside of passes."""
 
 Handler = Callable[[Key], Awaitable[float | None]]
 """Makes one pass over a key; returns the seconds until the next pass, or None."""
@@ -85,13 +90,22 @@ class WorkQueue:
         return now - next(iter(self._ready.values()), now)
 
     def stuck_for(self) -> float:
-        """Return the seconds without progress while there is work: the longest pass, or the time without a start."""
+        """Return the seconds without progress while there is work.
+
+        They are the longest time of a pass since its start or its last write, or the time without a start.
+        """
         now = self._now()
         running = max((now - since for since in list(self._running.values())), default=0.0)
         waiting = 0.0
         if self._ready and self._opened and self._may_act():
             waiting = now - max(self._progress or 0.0, next(iter(self._ready.values()), now))
         return max(running, waiting)
+
+    def moved(self) -> None:
+        """Record that the pass of the current task makes progress."""
+        key = _PASS.get()
+        if key is not None and key in self._running:
+            self._running[key] = self._now()
 
     def open(self) -> None:
         """Allow passes to start, once every cache is filled."""
@@ -157,6 +171,7 @@ class WorkQueue:
         self._wakeup.set()
 
     async def _work(self, key: Key, handler: Handler, on_error: OnError, release: Callable[[], None]) -> None:
+        _PASS.set(key)
         try:
             delay = await handler(key)
         except Exception as error:  # noqa: BLE001 - no error may stop the other passes or go unreported

@@ -23,11 +23,13 @@ class LeasedPort:
     Args:
         port: carries out the calls.
         is_held: returns whether this operator holds the Lease now.
+        on_write: called after each successful write.
     """
 
-    def __init__(self, port: ApiPort, is_held: Callable[[], bool]) -> None:
+    def __init__(self, port: ApiPort, is_held: Callable[[], bool], on_write: Callable[[], None] = lambda: None) -> None:
         self._port = port
         self._is_held = is_held
+        self._on_write = on_write
         self._is_unanswered = False
 
     @property
@@ -85,7 +87,9 @@ class LeasedPort:
         if not self._is_held():
             raise Transient("this operator does not hold the Lease; the holder makes the write")
         try:
-            return await call()
+            answer = await call()
         except asyncio.CancelledError:
             self._is_unanswered = True
             raise
+        self._on_write()
+        return answer

@@ -335,6 +335,33 @@ def test_a_stuck_queue_is_distinguished_from_an_idle_one() -> None:
     virtually(story())
 
 
+def test_a_long_pass_whose_writes_succeed_is_not_stuck() -> None:
+    """A busy API server takes minutes for the Services of a thousand workers."""
+
+    async def story() -> None:
+        async def write() -> None:
+            await asyncio.sleep(100)
+            bench.queue.moved()
+
+        async def creates(key: Key) -> None:
+            for _ in range(3):
+                await asyncio.gather(write(), write())
+            await asyncio.sleep(150)
+
+        bench = Bench(creates)
+        bench.queue.add(A)
+        task = bench.start()
+        await asyncio.sleep(299)
+        bench.queue.moved()  # not in a pass
+        assert bench.queue.stuck_for() == pytest.approx(99)
+        await asyncio.sleep(150)
+        assert bench.queue.stuck_for() == pytest.approx(149)
+        await asyncio.sleep(100)
+        await bench.end(task)
+
+    virtually(story())
+
+
 def test_a_long_moving_queue_is_not_stuck() -> None:
     async def story() -> None:
         async def slow(key: Key) -> None:

@@ -94,3 +94,16 @@ async def test_a_write_that_is_cancelled_has_no_answer() -> None:
     await asyncio.wait({write})
     assert write.cancelled()
     assert leased.is_unanswered
+
+
+async def test_each_answered_write_is_reported() -> None:
+    port, answered = Port(), list[bool]()
+    leased: Any = LeasedPort(port, lambda: port.held, lambda: answered.append(True))  # type: ignore[arg-type]
+    await leased.get(Kind.SERVICE, "d", "s0")
+    assert not answered
+    await leased.create(Kind.SERVICE, "d", SERVICES[0].body)
+    assert answered == [True]
+    port.held = False
+    with pytest.raises(Transient):
+        await leased.create(Kind.SERVICE, "d", SERVICES[1].body)
+    assert answered == [True]
