@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 BASE_DELAY_SECONDS = 0.05
 """Back-off after the first failure, before jitter: about the time in which the watch catches up with a write."""
 DELAY_SECONDS_MAX = 120.0
-"""Upper bound of the back-off."""
+"""Upper bound of the back-off, and of the time that the API server requests."""
 CLOSED_POLL_SECONDS = 0.1
 """Seconds between two checks whether passes are allowed again."""
 
@@ -216,7 +216,8 @@ class WorkQueue:
     def _retry(self, key: Key, error: Exception) -> float:
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = backoff(self._failures[key], self._luck())
-        retry_after = getattr(error, "retry_after", None)
+        # A page of a load balancer may ask for hours, which the API server never does.
+        retry_after = min(getattr(error, "retry_after", None) or 0.0, DELAY_SECONDS_MAX)
         if retry_after:
             delay = max(delay, retry_after)
             self._not_before[key] = self._now() + retry_after

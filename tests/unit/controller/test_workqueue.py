@@ -227,6 +227,26 @@ def test_retry_after_of_the_api_server_is_respected() -> None:
     virtually(story())
 
 
+@pytest.mark.parametrize("seconds", [3600, float("inf")])
+def test_a_long_retry_after_is_shortened_to_the_longest_back_off(seconds: float) -> None:
+    """A load balancer's page for maintenance asks for an hour, and the API server is back after a minute."""
+
+    async def story() -> None:
+        async def handler(key: Key) -> None:
+            if len(bench.passes) == 1:
+                raise Transient("maintenance", status=503, retry_after=seconds)
+
+        bench = Bench(handler)
+        bench.queue.add(A)
+        task = bench.start()
+        await asyncio.sleep(200)
+        assert bench.passes == [(0, "a"), (DELAY_SECONDS_MAX, "a")]
+        assert bench.errors == [("a", DELAY_SECONDS_MAX)]
+        await bench.end(task)
+
+    virtually(story())
+
+
 @pytest.mark.parametrize("moment", [0, 1])
 def test_no_delayed_event_precedes_the_retry_after_of_the_api_server(moment: int) -> None:
     """Events of starting pods are delayed, and arrive during the failing pass or after it."""
