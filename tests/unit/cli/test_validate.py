@@ -95,6 +95,11 @@ AT_C = {"name": "data", "mountPath": "/c"}
             "/run/pstraining and, in the chief, spec.checkpoint.path (pods of chief)",
         ),
         (
+            with_container(ports=[{"name": "pst-metrics", "containerPort": 8080}]),
+            f"error {POD}.containers: container tensorflow has the port name pst-metrics twice: the operator has a "
+            "port with this name, 2240; choose another name (pods of worker, chief)",
+        ),
+        (
             with_pod(containers=[CONTAINER, CONTAINER]),
             f"error {POD}.containers: has tensorflow twice (pods of worker, ps, chief)",
         ),
@@ -127,6 +132,7 @@ def test_templates_whose_pods_would_be_rejected(spec: dict[str, Any], message: s
         with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [MOUNT]}]),
         with_pod(dnsPolicy="None", dnsConfig={"searches": ["default.svc.cluster.local"]}),
         with_pod(dnsPolicy="ClusterFirst"),
+        with_container(ports=[{"name": "status", "containerPort": 2223}, {"name": "pst-witness", "containerPort": 1}]),
         # A claim template is a volume of the parameter servers only.
         {
             "ps": {
