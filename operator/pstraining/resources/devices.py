@@ -31,26 +31,33 @@ _ATTRACT: Final = ("In", "Exists", "Gt", "Lt")
 """Operators of node affinity that require the label to be present."""
 
 
-def domains(spec: Mapping[str, Any]) -> set[str]:
-    """Return the domains of the extended resources that a pod requests, such as nvidia.com; claims have no domain."""
-    return {name.partition("/")[0] for amounts in _amounts(spec) for name in amounts if "/" in name}
+def domains(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> set[str]:
+    """Return the domains of the extended resources that workers request, such as nvidia.com; claims have no domain.
+
+    Args:
+        spec: the spec of a pod with the worker's template.
+        own: the resources in spec.worker.
+    """
+    every = (*_amounts(spec), *_amounts_of(own or {}))
+    return {name.partition("/")[0] for amounts in every for name in amounts if "/" in name}
 
 
-def are_requested(spec: Mapping[str, Any]) -> bool:
-    """Return whether a pod requests extended resources or resource claims."""
-    return bool(domains(spec) or spec.get("resourceClaims"))
+def are_requested(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bool:
+    """Return whether workers request extended resources or resource claims; arguments as in `domains`."""
+    return bool(domains(spec, own) or spec.get("resourceClaims"))
 
 
-def drop(spec: dict[str, Any]) -> None:
+def drop(spec: dict[str, Any], own: Mapping[str, Any] | None = None) -> None:
     """Remove the requests for accelerators, and the selectors of their nodes if there are no other selectors.
 
     Args:
-        spec: the pod's spec; it is changed.
+        spec: the spec of a pod with the worker's template; it is changed.
+        own: the resources in spec.worker.
     """
-    if not are_requested(spec):
+    if not are_requested(spec, own):
         return
-    found = domains(spec)
-    if not kept_selectors(spec):
+    found = domains(spec, own)
+    if not kept_selectors(spec, own):
         _leave(spec, found)
     spec.pop("resourceClaims", None)
     for container in _containers(spec):
@@ -60,9 +67,9 @@ def drop(spec: dict[str, Any]) -> None:
             del amounts[name]
 
 
-def kept_selectors(spec: Mapping[str, Any]) -> list[str]:
-    """Return the labels, other than those of accelerators, by which a pod selects nodes."""
-    found = domains(spec)
+def kept_selectors(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the labels, other than those of accelerators, by which a pod selects nodes; arguments as in `domains`."""
+    found = domains(spec, own)
     keys = [*_mapping(spec.get("nodeSelector")), *(_key(e) for term in _terms(spec) for e in _expressions(term))]
     return [key for key in dict.fromkeys(keys) if key and key not in _NEUTRAL and not _marks(key, found)]
 
@@ -70,8 +77,11 @@ def kept_selectors(spec: Mapping[str, Any]) -> list[str]:
 def _amounts(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield amounts of resources by name. Only names of extended resources have a domain."""
     for container in _containers(spec):
-        resources = container.get("resources") or {}
-        yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
+        yield from _amounts_of(container.get("resources") or {})
+
+
+def _amounts_of(resources: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
 def _containers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ The user's template wins, except for the fields that make a pod a task of a job:
 (labels and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host names.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +61,8 @@ def build(
         launcher: the launcher's ConfigMap.
         installation: how the operator is installed.
     """
-    template, defaulted = _template(job, task.role)
+    template = _template(job, task.role)
     metadata, spec = template.setdefault("metadata", {}) or {}, template["spec"]
-    if defaulted:
-        drop_devices(spec)
     labels = role_labels(job, task.role, task.index)
     if task.role in (names.CHIEF, names.EVALUATOR) and task.term is not None:
         labels |= {number_label(task.role): str(task.term)}
@@ -110,10 +109,7 @@ def sized(job: PSTrainingJob, role: str) -> dict[str, Any]:
         job: the job.
         role: the role.
     """
-    template, defaulted = _template(job, role)
-    spec: dict[str, Any] = template["spec"]
-    if defaulted:
-        drop_devices(spec)
+    spec: dict[str, Any] = _template(job, role)["spec"]
     _set_resources(job, role, main_container(spec))
     return spec
 
@@ -148,24 +144,27 @@ def has_chief_duty(job: PSTrainingJob, task: PodTask) -> bool:
     return task.role == names.WORKER and task.index == 0
 
 
-def _template(job: PSTrainingJob, role: str) -> tuple[dict[str, Any], bool]:
+def _template(job: PSTrainingJob, role: str) -> dict[str, Any]:
     spec = job.spec
     own = {
         names.PS: spec.ps.template,
         names.CHIEF: spec.chief.template,
         names.EVALUATOR: spec.evaluator.template,
     }.get(role)
-    defaulted = own is None and role != names.WORKER
-    return copied(job.spec.worker.template if own is None else own), defaulted
+    template = copied(spec.worker.template if own is None else own)
+    if own is None and role != names.WORKER:
+        drop_devices(template["spec"], spec.worker.resources)
+    return template
 
 
-def drop_devices(spec: dict[str, Any]) -> None:
+def drop_devices(spec: dict[str, Any], own: Mapping[str, Any] | None = None) -> None:
     """Remove the accelerators from the pod of a role that uses the worker's template.
 
     Args:
         spec: the pod's spec; it is changed.
+        own: the resources in spec.worker.
     """
-    devices.drop(spec)
+    devices.drop(spec, own)
     container = main_container(spec)
     container["env"] = [e for e in container.get("env") or () if e["name"] != "CUDA_VISIBLE_DEVICES"]
     container["env"].append({"name": "CUDA_VISIBLE_DEVICES", "value": ""})

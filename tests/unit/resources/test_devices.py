@@ -115,6 +115,20 @@ def messages(spec: dict[str, Any], **roles: Any) -> list[str]:
     return [f"{item.field} {item.message}" for item in inherited(typed(made).spec)]
 
 
+def test_devices_of_workers_may_be_in_the_resources_of_their_role() -> None:
+    bare = pod(nodeSelector={GKE: "nvidia-l4"}, tolerations=[TOLERATES], runtimeClassName="nvidia")
+    bare["containers"][0]["resources"] = {"requests": {"cpu": 32}}
+    workers = {"template": {"spec": bare}, "resources": REQUESTS}
+    for role, stays in (("worker", True), ("ps", False), ("chief", False)):
+        made = pods.build(typed(job(spec={"worker": workers})), PodTask(role), LauncherMap("l"))["spec"]
+        assert [f in made for f in ("nodeSelector", "runtimeClassName")] == [stays] * 2, role
+        assert (TOLERATES in made["tolerations"]) is stays, role
+    elsewhere = typed(job(spec={"worker": workers | {"template": {"spec": bare | {"nodeSelector": {"pool": "gpu"}}}}}))
+    first = inherited(elsewhere.spec)[0]
+    assert first.field == "spec.ps.template"
+    assert "only on nodes with the label pool" in first.message
+
+
 def test_remaining_settings_are_reported_by_field() -> None:
     ps, ps_size, chief, chief_size = messages(pod(nodeSelector={"pool": "gpu"}))
     assert ps.startswith("spec.ps.template is not set: ")

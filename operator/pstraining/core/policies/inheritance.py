@@ -3,7 +3,7 @@
 Status, event and CLI use the same text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,8 +34,8 @@ def inherited(spec: PSTrainingJobSpec) -> list[Inherited]:
     Args:
         spec: a job's spec whose templates have containers.
     """
-    worker = spec.worker.template["spec"]
-    if not devices.are_requested(worker):
+    worker, own = spec.worker.template["spec"], spec.worker.resources
+    if not devices.are_requested(worker, own):
         return []
     roles = (
         (names.PS, True, spec.ps.template, spec.ps.resources),
@@ -46,13 +46,15 @@ def inherited(spec: PSTrainingJobSpec) -> list[Inherited]:
         found
         for role, exists, template, resources in roles
         if exists and template is None
-        for found in _of_role(role, copied(worker), resources is not None)
+        for found in _of_role(role, copied(worker), own, has_resources=resources is not None)
     ]
 
 
-def _of_role(role: str, spec: dict[str, Any], has_resources: bool) -> Iterator[Inherited]:
-    labels = devices.kept_selectors(spec)
-    pods.drop_devices(spec)
+def _of_role(
+    role: str, spec: dict[str, Any], own: Mapping[str, Any] | None, *, has_resources: bool
+) -> Iterator[Inherited]:
+    labels = devices.kept_selectors(spec, own)
+    pods.drop_devices(spec, own)
     if labels:
         kept = f"the labels {', '.join(labels)}" if len(labels) > 1 else f"the label {labels[0]}"
         yield Inherited(
