@@ -38,8 +38,13 @@ def domains(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> se
         spec: the spec of a pod with the worker's template.
         own: the resources in spec.worker.
     """
-    every = (*_amounts(spec), *_amounts_of(own or {}))
-    return {name.partition("/")[0] for amounts in every for name in amounts if "/" in name}
+    found = {name for amounts in _amounts(spec) for name in amounts if "/" in name}
+    return {name.partition("/")[0] for name in (*found, *extended(own or {}))}
+
+
+def extended(resources: Mapping[str, Any]) -> list[str]:
+    """Return the names of the extended resources that a container requests, such as nvidia.com/gpu."""
+    return [name for amounts in _amounts_of(resources) for name in amounts if "/" in name]
 
 
 def are_requested(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bool:

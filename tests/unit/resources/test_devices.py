@@ -143,6 +143,16 @@ def test_remaining_settings_are_reported_by_field() -> None:
     assert "runtimeClassName gvisor" in message
 
 
+@pytest.mark.parametrize("given", [REQUESTS, {}])
+def test_devices_that_a_role_requests_and_its_copied_template_hides_are_reported(given: dict[str, Any]) -> None:
+    workers = pod()
+    workers["containers"][0]["resources"] = given
+    (message,) = messages(workers, chief={"resources": REQUESTS}, ps={"replicas": 1, "resources": {}})
+    assert message.startswith("spec.chief.template is not set: the chief's pods request nvidia.com/gpu, but")
+    own = {"enabled": True, "template": {"spec": pod()}, "resources": REQUESTS}
+    assert not messages(workers, chief={"enabled": False}, ps={"replicas": 1, "resources": {}}, evaluator=own)
+
+
 def test_roles_with_explicit_settings_or_no_gpu_are_not_reported() -> None:
     own = {"resources": {"requests": {"cpu": 1}}}
     gpu = pod(nodeSelector={GKE: "nvidia-l4"}, tolerations=[TOLERATES])

@@ -29,25 +29,35 @@ class Inherited:
 
 
 def inherited(spec: PSTrainingJobSpec) -> list[Inherited]:
-    """Return the settings of workers with accelerators that other roles inherit because they have no such settings.
+    """Return the settings that other roles inherit from the worker's template and that do not suit them.
+
+    These are settings of workers with accelerators, and the lack of accelerators that a role itself requests.
 
     Args:
         spec: a job's spec whose templates have containers.
     """
     worker, own = spec.worker.template["spec"], spec.worker.resources
-    if not devices.are_requested(worker, own):
-        return []
+    has_devices = devices.are_requested(worker, own)
     roles = (
         (names.PS, True, spec.ps.template, spec.ps.resources),
         (names.CHIEF, spec.chief.enabled, spec.chief.template, spec.chief.resources),
         (names.EVALUATOR, spec.evaluator.enabled, spec.evaluator.template, spec.evaluator.resources),
     )
-    return [
-        found
-        for role, exists, template, resources in roles
-        if exists and template is None
-        for found in _of_role(role, copied(worker), own, has_resources=resources is not None)
-    ]
+    found: list[Inherited] = []
+    for role, exists, template, resources in roles:
+        if exists and template is None:
+            found += _hidden_devices(role, resources or {})
+            found += _of_role(role, copied(worker), own, has_resources=resources is not None) if has_devices else ()
+    return found
+
+
+def _hidden_devices(role: str, resources: Mapping[str, Any]) -> Iterator[Inherited]:
+    if asked := devices.extended(resources):
+        yield Inherited(
+            f"spec.{role}.template",
+            f"is not set: {_WHO[role]} request {asked[0]}, but run a copy of worker.template without its GPUs, with "
+            "CUDA_VISIBLE_DEVICES empty, so that their programs see none. Set it.",
+        )
 
 
 def _of_role(
