@@ -179,7 +179,9 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
         names.EVALUATOR: spec.evaluator.resources,
     }.get(role)
     if own is not None:
-        container["resources"] = copied(own)
+        # The resources of a role have no claims, by which the container gets the devices of its pod.
+        claims = (container.get("resources") or {}).get("claims")
+        container["resources"] = ({"claims": claims} if claims else {}) | copied(own)
 
 
 def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:

@@ -38,6 +38,16 @@ def test_resources_of_a_role(role: str) -> None:
         assert container(task, {role: {"resources": own}}).get("resources") == (own if other == role else None)
 
 
+def test_a_container_keeps_its_resource_claims_in_another_size() -> None:
+    own: dict[str, Any] = copy.deepcopy(TEMPLATE)
+    own["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    own["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}], "limits": {"memory": "1Gi"}}
+    size = {"limits": {"memory": "2Gi"}}
+    roles = {"worker": {"template": own, "resources": size}, "chief": {"resources": size}}
+    assert container(WORKER, roles)["resources"] == size | {"claims": [{"name": "gpu"}]}
+    assert container(TASKS["chief"], roles)["resources"] == size, "a copy of the workers' template has no devices"
+
+
 def test_the_container_that_runs_the_server() -> None:
     assert env(TASKS["ps"], {})["PSTRAINING_SERVER"] == "Program"
     assert env(TASKS["ps"], {"ps": {"server": "Builtin"}})["PSTRAINING_SERVER"] == "Builtin"
