@@ -41,7 +41,7 @@ STANDBY: Final = "standby"
 
 _POD_FIELDS: Final = (
     *("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "overhead", "resources"),
-    *("topologySpreadConstraints", "schedulerName"),
+    *("topologySpreadConstraints", "schedulerName", "resourceClaims"),
 )
 _CONTAINER_FIELDS: Final = ("name", "image", "resources", "restartPolicy")
 _ROLE_FIELDS: Final = ("template", "resources")

@@ -68,6 +68,14 @@ def is_elastic(world: QueuedWorld) -> bool:
     return bool(world.workload["metadata"]["annotations"].get(kueue.ANNOTATION_ELASTIC) == "true")
 
 
+def test_devices_that_workers_claim_are_part_of_the_workload() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    trains = {"name": "tensorflow", "image": "i", "command": ["c"], "resources": {"claims": [{"name": "gpu"}]}}
+    world = waiting(worker={"template": {"spec": {"resourceClaims": claims, "containers": [trains]}}})
+    found = {s["name"]: s["template"]["spec"].get("resourceClaims") for s in world.workload["spec"]["podSets"]}
+    assert found == {"ps": None, "worker": claims, "chief": None}
+
+
 def test_a_job_that_waits_may_accept_fewer_workers_and_keeps_its_place() -> None:
     world = waiting(worker={"replicas": 4})
     uid = world.workload["metadata"]["uid"]
