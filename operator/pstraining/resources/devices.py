@@ -143,7 +143,8 @@ def _leave(spec: dict[str, Any], found: set[str]) -> None:
 def _leave_by_affinity(spec: dict[str, Any], found: set[str]) -> None:
     affinity, terms = _node_affinity(spec), _terms(spec)
     for term in terms:
-        gone = [e for e in _expressions(term) if _marks(_key(e), found)]
+        # Fields of nodes are no marks: Kubernetes has only metadata.name.
+        gone = [e for e in _expressions({**term, "matchFields": None}) if _marks(_key(e), found)]
         if gone:
             _put(term, "matchExpressions", [e for e in term["matchExpressions"] if e not in gone])
     # Terms are alternatives. Here every node meets a term without conditions, although in Kubernetes no node meets it.

@@ -23,8 +23,8 @@ def pod(**spec: Any) -> dict[str, Any]:
     return {"containers": [container], **copy.deepcopy(spec)}
 
 
-def required(*terms: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+def required(*terms: list[dict[str, Any]], kind: str = "matchExpressions") -> dict[str, Any]:
+    found = {"nodeSelectorTerms": [{kind: term} for term in terms]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": found}}
 
 
@@ -88,6 +88,7 @@ def test_a_template_without_devices_is_left_alone() -> None:
         {"nodeSelector": "a", "tolerations": "b", "affinity": "c", "runtimeClassName": 1},
         {"tolerations": ["a", {"key": 1}], "affinity": {"nodeAffinity": "a"}},
         {"affinity": required([{"key": 1}, {}])},
+        {"affinity": required([has(GKE)], kind="matchFields")},
         {
             "affinity": {
                 "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": ["a"]}}
