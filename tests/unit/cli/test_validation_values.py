@@ -25,6 +25,10 @@ def probe(port: Any, *ports: dict[str, Any]) -> list[Any]:
     return main(livenessProbe={"tcpSocket": {"port": port}}, ports=list(ports))
 
 
+def claim(storage: Any, *modes: str) -> dict[str, Any]:
+    return {"accessModes": list(modes or ("ReadWriteOnce",)), "resources": {"requests": {"storage": storage}}}
+
+
 def found(path: str, value: Any) -> list[str]:
     made = simple("default")
     made["spec"]["checkpoint"] = {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}
@@ -95,6 +99,17 @@ def found(path: str, value: Any) -> list[str]:
             "spec.checkpoint",
             {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"], "resources": {}}},
             "volumeClaimTemplate.resources.requests.storage: is required",
+        ),
+        ("spec.checkpoint", {"volumeClaimTemplate": claim("0")}, "storage: must be greater than 0, is '0'"),
+        (
+            "spec.ps.volumeClaimTemplates",
+            [{"metadata": {"name": "a"}, "spec": claim("1Gi", "ReadWriteOncePod", "ReadOnlyMany")}],
+            "volumeClaimTemplates[0].spec.accessModes: has ReadWriteOncePod, which excludes other modes",
+        ),
+        (
+            "spec.ps.volumeClaimTemplates",
+            [{"metadata": {"name": "a", "labels": {"team": "a b"}}, "spec": claim("1Gi", "ReadWriteOnce")}],
+            "volumeClaimTemplates[0].metadata.labels.team: must be letters, digits",
         ),
     ],
 )

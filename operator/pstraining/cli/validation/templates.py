@@ -128,7 +128,9 @@ def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]
     if checkpoint.get("volumeClaimTemplate"):
         yield ("spec", "checkpoint", "volumeClaimTemplate"), checkpoint["volumeClaimTemplate"], claim
     for index, one in enumerate((spec.get(names.PS) or {}).get("volumeClaimTemplates") or ()):
-        yield ("spec", names.PS, "volumeClaimTemplates", index, "spec"), one["spec"], claim
+        template = ("spec", names.PS, "volumeClaimTemplates", index)
+        yield (*template, "metadata"), one["metadata"], client.V1ObjectMeta
+        yield (*template, "spec"), one["spec"], claim
 
 
 def _misfits(steps: Steps, value: Any, model: type[BaseModel]) -> Iterator[Finding]:

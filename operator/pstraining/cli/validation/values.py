@@ -27,6 +27,7 @@ _UNIT: Final = re.compile(r"\s*([0-9.]+)\s*([kmgt])(i?)b?\s*", re.IGNORECASE)
 _MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
 """Fields whose keys users choose."""
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "storage")
+_ONE_POD: Final = "ReadWriteOncePod"
 _DEVICE: Final = re.compile(r"hugepages-.+|.+/.+")
 """Resources that are not overcommitted: a request equals the limit."""
 
@@ -78,8 +79,18 @@ def _wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield sources[1], f"excludes {sources[0]}: a volume has one source"
     elif rule.endswith("resources"):
         yield from _wrong_amounts(value)
-    elif "accessModes" in value and not (value.get("resources") or {}).get("requests", {}).get("storage"):
+    elif "accessModes" in value:
+        yield from _wrong_claim(value)
+
+
+def _wrong_claim(claim: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    storage, modes = (claim.get("resources") or {}).get("requests", {}).get("storage"), claim["accessModes"]
+    if storage in (None, ""):
         yield "resources.requests.storage", "is required"
+    elif not _quantity(storage) and parse(storage) == 0:
+        yield "resources.requests.storage", f"must be greater than 0, is {storage!r}"
+    if _ONE_POD in modes and len(modes) > 1:
+        yield "accessModes", f"has {_ONE_POD}, which excludes other modes"
 
 
 def _wrong_amounts(resources: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -178,6 +189,6 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "tolerations.#.effect": _one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
     "whenUnsatisfiable": _one_of("DoNotSchedule", "ScheduleAnyway"),
     "dnsPolicy": _one_of("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-    "accessModes.#": _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"),
+    "accessModes.#": _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", _ONE_POD),
 }
 """A check for each value, by the end of its path. A check returns the problem, or an empty text."""
