@@ -85,9 +85,7 @@ def _to_pod(job: PSTrainingJob, name: str, pod: str) -> dict[str, Any]:
 
 
 def _service(job: PSTrainingJob, name: str, component: str, selector: dict[str, str], **extra: str) -> dict[str, Any]:
-    ports = [_port(contract.TF_PORT_NAME, contract.TF_PORT)]
-    if component != names.WORKER:
-        ports.append(_port(contract.STATUS_PORT_NAME, contract.STATUS_PORT))
+    ports = [_port(contract.TF_PORT_NAME, contract.TF_PORT), _port(contract.STATUS_PORT_NAME, contract.STATUS_PORT)]
     spec = {"selector": selector, "ports": ports, "publishNotReadyAddresses": True, **extra}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(job, name, component), "spec": spec}
 

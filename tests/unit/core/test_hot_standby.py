@@ -68,7 +68,7 @@ def test_workers_vote_at_an_address_independent_of_their_number() -> None:
         [port["port"] for port in world.children["Service", f"digits-worker-{index}"]["spec"]["ports"]]
         for index in range(3)
     ]
-    assert ports == [[2222, 2239], [2222, 2239], [2222]]
+    assert ports == [[2222, 2223, 2239], [2222, 2223, 2239], [2222, 2223]]
     assert document(hot())["witnesses"] == ["digits-worker-0.digits-hs:2239", "digits-worker-1.digits-hs:2239"]
     assert document(world)["seats"] == document(world)["witnesses"], "an image of a former version reads that"
 

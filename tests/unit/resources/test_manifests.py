@@ -14,8 +14,9 @@ from kubernetes.client import (
     V1StatefulSet,
 )
 
+from pstraining.api import contract
 from pstraining.core import desired_state
-from pstraining.resources import cluster_map, workloads
+from pstraining.resources import cluster_map, services, workloads
 from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import LAUNCHER, job, typed
 
@@ -121,6 +122,14 @@ def test_without_a_chief_the_map_has_none() -> None:
         "worker": ["digits-worker-0:2222", "digits-worker-1:2222"],
         "ps": ["digits-ps-0:2222"],
     }
+
+
+def test_every_task_answers_at_its_address_what_its_launcher_serves() -> None:
+    made = typed(job(spec={"worker": {"addressing": "ClusterIP"}, "autoscaling": {"mode": "Recommend"}}))
+    hosts = {address.partition(":")[0].partition(".")[0] for a in cluster_map.addresses(made).values() for address in a}
+    served = {s["metadata"]["name"]: [p["port"] for p in s["spec"]["ports"]] for s in services.build_all(made, {})}
+    assert {"digits-ps-0", "digits-worker-0"} <= hosts & served.keys()
+    assert all(contract.STATUS_PORT in ports for ports in served.values()), "the chief's launcher asks for their usage"
 
 
 def test_the_longest_names_fit() -> None:
