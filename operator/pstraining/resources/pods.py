@@ -274,7 +274,8 @@ def _accept_progress(
         *container["env"],
     ]
     token = {"audience": progress_audience(job.metadata.uid), "path": contract.PROGRESS_TOKEN_FILE}
-    (volume,) = (v for v in spec["volumes"] if v["name"] == _CONTRACT_VOLUME)
+    # A wrong template may have volumes without a name, or with this one, which the API server refuses.
+    volume = next(v for v in reversed(spec["volumes"]) if v.get("name") == _CONTRACT_VOLUME)
     volume["projected"]["sources"].append({"serviceAccountToken": token | {"expirationSeconds": TOKEN_SECONDS}})
 
 

@@ -81,6 +81,16 @@ def test_the_task_with_the_chiefs_duty_may_report_progress(
     assert built["spec"]["automountServiceAccountToken"] is False, "no rights in the API come with it"
 
 
+@pytest.mark.parametrize("volume", [{"name": "pstraining", "emptyDir": {}}, {"emptyDir": {}}])
+def test_a_volume_that_the_api_server_refuses_is_left_to_it(volume: dict[str, Any]) -> None:
+    own = copy.deepcopy(GPU)
+    own["spec"]["volumes"] = [volume]
+    built = pods.build(typed(job(spec={"worker": {"template": own}})), PodTask("chief"), LauncherMap("map"), PROGRESS)
+    assert built["spec"]["volumes"][0] == volume
+    (sources,) = (v["projected"]["sources"] for v in built["spec"]["volumes"] if "projected" in v)
+    assert any("serviceAccountToken" in source for source in sources)
+
+
 COMMON = {
     "app.kubernetes.io/name": "recommender",
     "app.kubernetes.io/instance": "nightly",
