@@ -87,7 +87,10 @@ def build(
         ),
     }
     _wrap(job, task, container)
-    if task.role == names.PS or launcher.is_current:
+    if task.role == names.PS and standbys.is_hot(job):
+        # Evictions and replacements of a shard's members wait for this: another probe would let them lose updates.
+        container["readinessProbe"] = _readiness(job, task)
+    elif task.role == names.PS or launcher.is_current:
         container.setdefault("readinessProbe", _readiness(job, task))
     _mount(job, task, spec, container, launcher)
     if installation.progress is not None and has_chief_duty(job, task):

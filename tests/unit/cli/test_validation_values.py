@@ -133,6 +133,14 @@ def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str
     assert said.startswith("warning: ")
 
 
+def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
+    own = {"template": {"spec": {"containers": main(readinessProbe={"exec": {"command": ["true"]}})}}}
+    for mode, said in (("Hot", ["spec.ps.template.spec.containers[0].readinessProbe"]), ("Warm", [])):
+        made = simple("default")
+        made["spec"] |= {"training": {"mode": "Sync"}, "ps": {"replicas": 1, "standby": {"mode": mode}, **own}}
+        assert [f.field for f in wrong_with(made) if "checkpoint" not in f.field] == said
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

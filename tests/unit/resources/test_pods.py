@@ -244,6 +244,18 @@ def test_the_templates_own_readiness_probe_wins(role: str) -> None:
     assert main(built)["readinessProbe"] == own
 
 
+def test_hot_standbys_are_ready_only_by_the_operators_probe() -> None:
+    """Hot standbys are ready only by the operator's probe: budgets and rolling updates count ready members, and would
+    otherwise end the only one in sync.
+    """
+    made = job(spec={"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
+    made["spec"]["worker"]["template"]["spec"]["containers"][0]["readinessProbe"] = {"exec": {"command": ["true"]}}
+    for member in (0, 1):
+        built = pods.build(typed(made), PodTask("ps", member=member), LauncherMap("l"))
+        assert main(built)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "status"}
+    assert "exec" in main(pods.build(typed(made), PodTask("worker", 0), LauncherMap("l")))["readinessProbe"]
+
+
 def test_a_launcher_that_reports_no_readiness_is_not_probed() -> None:
     """A launcher that reports no readiness is not probed: it belongs to an earlier version of the operator, and its pod
     would never become ready.

@@ -73,7 +73,7 @@ def _unrendered(job: Mapping[str, Any]) -> tuple[list[Finding], bool]:
     if are_sound:
         found += [finding for steps, value, _ in _parts(job) for finding in wrong_values(steps, value, f".{steps[-1]}")]
         found += _not_in_templates(job)
-    return [*found, *_operators_own(job)], are_sound
+    return [*found, *_operators_own(job), *_own_probe(job["spec"].get(names.PS) or {})], are_sound
 
 
 def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
@@ -103,6 +103,18 @@ def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
                 if name.startswith(f"{names.GROUP}/"):
                     path = path_of(("spec", role, "template", "metadata", kind, name))
                     yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
+
+
+def _own_probe(servers: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the readiness probe of hot standbys, which the operator overrides."""
+    if servers.get("template") and (servers.get("standby") or {}).get("mode") == "Hot":
+        spec = servers["template"]["spec"]
+        container = pods.main_container(spec)
+        if container.get("readinessProbe"):
+            index = spec["containers"].index(container)
+            path = path_of(("spec", names.PS, "template", "spec", "containers", index, "readinessProbe"))
+            ours = "is the operator's: hot standbys are ready while they are in sync"
+            yield Finding(path, ours, Severity.WARNING)
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
