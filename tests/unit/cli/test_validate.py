@@ -100,6 +100,11 @@ AT_C = {"name": "data", "mountPath": "/c"}
             "port with this name, 2240; choose another name (pods of worker, chief)",
         ),
         (
+            {"checkpoint": {"path": "//pstraining/c", "volume": {"persistentVolumeClaim": {"claimName": "c"}}}},
+            f"error {POD}.containers: container tensorflow mounts /pstraining/c in the operator's read-only volume "
+            "/pstraining: the container cannot start; choose another path (pods of chief)",
+        ),
+        (
             with_pod(containers=[CONTAINER, CONTAINER]),
             f"error {POD}.containers: has tensorflow twice (pods of worker, ps, chief)",
         ),
@@ -132,6 +137,13 @@ def test_templates_whose_pods_would_be_rejected(spec: dict[str, Any], message: s
         with_pod(volumes=[VOLUME], containers=[{**CONTAINER, "volumeMounts": [MOUNT]}]),
         with_pod(dnsPolicy="None", dnsConfig={"searches": ["default.svc.cluster.local"]}),
         with_pod(dnsPolicy="ClusterFirst"),
+        with_pod(
+            volumes=[VOLUME],
+            containers=[
+                CONTAINER,
+                {"name": "a", "image": "i", "volumeMounts": [{**MOUNT, "mountPath": "/pstraining/a"}]},
+            ],
+        ),
         with_container(ports=[{"name": "status", "containerPort": 2223}, {"name": "pst-witness", "containerPort": 1}]),
         # A claim template is a volume of the parameter servers only.
         {

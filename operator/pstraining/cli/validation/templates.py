@@ -219,7 +219,12 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
             yield Finding(f"{path}.containers", f"{where} has the port name {name} twice: {ours}")
         yield from _ports_of_probes(container, f"{path}.containers")
         mounts = container.get("volumeMounts") or ()
-        for mounted in _twice([posixpath.normpath(m["mountPath"]) for m in mounts]):
+        # POSIX keeps two slashes at the beginning.
+        places = [posixpath.normpath(m["mountPath"]).replace("//", "/") for m in mounts]
+        for place in (p for p in places if contract.MOUNT_DIR in places and p.startswith(f"{contract.MOUNT_DIR}/")):
+            ours = f"in the operator's read-only volume {contract.MOUNT_DIR}: the container cannot start"
+            yield Finding(f"{path}.containers", f"{where} mounts {place} {ours}; choose another path")
+        for mounted in _twice(places):
             ours = "; the operator mounts /pstraining, /run/pstraining and, in the chief, spec.checkpoint.path"
             yield Finding(f"{path}.containers", f"{where} mounts {mounted} twice{ours}")
         for name in {m["name"]: None for m in mounts}:
