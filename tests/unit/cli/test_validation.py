@@ -109,6 +109,12 @@ def test_examples_are_valid(path: Path) -> None:
             [{"role": "ps", "maxAllowed": {"memory": "1Gi"}}, "ps"],
             "error spec.autoscaling.rolePolicies[1]: must be an object, is 'ps'",
         ),
+        (
+            "spec.ps.standby",
+            {"mode": "Warm", "placement": {"nodeSelector": dict.fromkeys("abcdefghijklmnopq", "v")}},
+            "error spec.ps.standby.placement.nodeSelector: must have at most 16 fields: {'a': 'v', 'b': 'v', 'c': 'v', "
+            "'d': 'v', 'e': 'v', 'f': 'v', 'g': 'v', 'h': '...",
+        ),
         ("metadata.name", None, "error metadata.name: is required"),
         ("spec", None, "error spec: is required"),
     ],

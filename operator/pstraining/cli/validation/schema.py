@@ -174,6 +174,7 @@ _BOUNDS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("maxLength", "must have at most {} characters: {}", lambda value, bound: len(value) > bound),
     ("minItems", "must have at least {} items: {}", lambda value, bound: len(value) < bound),
     ("maxItems", "must have at most {} items: {}", lambda value, bound: len(value) > bound),
+    ("maxProperties", "must have at most {} fields: {}", lambda value, bound: len(value) > bound),
     ("pattern", "must match {}: {}", lambda value, bound: isinstance(value, str) and not _matches(bound, value)),
 )
 
