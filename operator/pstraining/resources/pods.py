@@ -316,7 +316,7 @@ def _mount(
     if checkpoint is not None and checkpoint.uri is None and (has_chief_duty(job, task) or reads):
         claim = {"persistentVolumeClaim": {"claimName": names.checkpoint_claim(job.metadata.name)}}
         # A volume that was copied from a template has another name.
-        volumes.append({**(checkpoint.volume or claim), "name": _CHECKPOINT_VOLUME})
+        volumes.append({**(claim if checkpoint.volume is None else checkpoint.volume), "name": _CHECKPOINT_VOLUME})
         mount = {"name": _CHECKPOINT_VOLUME, "mountPath": checkpoint.path}
         mounts.append(mount | {"readOnly": True} if reads else mount)
     spec["volumes"] = [*(spec.get("volumes") or ()), *volumes]

@@ -167,6 +167,7 @@ def test_templates_whose_pods_are_accepted(spec: dict[str, Any]) -> None:
             ["spec.checkpoint.volume: is an emptyDir: checkpoints are deleted"],
         ),
         ({"volume": {"hostPath": {"path": "/c"}}}, ["spec.checkpoint.volume: is a hostPath: a chief that is started"]),
+        ({"volume": {"persistentVolumeClaim": None}}, ["spec.checkpoint.volume: has no source, so it is an emptyDir"]),
         ({"volume": {"persistentVolumeClaim": {"claimName": "mine"}}}, []),
         ({"volumeClaimTemplate": CLAIM}, []),
     ],

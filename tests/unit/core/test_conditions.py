@@ -248,6 +248,7 @@ def test_each_rejected_name_is_tried_once_per_pass() -> None:
     [
         (None, "spec.checkpoint is not set"),
         ({"volume": {"emptyDir": {}}}, "emptyDir"),
+        ({"volume": {}}, "emptyDir"),
         ({"volume": {"ephemeral": {"volumeClaimTemplate": {"spec": {}}}}}, "its claim and the checkpoints are deleted"),
         ({"volume": {"hostPath": {"path": "/data"}}}, "another node"),
         ({"volume": {"persistentVolumeClaim": {"claimName": "c"}}}, ""),

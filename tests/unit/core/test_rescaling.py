@@ -267,7 +267,7 @@ def test_a_planned_change_causes_no_restart_and_no_warning() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [HOT, *(HOT | {"checkpoint": {"volume": {kind: {}}}} for kind in ("emptyDir", "ephemeral")), {}],
+    [HOT, *(HOT | {"checkpoint": {"volume": volume}} for volume in ({"emptyDir": {}}, {"ephemeral": {}}, {})), {}],
 )
 def test_hot_standbys_that_cannot_be_saved_and_a_former_launcher_get_new_pods_in_order(spec: dict[str, Any]) -> None:
     """Unsaveable hot standbys and a former launcher get new pods in order.

@@ -81,5 +81,7 @@ def test_the_checkpoints_volume() -> None:
         return {k: v for k, v in found.items() if k != "name"}
 
     assert volume({"volume": {"nfs": {"server": "s", "path": "/p"}}}) == {"nfs": {"server": "s", "path": "/p"}}
+    for nothing in ({}, {"name": "copied"}, {"persistentVolumeClaim": None}):
+        assert volume({"volume": nothing}) == {}, "an emptyDir in Kubernetes, and not a claim that nobody creates"
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {}}
     assert volume({"volumeClaimTemplate": claim}) == {"persistentVolumeClaim": {"claimName": "digits-checkpoint"}}

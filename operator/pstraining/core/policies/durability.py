@@ -10,10 +10,8 @@ _LOST_WITH_POD: Final = {
     "emptyDir": "is an emptyDir: checkpoints are deleted with the chief's pod.",
     "ephemeral": "is an ephemeral volume: its claim and the checkpoints are deleted with the chief's pod.",
 }
-_NOT_DURABLE: Final = {
-    **_LOST_WITH_POD,
-    "hostPath": "is a hostPath: a chief that is started on another node does not find its checkpoints.",
-}
+_NO_SOURCE: Final = "has no source, so it is an emptyDir: checkpoints are deleted with the chief's pod."
+_HOST_PATH: Final = "is a hostPath: a chief that is started on another node does not find its checkpoints."
 # The operator cannot observe whether a program saves by itself, for example in an object store.
 _NOT_SET: Final = (
     "is not set: the operator keeps no checkpoint of this job. When its pods end, the parameters are lost unless the "
@@ -36,15 +34,20 @@ def not_durable(checkpoint: CheckpointSpec | None) -> NotDurable | None:
     """Return why checkpoints do not outlive the pods; None if they do."""
     if checkpoint is None:
         return NotDurable(Reason.NO_CHECKPOINT_VOLUME, "spec.checkpoint", _NOT_SET)
-    why = next((why for kind, why in _NOT_DURABLE.items() if kind in (checkpoint.volume or {})), None)
-    if why is None:
-        return None
-    return NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, "spec.checkpoint.volume", why)
+    why = _ends_with_pod(checkpoint) or (_HOST_PATH if "hostPath" in (checkpoint.volume or {}) else "")
+    return NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, "spec.checkpoint.volume", why) if why else None
 
 
 def why_lost(checkpoint: CheckpointSpec | None) -> str:
     """Return why the next pod of the chief finds no checkpoint of this one; empty if it may find one."""
     if checkpoint is None:
         return "spec.checkpoint is not set"
-    lost = not _LOST_WITH_POD.keys().isdisjoint(checkpoint.volume or {})
-    return "spec.checkpoint.volume does not outlive its pod" if lost else ""
+    return "spec.checkpoint.volume does not outlive its pod" if _ends_with_pod(checkpoint) else ""
+
+
+def _ends_with_pod(checkpoint: CheckpointSpec) -> str:
+    """Return why the volume ends with the chief's pod; empty if it outlives the pod, or there is none."""
+    volume = checkpoint.volume
+    if volume is not None and not volume.keys() - {"name"}:
+        return _NO_SOURCE
+    return next((why for kind, why in _LOST_WITH_POD.items() if kind in (volume or {})), "")
