@@ -1,13 +1,17 @@
 """Trackers: one run over several chiefs, no repeated metric, and no delay by an unreachable tracker."""
 
 import json
+import posixpath
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections import namedtuple
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +19,7 @@ import pytest
 from pstraining.runtime.checkpoint.objects.choice import local_files
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.tracking import tracker as tracker_module
-from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, flat, tracker_of
+from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, MlflowRun, flat, tracker_of
 from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
 from pstraining.runtime.tracking.tracking import Tracking
 from tests.support.extra_packages import add_packages
@@ -127,6 +131,38 @@ def test_settings_become_parameters() -> None:
     }
 
 
+class StubClient:
+    """A client of MLflow with a run without metrics. As MLflow, it refuses whole batches, by the names in them."""
+
+    def __init__(self, uri: str) -> None:
+        self.logged: list[tuple[str, float]] = []
+
+    def search_runs(self, *_: object, **__: object) -> list[object]:
+        data = SimpleNamespace(metrics={}, params={"ps": "1", "workers": "2"})
+        return [SimpleNamespace(info=SimpleNamespace(run_id="1", status="RUNNING"), data=data)]
+
+    def log_batch(self, run: str, metrics: Sequence[Any]) -> None:
+        for metric in metrics:
+            name = metric.key
+            if not re.fullmatch(r"[/\w.\- :]{1,250}", name) or posixpath.normpath(name) != name or name.startswith("/"):
+                raise ValueError(f"Invalid value {name!r} for parameter 'metrics[0].name'")
+        self.logged += [(metric.key, metric.value) for metric in metrics]
+
+
+def test_metrics_whose_name_mlflow_refuses_keep_no_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = namedtuple("metric", "key value timestamp step")
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", SimpleNamespace(MlflowClient=StubClient))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=metric, Param=None))
+    run = MlflowRun({TAG: "0123"}, {"ps": "1"}, {ENV_URI: "http://mlflow", "MLFLOW_EXPERIMENT_ID": "0"})
+    names = ["epoch/recall@10", "epoch/top(5)", "a//b", "../up", "/", "x" * 300, "epoch/größe 1.5:a-b"]
+    run.log([TrackedPoint(1, 0.0, dict.fromkeys(names, 0.5) | {"loss": 1.0})])
+    expected = ["epoch/recall_10", "epoch/top_5_", "a/b", "up", "_", "x" * 250, names[-1]]
+    assert run._client.logged == [*((name, 0.5) for name in expected), ("loss", 1.0)]
+    run.log([TrackedPoint(1, 0.0, {"epoch/recall@10": 0.7})])
+    assert len(run._client.logged) == 8, "the step has the metric already"
+
+
 CHIEF = """
 import sys, time
 from tests.unit.runtime.test_tracking import cluster, tracker_of
@@ -160,12 +196,13 @@ def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
     with Tracking(cluster(), partial(local_files, str(tmp_path))) as tracking_job:
         tracking_job.start({"training": {"steps": 30}})
         for step in range(6, 21):  # from the last checkpoint
-            tracking_job.write(step, {"loss": 1 / step})
+            tracking_job.write(step, {"loss": 1 / step, "epoch/recall@10": 0.5})
     client = MlflowClient()
     (run,) = client.search_runs(["0"], f"tags.`{TAG}` = '0123'")
     steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "loss")]
     assert sorted(steps)[-10:] == [*range(11, 21)]
     assert len(steps) == len({*steps}) >= 15
     assert run.data.params["training.steps"] == "20"
+    assert run.data.metrics["epoch/recall_10"] == 0.5
     assert run.info.status == "FINISHED"
     assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["result.json"]

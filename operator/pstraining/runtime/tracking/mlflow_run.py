@@ -1,7 +1,9 @@
 """A run of MLflow, found again by the job's uid: a later chief continues it. The package is optional."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +17,10 @@ AT_ONCE: Final = 500
 """Metrics of one request; MLflow takes up to 1,000."""
 PARAMETERS_AT_ONCE: Final = 100
 """The number of parameters that MLflow accepts in one request."""
+NAME_MAX: Final = 250
+"""The number of characters that MLflow accepts in the name of a metric."""
+_REFUSED: Final = re.compile(r"[^\w./ :-]")
+"""Characters that MLflow refuses in the name of a metric."""
 
 
 def tracker_of(
@@ -41,6 +47,15 @@ def flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, 
             yield from flat(value, f"{path}{name}.")
         elif value is not None:
             yield f"{path}{name}", str(value)
+
+
+def accepted(name: str) -> str:
+    """Return a metric's name as MLflow accepts it: a relative path without empty folders and dots, such as recall_10.
+
+    MLflow refuses all metrics of a request if it refuses one.
+    """
+    folders = _REFUSED.sub("_", name)[:NAME_MAX].split("/")
+    return "/".join(folder for folder in folders if folder.strip(".")) or "_"
 
 
 class MlflowRun:
@@ -73,7 +88,8 @@ class MlflowRun:
         """Log the metrics that the run does not have yet."""
         from mlflow.entities import Metric
 
-        fresh = ((point, newer(point, self._last)) for point in points)
+        named = (replace(p, metrics={accepted(name): value for name, value in p.metrics.items()}) for p in points)
+        fresh = ((point, newer(point, self._last)) for point in named)
         metrics = iter(
             Metric(name, value, int(point.time * 1000), point.step)
             for point, values in fresh
