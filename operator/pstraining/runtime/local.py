@@ -268,7 +268,8 @@ class LocalJob:
         if self._checkpoint.get("path"):
             environment[contract.ENV_CHECKPOINT_DIR] = str(self._checkpoint["path"])
         source = str(Path(__file__).parents[2])
-        paths = [source, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+        given = (variables.get("PYTHONPATH") for variables in (self._extra, os.environ))
+        paths = [source, os.getcwd(), *filter(None, given)]
         # A process that has connected to servers has gRPC settings in its environment, with which another program would
         # end instead of waiting for a server that has yet to start.
         ours = sockets.ENVIRONMENT.items()

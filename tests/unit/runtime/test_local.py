@@ -49,6 +49,13 @@ def test_a_tasks_process_does_not_inherit_variables_that_this_process_has_set(mo
     assert "TF_GRPC_DEFAULT_OPTIONS" not in found
 
 
+def test_modules_are_found_in_the_folders_of_both_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    with LocalJob(["-c", ""], ps=1, workers=0, chief=False, environment={"PYTHONPATH": "/mine:/also"}) as job:
+        found = job._environment_of(Task("ps", 0), 1)
+    assert found["PYTHONPATH"].split(os.pathsep)[-3:] == ["/mine", "/also", "/theirs"]
+
+
 @pytest.mark.parametrize(("code", "starts"), [(78, 1), (1, 3)])
 def test_a_program_with_invalid_settings_is_not_restarted(code: int, starts: int) -> None:
     with LocalJob(["-c", f"raise SystemExit({code})"], ps=0, workers=0, restarts=2) as job:
