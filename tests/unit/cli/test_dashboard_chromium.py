@@ -136,6 +136,16 @@ def test_a_curve_has_a_gap_where_a_value_is_missing(tab: Tab, served: DashboardS
     assert "Loss: 0 " in drawn
 
 
+def test_a_curve_of_equal_values_that_differ_by_rounding_is_drawn(tab: Tab, served: DashboardServer) -> None:
+    tab.open(served.url)
+    tab.until("document.querySelectorAll('#jobs a').length === 3")
+    pairs = ["[1, 1 + 2 ** -52]", "[0.05, 0.05]", "[0, 0]", "[-2, -2 + 2 ** -51]", "[0, 5e-324]", "[1e17, 1e17 + 16]"]
+    counting = f"[{', '.join(pairs)}].map((pair) => curves.ticks(...pair).length)"
+    counts = tab.eval(f"import(new URL('curves.js', location).href).then((curves) => {counting})")
+    assert len(counts) == len(pairs)
+    assert max(counts) <= 5
+
+
 def test_a_job_that_has_failed(tab: Tab, served: DashboardServer) -> None:
     tab.open(served.url)
     tab.until("document.querySelectorAll('#jobs a').length === 3")

@@ -21,7 +21,8 @@ export function short(value) {
 
 /** Return round values between two limits, for the lines of the grid. */
 export function ticks(low, high) {
-  const raw = (high - low) / 3 || Math.abs(high) || 1;
+  // A step below the precision of the limits would not reach the end.
+  const raw = Math.max((high - low) / 3, Math.abs(high) * 1e-12) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw);
   const found = [];
