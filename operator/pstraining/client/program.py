@@ -102,7 +102,9 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
         raise ClientError(f"{name} is not a plain function: write it with `def`.")
     if node.decorator_list:
         raise ClientError(f"{name} has decorators, which are not sent with it: remove them.")
-    if captured := sorted(_captured(source, name)):
+    # Only for a function without free variables: one with `nonlocal` does not compile on its own.
+    free = {*function.__code__.co_freevars} - {name}
+    if captured := sorted(free or {*_captured(source, name)}):
         raise ClientError(
             f"{name} uses {', '.join(captured)} from outside itself, which is not sent with it. Import or define "
             "it inside the function, or pass it by `arguments`."

@@ -42,6 +42,16 @@ def capturing() -> Callable[[], int]:
     return inner
 
 
+def counting() -> Callable[[], None]:
+    count = 0
+
+    def inner() -> None:
+        nonlocal count
+        count += 1
+
+    return inner
+
+
 def run(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {"__name__": "imported"}
     exec(compile(text, "program", "exec"), found)
@@ -95,6 +105,7 @@ none"""
         (uses_a_global, "uses_a_global uses OUTSIDE, Path from outside itself"),
         (has_a_default, "has_a_default uses OUTSIDE from outside itself"),
         (capturing(), "inner uses captured from outside itself"),
+        (counting(), "inner uses count from outside itself"),
         (lambda: 1, "Only a function that is defined with `def` can be sent"),
         (Path.exists, "exists uses .* from outside itself"),
         (Path("x").exists, "Only a function"),
