@@ -100,7 +100,9 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     node = node.body[0] if isinstance(node, ast.If) else node
     if not isinstance(node, ast.FunctionDef):
         raise ClientError(f"{name} is not a plain function: write it with `def`.")
-    if node.decorator_list:
+    if inspect.isgeneratorfunction(function):
+        raise ClientError(f"{name} has `yield`, so a call would run nothing of it: leave it out.")
+    if node.decorator_list or hasattr(function, "__wrapped__"):  # the source is that of the wrapped function
         raise ClientError(f"{name} has decorators, which are not sent with it: remove them.")
     # Only for a function without free variables: one with `nonlocal` does not compile on its own.
     free = {*function.__code__.co_freevars} - {name}

@@ -1,7 +1,8 @@
 """Functions and scripts as they are sent, and rejections with a name."""
 
+import functools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ def counting() -> Callable[[], None]:
         count += 1
 
     return inner
+
+
+def generator() -> Iterator[int]:
+    yield 1
 
 
 def run(text: str) -> dict[str, Any]:
@@ -106,6 +111,8 @@ none"""
         (has_a_default, "has_a_default uses OUTSIDE from outside itself"),
         (capturing(), "inner uses captured from outside itself"),
         (counting(), "inner uses count from outside itself"),
+        (generator, "generator has `yield`, so a call would run nothing of it"),
+        (functools.wraps(whole)(lambda: 1), "whole has decorators"),
         (lambda: 1, "Only a function that is defined with `def` can be sent"),
         (Path.exists, "exists uses .* from outside itself"),
         (Path("x").exists, "Only a function"),
@@ -119,8 +126,6 @@ def test_captured_variables_are_rejected_by_name(function: Any, words: str) -> N
 
 
 def test_decorators_are_rejected() -> None:
-    import functools
-
     @functools.wraps(whole)
     def decorated() -> None:
         pass
