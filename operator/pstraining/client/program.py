@@ -8,6 +8,7 @@ import builtins
 import inspect
 import symtable
 import sys
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -93,11 +94,14 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
         source = inspect.getsource(function)
     except OSError:
         raise ClientError(f"The source of {name} is not available: define it in a file or a notebook cell.") from None
+    except (tokenize.TokenError, SyntaxError):
+        source = ""  # the file has changed
     if source[:1].isspace():
         # The function keeps its indentation, because without it texts of several lines would change.
         source = f"if True:\n{source}"
-    (node,) = ast.parse(source).body
-    node = node.body[0] if isinstance(node, ast.If) else node
+    node = _definition(source)
+    if not hasattr(function, "__wrapped__") and getattr(node, "name", "") != function.__code__.co_name:
+        raise ClientError(f"The file of {name} has changed since it was loaded: load it again.")
     if not isinstance(node, ast.FunctionDef):
         raise ClientError(f"{name} is not a plain function: write it with `def`.")
     if inspect.isgeneratorfunction(function):
@@ -119,6 +123,15 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
     text = f'{_NO_ANNOTATIONS}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
     main = f"{name}_program.py" if _is_module(name) else f"{name}.py"
     return JobProgram(name, main, {main: text})
+
+
+def _definition(source: str) -> ast.stmt | None:
+    """Return the first statement of a function's source, which a changed file may have replaced by other lines."""
+    try:
+        node = ast.parse(source).body[0]
+    except (SyntaxError, IndexError):
+        return None
+    return node.body[0] if isinstance(node, ast.If) else node
 
 
 def _is_module(name: str) -> bool:

@@ -125,6 +125,18 @@ def test_captured_variables_are_rejected_by_name(function: Any, words: str) -> N
         program_of(function, {}, ())
 
 
+@pytest.mark.parametrize("above", ["def other():\n    pass\n\n\n" * 2, '"""\n' * 5])
+def test_a_function_whose_file_has_changed_is_rejected(above: str, tmp_path: Path) -> None:
+    file, found = tmp_path / "mine.py", dict[str, Any]()
+    source = "x = 1\n\n\ndef mine():\n    pass\n"
+    file.write_text(source)
+    exec(compile(source, str(file), "exec"), found)
+    assert program_of(found["mine"], {}, ()).main == "mine.py"
+    file.write_text(above + source)
+    with pytest.raises(ClientError, match="The file of mine has changed since it was loaded: load it again"):
+        program_of(found["mine"], {}, ())
+
+
 def test_decorators_are_rejected() -> None:
     @functools.wraps(whole)
     def decorated() -> None:
