@@ -11,7 +11,7 @@ from typing import Any
 from examples.tfrecords.write import record
 
 FILES, SAMPLES = 16, 8192
-"""Numbers of training files, and of samples per file."""
+"""Numbers of training files, and of samples in all of them."""
 HELD_BACK = 4096
 """Number of samples of the test."""
 SIZE = 10
