@@ -12,6 +12,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,11 +116,11 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
             f"{name} uses {', '.join(captured)} from outside itself, which is not sent with it. Import or define "
             "it inside the function, or pass it by `arguments`."
         )
-    call = ", ".join(f"{key}={_literal(key, value)}" for key, value in arguments.items())
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
         raise ClientError(f"arguments do not fit {name}: {error}.") from None
+    call = ", ".join(_argument(key, _literal(key, value)) for key, value in arguments.items())
     text = f'{_NO_ANNOTATIONS}{source}\n\nif __name__ == "__main__":\n    {name}({call})\n'
     main = f"{name}_program.py" if _is_module(name) else f"{name}.py"
     return JobProgram(name, main, {main: text})
@@ -150,6 +151,12 @@ def _captured(source: str, name: str) -> Iterator[str]:
             is_outer = symbol.is_global() or table.get_type() == "module"
             if is_outer and symbol.is_referenced() and symbol.get_name() not in known:
                 yield symbol.get_name()
+
+
+def _argument(name: str, literal: str) -> str:
+    """Return an argument of a call; the names in a function's `**` need not be identifiers, such as `lambda`."""
+    is_plain = name.isidentifier() and not iskeyword(name)
+    return f"{name}={literal}" if is_plain else f"**{{{name!r}: {literal}}}"
 
 
 def _literal(name: str, value: Any) -> str:

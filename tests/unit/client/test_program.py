@@ -71,6 +71,18 @@ def test_a_function_travels_as_its_source_with_its_arguments() -> None:
     assert run(text)["whole"](4, "y") == {"sum": 7, "name": "y", "field": 1}
 
 
+def tuned(**rates: float) -> None:
+    raise ValueError(rates)
+
+
+def test_arguments_need_not_have_names_of_variables() -> None:
+    rates = {"lambda": 0.5, "learning-rate": 1.0, "decay": 2.0}
+    text = program_of(tuned, rates, ()).files["tuned.py"]
+    with pytest.raises(ValueError, match="lambda") as raised:
+        exec(compile(text, "program", "exec"), {"__name__": "__main__"})
+    assert raised.value.args == (rates,)
+
+
 def profile() -> None:
     """TensorFlow imports the standard library's module of this name."""
 
