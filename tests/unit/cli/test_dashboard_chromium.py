@@ -146,6 +146,19 @@ def test_a_curve_of_equal_values_that_differ_by_rounding_is_drawn(tab: Tab, serv
     assert max(counts) <= 5
 
 
+def test_a_curve_of_several_days_has_dates(tab: Tab, served: DashboardServer) -> None:
+    tab.open(served.url)
+    tab.until("document.querySelectorAll('#jobs a').length === 3")
+    at = "[new Date(2026, 10, 28, 14, 3, 22) / 1000, new Date(2026, 10, 28 + days, 15, 3, 22) / 1000]"
+    points = f"{{ at: {at}, loss: [3, 2], failovers: [], restarts: [] }}"
+    drawing = f"[0, 1].map((days) => curves.figure('Loss', {points}, 'loss').textContent)"
+    texts = tab.eval(f"import(new URL('curves.js', location).href).then((curves) => {drawing})")
+    assert "since 14:03:22" in texts[0]
+    assert texts[0].endswith("14:03:2215:03:22")
+    assert "since 28/11/2026, 14:03:22" in texts[1]
+    assert texts[1].endswith("28/11/2026, 14:03:2229/11/2026, 15:03:22")
+
+
 def test_a_job_that_has_failed(tab: Tab, served: DashboardServer) -> None:
     tab.open(served.url)
     tab.until("document.querySelectorAll('#jobs a').length === 3")

@@ -30,7 +30,12 @@ export function ticks(low, high) {
   return found;
 }
 
-const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+/** Return a function that formats times of a curve, with the date if they are of more than one day. */
+function clockOf(times) {
+  const [first, last] = [times[0], times[times.length - 1]].map((seconds) => new Date(seconds * 1000));
+  const dated = first.toDateString() !== last.toDateString();
+  return (seconds) => new Date(seconds * 1000)[dated ? "toLocaleString" : "toLocaleTimeString"]("en-GB");
+}
 
 /** Return the last times at which a counter of the job increased. */
 function increases(times, counts) {
@@ -68,7 +73,7 @@ export function figure(title, points, name, fromZero) {
   }
   const lowest = Math.min(...known), highest = Math.max(...known);
   const range = document.createElement("small");
-  range.textContent = `between ${short(lowest)} and ${short(highest)} since ${clock(times[0])}`;
+  range.textContent = `between ${short(lowest)} and ${short(highest)} since ${clockOf(times)(times[0])}`;
   caption.append(range);
   made.append(drawn(points, values, fromZero ? Math.min(0, lowest) : lowest, highest, caption.textContent));
   return made;
@@ -86,8 +91,9 @@ function drawn(points, values, lowest, highest, words) {
     picture.append(shape("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }));
     picture.append(shape("text", { x: LEFT - 4, y: y(value) + 4, "text-anchor": "end" }, short(value)));
   }
+  const clock = clockOf(times);
   picture.append(shape("text", { x: LEFT, y: HEIGHT - 7 }, clock(first)));
-  picture.append(shape("text", { x: WIDTH - RIGHT, y: HEIGHT - 7, "text-anchor": "end" }, clock(first + span)));
+  picture.append(shape("text", { x: WIDTH - RIGHT, y: HEIGHT - 7, "text-anchor": "end" }, clock(times[times.length - 1])));
   for (const [counts, word] of [[points.restarts, "restart"], [points.failovers, "failover"]]) {
     for (const at of increases(times, counts)) {
       picture.append(shape("line", { class: "mark", x1: x(at), x2: x(at), y1: TOP, y2: HEIGHT - BOTTOM }));
