@@ -243,8 +243,11 @@ class ProgressReporter:
         """Send a report, as `Progress.content` returns it, when it is due; a newer one replaces it."""
         if self._file is not None:
             part = self._file.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(newest), encoding="utf-8")
-            part.replace(self._file)
+            try:
+                part.write_text(json.dumps(newest), encoding="utf-8")
+                part.replace(self._file)
+            except OSError as error:
+                self._warn(f"written to {self._file}: {error}")
         if not self._server.url.hostname:
             return
         with self._changed:
@@ -298,9 +301,14 @@ class ProgressReporter:
                     break
                 self._connection.close()
                 self._connection = None
-        if problem and not self._warned:
+        if problem:
+            self._warn(f"reported to {self._server.url.netloc}: {problem}")
+
+    def _warn(self, problem: str) -> None:
+        """Log once that progress cannot be reported, and why."""
+        if not self._warned:
             self._warned = True
-            logger.warning("Progress cannot be reported to %s: %s", self._server.url.netloc, problem)
+            logger.warning("Progress cannot be %s", problem)
 
     def _post(self, body: bytes) -> str:
         """Send one report; return the problem, or an empty text."""

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,6 +176,15 @@ def test_a_period_begins_before_a_report_is_sent(monkeypatch: pytest.MonkeyPatch
     before, reporter = clock.now, Slow({})
     reporter._run()
     assert reporter.sent_at == before
+
+
+def test_a_file_that_cannot_be_written_ends_no_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reporter = ProgressReporter({progress.ENV_FILE: str(tmp_path / "absent" / "progress.json")})
+    for step in range(2):
+        reporter.report({"step": step})
+    (message,) = caplog.messages
+    assert "Progress cannot be written to" in message
+    assert "No such file" in message
 
 
 def test_outside_a_job_nothing_is_sent() -> None:
