@@ -173,6 +173,18 @@ def test_a_job_that_has_failed(tab: Tab, served: DashboardServer) -> None:
     keep(tab, "failed", "#conditions")
 
 
+def test_a_job_that_is_deleted_has_no_tasks_any_more(tab: Tab, served: DashboardServer) -> None:
+    shown(tab, served, "recommender")
+    tab.until("document.querySelectorAll('#curves svg').length === 3")
+    assert rows(tab, "tasks")
+    gone = "new Response(JSON.stringify({error: 'There is no PSTrainingJob recommender.'}), {status: 404})"
+    tab.eval(f"window.fetch = () => Promise.resolve({gone}); undefined")
+    tab.until("document.querySelector('#head').innerText === '⚠ There is no PSTrainingJob recommender.'")
+    for section in ("tasks", "shards", "conditions", "events"):
+        assert tab.text(f"#{section}") == "", section
+    assert tab.eval("document.querySelectorAll('#curves svg').length") == 3, "they show the past"
+
+
 def test_missing_rights_and_a_finished_job(tab: Tab, served: DashboardServer, cluster: TrainingCluster) -> None:
     cluster.denied = {"pods", "pods/proxy", "events"}
     tab.open(f"{served.url}#default/digits")

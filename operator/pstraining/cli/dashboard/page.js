@@ -86,6 +86,11 @@ function section(id, data, make) {
   if (focused) [...$(id).querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
 }
 
+/** Empty sections, until they are rendered again. */
+function clear(ids) {
+  for (const id of ids) section(id, null, () => []);
+}
+
 // --- requests
 
 /** An error with a message. With `passing`, a later request may succeed, so the shown data stays. */
@@ -254,6 +259,7 @@ async function showJob() {
     logChoices(job);
   } catch (error) {
     failed("head", error);
+    if (!error.passing) clear(["tasks", "shards", "conditions", "events"]); // of a job that no longer exists
   }
 }
 
@@ -388,7 +394,7 @@ const again = async () => {
 setInterval(age, 1000);
 for (const id of ["log-pod", "log-previous", "log-follow"]) $(id).addEventListener("change", showLog);
 window.addEventListener("hashchange", () => {
-  for (const id of ["head", "curves", "tasks", "speed", "shards", "conditions", "events"]) section(id, null, () => []);
+  clear(["head", "curves", "tasks", "speed", "shards", "conditions", "events"]);
   again();
 });
 again();
