@@ -17,6 +17,8 @@ PROGRAM_DIR: Final = "/opt/program"
 PACKAGES_DIR: Final = "/opt/packages"
 """Folder in which packages are installed."""
 _DOLLARS: Final = re.compile(r"\$\$(?!\()")
+_FILE: Final = re.compile(r"(?!\.\.)[\w.-]{1,253}", re.ASCII)
+"""The names that keys of a ConfigMap may have."""
 _PROGRAM, _PACKAGES = "program", "packages"
 
 
@@ -59,11 +61,16 @@ def build_job(name: str, namespace: str, program: JobProgram, options: JobOption
     """Return the PSTrainingJob.
 
     Raises:
-        ClientError: the image is missing.
+        ClientError: the image is missing, or a ConfigMap cannot have the name of a file.
     """
     if not options.image:
         raise ClientError(
             "image: name the image of the job. Your cluster must be able to pull it, and it must contain pstraining."
+        )
+    if wrong := [file for file in program.files if not _FILE.fullmatch(file)]:
+        raise ClientError(
+            f"{', '.join(wrong)}: on a cluster, names of functions and files may only have ASCII letters, digits, "
+            "'_', '-' and '.': choose another name."
         )
     container: Object = {
         "name": names.MAIN_CONTAINER,

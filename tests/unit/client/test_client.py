@@ -197,6 +197,16 @@ def test_a_job_that_the_cluster_would_reject_is_rejected_first(options: Object, 
     assert rig.cluster.there == []
 
 
+def test_a_file_whose_name_a_configmap_cannot_have_is_rejected_first(tmp_path: Path) -> None:
+    rig, names = Rig(), ["mein modell.py", "größe.py", "..x", "a-b_C.1.py", ".hidden"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(ClientError, match=r"^mein modell.py, größe.py, ..x: on a cluster, .*: choose another name"):
+        rig.train(files=[tmp_path / name for name in names])
+    assert rig.cluster.there == []
+    rig.train(files=[tmp_path / name for name in names[-2:]])
+
+
 def test_an_existing_name_is_rejected() -> None:
     rig = Rig()
     rig.train()
