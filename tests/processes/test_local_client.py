@@ -54,7 +54,7 @@ def test_variables_are_texts_as_on_a_cluster(tmp_path: Path) -> None:
     script.write_text("import os\nprint('seed', os.environ['SEED'])\n", encoding="utf-8")
     client = Client(local=True)
     job = client.wait(client.train(script, name="seeded", env={"SEED": 7}), 60)
-    assert [str(line) for line in client.logs(job, role="chief")] == ["chief: seed 7"]
+    assert [str(line) for line in client.logs(job, role="chief")] == ["chief-0: seed 7"]
 
 
 @pytest.mark.parametrize(

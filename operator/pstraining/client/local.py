@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pstraining.api.names import task_name
 from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, checkpoint_of
 from pstraining.client.program import JobProgram
 from pstraining.progress import ENV_FILE, Progress, read_file
+from pstraining.runtime.config.cluster import Task
 from pstraining.runtime.local import LocalJob
 
 PROGRESS_FILE: Final = "progress.json"
@@ -185,7 +187,7 @@ def _lines(run: _Run, follow: bool, role: str | None, index: int | None) -> Iter
                 continue
             lines = process.lines[seen.get(label, 0) :]
             seen[label] = seen.get(label, 0) + len(lines)
-            yield from (LogLine(label, text) for text in lines)
+            yield from (LogLine(_name(process.task), text) for text in lines)
         if over:
             return
         run.ended.wait(EVERY)
@@ -194,7 +196,12 @@ def _lines(run: _Run, follow: bool, role: str | None, index: int | None) -> Iter
 def _log_of_the_failure(run: _Run) -> str:
     """Return the end of the output of the process that failed. Others may fail when they are stopped afterwards."""
     failed = run.job.failed
-    return "" if failed is None else "\n".join(f"{failed.task.label}: {line}" for line in failed.lines[-TAIL:])
+    return "" if failed is None else "\n".join(f"{_name(failed.task)}: {line}" for line in failed.lines[-TAIL:])
+
+
+def _name(task: Task) -> str:
+    """Return a task's name as on a cluster, whose chief is chief-0."""
+    return task_name(task.type, task.index)
 
 
 def _checkpoint(name: str, wanted: Any) -> dict[str, Any] | None:
