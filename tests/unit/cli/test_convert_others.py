@@ -139,3 +139,20 @@ def test_a_selector_by_the_name_of_a_tfjob_is_named(selector: dict[str, Any], is
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": selector}}
     done = run("-f", "-", text=yaml.safe_dump_all([service, tfjob()]))
     assert ("spec.selector: it selects by labels of TFJob's operator (job-name)" in done.stderr) is is_named
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("mnist-chief-0", "mnist-chief-0"),
+        ("targets: ['mnist-worker-1.team.svc:9090']", "mnist-worker-1"),
+        ("mnist-ps-0", None),
+        ("my-mnist-worker-0", None),
+        (f"{'w' * 60}-ps-0", f"{'w' * 60}-ps-0"),
+    ],
+)
+def test_a_service_that_only_a_tfjob_has_is_named(text: str, name: str | None) -> None:
+    backend = {"service": {"name": text, "port": {"number": 6006}}}
+    body = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": text}, "spec": [backend]}
+    found = [(note.path, note.message) for note in notes_on(body, ["mnist", "w" * 60])]
+    assert found == ([] if name is None else [("spec[0].service.name", f"{name} is a Service that TFJob creates.")])

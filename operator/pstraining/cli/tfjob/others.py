@@ -4,12 +4,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pstraining.api import contract
+from pstraining.api import contract, names
 from pstraining.cli.tfjob.marks import name_selectors_of
 from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.run_policy import FIELDS
 from pstraining.cli.tfjob.source import join, texts
-from pstraining.cli.tfjob.template import TFJOB_PORT
+from pstraining.cli.tfjob.template import TFJOB_PORT, service_in
 from pstraining.cli.tfjob.versions import KIND, VERSIONS, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
@@ -59,6 +59,13 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
             )
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
+        elif not path.startswith("metadata") and (found := _service(text, jobs)):
+            notes.none(
+                path,
+                f"{found} is a Service that TFJob creates.",
+                f"Create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}, and name it here; with "
+                "spec.worker.addressing: ClusterIP workers have such Services, too.",
+            )
     name_selectors_of(body, jobs, notes)
     return tuple(notes.found)
 
@@ -96,6 +103,11 @@ def _tfjobs(value: Any, path: str) -> Iterator[str]:
             return
         for name, item in value.items():
             yield from _tfjobs(item, join(path, name))
+
+
+def _service(text: str, jobs: Collection[str]) -> str:
+    """Return the name of a TFJob's Service in a text; empty without one."""
+    return next((found[0] for job in sorted(jobs) if (found := service_in(text, job))), "")
 
 
 def _grants(body: Mapping[str, Any]) -> Iterator[str]:

@@ -28,6 +28,8 @@ _WITHOUT_INDEX = re.compile(r"spec\.tfReplicaSpecs\.(chief|master|evaluator)\b",
 _HOSTNAME = re.compile(r"\$\{?HOSTNAME\b|\$\(hostname\)|`hostname`|\bgethostname\(\)|\benviron\W+HOSTNAME\b")
 _VARIABLE = r"\$(?:\w+|\{\w+\}|\(\w+\))"
 _OF_NODES = re.compile(r"\.(nodeSelector|nodeAffinity)\b")
+_WITH_SERVICES = ("chief", "master", "worker", "evaluator")
+"""Task types whose Services a TFJob has and a PSTrainingJob lacks."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,20 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
             _text(where, text, job, notes)
     _service_links(spec, at, notes)
     return found if sum(note.refused for note in notes.found) == before else None
+
+
+def service_in(text: str, job: str, *, by_variable: bool = False) -> re.Match[str] | None:
+    """Find the name of a Service that only the TFJob has. Its groups are the task's type and index.
+
+    Args:
+        text: a value, or a part of it.
+        job: the TFJob's name; empty if it is not known.
+        by_variable: whether a variable may stand for the TFJob's name, as for a job with generateName.
+    """
+    # The Services of a PS have the same names here, unless the job's name is shortened.
+    tasks = "|".join((*_WITH_SERVICES, *(("ps",) if len(job) > names.MAX_JOB_NAME else ())))
+    begins = [rf"(?<![\w-]){re.escape(job)}"] * bool(job) + [_VARIABLE] * by_variable
+    return re.search(rf"(?:{'|'.join(begins)})-({tasks})-(\d+)", text) if begins else None
 
 
 def note_users(template: Template, path: str, notes: Notes) -> None:
@@ -307,7 +323,6 @@ def _command(container: dict[str, Any], where: str, given: tuple[str, ...], note
 
 def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
     """Note references that only work in a TFJob: labels and names of its pods, its Services, TF_CONFIG in probes."""
-    tasks = "|".join(("chief", "master", "worker", "evaluator", *(("ps",) if job.renamed else ())))
     if marks.refers_to_labels(text):
         notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
     elif text == "metadata.name" and path.endswith(".fieldRef.fieldPath") and not _OF_SERVERS.match(path):
@@ -317,7 +332,7 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
             "characters, except for a PS.",
             f"Use $({contract.ENV_TASK_TYPE})-$({contract.ENV_TASK_INDEX}), or the hostname, which stays the same.",
         )
-    elif found := _address(job.job, tasks).search(text):
+    elif found := service_in(text, job.job, by_variable=True):
         if found[1] == "ps":
             notes.different(path, f"{found[0]} is {job.renamed}-ps-{found[2]} now.", "Take addresses from TF_CONFIG.")
             return
@@ -340,12 +355,6 @@ def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
             "here only the program has TF_CONFIG, and probes and hooks do not.",
             f"Take the task from {contract.ENV_TASK_TYPE} and {contract.ENV_TASK_INDEX}.",
         )
-
-
-def _address(job: str, tasks: str) -> re.Pattern[str]:
-    """Return the pattern of tasks' addresses. They may begin with a variable, as for a job with generateName."""
-    named = rf"(?<![\w-]){re.escape(job)}" if job else _VARIABLE
-    return re.compile(rf"(?:{named}|{_VARIABLE})-({tasks})-(\d+)")
 
 
 def _service_links(spec: dict[str, Any], at: str, notes: Notes) -> None:
