@@ -156,3 +156,18 @@ def test_a_service_that_only_a_tfjob_has_is_named(text: str, name: str | None) -
     body = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": text}, "spec": [backend]}
     found = [(note.path, note.message) for note in notes_on(body, ["mnist", "w" * 60])]
     assert found == ([] if name is None else [("spec[0].service.name", f"{name} is a Service that TFJob creates.")])
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"spec": {"scaleTargetRef": {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "m"}}}, "spec.scaleT"),
+        ({"metadata": {"ownerReferences": [{"apiVersion": "kubeflow.org/v1", "kind": "TFJob"}]}}, "metadata.ownerRef"),
+    ],
+)
+def test_a_reference_to_a_tfjob_is_not_called_a_tfjob(body: dict[str, Any], path: str) -> None:
+    (note,) = notes_on({"apiVersion": "v1", "kind": "Other", **body})
+    assert note.missing
+    assert note.path.startswith(path)
+    assert note.message == "it refers to the kind TFJob."
+    assert note.todo.startswith("Refer to apiVersion pstraining.dev/v1alpha1 and kind PSTrainingJob")

@@ -37,13 +37,21 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
         return tuple(notes.found)
     if str(body["apiVersion"]).startswith("kustomize.config.k8s.io/"):
         notes.none("", "it changes other files, and is not applied to them here.", _renderer({"resources": []}))
-    inside = tuple(_tfjobs(body, ""))
-    for path in inside:
-        notes.none(
-            path,
-            f"it contains a {KIND}, which is passed on unchanged.",
-            f"Convert and replace the {KIND}; the controller that creates it must support PSTrainingJobs.",
-        )
+    found = dict(_tfjobs(body, ""))
+    inside = tuple(found)
+    for path, is_whole in found.items():
+        if is_whole:
+            notes.none(
+                path,
+                f"it contains a {KIND}, which is passed on unchanged.",
+                f"Convert and replace the {KIND}; the controller that creates it must support PSTrainingJobs.",
+            )
+        else:
+            notes.none(
+                path,
+                f"it refers to the kind {KIND}.",
+                f"Refer to apiVersion {names.API_VERSION} and kind {names.KIND}, or remove it.",
+            )
     for path in _grants(body):
         notes.none(path, "it grants rights on tfjobs.", "Grant them on pstrainingjobs of the group pstraining.dev.")
     for path, text in texts(body, ""):
@@ -59,10 +67,10 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
             )
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
-        elif not path.startswith("metadata") and (found := _service(text, jobs)):
+        elif not path.startswith("metadata") and (service := _service(text, jobs)):
             notes.none(
                 path,
-                f"{found} is a Service that TFJob creates.",
+                f"{service} is a Service that TFJob creates.",
                 f"Create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}, and name it here; with "
                 "spec.worker.addressing: ClusterIP workers have such Services, too.",
             )
@@ -89,17 +97,20 @@ def _is_part(spec: Any) -> bool:
     return not given or any("template" not in role for role in given)
 
 
-def _tfjobs(value: Any, path: str) -> Iterator[str]:
-    """Yield the paths of TFJobs in another object, as objects or as texts with a manifest."""
+def _tfjobs(value: Any, path: str) -> Iterator[tuple[str, bool]]:
+    """Yield the paths of TFJobs in another object, as objects or as texts with a manifest, and of references to them.
+
+    Each has whether it is a whole TFJob: a reference, such as an autoscaler's target, has no spec.
+    """
     if isinstance(value, str):
         if _IN_TEXT.search(value):
-            yield path
+            yield path, True
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _tfjobs(item, f"{path}[{index}]")
     elif isinstance(value, dict):
         if path and is_tfjob(value):
-            yield path
+            yield path, "spec" in value
             return
         for name, item in value.items():
             yield from _tfjobs(item, join(path, name))
