@@ -9,7 +9,8 @@ CONTAINER = {"name": "tensorflow", "image": "img:1", "command": ["python", "-m",
 
 def template(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     """Return a pod template with one container; `container` changes the container, other arguments the pod's spec."""
-    return {"spec": {"securityContext": {"runAsUser": 1}, "containers": [CONTAINER | (container or {})], **spec}}
+    ids = {"runAsUser": 1, "runAsGroup": 1}
+    return {"spec": {"securityContext": ids, "containers": [CONTAINER | (container or {})], **spec}}
 
 
 def replica(replicas: int = 1, policy: str = "OnFailure", **container: Any) -> dict[str, Any]:

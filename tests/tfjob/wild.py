@@ -31,10 +31,11 @@ def job(
     version: str = "kubeflow.org/v1",
     metadata: str = "name: wild",
     spec: str = "runPolicy: {cleanPodPolicy: All, backoffLimit: 3}",
-    ps: str = "spec: {securityContext: {runAsUser: 1}, containers: [{name: tensorflow, image: i, command: [serve]}]}",
+    ps: str = "spec: {securityContext: {runAsUser: 1, runAsGroup: 1}, "
+    "containers: [{name: tensorflow, image: i, command: [serve]}]}",
     role: str = "replicas: 2\nrestartPolicy: OnFailure",
     marks: str = "{}",
-    pod: str = "securityContext: {runAsUser: 1}",
+    pod: str = "securityContext: {runAsUser: 1, runAsGroup: 1}",
     container: str = COMMAND,
     roles: str = "",
 ) -> str:
@@ -147,7 +148,8 @@ SCALARS = (
     Wild(
         "numbers-of-volumes",
         job(
-            pod="securityContext: {runAsUser: 0o17}\nterminationGracePeriodSeconds: 1_000\nvolumes:\n"
+            pod="securityContext: {runAsUser: 0o17, runAsGroup: 0o17, fsGroup: 0o17}\n"
+            "terminationGracePeriodSeconds: 1_000\nvolumes:\n"
             "- {name: a, configMap: {name: a, defaultMode: 0644}}\n- {name: s, emptyDir: {sizeLimit: 2e9}}"
         ),
     ),
@@ -176,7 +178,7 @@ SCALARS = (
     ),
     Wild(
         "a-node-selector-of-truth",
-        job(pod="securityContext: {runAsUser: 1}\nnodeSelector: {gpu: true, zone: 'no'}"),
+        job(pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nnodeSelector: {gpu: true, zone: 'no'}"),
         INCOMPLETE,
         ("nodeSelector.gpu: Kubernetes refuses it: must be a valid string, is True",),
     ),
@@ -231,13 +233,13 @@ PLACEHOLDERS = (
     ),
     Wild(
         "openshift",
-        job(pod="securityContext: {runAsUser: 1}\nnodeName: ${{NODE}}"),
+        job(pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nnodeName: ${{NODE}}"),
         INCOMPLETE,
         ("${{NODE}} is a placeholder for OpenShift",),
     ),
     Wild(
         "a-blank-to-fill-in",
-        job(pod="securityContext: {runAsUser: 1}\nimagePullSecrets: [{name: <your-secret>}]"),
+        job(pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nimagePullSecrets: [{name: <your-secret>}]"),
         INCOMPLETE,
         ("<your-secret> is a placeholder for you",),
     ),

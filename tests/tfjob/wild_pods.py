@@ -11,7 +11,7 @@ def affinity(kind: str, term: str) -> str:
     where = "podAntiAffinity" if kind.endswith("Anti") else "podAffinity"
     name = kind.removesuffix("Anti")
     term = f"{name}DuringSchedulingIgnoredDuringExecution: {rule}"
-    return f"securityContext: {{runAsUser: 1}}\naffinity: {{{where}: {{{term}}}}}"
+    return f"securityContext: {{runAsUser: 1, runAsGroup: 1}}\naffinity: {{{where}: {{{term}}}}}"
 
 
 SELECTORS = (
@@ -42,7 +42,7 @@ SELECTORS = (
         "by-a-label-of-the-servers",
         job(
             pod=affinity("required", "{matchLabels: {job-name: w}}"),
-            ps="metadata: {labels: {job-name: w}}\nspec: {securityContext: {runAsUser: 1}, "
+            ps="metadata: {labels: {job-name: w}}\nspec: {securityContext: {runAsUser: 1, runAsGroup: 1}, "
             "containers: [{name: tensorflow, image: i, command: [serve]}]}",
         ),
     ),
@@ -66,7 +66,7 @@ SELECTORS = (
     ),
     Wild(
         "nodes-with-such-labels",
-        job(pod="securityContext: {runAsUser: 1}\nnodeSelector: {training.kubeflow.org/job-name: wild}"),
+        job(pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nnodeSelector: {training.kubeflow.org/job-name: wild}"),
     ),
     Wild(
         "downward",
@@ -93,7 +93,8 @@ SELECTORS = (
     Wild(
         "the-name-of-a-server",
         job(
-            ps="spec: {securityContext: {runAsUser: 1}, containers: [{name: tensorflow, image: i, command: [serve], "
+            ps="spec: {securityContext: {runAsUser: 1, runAsGroup: 1}, "
+            "containers: [{name: tensorflow, image: i, command: [serve], "
             "env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]}]}"
         ),
     ),
@@ -120,7 +121,7 @@ USERS = (
         "an-init-container-of-its-images-user",
         job(
             pod="initContainers: [{name: own, image: b, command: [chown, -R, '1', /data]}]",
-            container=f"{COMMAND}\nsecurityContext: {{runAsUser: 1}}",
+            container=f"{COMMAND}\nsecurityContext: {{runAsUser: 1, runAsGroup: 1}}",
         ),
         NOTES,
         ("initContainers[0].securityContext: it has no runAsUser: in TFJob this container runs as its image's user",),
@@ -128,11 +129,30 @@ USERS = (
     Wild(
         "an-init-container-of-root",
         job(
-            pod="securityContext: {runAsUser: 1}\n"
+            pod="securityContext: {runAsUser: 1, runAsGroup: 1}\n"
             "initContainers: [{name: own, image: b, command: [chown, '1', /data], securityContext: {runAsUser: 0}}]"
         ),
         NOTES,
         ("initContainers[0].securityContext: root has no capabilities here: chown and",),
+    ),
+    Wild(
+        "a-user-without-its-groups",
+        job(
+            pod="securityContext: {runAsUser: 1}\nvolumes: [{name: d, persistentVolumeClaim: {claimName: d}}]",
+            container=f"{COMMAND}\nvolumeMounts: [{{name: d, mountPath: /d}}]",
+        ),
+        NOTES,
+        (
+            "Worker.template.spec.securityContext: it has no runAsGroup: TFJob's pods have their image's group",
+            "Worker.template.spec.securityContext: it has no fsGroup: TFJob leaves the groups of files in volumes",
+        ),
+    ),
+    Wild(
+        "root-with-a-volume",
+        job(
+            pod="securityContext: {runAsUser: 0}\nvolumes: [{name: d, persistentVolumeClaim: {claimName: d}}]",
+            container=f"{COMMAND}\nsecurityContext: {{privileged: true}}",
+        ),
     ),
     Wild(
         "root-with-rights-of-its-own",
@@ -358,7 +378,7 @@ FIELDS = (
         "master-and-evaluator",
         job(
             roles="\n".join(
-                f"{r}: {{restartPolicy: Never, template: {{spec: {{securityContext: {{runAsUser: 1}}, "
+                f"{r}: {{restartPolicy: Never, template: {{spec: {{securityContext: {{runAsUser: 1, runAsGroup: 1}}, "
                 f"containers: [{{name: tensorflow, image: i, command: [{r}]}}]}}}}}}"
                 for r in ("master", "evaluator")
             )

@@ -21,7 +21,7 @@ SCHEDULERS = (
     Wild("volcano-by-name", job(pod="schedulerName: volcano"), NOTES, ("Here Volcano gets single pods",)),
     Wild(
         "scheduler-plugins-by-name",
-        job(pod="securityContext: {runAsUser: 1}\nschedulerName: scheduler-plugins-scheduler"),
+        job(pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nschedulerName: scheduler-plugins-scheduler"),
         NOTES,
         ("Here scheduler-plugins gets single pods. Set spec.runPolicy.schedulingPolicy.gang: SchedulerPlugins.",),
     ),
@@ -29,7 +29,7 @@ SCHEDULERS = (
         "volcano-with-a-queue",
         job(
             spec="runPolicy: {cleanPodPolicy: All, backoffLimit: 3, schedulingPolicy: {queue: q}}",
-            pod="securityContext: {runAsUser: 1}\nschedulerName: volcano",
+            pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nschedulerName: volcano",
         ),
     ),
     Wild("kueue", job(marks="labels: {kueue.x-k8s.io/queue-name: q}"), INCOMPLETE, ("holds their pods one by one",)),

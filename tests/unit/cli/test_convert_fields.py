@@ -295,7 +295,7 @@ def test_fields_that_the_operator_manages(
     [
         ({"args": ["mnist-ps-0.ns.svc:2222"]}, {}),
         ({"ports": [{"containerPort": 80}]}, {}),
-        ({"securityContext": {"runAsUser": 5}}, {"securityContext": {"fsGroup": 5}}),
+        ({"securityContext": {"runAsUser": 5, "runAsGroup": 5}}, {"securityContext": {"fsGroup": 5}}),
         ({}, {"hostNetwork": False}),
         ({}, {"serviceAccountName": "me", "automountServiceAccountToken": False}),
         ({}, {"nodeSelector": {"pool": "gpu"}, "tolerations": [], "volumes": [{"name": "v", "emptyDir": {}}]}),

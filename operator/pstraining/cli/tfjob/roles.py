@@ -7,7 +7,8 @@ from typing import Any
 from pstraining.api import names
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import Fields
-from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, note_users, shared
+from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_template, shared
+from pstraining.cli.tfjob.users import note_users
 from pstraining.cli.tfjob.versions import name_restarts
 
 ALWAYS, NEVER = "Always", "Never"

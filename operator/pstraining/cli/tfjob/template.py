@@ -100,36 +100,6 @@ def service_in(text: str, job: str, *, by_variable: bool = False) -> re.Match[st
     return re.search(rf"(?:{'|'.join(begins)})-({tasks})-(\d+)", text) if begins else None
 
 
-def note_users(template: Template, path: str, notes: Notes) -> None:
-    """Note the users and the rights that the operator sets because the template does not."""
-    spec = template["spec"]
-    of_pod = spec.get("securityContext", {})
-    of_main = pods.main_container(spec).get("securityContext", {})
-    is_whole = "runAsUser" not in of_pod and "runAsUser" not in of_main
-    if is_whole:
-        notes.different(
-            f"{path}.spec.securityContext",
-            "it has no runAsUser: TFJob's pods run as the image's user, often root, and pods here as user 1000.",
-            "Set runAsUser if the program must write as another user.",
-        )
-    for kind in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(kind, ())):
-            own = container.get("securityContext", {})
-            where, user = f"{path}.spec.{kind}[{index}].securityContext", own.get("runAsUser", of_pod.get("runAsUser"))
-            if user is None and not is_whole:
-                notes.different(
-                    where,
-                    "it has no runAsUser: in TFJob this container runs as its image's user, and here as user 1000.",
-                    "Set runAsUser if it must run as another user, such as root.",
-                )
-            elif user == 0 and "capabilities" not in own and not own.get("privileged"):
-                notes.different(
-                    where,
-                    "root has no capabilities here: chown and access to other users' files fail, for example.",
-                    "Add those that it needs, such as capabilities: {add: [CHOWN, DAC_OVERRIDE, FOWNER]}.",
-                )
-
-
 def shared(worker: Template, own: Template) -> dict[str, Any] | None:
     """Return the role's fields if it can share the worker's template.
 
