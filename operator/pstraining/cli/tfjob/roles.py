@@ -11,12 +11,12 @@ from pstraining.cli.tfjob.template import Template, TemplatesOf, converted_templ
 from pstraining.cli.tfjob.users import note_users
 from pstraining.cli.tfjob.versions import name_restarts
 
-ALWAYS, NEVER = "Always", "Never"
+ALWAYS, ON_FAILURE, NEVER = "Always", "OnFailure", "Never"
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 """Roles in the order of our spec."""
 _MASTER = "master"
 _NOTHING: Template = {"spec": {"containers": [{"name": names.MAIN_CONTAINER}]}}
-_POLICIES = (ALWAYS, "OnFailure", NEVER, "ExitCode")
+_POLICIES = (ALWAYS, ON_FAILURE, NEVER, "ExitCode")
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,22 @@ def _single(role: str, one: Replicas, notes: Notes) -> None:
             "TF_CONFIG's cluster does not name the evaluator, because most TensorFlow 2 programs hang if it does.",
             "Set spec.evaluator.inCluster: true for a program that needs it, such as some with Estimators.",
         )
+    if one.number and one.policy in (ALWAYS, ON_FAILURE):
+        _scratch(role, one, notes)
+
+
+def _scratch(role: str, one: Replicas, notes: Notes) -> None:
+    """Note the volumes that last until a restart: each attempt of a chief or an evaluator has a pod of its own."""
+    volumes = one.template["spec"].get("volumes")
+    for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
+        source = volume.get("emptyDir") if isinstance(volume, dict) else None
+        if isinstance(source, dict) and source.get("medium") != "Memory":
+            notes.different(
+                f"{one.path}.template.spec.volumes[{index}].emptyDir",
+                f"TFJob restarts the {role} in its pod, which keeps these files. Here each attempt has a new pod, "
+                "without them.",
+                "Use a claim if the program continues from these files, such as checkpoints.",
+            )
 
 
 def _always(found: Mapping[str, Replicas], notes: Notes) -> None:
