@@ -280,6 +280,15 @@ FIELDS = (
         ),
     ),
     Wild(
+        "a-sidecar-on-a-reserved-port",
+        job().replace(
+            "- name: tensorflow\n",
+            "- {name: s, image: p, ports: [{containerPort: 1}, {containerPort: 2223}]}\n          - name: tensorflow\n",
+        ),
+        INCOMPLETE,
+        ("Worker.template.spec.containers[0].ports[1]: ports 2222 to 2240 of a pod are the operator's; it is kept.",),
+    ),
+    Wild(
         "two-sidecars",
         job(container=f"{COMMAND}\n").replace(
             "- name: tensorflow\n", "- {name: proxy, image: p}\n          - name: tf\n"

@@ -73,6 +73,8 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
         if main:
             _ports(container, where, notes)
             _command(container, where, job.command, notes)
+        else:
+            _ports_beside(container, where, notes)
     labels = sound(metadata, "labels", dict, f"{path}.metadata", notes)
     annotations = sound(metadata, "annotations", dict, f"{path}.metadata", notes)
     marks.name_gangs({**labels, **annotations}, f"{path}.metadata", metadata, notes)
@@ -242,6 +244,17 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                     f"If clients need it, create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}.",
                 )
     _keep(container, "ports", kept, where, notes)
+
+
+def _ports_beside(container: dict[str, Any], where: str, notes: Notes) -> None:
+    """Note the ports of another container that the launcher or TensorFlow uses: a pod's containers share them."""
+    for index, port in enumerate(container.get("ports", [])):
+        if (number := port.get("containerPort")) == contract.TF_PORT or number in _OPERATORS_PORTS:
+            notes.none(
+                f"{where}.ports[{index}]",
+                f"ports {contract.TF_PORT} to {contract.METRICS_PORT} of a pod are the operator's; it is kept.",
+                "Let the container listen on another port.",
+            )
 
 
 def _point_to_tf(container: dict[str, Any], where: str, former: list[Any], notes: Notes) -> None:
