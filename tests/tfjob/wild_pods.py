@@ -338,6 +338,12 @@ FIELDS = (
         ("args[0]: pods here do not have variables with the addresses of Services, such as MINIO_SERVICE_HOST.",),
     ),
     Wild(
+        "the-namespace-of-the-token",
+        job(container=f"{COMMAND}\nargs: [-n, $(cat /var/run/secrets/kubernetes.io/serviceaccount/namespace)]"),
+        NOTES,
+        ("args[1]: here the service account's token is mounted only if the template requests it.",),
+    ),
+    Wild(
         "an-own-variable-like-that-of-a-service",
         job(container=f"{COMMAND}\nargs: [$(A_SERVICE_HOST)]\nenv: [{{name: A_SERVICE_HOST, value: a}}]"),
     ),

@@ -22,6 +22,7 @@ _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 _PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 _SERVICE_LINK = re.compile(r"(?<![A-Z0-9_])(?!KUBERNETES_)[A-Z][A-Z0-9_]*_SERVICE_(HOST|PORT)(?![A-Z0-9])")
+_ACCOUNT = "/secrets/kubernetes.io/serviceaccount"
 _OF_SERVERS = re.compile(r"spec\.tfReplicaSpecs\.ps\b", re.IGNORECASE)
 _WITHOUT_INDEX = re.compile(r"spec\.tfReplicaSpecs\.(chief|master|evaluator)\b", re.IGNORECASE)
 """Paths of roles whose hostname has no index."""
@@ -85,6 +86,7 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
         if not where.startswith(known) and not _OF_NODES.search(where):
             _text(where, text, job, notes)
     _service_links(spec, at, notes)
+    _token(spec, at, notes)
     return found if sum(note.refused for note in notes.found) == before else None
 
 
@@ -355,6 +357,21 @@ def _service_links(spec: dict[str, Any], at: str, notes: Notes) -> None:
                         f"pods here do not have variables with the addresses of Services, such as {link}.",
                         "Set enableServiceLinks: true in the template, or use the Service's name.",
                     )
+
+
+def _token(spec: dict[str, Any], at: str, notes: Notes) -> None:
+    """Note the uses of the folder with the service account's token, which pods here have only if they request it."""
+    if "automountServiceAccountToken" in spec:
+        return
+    found = [path for path, text in texts(spec, at) if _ACCOUNT in text]
+    if any(path.endswith(".mountPath") for path in found):
+        return  # the template mounts a volume of its own there
+    for path in found:
+        notes.different(
+            path,
+            "here the service account's token is mounted only if the template requests it.",
+            "Set automountServiceAccountToken: true in the template.",
+        )
 
 
 def _without_devices(template: Template) -> bool:
