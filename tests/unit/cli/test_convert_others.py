@@ -79,6 +79,8 @@ def rights(groups: list[str], resources: list[str]) -> dict[str, Any]:
             "primaryPodLabels",
         ),
         ({"apiVersion": "v1", "kind": "ConfigMap", "data": {"port": "tf", "jobs": "tfjobs"}}, None),
+        ({"apiVersion": "v1", "kind": "ConfigMap", "data": {"run": "kubectl -n a wait tfjob/m"}}, "data.run"),
+        ({"apiVersion": "v1", "kind": "ConfigMap", "data": {"run": "kubectl apply -f tfjob.yaml\ntfjob"}}, None),
     ],
 )
 def test_what_depends_on_tfjobs_is_named(body: dict[str, Any], path: str | None) -> None:

@@ -14,7 +14,7 @@ from pstraining.cli.tfjob.versions import KIND, VERSIONS, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
 _GROUP = "kubeflow.org"
-_RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b")
+_RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b|\bkubectl\b[^\n]*(?<![\w./-])tfjobs?(?![\w.-])", re.IGNORECASE)
 _COUNTS = re.compile(r"\bstatus\.(tfR|r)eplicaStatuses\b")
 _PORT = re.compile(r"\b(port|targetPort)$")
 _KUSTOMIZATION = ("resources", "bases", "components", "patches", "patchesStrategicMerge", "patchesJson6902")
