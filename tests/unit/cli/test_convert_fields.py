@@ -130,6 +130,11 @@ def test_run_policy_of_early_tfjobs() -> None:
     assert notes(job) == [("spec.cleanPodPolicy", CHANGED), ("spec.backoffLimit", CHANGED)]
 
 
+def test_a_default_is_not_said_to_be_moved() -> None:
+    job = tfjob({"runPolicy": {"cleanPodPolicy": None}}) | {"apiVersion": "kubeflow.org/v1beta2"}
+    assert notes(job) == [("apiVersion", CHANGED), ("spec.runPolicy.cleanPodPolicy", CHANGED)]
+
+
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never", "ExitCode"])
 @pytest.mark.parametrize("role", ["PS", "Worker", "Chief", "Evaluator"])
 def test_restart_policies(role: str, policy: str) -> None:

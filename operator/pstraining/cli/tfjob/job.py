@@ -87,8 +87,8 @@ class _ConvertedSpec:
 
 def _spec(spec: Fields, job: TemplatesOf, notes: Notes) -> _ConvertedSpec | None:
     """Return our spec; None if the TFJob's roles cannot be converted."""
-    fill_defaults(job.version, spec, notes)
     policy = _run_policy(spec, notes)
+    fill_defaults(job.version, policy, notes)
     gang = any(policy.has_below("schedulingPolicy", field) for field in GANG_FIELDS)
     replicas = read_roles(spec.below("tfReplicaSpecs"), replace(job, gang=gang), notes)
     if missing := without_role(replicas):

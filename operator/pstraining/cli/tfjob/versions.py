@@ -57,20 +57,18 @@ def read_version(fields: Fields, lines: Mapping[str, int], notes: Notes) -> str:
     return API_VERSION
 
 
-def fill_defaults(version: str, spec: Fields, notes: Notes) -> None:
+def fill_defaults(version: str, policy: Fields, notes: Notes) -> None:
     """Write out an older version's defaults that differ from those of v1.
 
     Args:
         version: the TFJob's API version.
-        spec: the TFJob's spec, which is changed.
+        policy: the TFJob's runPolicy, which is changed.
         notes: receives the notes.
     """
-    if version == API_VERSION:
-        return
     name = "cleanPodPolicy"
-    if not (spec.has(name) or spec.has_below("runPolicy", name)):
-        spec.put(name, "Running")
-        notes.changed(spec.at(name), f"it is not set; the default of {version}, Running, is written out.")
+    if version != API_VERSION and not policy.has(name):
+        policy.put(name, "Running")
+        notes.changed(policy.at(name), f"it is not set; the default of {version}, Running, is written out.")
 
 
 def name_restarts(version: str, path: str, policy: str | None, notes: Notes) -> None:
