@@ -97,6 +97,12 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
         return Plan()
     if facts.job.spec.run_policy.suspend:
         return _hold(facts)
+    found = _activate(facts, launcher)
+    return replace(found, requeue_at=_earliest(found.requeue_at, deadline.ends_at(facts.job, facts.status)))
+
+
+def _activate(facts: Facts, launcher: LauncherFiles) -> Plan:
+    """Bring a job that may run one step closer to its desired state."""
     if facts.refused_generation is not None and (step := _after_refusal(facts, launcher)) is not None:
         return step
     if job_restart.is_due(facts):
@@ -181,7 +187,6 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         node_loss.requeue_at(facts.job, snapshot, now),
         diagnosis.requeue_at(snapshot, now),
         failover.requeue_at(facts.shards, now, failover.new_term(snapshot)),
-        deadline.ends_at(facts.job, facts.status),
         *(attempts.retry_at(observed, snapshot, now) for observed in facts.attempts.values()),
         queueing.look_again(facts),
     )
