@@ -224,3 +224,23 @@ def test_a_worker_that_may_be_given_up_does_not_prevent_the_restart_of_the_job()
     assert found.failures.restart_job == found.failures.failures[1]
     assert found.failures.fail_job is None
     assert not any(r.given_up for r in found.failures.records)
+
+
+def test_a_spent_budget_prevails_over_the_restart_that_another_replica_causes() -> None:
+    rule = {"exitCodes": {"values": [3]}, "action": "RestartJob"}
+    spec = {"runPolicy": {"backoffLimit": 0}, "failurePolicy": {"rules": [rule]}}
+    found = facts(spec, failed(0, code=3), failed(1))
+    ended = reported(new_end(found))
+    assert ended is not None
+    assert (ended[0], ended[2]) == ("BackoffLimitExceeded", "worker/1")
+    assert found.failures.restart_job is None
+
+
+def test_a_budget_does_not_prevail_over_the_restart_that_the_same_replica_causes() -> None:
+    rule = {"exitCodes": {"values": [3]}, "action": "RestartJob"}
+    spec = {"runPolicy": {"backoffLimit": 0}, "failurePolicy": {"rules": [rule]}}
+    assert new_end(facts(spec, failed(0, code=3))) is None
+    fewest = spec | {"worker": {"minReplicas": 1}}
+    found = facts(fewest, failed(0, code=3), failed(1))
+    assert new_end(found) is None, "the job gives up a worker, and needs no budget for it"
+    assert found.failures.restart_job is not None

@@ -81,11 +81,7 @@ def _failed(facts: Facts) -> End | None:
         return _restarts_exceeded(job, counts.restart_job) if job_restart.is_exceeded(facts) else None
     if counts.fail_job is not None:
         return _decided(job, counts.fail_job)
-    for record in counts.records:
-        used = budgets.used(job, record.role, counts.of(record.role, record.index))
-        if used > budgets.limit(job, record.role) and not record.given_up:
-            return _spent(job, record, used, counts)
-    return None
+    return next((_spent(job, record, used, counts) for record, used in counts.spent(job)), None)
 
 
 def _restarts_exceeded(job: PSTrainingJob, failure: Failure) -> End:

@@ -80,12 +80,28 @@ class FailureCounts:
     def _is_given_up(self, failure: Failure) -> bool:
         return failure.role == names.WORKER and failure.decision.rule is None and failure.index in self.given_up
 
-    def or_restart(self) -> "FailureCounts":
-        """Return these counters, or those after a restart of the job. A failure that fails the job prevails."""
+    def spent(self, job: PSTrainingJob) -> Iterator[tuple[ReplicaRecord, int]]:
+        """Yield the counters of each replica whose spent budget fails the job, with the failures that it has used.
+
+        A failure that restarts the whole job gives its replica a new budget.
+        """
+        for record in self.records:
+            used = budgets.used(job, record.role, self.of(record.role, record.index))
+            is_exempt = record.given_up or (record.role, record.index) in self.restarting
+            if used > budgets.limit(job, record.role) and not is_exempt:
+                yield record, used
+
+    def or_restart(self, job: PSTrainingJob) -> "FailureCounts":
+        """Return these counters, or those after a restart of the job. Whatever fails the job prevails."""
         restart = next(self._having(Consequence.RESTART_JOB), None)
-        if restart is None or self.fail_job is not None:
+        if restart is None or self.fail_job is not None or any(self.spent(job)):
             return self
         return replace(self, records=tuple(_forgiven(r) for r in self.records), restart_job=restart)
+
+    @cached_property
+    def restarting(self) -> frozenset[tuple[str, int]]:
+        """The replicas, by role and index, with a new failure for which a rule restarts the job."""
+        return frozenset((f.role, f.index) for f in self._having(Consequence.RESTART_JOB))
 
     @cached_property
     def given_up(self) -> frozenset[int]:
@@ -155,7 +171,7 @@ def count_failures(
             elif new is not old and decision.is_failure:
                 uncounted[pod.role] = decision.cause
     counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures), uncounted=uncounted)
-    return _given_up(job, counts).or_restart()
+    return _given_up(job, counts).or_restart(job)
 
 
 def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
@@ -178,9 +194,9 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
     }
     left, records = sum(i not in counts.given_up for i in range(job.spec.worker.replicas)), []
     for record in counts.records:
-        lost = record.role == names.WORKER and (
-            record.index in by_policy or budgets.used(job, names.WORKER, [record]) > budgets.limit(job, names.WORKER)
-        )
+        used = budgets.used(job, names.WORKER, [record])
+        spent = used > budgets.limit(job, names.WORKER) and (record.role, record.index) not in counts.restarting
+        lost = record.role == names.WORKER and (record.index in by_policy or spent)
         if lost and not record.given_up and left > fewest:
             left -= 1
             records.append(record.model_copy(update={"given_up": True}))
