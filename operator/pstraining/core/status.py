@@ -10,7 +10,7 @@ from typing import Any
 
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.packed_records import packed, unpacked
-from pstraining.api.status import PSTrainingJobStatus, StatusCondition
+from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord, StatusCondition
 from pstraining.core.actions import Create, Event, Kind, Outcomes, Verdict
 from pstraining.core.conditions import Situation, conditions
 from pstraining.core.facts import UNREADABLE, Facts, Unreadable
@@ -157,17 +157,29 @@ def _unreadable(found: Unreadable) -> PSTrainingJobStatus:
 
 
 def _failures(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:
-    before = {key_of(r): r.failures for r in old.replica_records}
-    roles = {"ps": new.ps, "worker": new.worker, "chief": new.chief, "evaluator": new.evaluator}
-    last = {role: status.last_failure for role, status in roles.items() if status is not None}
-    failed = [r for r in new.replica_records if r.failures > before.get(key_of(r), 0)]
+    before = {key_of(r): (r.failures, r.restarts) for r in old.replica_records}
+    last, former = _last_failures(new), _last_failures(old)
+    # A restart of the whole job sets the failures of all replicas to 0.
+    is_forgiven = {role: new.job_restarts > old.job_restarts and last[role] != former.get(role) for role in last}
+
+    def has_failed(record: ReplicaRecord) -> bool:
+        failures, restarts = before.get(key_of(record), (0, 0))
+        return record.failures > failures or (is_forgiven.get(record.role, False) and record.restarts > restarts)
+
+    failed = [r for r in new.replica_records if has_failed(r)]
     for record in failed[:FAILURE_EVENTS_MAX]:
         failure = last.get(record.role)
         why = f", exit code {failure.exit_code}: {failure.message}" if failure and failure.count else ""
-        yield Event("Warning", "ReplicaFailed", f"{record.role} {record.index} failed ({record.failures}){why}")
+        count = record.failures or (failure.count if failure else 0)
+        yield Event("Warning", "ReplicaFailed", f"{record.role} {record.index} failed ({count}){why}")
     if len(failed) > FAILURE_EVENTS_MAX:
         more = len(failed) - FAILURE_EVENTS_MAX
         yield Event("Warning", "ReplicaFailed", f"{more} more replicas failed; see status.replicaRecords")
+
+
+def _last_failures(status: PSTrainingJobStatus) -> dict[str, LastFailure | None]:
+    roles = {"ps": status.ps, "worker": status.worker, "chief": status.chief, "evaluator": status.evaluator}
+    return {role: found.last_failure for role, found in roles.items() if found is not None}
 
 
 def transition(old: StatusCondition | None, new: StatusCondition) -> Event | None:

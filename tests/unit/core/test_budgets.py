@@ -167,6 +167,17 @@ def test_the_job_is_restarted_as_a_whole() -> None:
     assert world.names_of("StatefulSet") == ["digits-ps"]
 
 
+def test_the_failure_that_restarts_the_job_is_an_event() -> None:
+    world = restart_job()
+    fail(world, "ps", 0, code=1)
+    fail(world, "worker", 1, code=3)
+    failures = [e.message for e in world.reported if e.reason == "ReplicaFailed"]
+    assert [text.partition(":")[0] for text in failures] == [
+        "ps 0 failed (1), exit code 1",
+        "worker 1 failed (1), exit code 3",
+    ]
+
+
 def test_restarts_of_the_job_are_bounded() -> None:
     world = restart_job(runPolicy={"maxRestarts": 1})
     for _ in range(2):
