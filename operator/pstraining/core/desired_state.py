@@ -257,8 +257,10 @@ def kept(facts: Facts, clean_up: CleanUpStep) -> Iterator[Apply]:
             body["metadata"]["uid"] = child.uid
             yield Apply(child.kind, child.name, child.uid, body, Reason.JOB_FINISHED)
     for narrowed, ordinal in clean_up.narrow:
-        identity = _identity(snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, narrowed)
-        body = identity | {"spec": {"replicas": 1, "ordinals": {"start": ordinal}}}
+        body = _identity(snapshot, {"apiVersion": "apps/v1", "kind": "StatefulSet"}, narrowed)
+        # An apply without them would remove them.
+        body["metadata"]["annotations"] = _layout(narrowed)
+        body["spec"] = {"replicas": 1, "ordinals": {"start": ordinal}}
         yield Apply(narrowed.kind, narrowed.name, narrowed.uid, body, Reason.JOB_FINISHED)
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Outcomes
+from pstraining.api import names
+from pstraining.core.actions import Apply, Kind, Outcomes
 from pstraining.core.facts import gather
 from pstraining.core.status import next_status
 from tests.support.builders import deep_merge, job
@@ -161,6 +162,21 @@ def test_only_the_failed_replica_is_kept_for_a_limited_time(role: str) -> None:
     world.now = until
     world.settle()
     assert world.children == {}
+
+
+def test_the_failed_server_keeps_the_layout_of_its_parameters() -> None:
+    """Its cluster map would otherwise have the first layout, which is no longer that of the job."""
+    world = World(job(ps=3, spec={"ps": {"backoff": {"limit": 0}}}))
+    world.settle()
+    world.edit({"ps": {"replicas": 2}})
+    world.settle()
+    layout = world.children["StatefulSet", "digits-ps"]["metadata"]["annotations"]
+    assert layout[names.ANNOTATION_LAYOUT] == "2"
+    world.end("ps", 1, 1)
+    world.reconcile()
+    (narrowed,) = (a for a in world.plan().actions if isinstance(a, Apply) and a.kind is Kind.STATEFUL_SET)
+    assert narrowed.body["metadata"]["annotations"].items() <= layout.items(), "an apply without them removes them"
+    assert narrowed.body["metadata"]["annotations"].keys() >= {names.ANNOTATION_LAYOUT, names.ANNOTATION_SHARDS}
 
 
 def test_a_job_that_ran_out_of_time_keeps_nothing() -> None:
