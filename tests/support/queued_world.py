@@ -10,7 +10,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.controller.transform import transform
 from pstraining.core.actions import Action, Create, Kind, Outcome, PatchStatus, Replace, Verdict
-from pstraining.core.snapshot import Child, Snapshot
+from pstraining.core.snapshot import Child, QueueObjects, Snapshot
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from tests.support.builders import NOW, job, stamp
@@ -238,6 +238,21 @@ def queued(quota: int = 100, **spec: Any) -> QueuedWorld:
     manifest = job(spec=spec)
     manifest["metadata"] |= {"labels": {kueue.LABEL_QUEUE: QUEUE}, "resourceVersion": "7"}
     return QueuedWorld(manifest, quota=quota)
+
+
+class WithObjects(QueuedWorld):
+    """A world in which the operator has read some of Kueue's cluster-wide objects."""
+
+    objects: QueueObjects = QueueObjects()
+
+    def snapshot(self) -> Snapshot:
+        return replace(super().snapshot(), queue_objects=self.objects)
+
+
+def with_flavor(world: QueuedWorld, spec: dict[str, Any]) -> WithObjects:
+    found = WithObjects(world.job, installation=world.installation, flavors=("gpu",))
+    found.objects = QueueObjects(flavors={"gpu": {"spec": spec}})
+    return found
 
 
 def _pod_set(pod: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from datetime import datetime
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core import desired_state
-from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan
+from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan, Replace
 from pstraining.core.desired_state import DesiredState
 from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.policies import (
@@ -180,9 +180,6 @@ def _run_as_it_is(facts: Facts, launcher: LauncherFiles) -> Plan:
 def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring the children of a running job to the desired state."""
     snapshot, now = facts.snapshot, facts.now
-    if facts.queue.decides and facts.queue.unknown_flavors:
-        # A pod that is created now would lack the node labels of its flavor.
-        return Plan(requeue_at=queueing.look_again(facts))
     requeue_at = _earliest(
         node_loss.requeue_at(facts.job, snapshot, now),
         diagnosis.requeue_at(snapshot, now),
@@ -190,7 +187,11 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         *(attempts.retry_at(observed, snapshot, now) for observed in facts.attempts.values()),
         queueing.look_again(facts),
     )
-    return Plan((*_changes(facts, launcher), *_force_deletions(facts)), requeue_at)
+    actions: Iterable[Action] = (*_changes(facts, launcher), *_force_deletions(facts))
+    if facts.queue.decides and facts.queue.unknown_flavors:
+        # A template that is written now would lack the node labels of its flavor.
+        actions = (action for action in actions if not _writes_template(action))
+    return Plan(tuple(actions), requeue_at)
 
 
 def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
@@ -259,6 +260,12 @@ def _force_deletions(facts: Facts) -> tuple[Delete, ...]:
     """Delete lost pods by force, once status has recorded their failures."""
     forced = node_loss.force_deletions(facts.job, facts.snapshot, facts.now)
     return tuple(forced) if facts.failures_recorded else ()
+
+
+def _writes_template(action: Action) -> bool:
+    """Whether an action writes the template of pods."""
+    is_workload = action.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
+    return is_workload and isinstance(action, Create | Replace)
 
 
 def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:

@@ -32,10 +32,12 @@ def admitted(state: QueueState) -> str:
 
 
 def _postponed(state: QueueState) -> str:
-    """Return which changes of a running job wait until it queues again; empty without any."""
+    """Return what a running job waits for, or its changes that wait until it queues again; empty without any."""
     current, wanted = state.current, kueue.terms(state.job)
     if current is None or state.prebuilt or kueue.is_dispatched(state.job):
         return ""
+    if state.unknown_flavors:
+        return f"{_lacks_flavor(state)} No worker and no attempt of the chief or the evaluator is created meanwhile."
     if state.lacks_object and state.priority_class is not None:
         return _absent(state.priority_class)
     asked = current.terms
@@ -88,8 +90,12 @@ def waiting(state: QueueState) -> str:
 
 def _cannot_start(state: QueueState) -> str:
     if state.unknown_flavors:
-        return f"ResourceFlavor {min(state.unknown_flavors)} of the admission does not exist or cannot be read."
+        return _lacks_flavor(state)
     return f"The admission cannot be applied: {state.conflict}. Suspend the job to return its quota."
+
+
+def _lacks_flavor(state: QueueState) -> str:
+    return f"ResourceFlavor {min(state.unknown_flavors)} of the admission does not exist or cannot be read."
 
 
 def _reason(workload: QueueWorkload) -> str:

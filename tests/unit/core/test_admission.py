@@ -1,17 +1,15 @@
 """Jobs with a queue of Kueue: when they run, with how many workers, and when their quota is requested and returned."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Kind, PatchStatus
-from pstraining.core.policies.queueing import LOOK_AGAIN
-from pstraining.core.snapshot import QueueObjects, Snapshot
+from pstraining.core.snapshot import QueueObjects
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
-from tests.support.queued_world import QueuedWorld, queued
+from tests.support.queued_world import QueuedWorld, WithObjects, queued
 from tests.support.simulation import phase
 
 ROLES = {"ps", "worker", "chief"}
@@ -251,68 +249,6 @@ def test_a_deleted_workload_stops_the_job_and_is_recreated() -> None:
     assert phase(world) == "Queued"
     assert not world.pods
     assert world.workload["status"]["conditions"]
-
-
-class WithObjects(QueuedWorld):
-    """A world in which the operator has read some of Kueue's cluster-wide objects."""
-
-    objects: QueueObjects = QueueObjects()
-
-    def snapshot(self) -> Snapshot:
-        return replace(super().snapshot(), queue_objects=self.objects)
-
-
-def with_flavor(world: QueuedWorld, spec: dict[str, Any]) -> WithObjects:
-    found = WithObjects(world.job, installation=world.installation, flavors=("gpu",))
-    found.objects = QueueObjects(flavors={"gpu": {"spec": spec}})
-    return found
-
-
-def test_pods_get_the_labels_and_tolerations_of_their_flavor() -> None:
-    toleration = {"key": "spot", "operator": "Exists"}
-    world = with_flavor(queued(), {"nodeLabels": {"pool": "a"}, "tolerations": [toleration]})
-    world.run()
-    for (kind, _), child in world.children.items():
-        if kind in ("StatefulSet", "Deployment", "Job"):
-            spec = child["spec"]["template"]["spec"]
-            assert spec["nodeSelector"]["pool"] == "a"
-            assert toleration in spec["tolerations"]
-            assert child["spec"]["template"]["metadata"]["labels"][kueue.LABEL_POD_SET]
-    assert "pool" not in str(world.job), "the user's templates stay"
-    writes = len(world.writes)
-    world.reconcile()
-    assert len(world.writes) == writes
-
-
-def test_an_unreadable_flavor_delays_a_start_and_stops_no_job() -> None:
-    world = with_flavor(queued(), {})
-    known, world.objects = world.objects, QueueObjects()
-    world.run()
-    assert not world.pods
-    assert "ResourceFlavor gpu" in world.condition("Queued")["message"]
-    assert world.plan().requeue_at == world.now + LOOK_AGAIN
-    world.objects = known
-    world.run()
-    assert phase(world) == "Running"
-    world.objects = QueueObjects()
-    del world.children["Deployment", "digits-worker-1"]
-    world.run()
-    assert "digits-worker-1" not in world.names_of("Deployment"), "it would miss the labels of its flavor"
-    assert world.plan().requeue_at == world.now + LOOK_AGAIN
-    assert world.existing()["ps"] == 1
-    world.objects = known
-    world.run()
-    assert "digits-worker-1" in world.names_of("Deployment")
-
-
-def test_an_admission_that_contradicts_a_template_is_reported() -> None:
-    template = {
-        "spec": {"nodeSelector": {"pool": "b"}, "containers": [{"name": "tensorflow", "image": "i", "command": ["x"]}]}
-    }
-    world = with_flavor(queued(worker={"template": template}), {"nodeLabels": {"pool": "a"}})
-    world.run()
-    assert not world.pods
-    assert "nodeSelector pool of pod set ps to a" in world.condition("Queued")["message"]
 
 
 def test_the_value_of_the_priority_class_is_copied() -> None:

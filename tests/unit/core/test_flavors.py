@@ -1,0 +1,73 @@
+"""Pods of an admitted job follow the flavors of its admission; a flavor that cannot be read holds new pods back."""
+
+from dataclasses import replace
+
+from pstraining.core.actions import Kind
+from pstraining.core.policies.queueing import LOOK_AGAIN
+from pstraining.core.snapshot import QueueObjects
+from pstraining.resources import kueue
+from tests.support.queued_world import queued, with_flavor
+from tests.support.simulation import phase
+
+
+def test_pods_get_the_labels_and_tolerations_of_their_flavor() -> None:
+    toleration = {"key": "spot", "operator": "Exists"}
+    world = with_flavor(queued(), {"nodeLabels": {"pool": "a"}, "tolerations": [toleration]})
+    world.run()
+    for (kind, _), child in world.children.items():
+        if kind in ("StatefulSet", "Deployment", "Job"):
+            spec = child["spec"]["template"]["spec"]
+            assert spec["nodeSelector"]["pool"] == "a"
+            assert toleration in spec["tolerations"]
+            assert child["spec"]["template"]["metadata"]["labels"][kueue.LABEL_POD_SET]
+    assert "pool" not in str(world.job), "the user's templates stay"
+    writes = len(world.writes)
+    world.reconcile()
+    assert len(world.writes) == writes
+
+
+def test_an_unreadable_flavor_delays_a_start_and_stops_no_job() -> None:
+    world = with_flavor(queued(), {})
+    known, world.objects = world.objects, QueueObjects()
+    world.run()
+    assert not world.pods
+    assert "ResourceFlavor gpu" in world.condition("Queued")["message"]
+    assert world.plan().requeue_at == world.now + LOOK_AGAIN
+    world.objects = known
+    world.run()
+    assert phase(world) == "Running"
+    world.objects = QueueObjects()
+    del world.children["Deployment", "digits-worker-1"]
+    world.run()
+    assert "digits-worker-1" not in world.names_of("Deployment"), "it would miss the labels of its flavor"
+    assert world.plan().requeue_at == world.now + LOOK_AGAIN
+    assert world.existing()["ps"] == 1
+    world.objects = known
+    world.run()
+    assert "digits-worker-1" in world.names_of("Deployment")
+
+
+def test_without_its_flavor_a_running_job_only_creates_no_pods() -> None:
+    world = with_flavor(queued(worker={"replicas": 3}), {})
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "high"
+    world.objects = replace(world.objects, priorities={(Kind.WORKLOAD_PRIORITY_CLASS, "high"): 1})
+    world.run()
+    world.objects = replace(world.objects, flavors={})
+    world.edit({"worker": {"replicas": 2}})
+    world.end("chief", code=1)
+    world.run()
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1"]
+    assert world.names_of("Job") == ["digits-chief-1"]
+    assert "ResourceFlavor gpu" in world.condition("Queued")["message"]
+    assert world.workload["spec"]["podSets"][1]["count"] == 2
+
+
+def test_an_admission_that_contradicts_a_template_is_reported() -> None:
+    template = {
+        "spec": {"nodeSelector": {"pool": "b"}, "containers": [{"name": "tensorflow", "image": "i", "command": ["x"]}]}
+    }
+    world = with_flavor(queued(worker={"template": template}), {"nodeLabels": {"pool": "a"}})
+    world.run()
+    assert not world.pods
+    assert "nodeSelector pool of pod set ps to a" in world.condition("Queued")["message"]
