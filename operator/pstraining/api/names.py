@@ -100,6 +100,10 @@ PROGRESS_FIELD_MANAGER: Final = "pstraining-progress"
 
 
 _CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+){0,2}|-(worker|chief|evaluator)-\d+|-launcher-[^-]+)?")
+_TASKS: Final = re.compile(
+    r"-(?P<numbered>worker|chief|evaluator)-(?P<number>\d+)|-(?P<servers>ps|standby(-(?P<member>\d+))?)"
+)
+_NUMBER: Final = {WORKER: LABEL_INDEX, CHIEF: LABEL_TERM, EVALUATOR: LABEL_ATTEMPT}
 _WORKLOAD_PREFIX_MAX: Final = 57
 """Maximum characters of a Workload's name before its hash; the whole name has at most 63."""
 _WORKLOAD_HASH: Final = re.compile(r"-[0-9a-f]{5}")
@@ -173,6 +177,21 @@ def chief_host(job: str) -> str:
 def chief_job(job: str, term: int) -> str:
     """Return the name of the Job of one attempt of the chief."""
     return f"{job}-chief-{term}"
+
+
+def task_labels(job: str, name: str) -> dict[str, str]:
+    """Return the labels of an object with pods that follow from its name; empty if it is not the job's.
+
+    Args:
+        job: the job's name.
+        name: the name of a StatefulSet, a Deployment or a Job.
+    """
+    found = _TASKS.fullmatch(name[len(job) :]) if name.startswith(job) else None
+    if found is None:
+        return {}
+    if role := found["numbered"]:
+        return {LABEL_ROLE: role, _NUMBER[role]: found["number"]}
+    return {LABEL_ROLE: PS, LABEL_MEMBER: "0" if found["servers"] == "ps" else found["member"] or "1"}
 
 
 def workload_prefix(job: str) -> str:

@@ -45,7 +45,8 @@ def observe(
     for manifest in children:
         metadata = job["metadata"]
         if controller_uid(manifest) == uid or _is_labelled(manifest, metadata) or _is_prebuilt(manifest, metadata):
-            child = _child(manifest, (refusals or {}).get(manifest["metadata"]["uid"], ""))
+            named = _with_task_labels(manifest, metadata["name"])
+            child = _child(named, (refusals or {}).get(manifest["metadata"]["uid"], ""))
             owned[child.kind, child.name] = child
     mine = [p for m in pods if (p := _pod(m, job, mount_failures.get(m["metadata"]["uid"], ""))) is not None]
     found = None if nodes is None else {n.name: n for n in map(_node, nodes)}
@@ -86,6 +87,19 @@ def _is_prebuilt(manifest: Manifest, job: Manifest) -> bool:
 def parse_time(text: str | None) -> datetime | None:
     """Return a Kubernetes timestamp (RFC 3339, UTC) as an aware datetime; None for None."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def _with_task_labels(manifest: Manifest, job: str) -> Manifest:
+    """Return an object with the labels that follow from its name, which other clients may change, if it has pods."""
+    metadata = manifest["metadata"]
+    known = names.task_labels(job, metadata["name"]) if manifest["kind"] in _WITH_PODS else {}
+    labels = metadata.get("labels") or {}
+    if known.items() <= labels.items():
+        return manifest
+    return {**manifest, "metadata": {**metadata, "labels": {**labels, **known}}}
+
+
+_WITH_PODS: Final = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
 
 
 def _child(manifest: Manifest, refusal: str) -> Child:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pstraining.core.actions import Apply
+from pstraining.api import names
+from pstraining.core.actions import Apply, Kind
 from tests.support.simulation import World, running
 
 PORT = {"name": "metrics", "port": 9000, "protocol": "TCP", "targetPort": 9000}
@@ -48,3 +49,28 @@ def test_a_missing_port_is_corrected() -> None:
     world = running()
     lists(service(world))[0].pop()
     assert [action.name for action in world.plan().actions if isinstance(action, Apply)] == ["digits-ps-0"]
+
+
+TASKS = {
+    ("Job", "digits-chief-1"): {names.LABEL_ROLE: "chief", names.LABEL_TERM: "1"},
+    ("Job", "digits-evaluator-1"): {names.LABEL_ROLE: "evaluator", names.LABEL_ATTEMPT: "1"},
+    ("Deployment", "digits-worker-1"): {names.LABEL_ROLE: "worker", names.LABEL_INDEX: "1"},
+    ("StatefulSet", "digits-ps"): {names.LABEL_ROLE: "ps", names.LABEL_MEMBER: "0"},
+    ("StatefulSet", "digits-standby"): {names.LABEL_ROLE: "ps", names.LABEL_MEMBER: "1"},
+    ("StatefulSet", "digits-standby-2"): {names.LABEL_ROLE: "ps", names.LABEL_MEMBER: "2"},
+}
+
+
+@pytest.mark.parametrize("changed", [{"role": "7", "index": "7"}, {}], ids=["changed", "missing"])
+def test_a_workload_is_known_by_its_name_whatever_its_labels(changed: dict[str, str]) -> None:
+    standbys = {"standby": {"mode": "Hot", "replicasPerShard": 2}}
+    world = running(evaluator={"enabled": True}, ps=standbys, training={"mode": "Sync"})
+    for key, own in TASKS.items():
+        metadata = world.children[key]["metadata"]
+        others = {label: value for label, value in metadata["labels"].items() if label not in own}
+        metadata["labels"] = others | {f"{names.GROUP}/{name}": value for name, value in changed.items()}
+        found = world.snapshot().children[Kind(key[0]), key[1]]
+        assert own.items() | others.items() <= found.labels.items()
+    assert world.plan().actions == ()
+    world.edit({"runPolicy": {"suspend": True}})
+    assert [a.name for a in world.plan().actions] == ["digits-chief-1"], "the chief was never stopped"
