@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from pstraining.controller.rate_limit import is_startup_only
+from pstraining.core.actions import Resize
 from pstraining.core.policies.autoscaling import next_limit
 from pstraining.core.usage import RoleUsage
 from tests.support.builders import deep_merge
@@ -86,3 +87,16 @@ def test_a_kill_before_a_change_of_the_spec_does_not_double_the_new_limit(killed
     kill(world, "ps")
     world.settle()
     assert set(memory(world, "ps")) == {"6Gi"}, "a kill with the new limit counts"
+
+
+def test_after_a_withdrawn_growth_a_smaller_size_of_the_spec_applies() -> None:
+    world = growing()
+    world.refuse = lambda action: "exceeded quota" if isinstance(action, Resize) else ""
+    use(world, "ps", 900)
+    world.settle()
+    assert reasons(world) == ["MemoryGrown", "GrowthRefused"]
+    world.refuse = None
+    use(world, "ps", 100)
+    world.edit({"ps": {"resources": sized(512)}})
+    world.settle()
+    assert set(memory(world, "ps")) == {"512Mi"}

@@ -191,9 +191,8 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
         problem = refused.message
     if problem is not None:
         message = f"The memory limit {sizing.grown_memory} cannot be granted: {problem}"
-        return sizing.model_copy(
-            update={"grown_memory": sizing.grown_from, "grown_from": None, "message": message, "at_maximum": False}
-        )
+        updates = {"grown_memory": _former(facts, sizing), "grown_from": None, "message": message}
+        return sizing.model_copy(update={**updates, "at_maximum": False})
     limit, maximum = sizes.limit_of(facts.sizes[sizing.role].text), facts.job.spec.autoscaling.maximum(sizing.role)
     if limit is None or maximum is None or _held(facts) is not None or _is_being_resized(facts, sizing.role):
         return sizing
@@ -205,6 +204,13 @@ def _adapted(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None, refused:
         is_full = needed is not None or (sizing.at_maximum and parse(maximum) <= limit and _is_high(usage, limit))
         return sizing.model_copy(update={"at_maximum": is_full})
     return _grown(facts, sizing, usage, (limit, needed), killed)
+
+
+def _former(facts: Facts, sizing: RoleSizing) -> str | None:
+    """Return the memory limit that a role had grown to before its last change; None if it had the spec's limit."""
+    own = sizes.memory_limit(grown_sizes.own_resources(facts.queue.job, sizing.role))
+    has_grown = sizing.grown_from is not None and (own is None or parse(sizing.grown_from) > own)
+    return sizing.grown_from if has_grown else None
 
 
 def _grown(
