@@ -97,9 +97,10 @@ def events(snapshot: Snapshot, status: dict[str, Any]) -> tuple[Event, ...]:
 
 
 def _newest(attempts: Attempts, outcomes: Outcomes) -> int:
-    """Return the newest attempt of a role, including one that this pass has created; 0 if the job has no such role."""
-    if not attempts.wanted:
-        return 0
+    """Return the newest attempt of a role, including one that this pass has created; 0 before the first.
+
+    It is kept while the job has no such role, because a number is never used again.
+    """
     actions = (o.action for o in outcomes.with_verdict(Verdict.DONE))
     labels = (a.body["metadata"]["labels"] for a in actions if isinstance(a, Create) and a.kind is Kind.JOB)
     number = NUMBER[attempts.role]

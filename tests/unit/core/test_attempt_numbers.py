@@ -173,3 +173,16 @@ def test_an_attempt_that_its_kubelet_rejects_is_followed_by_the_next_after_a_pau
     world.now += timedelta(seconds=10)
     world.settle()
     assert f"digits-{role}-2" in world.names_of("Job")
+
+
+@pytest.mark.parametrize("role", [names.CHIEF, names.EVALUATOR])
+def test_numbers_continue_after_a_time_without_the_role(role: str) -> None:
+    """A chief with a term that was used is superseded in the job's checkpoints."""
+    world = running(evaluator={"enabled": True})
+    for enabled in (False, True):
+        world.edit({"runPolicy": {"suspend": True}})
+        world.settle()
+        world.edit({"runPolicy": {"suspend": False}, role: {"enabled": enabled}})
+        world.settle()
+        attempts = [name for name in world.names_of("Job") if role in name]
+        assert attempts == ([f"digits-{role}-2"] if enabled else [])
