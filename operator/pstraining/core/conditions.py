@@ -72,6 +72,13 @@ class Situation:
         return Reason.KUEUE_NOT_INSTALLED if missing else Reason.AWAITS_ADMISSION
 
     @property
+    def is_settled(self) -> bool:
+        """Whether a job that may run needs no write, and waits for no change of its spec."""
+        facts = self.facts
+        waits = facts.refused_generation == facts.snapshot.generation or facts.failures.restart_job is not None
+        return not (self.outcomes.outcomes or self.suspended or self.end is not None or waits)
+
+    @property
     def refusals(self) -> tuple[Outcome, ...]:
         """The outcomes of actions that the API server has refused."""
         return (*self.outcomes.with_verdict(Verdict.INVALID), *self.outcomes.with_verdict(Verdict.REFUSED))
@@ -210,9 +217,8 @@ def _suspended(situation: Situation) -> ConditionUpdate:
     # A recorded suspension stays true: a pod that is observed late is terminating.
     kept = situation.was_true(Condition.SUSPENDED) and not teardown.workloads(situation.facts.snapshot)
     if kept or teardown.is_over(situation.facts.snapshot):
-        return ConditionUpdate(
-            Condition.SUSPENDED, True, Reason.SUSPENDED, "spec.runPolicy.suspend is true: nothing runs."
-        )
+        message = "spec.runPolicy.suspend is true: nothing runs."
+        return ConditionUpdate(Condition.SUSPENDED, True, Reason.SUSPENDED, message)
     first = "the chief" if situation.facts.job.spec.chief.enabled else "worker 0"
     left = f"`kubectl get pods -l {names.LABEL_JOB}={situation.facts.snapshot.name}` shows what is left"
     message = f"spec.runPolicy.suspend is true: {first} stops first, then all others; {left}."
@@ -250,7 +256,8 @@ def _created(situation: Situation) -> ConditionUpdate:
     if not stays and gang.holds_back(situation.facts):
         message = "Other workers, standbys and the evaluator are created once every pod of the gang has a node."
         return ConditionUpdate(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
-    waited = (Reason.WAITING_FOR_GANG, Reason.WRITE_REFUSED)  # over once there is nothing to write
+    # These are over once there is nothing to write.
+    waited = (Reason.WAITING_FOR_GANG, Reason.WRITE_REFUSED, *([Reason.CHILDREN_MISSING] * situation.is_settled))
     if stored is not None and stored.reason not in waited and not situation.outcomes.outcomes:
         return ConditionUpdate(Condition.CREATED, situation.was_true(Condition.CREATED), stored.reason, stored.message)
     message = "Every object of the job exists."
@@ -285,19 +292,16 @@ def _running(situation: Situation) -> ConditionUpdate:
     trouble = gang.explained(facts, trouble)
     if role_status.ps_ready(facts) and role_status.chief_works(facts) and role_status.enough_workers_work(facts):
         if trouble is not None:
-            return ConditionUpdate(
-                Condition.RUNNING, True, trouble.reason, f"{trouble.message} (training continues without it)"
-            )
-        return ConditionUpdate(
-            Condition.RUNNING, True, Reason.TRAINING, "Every parameter server is ready and the chief runs."
-        )
+            message = f"{trouble.message} (training continues without it)"
+            return ConditionUpdate(Condition.RUNNING, True, trouble.reason, message)
+        message = "Every parameter server is ready and the chief runs."
+        return ConditionUpdate(Condition.RUNNING, True, Reason.TRAINING, message)
     if refused := _refused(situation):  # pods wait for the object, but cannot report why it is missing
         return ConditionUpdate(Condition.RUNNING, False, Reason.WRITE_REFUSED, refused)
     if trouble is not None:
         return ConditionUpdate(Condition.RUNNING, False, trouble.reason, trouble.message)
-    return ConditionUpdate(
-        Condition.RUNNING, False, Reason.WAITING_FOR_PODS, "Waiting for the parameter servers, the chief and a worker."
-    )
+    message = "Waiting for the parameter servers, the chief and a worker."
+    return ConditionUpdate(Condition.RUNNING, False, Reason.WAITING_FOR_PODS, message)
 
 
 def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUpdate:
@@ -329,15 +333,11 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
     outcomes = situation.outcomes
     taken = outcomes.with_verdict(Verdict.NAME_TAKEN)
     invalid = [o for o in outcomes.with_verdict(Verdict.INVALID) if not _is_update(o)]
-    clean = outcomes.outcomes and not taken and not invalid
+    clean = situation.is_settled or (outcomes.outcomes and not taken and not invalid)
     if taken:
         held = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
-        yield ConditionUpdate(
-            Condition.NAME_CONFLICT,
-            True,
-            Reason.NAME_TAKEN,
-            f"{held} exists and does not belong to the job; it is not changed. Delete it or rename the job.",
-        )
+        message = f"{held} exists and does not belong to the job; it is not changed. Delete it or rename the job."
+        yield ConditionUpdate(Condition.NAME_CONFLICT, True, Reason.NAME_TAKEN, message)
     elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended):
         yield ConditionUpdate(Condition.NAME_CONFLICT, False, Reason.NAMES_FREE)
     if invalid:

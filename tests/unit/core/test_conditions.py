@@ -24,6 +24,22 @@ def test_an_occupied_name_stops_the_job_and_is_reported() -> None:
     assert phase(world) == "Running"
 
 
+def test_a_conflict_ends_when_the_job_no_longer_needs_the_name() -> None:
+    world = running(network={"isolation": "None"})
+    before = world.condition("Created")
+    world.foreign = {("NetworkPolicy", "digits")}
+    world.edit({"network": {"isolation": "Training"}})
+    world.reconcile()
+    assert (world.condition("NameConflict")["status"], world.condition("Created")["status"]) == ("True", "False")
+    world.edit({"network": {"isolation": "None"}})
+    world.settle()
+    assert world.condition("NameConflict")["status"] == "False"
+    assert {**world.condition("Created"), "observedGeneration": 1, "lastTransitionTime": ""} == {
+        **before,
+        "lastTransitionTime": "",
+    }
+
+
 def test_a_job_without_steps_is_stalled_until_the_next_step() -> None:
     world = World(job())
     world.settle()
