@@ -238,6 +238,32 @@ def test_a_server_that_never_started_is_recreated() -> None:
     assert other["status"]["phase"] == "Running"
 
 
+WAITING: dict[str, dict[str, Any]] = {
+    "no node has room for it": {"phase": "Pending", "containerStatuses": []},
+    "its memory does not suffice": {
+        "containerStatuses": [{"name": "tensorflow", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    },
+}
+
+
+@pytest.mark.parametrize("why", WAITING)
+def test_workers_that_do_not_run_are_replaced_at_once(why: str) -> None:
+    """Their former size may be the cause, so none of them would ever run."""
+    world = sized(in_place=False, worker={"replicas": 3})
+    runs, *waiting = sorted(pods_of(world, "worker"), key=lambda p: p["metadata"]["labels"][names.LABEL_INDEX])
+    for pod in waiting:
+        pod["status"] |= WAITING[why]
+    world.edit({"worker": {"resources": LARGE}})
+    replaced = [a.name for a in world.plan().actions if isinstance(a, Replace) and a.kind is Kind.DEPLOYMENT]
+    assert replaced == ["digits-worker-1", "digits-worker-2"]
+    world.reconcile()
+    assert runs["metadata"]["name"] in world.pods, "it is replaced once the others run"
+    world.settle()
+    assert {p["metadata"]["uid"] for p in (runs, *waiting)}.isdisjoint(
+        p["metadata"]["uid"] for p in pods_of(world, "worker")
+    )
+
+
 def test_a_rejected_size_is_reported_and_not_sent_again() -> None:
     world = sized()
     world.refuse = lambda action: "exceeded quota: q" if isinstance(action, Resize) else ""

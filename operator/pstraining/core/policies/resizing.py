@@ -3,7 +3,7 @@
     the cluster resizes pods, and the change is one that Kubernetes allows    in place: no container restarts
     else, or the node can never grant it:
         a server with hot standbys            it is replaced beside the others (policies/rolling_update.py)
-        a worker without the chief's duties   it is replaced, one worker at a time
+        a worker without the chief's duties   it is replaced: at once if it does not run, else one worker at a time
         a server that has never started       it is replaced
         any other pod                         it keeps its size until it is replaced; the condition reports it
 
@@ -113,7 +113,7 @@ def template_replacements(facts: Facts, child: Child, manifest: Manifest) -> Ite
 
 
 def replacements(facts: Facts, render: Callable[[int], Manifest]) -> Iterator[Action]:
-    """Replace the pods that cannot be resized in place: servers that never started, and one worker at a time.
+    """Replace the pods that cannot be resized in place: those that do not run, and one worker at a time.
 
     Args:
         facts: the facts of this pass.
@@ -122,12 +122,13 @@ def replacements(facts: Facts, render: Callable[[int], Manifest]) -> Iterator[Ac
     due = [pod for pod in _unfit(facts) if way(facts, pod) is Way.REPLACED]
     if not standbys.is_hot(facts.job) and _sets_have_size(facts):
         yield from (Delete(Kind.POD, p.name, p.uid, Reason.SPEC_CHANGED) for p in due if p.role == names.PS)
-    workers = [pod for pod in due if pod.role == names.WORKER]
-    if workers and all(_works(facts, index) for index in range(facts.job.spec.worker.replicas)):
-        pod = min(workers, key=lambda worker: worker.index)
+    workers = sorted((pod for pod in due if pod.role == names.WORKER), key=lambda pod: pod.index)
+    all_work = all(_works(facts, index) for index in range(facts.job.spec.worker.replicas))
+    # A worker that does not run makes no steps, and its former size may be the cause.
+    for pod in [p for p in workers if not p.container.runs_program] or (workers[:1] if all_work else []):
         child = facts.snapshot.child(Kind.DEPLOYMENT, names.worker_name(facts.job.metadata.name, pod.index))
         if child is None or child.deleting:
-            return
+            continue
         if template_size(child.manifest) == facts.sizes[names.WORKER].text:
             yield Delete(Kind.POD, pod.name, pod.uid, Reason.SPEC_CHANGED)
         else:
