@@ -46,7 +46,8 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         (Reason.TRAINING, *PODS_WAIT), (Reason.WAITING_FOR_PODS, *PODS_WAIT, Reason.WRITE_REFUSED, *_OVER)
     ),
     Condition.RESTARTING: Reasons(
-        (Reason.PS_LOST, Reason.CHIEF_REPLACED, Reason.JOB_RESTARTED, Reason.SPEC_CHANGED), (Reason.NOT_RESTARTING,)
+        (Reason.PS_LOST, Reason.CHIEF_REPLACED, Reason.WORKERS_LOST, Reason.JOB_RESTARTED, Reason.SPEC_CHANGED),
+        (Reason.NOT_RESTARTING,),
     ),
     Condition.SUSPENDED: Reasons((Reason.SUSPENDED,), (Reason.NOT_SUSPENDED, Reason.STOPPING, Reason.RESUMED)),
     Condition.QUEUED: Reasons(

@@ -76,6 +76,8 @@ class Reason(StrEnum):
     """No part of the job is being restarted."""
     CHIEF_REPLACED = "ChiefReplaced"
     """A new attempt of the chief starts."""
+    WORKERS_LOST = "WorkersLost"
+    """Too few workers run, and those that are missing restart."""
     PS_LOST = "PSLost"
     """A parameter server is not ready, and restarts."""
     SUSPENDED = "Suspended"

@@ -317,7 +317,9 @@ def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUp
         return ConditionUpdate(Condition.RESTARTING, True, Reason.JOB_RESTARTED, "The whole job is being restarted.")
     if not role_status.ps_ready(situation.facts):
         return ConditionUpdate(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being restarted.")
-    return ConditionUpdate(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being restarted.")
+    if not role_status.chief_works(situation.facts):
+        return ConditionUpdate(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being restarted.")
+    return ConditionUpdate(Condition.RESTARTING, True, Reason.WORKERS_LOST, "Missing workers are being restarted.")
 
 
 def _degraded(situation: Situation) -> Iterator[ConditionUpdate]:

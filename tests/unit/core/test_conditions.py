@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import names
 from pstraining.core.actions import Action, Create, Resize, Verdict
 from pstraining.core.observe import observe
 from tests.support.builders import TEMPLATE, job
@@ -360,3 +361,15 @@ def test_gpu_node_settings_in_other_roles_are_reported_once_until_set() -> None:
     world.settle()
     assert world.condition("GPUSettingsInherited")["status"] == "False"
     assert len([e for e in world.reported if e.reason == "GPUSettingsInherited"]) == 1
+
+
+@pytest.mark.parametrize(("role", "reason"), [("ps", "PSLost"), ("chief", "ChiefReplaced"), ("worker", "WorkersLost")])
+def test_a_restarting_job_names_the_part_that_restarts(role: str, reason: str) -> None:
+    world = running(worker={"replicas": 2})
+    for found in world.pods.values():
+        if found["metadata"]["labels"][names.LABEL_ROLE] == role:
+            found["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+            found["status"]["containerStatuses"][0] |= {"ready": False, "state": {"waiting": {"reason": "Error"}}}
+    world.reconcile()
+    restarting = world.condition("Restarting")
+    assert (restarting["status"], restarting["reason"]) == ("True", reason)

@@ -76,6 +76,7 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.STANDBY_MISSING: Advice("Correct what the standby waits for: members of a shard need two nodes.", STANDBYS),
     Reason.PS_LOST: Advice("Wait: a parameter server is being restarted.", RESTARTS),
     Reason.CHIEF_REPLACED: Advice("Wait: a new attempt of the chief starts.", RESTARTS),
+    Reason.WORKERS_LOST: Advice("Wait: the missing workers are being restarted.", RESTARTS),
     Reason.SPEC_CHANGED: Advice("Wait: the job stops in order, and then starts with the new spec.", RESTARTS),
     Reason.JOB_RESTARTED: Advice("Wait: a rule of failurePolicy restarts the whole job.", RESTARTS),
     Reason.BACKOFF_LIMIT_EXCEEDED: Advice("Correct the cause of the last failure, and create the job again.", FAILED),
