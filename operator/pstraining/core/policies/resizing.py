@@ -122,7 +122,10 @@ def replacements(facts: Facts, render: Callable[[int], Manifest]) -> Iterator[Ac
     due = [pod for pod in _unfit(facts) if way(facts, pod) is Way.REPLACED]
     if not standbys.is_hot(facts.job) and _sets_have_size(facts):
         yield from (Delete(Kind.POD, p.name, p.uid, Reason.SPEC_CHANGED) for p in due if p.role == names.PS)
-    workers = sorted((pod for pod in due if pod.role == names.WORKER), key=lambda pod: pod.index)
+    # A Deployment that gets another template creates no pod before all former ones have ended, also on a lost node.
+    ending = {pod.index for pod in facts.snapshot.pods_of(names.WORKER) if pod.deleting}
+    free = (pod for pod in due if pod.role == names.WORKER and pod.index not in ending)
+    workers = sorted(free, key=lambda pod: pod.index)
     all_work = all(_works(facts, index) for index in range(facts.job.spec.worker.replicas))
     # A worker that does not run makes no steps, and its former size may be the cause.
     for pod in [p for p in workers if not p.container.runs_program] or (workers[:1] if all_work else []):
