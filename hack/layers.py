@@ -1,5 +1,6 @@
 """The layers of the tests: their commands, requirements and time budgets. Data only."""
 
+import os
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -134,7 +135,7 @@ LAYERS = (
         cheap=True,
         browser=True,
         budget_s=Budget(60, 60),
-        parts=(Part("unit", ("tests/unit", "tests/contract"), ("-n", "auto", "--maxprocesses", "4")),),
+        parts=(Part("unit", ("tests/unit", "tests/contract"), ("-n", str(min(4, 1 + (os.cpu_count() or 1))))),),
     ),
     Layer(
         "property",

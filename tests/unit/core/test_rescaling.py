@@ -16,6 +16,7 @@ from tests.support.builders import LAUNCHER, deep_merge, job
 from tests.support.simulation import StaleError, World, phase, running
 
 HOT: dict[str, Any] = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}}
+LOST_WITH_POD: list[dict[str, Any]] = [{"emptyDir": {}}, {"ephemeral": {}}, {}]
 CHECKPOINT = {"volume": {"persistentVolumeClaim": {"claimName": "c"}}}
 
 
@@ -265,10 +266,7 @@ def test_a_planned_change_causes_no_restart_and_no_warning() -> None:
     assert [e.reason for e in world.reported if e.type == "Warning"] == ["CheckpointNotDurable"]
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [HOT, *(HOT | {"checkpoint": {"volume": volume}} for volume in ({"emptyDir": {}}, {"ephemeral": {}}, {})), {}],
-)
+@pytest.mark.parametrize("spec", [HOT, *(HOT | {"checkpoint": {"volume": volume}} for volume in LOST_WITH_POD), {}])
 def test_hot_standbys_that_cannot_be_saved_and_a_former_launcher_get_new_pods_in_order(spec: dict[str, Any]) -> None:
     """Unsaveable hot standbys and a former launcher get new pods in order.
 

@@ -49,7 +49,7 @@ def check(model: Any, options: Mapping[str, object], *, has_step: bool) -> None:
             ) from None
 
 
-def names_results(model: Any) -> bool:
+def names_results(model: keras.Model) -> bool:
     """Return whether the model itself may name the results of its evaluation, not only its compiled metrics."""
     return any(_is_own(model, method) for method in EVALUATION)
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar, cast
 
 import keras
 import numpy as np
@@ -19,6 +19,8 @@ from pstraining.runtime.model.embeddings.known_rows import KnownRows
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.partition import Array
 from pstraining.runtime.model.tensor import KerasVariable, Operation, Shape, Tensor
+
+_Number = TypeVar("_Number", bound=int | None)
 
 
 class _Local(threading.local):
@@ -182,9 +184,9 @@ class Lookups:
         return tf.reshape(tf.gather(rows, place), tf.concat([tf.shape(indices), [layer.output_dim]], 0))
 
 
-def _python(number: Any) -> Any:
+def _python(number: _Number) -> _Number:
     """Return a whole number of NumPy as one of Python, which the layer's configuration can contain."""
-    return int(number) if isinstance(number, np.integer) else number
+    return cast("_Number", int(number)) if isinstance(number, np.integer) else number
 
 
 def _inside(layer: Embedding, indices: Tensor) -> Operation:
