@@ -150,12 +150,16 @@ def stale(results: Sequence[Result]) -> list[Survivor]:
 
 
 def write_rows(page: Path, results: Sequence[Result]) -> None:
-    """Write the rows of these modules into a page's table; other rows are kept."""
-    text = page.read_text("utf-8")
+    """Write the rows of these modules into a page's table, which begins with a module's row; other rows are kept."""
+    lines = page.read_text("utf-8").split("\n")
     for result in results:
-        begins = f"| `{PACKAGES}{result.module.path}` |"
-        text = "\n".join(result.row if line.startswith(begins) else line for line in text.split("\n"))
-    page.write_text(text, "utf-8")
+        begins = [f"| `{PACKAGES}{result.module.path}` |", f"| `{PACKAGES}"]
+        found, last = ([n for n, line in enumerate(lines) if line.startswith(begin)] for begin in begins)
+        if found:
+            lines[found[0]] = result.row
+        else:
+            lines.insert(last[-1] + 1, result.row)
+    page.write_text("\n".join(lines), "utf-8")
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ GROWTH = 1.0
 """Upper bound of megabytes per connection. It is 0.05 here, and 4 where servers keep all former functions."""
 
 
+@pytest.mark.timeout(900)
 @in_all("tests/training/test_runtime_hot.py::test_processes_are_renewed_in_place")  # the memory of many connections
 def test_servers_free_the_functions_of_former_connections(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf

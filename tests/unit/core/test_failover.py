@@ -209,3 +209,14 @@ def test_an_unknown_primary_gives_way_to_the_first_member_under_a_new_epoch() ->
 def test_a_hot_primary_with_a_new_pod_is_lost() -> None:
     starting = not_started(1)
     assert first(seen(member(0), starting), HOT, NOW, RECORDED).pointer == Pointer("digits-ps-0", 4, "pod gone")
+
+
+def test_without_standbys_only_servers_of_the_next_layout_are_left_out() -> None:
+    spec, workers = typed(job(ps=2)), [a_pod(names.WORKER, index, "other") for index in (0, 5)]
+    servers = [member(0, index) for index in (0, 1, 2)]
+    now = seen(*servers[:2], *workers)
+    assert failover.without_standbys(spec, now, ()) is now
+    later = failover.without_standbys(spec, seen(*servers, *workers), ())
+    assert later.pods == (*servers[:2], *workers)
+    assert later.job is not None
+    assert failover.without_standbys(spec, seen(*servers[:2], a_pod(names.WORKER, 2, "other")), ()).pods[2].index == 2

@@ -79,6 +79,12 @@ def test_the_rows_of_measured_modules_are_replaced_in_the_page(tmp_path: Path) -
     page.write_text(f"| `operator/{MODULE.path}` | old |\n| `other` | old |\n")
     write_rows(page, [Result(MODULE, 40, (found,), (found,))])
     assert page.read_text() == f"| `operator/{MODULE.path}` | 40 | 39 | 97.5 % | 0 | 1 |\n| `other` | old |\n"
+    write_rows(page, [Result(Module("pstraining/new.py", ()), 2, (), ())])
+    assert page.read_text().split("\n")[1:] == [
+        "| `operator/pstraining/new.py` | 2 | 2 | 100.0 % | 0 | 0 |",
+        "| `other` | old |",
+        "",
+    ]
 
 
 def test_mutants_that_exceeded_their_time_run_again_with_more_of_it(
