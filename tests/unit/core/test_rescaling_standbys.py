@@ -8,8 +8,10 @@ import pytest
 
 from pstraining.api import names
 from pstraining.core.actions import Kind
-from tests.support.builders import deep_merge
+from pstraining.core.policies import resharding
+from tests.support.builders import deep_merge, job, typed
 from tests.support.simulation import World, phase, running
+from tests.support.snapshots import a_child, a_pod, snapshot_of
 from tests.unit.core.test_rescaling import CHECKPOINT, hold, layout, release, rescaling, serve, uids
 
 WARM: dict[str, Any] = {"ps": {"standby": {"mode": "Warm"}}}
@@ -138,3 +140,17 @@ def test_a_gang_keeps_its_pods_and_its_group_follows_the_layout(wanted: int) -> 
     assert group["spec"]["minMember"] == size + wanted - 2
     stays = {n: uid for n, uid in before.items() if wanted > 1 or n != "digits-ps-1"}
     assert uids(world, "ps", "worker").items() >= stays.items()
+
+
+def test_the_next_term_follows_the_newest_chief_whose_pod_may_be_gone() -> None:
+    manifest = job(spec={"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
+    record = resharding.annotations(1, 2)
+    servers = a_child(Kind.STATEFUL_SET, "digits-ps", annotations=record)
+    chief = a_child(Kind.JOB, "digits-chief-3", labels={names.LABEL_ROLE: names.CHIEF, names.LABEL_TERM: "3"})
+    evaluator = a_child(
+        Kind.JOB, "digits-evaluator-7", labels={names.LABEL_ROLE: names.EVALUATOR, names.LABEL_TERM: "7"}
+    )
+    others = a_pod(names.WORKER, 0, "other", term=9), a_pod(names.PS, 0, "other", term=9)
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, servers, chief, evaluator, *others))
+    assert (found.next_term, found.term, found.number) == (4, 1, 2)
+    assert resharding.observed(typed(manifest), snapshot_of(manifest, servers)).next_term == 1

@@ -291,8 +291,7 @@ def _newest(snapshot: Snapshot) -> int:
     """Return the newest term of a chief; 0 before the first."""
     jobs = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == names.CHIEF)
     seen = (*(j.number(names.LABEL_TERM) for j in jobs), *(p.term for p in snapshot.pods_of(names.CHIEF)))
-    status = snapshot.typed_status
-    return max((*seen, status.term), default=0)
+    return max((*seen, snapshot.typed_status.term))
 
 
 def _recorded(child: Child) -> tuple[int, int, int] | None:
