@@ -41,10 +41,6 @@ MILESTONE_SECONDS: Final = 5.0
 """Minimum seconds between two reports at a milestone: the end of an epoch, or of a further 5 % of training."""
 TIMEOUT_SECONDS: Final = 5.0
 """Seconds after which a report is given up; a later report has newer numbers."""
-METRICS_MAX: Final = 256
-"""Maximum number of metrics in a report; the operator refuses a report with more, and with it the step."""
-METRIC_NAME_MAX: Final = 253
-"""Maximum characters of a metric's name."""
 SHARE: Final = 5
 """Percent of training after which progress is a milestone."""
 
@@ -107,7 +103,9 @@ class Progress:
         share = self.percentage
         if share is None and self.step is not None and self.steps:
             share = 100 * self.step / self.steps
-        metrics = ((name, _text(value)) for name, value in self.metrics.items() if len(name) <= METRIC_NAME_MAX)
+        metrics = (
+            (name, _text(value)) for name, value in self.metrics.items() if len(name) <= contract.METRIC_NAME_MAX
+        )
         reported = [{"name": name, "value": text} for name, text in metrics if text is not None]
         known = {
             "step": _whole(self.step),
@@ -116,7 +114,7 @@ class Progress:
             "progressPercentage": _whole(None if share is None else min(100.0, share)),
             "estimatedRemainingSeconds": _whole(self.remaining_seconds),
             "loss": _text(self.loss),
-            "metrics": reported[:METRICS_MAX],
+            "metrics": reported[: contract.METRICS_MAX],
             "samplesPerSecond": _text(self.samples_per_second),
             "checkpointStep": _whole(self.checkpoint_step),
             "checkpointTime": None if self.checkpoint_time is None else _time(self.checkpoint_time),

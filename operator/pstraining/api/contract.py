@@ -22,6 +22,19 @@ WITNESS_PORT_NAME: Final = "pst-witness"
 METRICS_PORT: Final = 2240
 """Port of the runtime's metrics on a chief and on workers. It is not a training port, so other pods may reach it."""
 METRICS_PORT_NAME: Final = "pst-metrics"
+PORTS: Final = {
+    TF_PORT_NAME: TF_PORT,
+    STATUS_PORT_NAME: STATUS_PORT,
+    WITNESS_PORT_NAME: WITNESS_PORT,
+    METRICS_PORT_NAME: METRICS_PORT,
+}
+"""The operator's ports in the training container, by name. Each task has some of them."""
+
+METRICS_MAX: Final = 256
+"""Maximum number of metrics in a report of progress, as in Kubeflow's KEP-2779. The operator refuses a report with
+more, and with it the step."""
+METRIC_NAME_MAX: Final = 253
+"""Maximum characters of a metric's name in a report."""
 
 MOUNT_DIR: Final = "/pstraining"
 """Folder in which the launcher and the cluster map are mounted, read-only, as one projected volume."""

@@ -103,7 +103,8 @@ _CHILD: Final = re.compile(r"(-hs|-ps(-\d+)?|-standby(-\d+){0,2}|-(worker|chief|
 _TASKS: Final = re.compile(
     r"-(?P<numbered>worker|chief|evaluator)-(?P<number>\d+)|-(?P<servers>ps|standby(-(?P<member>\d+))?)"
 )
-_NUMBER: Final = {WORKER: LABEL_INDEX, CHIEF: LABEL_TERM, EVALUATOR: LABEL_ATTEMPT}
+ATTEMPT_LABELS: Final = {CHIEF: LABEL_TERM, EVALUATOR: LABEL_ATTEMPT}
+"""The label with the number of an attempt, by role. Other roles have no attempts."""
 _WORKLOAD_PREFIX_MAX: Final = 57
 """Maximum characters of a Workload's name before its hash; the whole name has at most 63."""
 _WORKLOAD_HASH: Final = re.compile(r"-[0-9a-f]{5}")
@@ -190,7 +191,7 @@ def task_labels(job: str, name: str) -> dict[str, str]:
     if found is None:
         return {}
     if role := found["numbered"]:
-        return {LABEL_ROLE: role, _NUMBER[role]: found["number"]}
+        return {LABEL_ROLE: role, ATTEMPT_LABELS.get(role, LABEL_INDEX): found["number"]}
     return {LABEL_ROLE: PS, LABEL_MEMBER: "0" if found["servers"] == "ps" else found["member"] or "1"}
 
 

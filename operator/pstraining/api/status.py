@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from pstraining.api import schemas
+from pstraining.api import contract, schemas
 from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.base import ApiModel
 
@@ -16,9 +16,6 @@ SHARDS_MAX: Final = 1000
 FULL_RECORDS_MAX: Final = 200
 """Records that status holds in full; more are packed, because etcd limits the size of an object (packed_records.py)."""
 ROLES_MAX: Final = 4
-METRICS_MAX: Final = 256
-"""Upper bound of the metrics in one report of progress, as in Kubeflow's KEP-2779."""
-METRIC_NAME_MAX: Final = 253
 METRIC_VALUE_MAX: Final = 64
 PACKED_MAX: Final = 16
 """Upper bound of the items of packedRecords: one for each role, and one for each member of the shards."""
@@ -68,7 +65,7 @@ class ShardStatus(ApiModel):
 class TrainingMetric(ApiModel):
     """One number of the training program."""
 
-    name: str = Field(max_length=METRIC_NAME_MAX, description="Name of the metric.")
+    name: str = Field(max_length=contract.METRIC_NAME_MAX, description="Name of the metric.")
     value: str = Field(max_length=METRIC_VALUE_MAX, description="Newest value of the metric.")
 
 
@@ -89,8 +86,8 @@ class TrainingProgress(ApiModel):
     )
     metrics: list[TrainingMetric] = Field(
         default_factory=list,
-        max_length=METRICS_MAX,
-        json_schema_extra=schemas.atomic_list(METRICS_MAX),
+        max_length=contract.METRICS_MAX,
+        json_schema_extra=schemas.atomic_list(contract.METRICS_MAX),
         description="Metrics of the program, such as those of the last epoch.",
     )
     samples_per_second: str | None = Field(

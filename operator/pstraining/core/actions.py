@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api.conditions import Reason
 
@@ -54,6 +54,10 @@ class Kind(StrEnum):
     def of_queues(cls) -> tuple["Kind", ...]:
         """Return Kueue's kinds, whose objects belong only to jobs with a queue, or to no job."""
         return cls.WORKLOAD, cls.RESOURCE_FLAVOR, cls.WORKLOAD_PRIORITY_CLASS, cls.PRIORITY_CLASS, cls.LOCAL_QUEUE
+
+
+WITH_PODS: Final = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
+"""The kinds of children that have pods."""
 
 
 @dataclass(frozen=True)

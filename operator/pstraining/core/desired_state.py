@@ -15,7 +15,7 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
-from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Manifest, Replace
+from pstraining.core.actions import WITH_PODS, Action, Apply, Create, Delete, Kind, Manifest, Replace
 from pstraining.core.facts import Facts
 from pstraining.core.policies import gang, job_restart, replaced_pods, resizing, retired_workers, rolling_update
 from pstraining.core.policies.attempts import success_recorded
@@ -64,7 +64,7 @@ def mounted_launcher(job: PSTrainingJob, snapshot: Snapshot, carried: LauncherFi
 
 def _mounted_name(job: PSTrainingJob, snapshot: Snapshot) -> str | None:
     """Return the name of the launcher's ConfigMap in the job's existing templates; None without one."""
-    for kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB):
+    for kind in WITH_PODS:
         for child in snapshot.of_kind(kind):
             template = (child.manifest.get("spec") or {}).get("template") or {}
             for volume in (template.get("spec") or {}).get("volumes") or ():

@@ -125,7 +125,7 @@ class Facts:
     @cached_property
     def attempts(self) -> Mapping[str, Attempts]:
         """The attempts of the chief and of the evaluator, by role."""
-        return {role: attempts.observed(self.job, self.snapshot, self.status, role) for role in attempts.NUMBER}
+        return {role: attempts.observed(self.job, self.snapshot, self.status, role) for role in names.ATTEMPT_LABELS}
 
     @property
     def chief(self) -> Attempts:

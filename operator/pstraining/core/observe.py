@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.numbers import number
-from pstraining.core.actions import Kind, Manifest
+from pstraining.core.actions import WITH_PODS, Kind, Manifest
 from pstraining.core.snapshot import OUT_OF_SERVICE, Child, Container, Node, Pod, ResizeState, Snapshot, Termination
 from pstraining.resources import kueue, sizes
 from pstraining.resources.installation import STANDARD, Installation
@@ -92,14 +92,11 @@ def parse_time(text: str | None) -> datetime | None:
 def _with_task_labels(manifest: Manifest, job: str) -> Manifest:
     """Return an object with the labels that follow from its name, which other clients may change, if it has pods."""
     metadata = manifest["metadata"]
-    known = names.task_labels(job, metadata["name"]) if manifest["kind"] in _WITH_PODS else {}
+    known = names.task_labels(job, metadata["name"]) if manifest["kind"] in WITH_PODS else {}
     labels = metadata.get("labels") or {}
     if known.items() <= labels.items():
         return manifest
     return {**manifest, "metadata": {**metadata, "labels": {**labels, **known}}}
-
-
-_WITH_PODS: Final = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
 
 
 def _child(manifest: Manifest, refusal: str) -> Child:

@@ -27,7 +27,7 @@ from datetime import datetime
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core import desired_state
-from pstraining.core.actions import Action, Create, Delete, Kind, Manifest, Plan, Replace
+from pstraining.core.actions import WITH_PODS, Action, Create, Delete, Kind, Manifest, Plan, Replace
 from pstraining.core.desired_state import DesiredState
 from pstraining.core.facts import Facts, Unreadable
 from pstraining.core.policies import (
@@ -264,8 +264,7 @@ def _force_deletions(facts: Facts) -> tuple[Delete, ...]:
 
 def _writes_template(action: Action) -> bool:
     """Whether an action writes the template of pods."""
-    is_workload = action.kind in (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
-    return is_workload and isinstance(action, Create | Replace)
+    return action.kind in WITH_PODS and isinstance(action, Create | Replace)
 
 
 def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:

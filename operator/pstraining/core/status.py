@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord, StatusCondition
@@ -16,7 +17,7 @@ from pstraining.core.conditions import Situation, conditions
 from pstraining.core.facts import UNREADABLE, Facts, Unreadable
 from pstraining.core.observe import parse_time
 from pstraining.core.policies import autoscaling, completion, deadline, job_restart
-from pstraining.core.policies.attempts import NUMBER, Attempts
+from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failure_counts import key_of
 from pstraining.core.policies.teardown import workloads
 from pstraining.core.role_status import role_statuses
@@ -103,7 +104,7 @@ def _newest(attempts: Attempts, outcomes: Outcomes) -> int:
     """
     actions = (o.action for o in outcomes.with_verdict(Verdict.DONE))
     labels = (a.body["metadata"]["labels"] for a in actions if isinstance(a, Create) and a.kind is Kind.JOB)
-    number = NUMBER[attempts.role]
+    number = names.ATTEMPT_LABELS[attempts.role]
     return max((attempts.newest, *(int(label[number]) for label in labels if number in label)))
 
 

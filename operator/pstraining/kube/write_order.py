@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pstraining.api import names
-from pstraining.core.actions import Action, Create, Kind
+from pstraining.core.actions import WITH_PODS, Action, Create, Kind
 
-POD_BEARING: Final = frozenset({Kind.DEPLOYMENT, Kind.STATEFUL_SET, Kind.JOB})
-CANARIES: Final = POD_BEARING | {Kind.NETWORK_POLICY}
+CANARIES: Final = frozenset({*WITH_PODS, Kind.NETWORK_POLICY})
 CONCURRENT: Final = CANARIES | {Kind.SERVICE, Kind.CONFIG_MAP, Kind.POD_DISRUPTION_BUDGET}
 """Kinds whose creations may be concurrent; the creation of any other kind is sent alone."""
 FIRST: Final = (Kind.CONFIG_MAP, Kind.SERVICE)

@@ -4,13 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.reconciler import Reconciler
 from pstraining.controller.watch_state import WatchState
 from tests.support.builders import NOW, stamp
 from tests.support.fakekube import FakeKube
-from tests.support.fakekube_decisions import DECISIONS, LAUNCHER
+from tests.support.fakekube_decisions import DECISIONS
+from tests.support.reconcilers import reconciler_at_now
 
 pytestmark = pytest.mark.asyncio
 KEY = ("default", "digits")
@@ -24,15 +23,7 @@ async def test_a_job_in_deletion_waits_for_nothing() -> None:
     """Otherwise, the alert PSTrainingJobWaits would fire for a job on a lost node until the node is back."""
     kube, state = FakeKube(), WatchState()
     metrics = OperatorMetrics(lambda: 0, lambda: 0, clock=lambda: NOW)
-    reconciler = Reconciler(
-        watch_state=state,
-        port=kube,
-        decisions=DECISIONS,
-        launcher=LAUNCHER,
-        metrics=metrics,
-        instance="op-0",
-        clocks=ReconcilerClocks(lambda: NOW),
-    )
+    reconciler = reconciler_at_now(kube, state, metrics, DECISIONS)
     value = metrics.registry.get_sample_value
     metrics.record_status(KEY, WAITS)
     assert value("pstraining_longest_seconds", {"state": "Pending"}) == 3600

@@ -9,16 +9,14 @@ from pstraining.api.conditions import Reason
 from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.pod_groups import REREAD_SECONDS
-from pstraining.controller.reconciler import UNKNOWN_DELAY, Decisions, Reconciler
+from pstraining.controller.reconciler import UNKNOWN_DELAY, Reconciler
 from pstraining.controller.watch_state import WatchState
-from pstraining.core import facts, planner, status
 from pstraining.core.actions import Kind
-from pstraining.core.policies.diagnosis import unexplained
-from pstraining.core.reduced_status import reduced_status
 from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
 from pstraining.kube.port import Object
 from tests.support.builders import LAUNCHER, NOW, job
 from tests.support.fakekube import FakeKube
+from tests.support.reconcilers import CORE
 
 pytestmark = pytest.mark.asyncio
 KEY = ("default", "digits")
@@ -52,9 +50,7 @@ class Bench:
         self.reconciler = Reconciler(
             watch_state=self.watch_state,
             port=self.kube,
-            decisions=Decisions(
-                facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained
-            ),
+            decisions=CORE,
             launcher=LAUNCHER,
             metrics=OperatorMetrics(lambda: 0, lambda: 0),
             instance="op-0",

@@ -5,19 +5,14 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.controller.clocks import ReconcilerClocks
-from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
-from pstraining.core import facts, planner, status
-from pstraining.core.policies.diagnosis import unexplained
-from pstraining.core.reduced_status import reduced_status
 from pstraining.core.usage import RoleUsage
 from pstraining.kube.errors import Refused
 from pstraining.kube.port import Object
 from pstraining.resources.installation import Installation
-from tests.support.builders import LAUNCHER, NOW, job, pod
+from tests.support.builders import job, pod
 from tests.support.fakekube import FakeKube
+from tests.support.reconcilers import reconciler_at_now
 
 pytestmark = pytest.mark.asyncio
 KEY = ("default", "digits")
@@ -33,18 +28,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.kube, self.state = FakeKube(), WatchState(installation=Installation(resizes_pods=True))
-        decisions = Decisions(
-            facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained
-        )
-        self.reconciler = Reconciler(
-            watch_state=self.state,
-            port=self.kube,
-            decisions=decisions,
-            launcher=LAUNCHER,
-            metrics=OperatorMetrics(lambda: 0, lambda: 0),
-            instance="op-0",
-            clocks=ReconcilerClocks(lambda: NOW),
-        )
+        self.reconciler = reconciler_at_now(self.kube, self.state)
 
     async def run(self) -> list[tuple[str, str, str]]:
         """Deliver changes and run passes until none follows; return the writes."""

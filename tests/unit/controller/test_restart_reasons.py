@@ -5,15 +5,11 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.controller.clocks import ReconcilerClocks
 from pstraining.controller.metrics import OperatorMetrics
-from pstraining.controller.reconciler import Decisions, Reconciler
 from pstraining.controller.watch_state import WatchState
-from pstraining.core import facts, planner, status
-from pstraining.core.policies.diagnosis import unexplained
-from pstraining.core.reduced_status import reduced_status
-from tests.support.builders import LAUNCHER, NOW, job, pod, terminated
+from tests.support.builders import job, pod, terminated
 from tests.support.fakekube import FakeKube
+from tests.support.reconcilers import reconciler_at_now
 
 pytestmark = pytest.mark.asyncio
 KEY = ("default", "digits")
@@ -32,16 +28,7 @@ RULE = {"failurePolicy": {"rules": [{"action": "Ignore", "onReasons": ["OOMKille
 )
 async def test_a_restart_is_counted_with_its_cause(reason: str, spec: dict[str, Any], found: dict[str, Any]) -> None:
     kube, state, metrics = FakeKube(), WatchState(), OperatorMetrics(lambda: 0, lambda: 0)
-    decisions = Decisions(facts.gather, planner.plan, status.next_status, status.events, reduced_status, unexplained)
-    reconciler = Reconciler(
-        watch_state=state,
-        port=kube,
-        decisions=decisions,
-        launcher=LAUNCHER,
-        metrics=metrics,
-        instance="op-0",
-        clocks=ReconcilerClocks(lambda: NOW),
-    )
+    reconciler = reconciler_at_now(kube, state, metrics)
 
     async def run() -> None:
         kube.deliver(state.cache)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pstraining.api.status import METRIC_NAME_MAX, METRICS_MAX
+from pstraining.api.contract import METRIC_NAME_MAX, METRICS_MAX
 from pstraining.core.progress import (
     MILESTONE_SECONDS,
     TrainerStatus,

@@ -19,7 +19,6 @@ _TF_CONFIG = "TF_CONFIG"
 _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
 _OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
-_PORT_NAMES = (contract.TF_PORT_NAME, contract.STATUS_PORT_NAME, contract.WITNESS_PORT_NAME, contract.METRICS_PORT_NAME)
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 _SERVICE_LINK = re.compile(r"(?<![A-Z0-9_])(?!KUBERNETES_)[A-Z][A-Z0-9_]*_SERVICE_(HOST|PORT)(?![A-Z0-9])")
 _ACCOUNT = "/secrets/kubernetes.io/serviceaccount"
@@ -230,10 +229,10 @@ def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                 "A program that takes its address from TF_CONFIG needs no change.",
             )
             _point_to_tf(container, where, [name, number], notes)
-        elif number in _OPERATORS_PORTS or name in _PORT_NAMES:
+        elif number in _OPERATORS_PORTS or name in contract.PORTS:
             notes.none(
                 path,
-                f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(_PORT_NAMES)}, are "
+                f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(contract.PORTS)}, are "
                 "reserved for the operator; it is left out.",
                 "Choose another port and name.",
             )

@@ -29,13 +29,6 @@ from pstraining.resources.pods import PodTask
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
 """Fields that accept a number instead of a text."""
-_OWN_PORTS = {
-    contract.TF_PORT_NAME: contract.TF_PORT,
-    contract.STATUS_PORT_NAME: contract.STATUS_PORT,
-    contract.WITNESS_PORT_NAME: contract.WITNESS_PORT,
-    contract.METRICS_PORT_NAME: contract.METRICS_PORT,
-}
-"""The operator's ports in the training container, by name."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -214,8 +207,8 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
         if not container.get("image"):
             yield Finding(f"{path}.containers", f"{where} has no image")
         ports = [port.get("name") for port in container.get("ports") or ()]
-        for name in (name for name in _OWN_PORTS if ports.count(name) > 1):
-            ours = f"the operator has a port with this name, {_OWN_PORTS[name]}; choose another name"
+        for name in (name for name in contract.PORTS if ports.count(name) > 1):
+            ours = f"the operator has a port with this name, {contract.PORTS[name]}; choose another name"
             yield Finding(f"{path}.containers", f"{where} has the port name {name} twice: {ours}")
         yield from _ports_of_probes(container, f"{path}.containers")
         mounts = container.get("volumeMounts") or ()

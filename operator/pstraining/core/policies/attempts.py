@@ -19,8 +19,6 @@ from pstraining.core.observe import NOT_ADMITTED
 from pstraining.core.policies.success import succeeded
 from pstraining.core.snapshot import Child, Snapshot
 
-NUMBER = {names.CHIEF: names.LABEL_TERM, names.EVALUATOR: names.LABEL_ATTEMPT}
-"""The roles that run in attempts, and the label that holds an attempt's number."""
 REJECTED_PAUSE: Final = timedelta(seconds=10)
 """Time from the creation of a pod that its kubelet rejects to the next attempt."""
 
@@ -62,7 +60,7 @@ def is_wanted(job: PSTrainingJob, role: str) -> bool:
 def observed(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus, role: str) -> Attempts:
     """Return the attempts of a role, as observed and on record."""
     children = (j for j in snapshot.of_kind(Kind.JOB) if j.labels.get(names.LABEL_ROLE) == role)
-    jobs = {j.number(NUMBER[role]): j for j in children}
+    jobs = {j.number(names.ATTEMPT_LABELS[role]): j for j in children}
     newest_seen = max((*jobs, *(p.term for p in snapshot.pods_of(role))), default=0)
     recorded = status.term if role == names.CHIEF else status.evaluator_attempt
     is_recorded = recorded == newest_seen and success_recorded(status, role)

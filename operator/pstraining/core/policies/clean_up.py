@@ -13,14 +13,12 @@ from pstraining.api.conditions import Condition
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.run_policy import CleanUp
 from pstraining.api.status import PSTrainingJobStatus
-from pstraining.core.actions import Kind
+from pstraining.core.actions import WITH_PODS, Kind
 from pstraining.core.facts import Facts
-from pstraining.core.policies.attempts import NUMBER
 from pstraining.core.policies.failures import role_spec
 from pstraining.core.snapshot import Child, Snapshot
 from pstraining.resources import standbys
 
-_WORKLOADS = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.JOB)
 _FOR_OTHERS = (Kind.POD_DISRUPTION_BUDGET, Kind.SERVICE, *Kind.pod_groups())
 _FOR_PODS = (Kind.CONFIG_MAP, Kind.NETWORK_POLICY)
 """The kinds that pods need. Claims are not among them: they are data, and at most deleted with the job."""
@@ -59,7 +57,7 @@ def clean_up(facts: Facts, end: Condition) -> CleanUpStep:
     over = _kept_until(job, facts.status)
     failed = facts.status.failed_replica if over is None or facts.now < over else ""
     kept = {c.name: ordinal for c, ordinal in _kept(facts, end, failed)}
-    workloads = [c for k in _WORKLOADS for c in snapshot.of_kind(k)]
+    workloads = [c for k in WITH_PODS for c in snapshot.of_kind(k)]
     running = [c for c in workloads if c.name in kept and not _is_over(facts, c)]
     delete = [c for c in workloads if c.name not in kept]
     if not any(policy(job, role, end) is CleanUp.NONE for role in _roles(snapshot)):
@@ -93,7 +91,7 @@ def _kept_until(job: PSTrainingJob, status: PSTrainingJobStatus) -> datetime | N
 
 def _kept(facts: Facts, end: Condition, failed: str) -> Iterator[tuple[Child, int | None]]:
     """Yield the workloads to keep, with the one ordinal to keep of a StatefulSet; None for all of it."""
-    for child in (c for k in _WORKLOADS for c in facts.snapshot.of_kind(k)):
+    for child in (c for k in WITH_PODS for c in facts.snapshot.of_kind(k)):
         role = _role(child)
         match policy(facts.job, role, end):
             case CleanUp.NONE:
@@ -130,7 +128,7 @@ def _role(child: Child) -> str:
 
 
 def _roles(snapshot: Snapshot) -> set[str]:
-    return {_role(c) for k in _WORKLOADS for c in snapshot.of_kind(k)}
+    return {_role(c) for k in WITH_PODS for c in snapshot.of_kind(k)}
 
 
 def _is_newest_attempt(facts: Facts, child: Child) -> bool:
@@ -146,7 +144,7 @@ def _is_over(facts: Facts, child: Child) -> bool:
     recorded = facts.status.chief if role == names.CHIEF else facts.status.evaluator
     if recorded is not None and recorded.succeeded and _is_newest_attempt(facts, child):
         return True  # an operator that has just started may observe pods in an outdated state
-    number = child.number(NUMBER.get(role, names.LABEL_ATTEMPT))
+    number = child.number(names.ATTEMPT_LABELS.get(role, names.LABEL_ATTEMPT))
     pods = [p for p in facts.snapshot.pods_of(role) if p.term == number]
     return all(p.over for p in pods)
 

@@ -13,7 +13,6 @@ from typing import Any
 from pstraining.api import names
 from pstraining.core.actions import Action, Apply, Delete, Kind, Replace
 from pstraining.core.facts import Facts
-from pstraining.core.policies.attempts import NUMBER
 from pstraining.core.snapshot import Child, Pod
 
 
@@ -62,8 +61,8 @@ def _pods_of(facts: Facts, child: Child) -> tuple[Pod, ...]:
             return tuple(pod for pod in pods(names.PS) if pod.member == child.number(names.LABEL_MEMBER))
         case Kind.DEPLOYMENT:
             return pods(names.WORKER, child.number(names.LABEL_INDEX))
-        case Kind.JOB if role in NUMBER:
-            return tuple(pod for pod in pods(role) if pod.term == child.number(NUMBER[role]))
+        case Kind.JOB if role in names.ATTEMPT_LABELS:
+            return tuple(pod for pod in pods(role) if pod.term == child.number(names.ATTEMPT_LABELS[role]))
     return ()
 
 
