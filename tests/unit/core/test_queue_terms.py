@@ -125,6 +125,21 @@ def test_a_partially_admitted_job_is_not_elastic_before_it_queues_again() -> Non
     assert world.existing()["worker"] == 8
 
 
+def test_a_greater_minimum_waits_until_a_partially_admitted_job_queues_again() -> None:
+    world = running(quota=3, worker={"replicas": 4, "minReplicas": 1})
+    assert world.existing()["worker"] == 1
+    world.edit({"worker": {"minReplicas": 2}})
+    world.run()
+    assert phase(world) == "Running"
+    assert "worker.minReplicas" in world.condition("Queued")["message"]
+    world.evict()
+    world.run()
+    assert phase(world) == "Queued"
+    world.quota = 4
+    world.run()
+    assert (phase(world), world.existing()["worker"]) == ("Running", 2)
+
+
 def test_an_elastic_job_that_gets_a_minimum_stays_elastic_until_it_queues_again() -> None:
     world = running(worker={"replicas": 2})
     world.edit({"worker": {"replicas": 4, "minReplicas": 1}})
@@ -245,6 +260,22 @@ def test_an_obsolete_slice_held_by_admission_checks_is_not_waited_for() -> None:
     world.edit({"worker": {"replicas": 2}})
     world.run()
     assert world.with_quota()["worker"] == world.existing()["worker"] == 2
+
+
+def test_a_worker_that_ends_while_a_slice_is_checked_costs_no_other_worker() -> None:
+    world = running(worker={"replicas": 4}, successPolicy="AllWorkers")
+    world.checks = True
+    world.edit({"worker": {"replicas": 5}})
+    world.run()
+    world.end("worker", 1)
+    world.run()
+    world.edit({"worker": {"replicas": 4}})
+    world.run()
+    world.pass_checks()
+    for _ in world.steps():
+        assert not world.without_quota()
+        assert world.existing()["worker"] == 3, "workers 0, 2 and 3 run"
+    assert world.with_quota()["worker"] == 3
 
 
 def test_a_slice_that_is_evicted_before_it_is_admitted_stops_the_job() -> None:

@@ -226,9 +226,13 @@ def effective(state: QueueState, snapshot: Snapshot, *, has_ended: bool) -> PSTr
     job = state.job
     if not state.decides:
         return job
-    spec = job.spec
-    worker = spec.worker.model_copy(update={"replicas": state.workers})
-    updates: dict[str, Any] = {"worker": worker} if state.workers != spec.worker.replicas else {}
+    spec, workers = job.spec, state.workers
+    updates: dict[str, Any] = {}
+    if workers != spec.worker.replicas:
+        fewest = spec.worker.min_replicas
+        # A greater minimum waits until the job queues again: the workers that it demands have no quota.
+        least = None if fewest is None else min(fewest, max(1, workers))
+        updates["worker"] = spec.worker.model_copy(update={"replicas": workers, "min_replicas": least})
     if not has_ended and is_held(state, snapshot):
         updates["run_policy"] = spec.run_policy.model_copy(update={"suspend": True})
     return job.model_copy(update={"spec": spec.model_copy(update=updates)}) if updates else job

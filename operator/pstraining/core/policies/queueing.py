@@ -152,8 +152,10 @@ def _scaled(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     wanted, asked = state.job.spec.worker.replicas, current.terms.workers
     if not current.is_elastic:
         return
-    # The count includes workers that have returned their quota, as long as the Workload exists.
-    needed = state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
+    # The count includes workers that have returned their quota, as long as the Workload exists. A Workload that is not
+    # admitted yet includes those that will return theirs.
+    is_awaited = state.former is not None
+    needed = wanted if is_awaited else state.running_of(wanted) + current.reclaimable.get(names.WORKER, 0)
     if pending is not None and needed <= asked:
         yield from deletions([pending], Reason.NOT_DESIRED)
     elif pending is not None and pending.terms.workers != wanted:
