@@ -86,19 +86,20 @@ class WorkQueue:
 
     def oldest_age(self) -> float:
         """Return the seconds that the longest-waiting key has waited."""
-        now = self._now()
-        return now - next(iter(self._ready.values()), now)
+        # Copied in one operation, here and below: other threads read what the event loop changes.
+        waiting, now = list(self._ready.values()), self._now()
+        return now - min(waiting, default=now)
 
     def stuck_for(self) -> float:
         """Return the seconds without progress while there is work.
 
         They are the longest time of a pass since its start or its last write, or the time without a start.
         """
-        now = self._now()
+        now, ready = self._now(), list(self._ready.values())
         running = max((now - since for since in list(self._running.values())), default=0.0)
         waiting = 0.0
-        if self._ready and self._opened and self._may_act():
-            waiting = now - max(self._progress or 0.0, next(iter(self._ready.values()), now))
+        if ready and self._opened and self._may_act():
+            waiting = now - max(self._progress or 0.0, ready[0])
         return max(running, waiting)
 
     def moved(self) -> None:
