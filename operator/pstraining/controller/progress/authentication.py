@@ -128,11 +128,10 @@ class Authenticator:
         if claims is None:
             return Refusal(401, "the request needs a bearer token: the one in the pod's projected volume")
         job, pod = self._cache.job_and_pod(key, claims.pod_name)
-        if job is None:
-            return Refusal(404, "there is no such job")
-        uid = str(job["metadata"]["uid"])
-        if progress_audience(uid) not in claims.audiences or claims.namespace != key[0]:
-            return Refusal(403, "the token was issued for another job")
+        uid = "" if job is None else str(job["metadata"]["uid"])
+        # One answer for both: a pod with any token must not find out which jobs exist.
+        if job is None or progress_audience(uid) not in claims.audiences or claims.namespace != key[0]:
+            return Refusal(403, "the token was issued for another job, or the job no longer exists")
         allowed = has_chief_duty if reads else may_report
         if pod is None or pod["metadata"]["uid"] != claims.pod_uid or not allowed(job, pod):
             what = "reads the history" if reads else "reports progress"
