@@ -23,9 +23,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kopf._cogs.clients import errors, fetching, watching
-from kopf._cogs.clients.errors import APIClientError, APIForbiddenError
+from kopf._cogs.clients.errors import APIClientError, APIForbiddenError, APITooManyRequestsError
 
 from pstraining.api import names
+from pstraining.api.numbers import number
+from pstraining.controller.workqueue import DELAY_SECONDS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +144,9 @@ class Watches:
                     refusals.append(error)
                     raise
                 raise ListForbiddenError(error.message or str(error)) from error
+            except APITooManyRequestsError as error:
+                _bound_delay(error.headers)
+                raise
             if refusals:
                 refusals.clear()
 
@@ -291,6 +296,13 @@ class Watches:
                 if len(listed) % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             _give(receive, event)
+
+
+def _bound_delay(headers: dict[str, str]) -> None:
+    """Let kopf wait as long as our own queue would: a date in `Retry-After` (RFC 9110) would end its stream."""
+    seconds = number(headers.pop("Retry-After", None))
+    if seconds is not None:
+        headers["Retry-After"] = str(min(seconds, int(DELAY_SECONDS_MAX)))
 
 
 def _give(receive: Receiver, event: dict[str, Any]) -> None:
