@@ -96,7 +96,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.NAME_CONFLICT: Reasons((Reason.NAME_TAKEN,), (Reason.NAMES_FREE,)),
     Condition.INVALID_TEMPLATE: Reasons((Reason.TEMPLATE_REFUSED,), (Reason.TEMPLATE_ACCEPTED,)),
     Condition.STATUS_INCOMPLETE: Reasons((Reason.STATUS_TOO_LARGE, Reason.STATUS_REFUSED), (Reason.STATUS_ACCEPTED,)),
-    Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, *_OVER)),
+    Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, Reason.NO_REPORTS, *_OVER)),
 }
 """Reasons by condition, in the order of the page."""
 OF_EVENTS_ALONE: Final = (Reason.TOOK_OVER, Reason.MEMORY_GROWN, Reason.MEMORY_DOUBLED, Reason.GROWTH_REFUSED)

@@ -151,6 +151,8 @@ class Reason(StrEnum):
     """Training makes no steps. The message names the workers that are missing, or has the reason of the program."""
     STEPPING = "Stepping"
     """Training makes steps again."""
+    NO_REPORTS = "NoReports"
+    """The operator accepts no reports of progress any more, so it does not know whether training makes steps."""
     WAITING_FOR_GANG = "WaitingForGang"
     """The gang has no room for all of its pods at once, or no scheduler handles them."""
     # The state of the shards

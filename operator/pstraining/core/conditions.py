@@ -383,13 +383,13 @@ def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
 
 
 def _stalled(situation: Situation) -> Iterator[ConditionUpdate]:
-    stall = situation.facts.snapshot.stall
+    stall, endpoint = situation.facts.snapshot.stall, situation.facts.snapshot.installation.progress
     if situation.end is not None or situation.suspended:
         yield from _withdrawn(situation, Condition.STALLED)
     elif stall:
         yield ConditionUpdate(Condition.STALLED, True, Reason.NO_STEP, stall)
-    elif stall is not None and situation.stored(Condition.STALLED) is not None:
-        yield ConditionUpdate(Condition.STALLED, False, Reason.STEPPING)
+    elif situation.stored(Condition.STALLED) is not None and (stall is not None or endpoint is None):
+        yield ConditionUpdate(Condition.STALLED, False, Reason.NO_REPORTS if stall is None else Reason.STEPPING)
 
 
 def _inheritance(situation: Situation) -> Iterator[ConditionUpdate]:

@@ -8,6 +8,7 @@ import pytest
 from pstraining.api import names
 from pstraining.core.actions import Action, Create, Resize, Verdict
 from pstraining.core.observe import observe
+from pstraining.resources.installation import Installation, ProgressEndpoint
 from tests.support.builders import TEMPLATE, job
 from tests.support.simulation import World, phase, running
 
@@ -41,8 +42,11 @@ def test_a_conflict_ends_when_the_job_no_longer_needs_the_name() -> None:
     }
 
 
+REPORTS = Installation(progress=ProgressEndpoint("https://operator", "authority"))
+
+
 def test_a_job_without_steps_is_stalled_until_the_next_step() -> None:
-    world = World(job())
+    world = World(job(), installation=REPORTS)
     world.settle()
     with pytest.raises(StopIteration):
         world.condition("Stalled")
@@ -59,6 +63,17 @@ def test_a_job_without_steps_is_stalled_until_the_next_step() -> None:
     world.edit({"runPolicy": {"suspend": True}})
     world.settle()
     assert (world.condition("Stalled")["status"], world.condition("Stalled")["reason"]) == ("False", "Suspended")
+
+
+def test_a_job_is_not_stalled_once_its_operator_accepts_no_reports() -> None:
+    world = World(job(), installation=REPORTS)
+    world.settle()
+    world.stall = "No step since step 5."
+    world.reconcile()
+    world.stall, world.installation = None, Installation()  # an operator that starts with progress.enabled=false
+    world.reconcile()
+    condition = world.condition("Stalled")
+    assert (condition["status"], condition["reason"], condition["message"]) == ("False", "NoReports", "")
 
 
 def test_a_rejected_template_waits_for_a_change_of_the_spec() -> None:
