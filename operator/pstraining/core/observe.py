@@ -283,6 +283,7 @@ def _termination(terminated: Mapping[str, Any] | None) -> Termination | None:
         reason=terminated.get("reason", ""),
         message=terminated.get("message", ""),
         finished_at=parse_time(terminated.get("finishedAt")),
+        started_at=parse_time(terminated.get("startedAt")),
     )
 
 

@@ -34,6 +34,7 @@ class Termination:
     reason: str
     message: str
     finished_at: datetime | None
+    started_at: datetime | None = None
 
 
 @dataclass(frozen=True)

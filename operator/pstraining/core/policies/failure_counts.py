@@ -27,6 +27,7 @@ from pstraining.core.policies.failures import (
 )
 from pstraining.core.policies.resharding import began, has_saved
 from pstraining.core.policies.success import is_recorded, runs_for_ever, succeeded
+from pstraining.core.policies.teardown import leader_pods
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.standbys import members
 
@@ -143,14 +144,16 @@ def count_failures(
     records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
     failures, uncounted = [], dict[str, FailureReason]()
     changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
+    resumed = _resumed_at(job, snapshot, status)
     # Pods that the operator stops do not fail, even if the status write that announces the stop is lost.
     stopping = any(pod.deleting for pod in snapshot.pods) and (
         job.spec.run_policy.suspend or stops or missed_change.is_due(job, snapshot)
     )
     if status.start_time is not None and status.completion_time is None:
+        first = _since(status.start_time, status, None)
         starts = {role: _since(status.start_time, status, change) for role, change in changes.items()}
         for pod in snapshot.pods:
-            key, change, since = key_of(pod), changes[pod.role], starts[pod.role]
+            key, change = key_of(pod), None if _began_after(pod, resumed) else changes[pod.role]
             old = records.get(key, ReplicaRecord(role=pod.role, index=pod.index, member=pod.member))
             if _is_retired(job, snapshot, pod, old):
                 continue
@@ -160,6 +163,7 @@ def count_failures(
                 if (pardoned := _pardoned(pod, old)) is not old:
                     records[key] = pardoned
                 continue
+            since = first if change is None else starts[pod.role]
             if not _counts(job, pod, since, status.job_restarts) or _is_unknown(pod):
                 continue
             decision = _decide(job, pod)
@@ -302,6 +306,20 @@ def _stays(job: PSTrainingJob, pod: Pod, change: StatusCondition) -> bool:
     """Whether a pod stays while its program restarts for another number of servers."""
     older = pod.created < change.last_transition_time
     return older and change.reason != Reason.RESHARDING and _wanted(job, pod)
+
+
+def _resumed_at(job: PSTrainingJob, snapshot: Snapshot, status: PSTrainingJobStatus) -> datetime | None:
+    """Return when the leader started that continues with another number of servers; None if none runs."""
+    change = began(status)
+    if change is None or change.reason != Reason.RESUMING:
+        return None
+    return max((p.created for p in leader_pods(job, snapshot) if not (p.over or p.deleting)), default=None)
+
+
+def _began_after(pod: Pod, moment: datetime | None) -> bool:
+    """Whether the last run that has ended began after a moment, so that a change before it did not end the run."""
+    end = newest_end(pod)
+    return moment is not None and end is not None and end.started_at is not None and end.started_at > moment
 
 
 def _pardoned(pod: Pod, record: ReplicaRecord) -> ReplicaRecord:
