@@ -22,6 +22,10 @@ if TYPE_CHECKING or __package__:
     from . import contract, members, probe, status_port, supervisor, terms, transfers, usage
     from . import serve as server
 else:
+    if sys.argv[1:2] == ["--"]:
+        # The kernel drops a signal without a handler for the first process of a container. A blocked one waits for the
+        # supervisor, whose imports and preparations take a while.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
     # Python would import from the folder that this file's link pointed to, which the kubelet removes whenever the
     # cluster map changes.
     sys.path[0] = os.path.dirname(os.path.abspath(__file__))

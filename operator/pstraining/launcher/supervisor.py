@@ -62,6 +62,7 @@ class Supervisor:
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # launch.py has blocked them until now
         self._in_child: Callable[[], object] | None = None
         # Orphans are adopted, and the command dies with the launcher. For pid 1 the kernel does both.
         with suppress(OSError, AttributeError):

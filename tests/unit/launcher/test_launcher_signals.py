@@ -1,0 +1,34 @@
+"""Signals that arrive before the launcher is ready. The kernel drops them if they are neither handled nor blocked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from pstraining.launcher import contract, launcher_files
+
+EARLY = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
+
+
+def test_a_stop_during_the_imports_waits_for_the_launcher(tmp_path: Path) -> None:
+    for name, text in launcher_files().items():
+        (tmp_path / name).write_text(text)
+    with_annotations = (tmp_path / "contract.py").read_text().partition("from __future__ import annotations\n")
+    (tmp_path / "contract.py").write_text("".join((*with_annotations[:2], EARLY, with_annotations[2])))
+    done = subprocess.run([sys.executable, str(tmp_path / "launch.py"), "--", "true"], env={}, check=False)
+    assert done.returncode == contract.EXIT_BAD_CONTRACT, "the signal ended the process, or it would be lost"
+
+
+def test_a_stop_from_before_the_launcher_was_ready_stops_it() -> None:
+    program = f"""
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+{EARLY}
+from pstraining.launcher.contract import ExitError
+from pstraining.launcher.supervisor import Supervisor
+try:
+    Supervisor().wait(10)
+except ExitError as error:
+    raise SystemExit(error.args[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, env={"PYTHONPATH": ":".join(sys.path)})
+    assert done.returncode == 128 + 15
