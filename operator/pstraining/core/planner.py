@@ -7,9 +7,9 @@
     just failed as a whole    nothing: status counts the restart first
     suspended                 stop in order, the chief first
     not admitted by its queue stop in order, the chief first; then return the quota, or request it
+    restarted as a whole      stop in order, then create again
     refused template          nothing until the spec changes; then delete what exists, and create it again; a job that
                               has started continues instead, and meanwhile creates only attempts
-    restarted as a whole      stop in order, then create again
     changed unseen            stop in order, then create again
     another number of PSs     stop the chief, or let it save and end, then record the new number; some jobs instead stop
                               in order and are created again
@@ -103,10 +103,10 @@ def _decide(facts: Facts, launcher: LauncherFiles) -> Plan:
 
 def _activate(facts: Facts, launcher: LauncherFiles) -> Plan:
     """Bring a job that may run one step closer to its desired state."""
-    if facts.refused_generation is not None and (step := _after_refusal(facts, launcher)) is not None:
-        return step
     if job_restart.is_due(facts):
         return _stop(facts, Reason.JOB_RESTARTED)
+    if facts.refused_generation is not None and (step := _after_refusal(facts, launcher)) is not None:
+        return step
     if missed_change.is_due(facts.job, facts.snapshot):
         return _stop(facts, Reason.SPEC_CHANGED)
     match facts.resharding.step:

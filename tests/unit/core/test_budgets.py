@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.core.actions import Create
 from pstraining.core.policies import budgets
 from tests.support.builders import NOW, job, stamp, typed
 from tests.support.simulation import World, phase, running
@@ -165,6 +166,22 @@ def test_the_job_is_restarted_as_a_whole() -> None:
     assert not before & {p["metadata"]["uid"] for p in world.pods.values()}, "every pod is new"
     assert phase(world) == "Running"
     assert world.names_of("StatefulSet") == ["digits-ps"]
+
+
+def test_the_job_is_restarted_although_a_change_of_it_was_refused() -> None:
+    """It waits without pods then: a state that a rule discards must not train on, and no budget counts its failures."""
+    world = restart_job(worker={"replicas": 2})
+    world.refuse = lambda action: "imge: unknown" if isinstance(action, Create) and action.kind == "Deployment" else ""
+    world.edit({"worker": {"replicas": 3}})
+    world.settle()
+    fail(world, "worker", 1, code=3)
+    assert not world.pods
+    assert "imge" in world.condition("InvalidTemplate")["message"]
+    assert phase(world) == "Invalid"
+    world.refuse = None
+    world.edit({"worker": {"replicas": 2}})
+    world.settle()
+    assert phase(world) == "Running"
 
 
 def test_the_failure_that_restarts_the_job_is_an_event() -> None:
