@@ -135,8 +135,8 @@ CASES = {
         {f"pstraining_checkpoint_failures_total{{{JOB}}}": "1x35 2x30"},
         TEAM,
     ),
-    # Evaluated in second 2400, when a checkpoint may be 2400 s old.
-    "PSTrainingCheckpointOld": Case(checkpoint(-900), checkpoint(60), TEAM),
+    # Evaluated in second 3600, when a checkpoint may be 2400 s old.
+    "PSTrainingCheckpointOld": Case(checkpoint(-900), checkpoint(1500), TEAM, at=60),
     "PSTrainingMemberMissing": Case(
         {f"pstraining_unreplicated_seconds_total{{{JOB}}}": counter(60)},
         {f"pstraining_unreplicated_seconds_total{{{JOB}}}": counter(50)},
@@ -185,6 +185,23 @@ def test_an_alert_does_not_fire_without_cause(promtool: str, tmp_path: Path, nam
 
 def test_a_checkpoint_is_not_too_old_while_no_step_is_applied(promtool: str, tmp_path: Path) -> None:
     assert not run(promtool, tmp_path, "PSTrainingCheckpointOld", checkpoint(-900, step="7x60"), None)
+
+
+def test_a_job_that_never_writes_a_checkpoint_has_none_that_is_new(promtool: str, tmp_path: Path) -> None:
+    series = {name: values for name, values in checkpoint(0).items() if "timestamp" not in name}
+    assert not run(promtool, tmp_path, "PSTrainingCheckpointOld", series, TEAM)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_chief_that_has_just_started_may_save_first(promtool: str, tmp_path: Path, saves: bool) -> None:
+    """The chief before it saved long ago, or ended after a save that the new one does not know."""
+    series = {
+        f'pstraining_checkpoint_timestamp_seconds{{{JOB},pod="a"}}': "3000x50" if saves else "-9000x5",
+        f'pstraining_checkpoint_interval_seconds{{{JOB},pod="a"}}': "600x5",
+        f'pstraining_checkpoint_interval_seconds{{{JOB},pod="b"}}': f"_x{6 if saves else 30} 600x60",
+        f'pstraining_global_step{{{JOB},pod="b"}}': counter(100),
+    }
+    assert not run(promtool, tmp_path, "PSTrainingCheckpointOld", series, None)
 
 
 def test_a_chief_with_hot_standbys_reports_a_failover_with_the_jobs_name(promtool: str, tmp_path: Path) -> None:
