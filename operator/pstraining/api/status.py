@@ -37,7 +37,7 @@ class LastFailure(ApiModel):
 class RoleStatus(ApiModel):
     """State of one role."""
 
-    desired: int = Field(default=0, description="Replicas that the spec requests.")
+    desired: int = Field(default=0, description="Replicas of the job as it runs.")
     replicas: int = Field(
         default=0, description="Replicas that should run now: those that are neither suspended, cleaned up nor done."
     )
