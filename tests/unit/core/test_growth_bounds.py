@@ -100,3 +100,16 @@ def test_after_a_withdrawn_growth_a_smaller_size_of_the_spec_applies() -> None:
     world.edit({"ps": {"resources": sized(512)}})
     world.settle()
     assert set(memory(world, "ps")) == {"512Mi"}
+
+
+def test_a_kill_by_the_clock_of_a_node_that_is_ahead_is_one_change() -> None:
+    world = growing()
+    use(world, "ps", 10)
+    later(world, minutes=2)
+    kill(world, "ps")
+    later(world, minutes=-2)
+    for _ in range(15):
+        world.settle()
+        later(world, seconds=20)
+    assert set(memory(world, "ps")) == {"2Gi"}
+    assert reasons(world) == ["MemoryDoubled"]

@@ -251,7 +251,10 @@ def _newest_kill(facts: Facts, sizing: RoleSizing, usage: RoleUsage | None) -> s
     changes = [time for time in (grown, *(c.last_transition_time for c in resized)) if time is not None]
 
     def counts(at: datetime | None) -> bool:
-        return at is not None and facts.now - at <= OOM_AGE and all(at > change for change in changes)
+        # By the clock of a node that is ahead, a kill would be newer than each change that it causes.
+        if at is None or not timedelta(0) <= facts.now - at <= OOM_AGE:
+            return False
+        return all(at > change for change in changes)
 
     if usage is not None and counts(usage.oom_at):
         return usage.oom_pod
