@@ -183,6 +183,11 @@ def test_an_alert_does_not_fire_without_cause(promtool: str, tmp_path: Path, nam
     assert not run(promtool, tmp_path, name, CASES[name].calm, None)
 
 
+def test_a_job_that_does_not_train_with_another_number_of_servers_waits(promtool: str, tmp_path: Path) -> None:
+    series = longest("Rescaling", "0+60x60")
+    assert not run(promtool, tmp_path, "PSTrainingJobWaits", series, SYSTEM | {"state": "Rescaling"})
+
+
 def test_a_checkpoint_is_not_too_old_while_no_step_is_applied(promtool: str, tmp_path: Path) -> None:
     assert not run(promtool, tmp_path, "PSTrainingCheckpointOld", checkpoint(-900, step="7x60"), None)
 

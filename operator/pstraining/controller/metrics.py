@@ -30,6 +30,7 @@ NO_CAUSES: Final[Mapping[str, str]] = MappingProxyType({})
 UNHEALTHY_STATES = {
     "Pending": ((Phase.PENDING,), Condition.RUNNING, "False"),
     "Restarting": ((Phase.RESTARTING,), Condition.RESTARTING, "True"),
+    "Rescaling": ((Phase.RESCALING,), Condition.RUNNING, "False"),
     "Degraded": ((Phase.RUNNING, Phase.RESTARTING), Condition.DEGRADED, "True"),
 }
 """States that must not last: the phases of each, and the condition whose last transition to a status starts it."""

@@ -84,7 +84,7 @@ def test_every_row_of_the_events_page_has_a_text() -> None:
 def test_metrics_have_their_labels_and_alerts() -> None:
     page = metrics_page()
     assert "| `pstraining_writes_total` | counter | `kind`; `verb` |" in page
-    assert "| `pstraining_longest_seconds` | gauge | `state`: Pending, Restarting, Degraded |" in page
+    assert "| `pstraining_longest_seconds` | gauge | `state`: Pending, Restarting, Rescaling, Degraded |" in page
     (standstill,) = (line for line in page.splitlines() if line.startswith("| `pstraining_global_step`"))
     assert "[PSTrainingStandsStill](../operators/alerts.md#pstrainingstandsstill)" in standstill
 
