@@ -46,7 +46,7 @@ def test_a_reason_or_condition_in_no_table_is_rejected(monkeypatch: pytest.Monke
     conditions_page.checked()
     without = {c: own for c, own in OF_CONDITIONS.items() if c is not Condition.STALLED}
     monkeypatch.setattr(conditions_page, "OF_CONDITIONS", without)
-    with pytest.raises(UndocumentedError, match="lacks NoStep, Stalled, Stepping"):
+    with pytest.raises(UndocumentedError, match="lacks NoReports, NoStep, Stalled, Stepping"):
         conditions_page.checked()
 
 
