@@ -332,7 +332,7 @@ def _degraded(situation: Situation) -> Iterator[ConditionUpdate]:
 
 
 def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
-    outcomes = situation.outcomes
+    outcomes, is_over = situation.outcomes, situation.end is not None
     taken = outcomes.with_verdict(Verdict.NAME_TAKEN)
     invalid = [o for o in outcomes.with_verdict(Verdict.INVALID) if not _is_update(o)]
     clean = situation.is_settled or (outcomes.outcomes and not taken and not invalid)
@@ -340,13 +340,14 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
         held = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
         message = f"{held} exists and does not belong to the job; it is not changed. Delete it or rename the job."
         yield ConditionUpdate(Condition.NAME_CONFLICT, True, Reason.NAME_TAKEN, message)
-    elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended):
-        yield ConditionUpdate(Condition.NAME_CONFLICT, False, Reason.NAMES_FREE)
+    elif situation.was_true(Condition.NAME_CONFLICT) and (clean or situation.suspended or is_over):
+        yield ConditionUpdate(Condition.NAME_CONFLICT, False, Reason.JOB_FINISHED if is_over else Reason.NAMES_FREE)
     if invalid:
         message = f"{invalid[0].action.kind} {invalid[0].action.name} was refused: {invalid[0].message}"
         yield ConditionUpdate(Condition.INVALID_TEMPLATE, True, Reason.TEMPLATE_REFUSED, message)
-    elif situation.was_true(Condition.INVALID_TEMPLATE) and (_is_accepted(situation) or situation.suspended):
-        yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, Reason.TEMPLATE_ACCEPTED)
+    elif situation.was_true(Condition.INVALID_TEMPLATE) and (is_over or situation.suspended or _is_accepted(situation)):
+        accepted = Reason.JOB_FINISHED if is_over else Reason.TEMPLATE_ACCEPTED
+        yield ConditionUpdate(Condition.INVALID_TEMPLATE, False, accepted)
     yield from _checkpoint(situation)
     yield from _inheritance(situation)
     yield from _stalled(situation)
@@ -376,8 +377,7 @@ def _is_accepted(situation: Situation) -> bool:
 def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:
     found = durability.not_durable(situation.facts.job.spec.checkpoint)
     if found is not None:
-        message = f"{found.field} {found.message}"
-        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, found.reason, message)
+        yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, True, found.reason, f"{found.field} {found.message}")
     elif situation.stored(Condition.CHECKPOINT_NOT_DURABLE) is not None:
         yield ConditionUpdate(Condition.CHECKPOINT_NOT_DURABLE, False, Reason.CHECKPOINT_DURABLE)
 
