@@ -12,8 +12,8 @@ EARLY = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
 def test_a_stop_during_the_imports_waits_for_the_launcher(tmp_path: Path) -> None:
     for name, text in launcher_files().items():
         (tmp_path / name).write_text(text)
-    with_annotations = (tmp_path / "contract.py").read_text().partition("from __future__ import annotations\n")
-    (tmp_path / "contract.py").write_text("".join((*with_annotations[:2], EARLY, with_annotations[2])))
+    parts = (tmp_path / "contract.py").read_text().partition("from __future__ import annotations\n")
+    (tmp_path / "contract.py").write_text("".join((*parts[:2], EARLY, parts[2])))
     done = subprocess.run([sys.executable, str(tmp_path / "launch.py"), "--", "true"], env={}, check=False)
     assert done.returncode == contract.EXIT_BAD_CONTRACT, "the signal ended the process, or it would be lost"
 
