@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
+import aiohttp
 from kopf._cogs.clients import errors, fetching, watching
 from kopf._cogs.clients.errors import APIClientError, APIForbiddenError, APITooManyRequestsError
 
@@ -161,7 +162,8 @@ class Watches:
                 except ListForbiddenError as error:
                     self._forbid(stream, str(error))
                     await asyncio.sleep(FORBIDDEN_SECONDS)
-                except (watching.WatchingError, APIClientError) as error:
+                except (watching.WatchingError, APIClientError, aiohttp.ClientResponseError, ValueError) as error:
+                    # The last two: a proxy has answered with a page that is not JSON, or not even UTF-8.
                     if isinstance(error, APIClientError) and error.status != COMPACTED:
                         raise
                     logger.warning("%s are listed again: %s", stream[0], error)

@@ -1,4 +1,4 @@
-"""What the watches do with the delay that an API server, or a proxy in front of it, requests with status 429."""
+"""Answers of a proxy in front of the API server after which the watches continue: delays, and pages of its own."""
 
 import asyncio
 from typing import Any
@@ -11,6 +11,7 @@ from kopf._cogs.clients import api, auth, watching
 from kopf._cogs.structs.credentials import Vault, VaultKey
 from kopf._cogs.structs.references import NamespaceName, Resource
 
+from pstraining.controller import watch
 from pstraining.controller.registration import build_settings
 from pstraining.controller.watch import Watches
 
@@ -18,19 +19,15 @@ pytestmark = pytest.mark.asyncio
 JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjobs", namespaced=True)
 
 
-@pytest.mark.parametrize(
-    ("asked", "waited"), [("Wed, 21 Oct 2099 07:28:00 GMT", 0.0), ("soon", 0.0), ("7", 7), ("86400", 120)]
-)
-async def test_a_busy_api_server_is_asked_again(monkeypatch: pytest.MonkeyPatch, asked: str, waited: float) -> None:
-    delays = list[float]()
+async def delays_after(monkeypatch: pytest.MonkeyPatch, **first: Any) -> list[float]:
+    """Return the delays of kopf's requests until a list is complete, the first of which has this answer."""
+    answers, delays = iter([web.Response(**first)]), list[float]()
 
     async def answer(_request: web.Request) -> web.Response:
-        if not delays:
-            return web.Response(status=429, headers={"Retry-After": asked})
-        return web.json_response({"items": [], "metadata": {"resourceVersion": "9"}})
+        return next(answers, None) or web.json_response({"items": [], "metadata": {"resourceVersion": "9"}})
 
     class Clock:
-        """Only the clock of kopf's requests: records delays, and waits for none."""
+        """The clock of kopf's requests alone: records delays, and waits for none."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(asyncio, name)
@@ -40,6 +37,7 @@ async def test_a_busy_api_server_is_asked_again(monkeypatch: pytest.MonkeyPatch,
             delays.append(seconds)
 
     monkeypatch.setattr(api, "asyncio", Clock())
+    monkeypatch.setattr(watch, "RESTART_SECONDS", 0.0)
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
     async with TestServer(app) as server:
@@ -53,7 +51,27 @@ async def test_a_busy_api_server_is_asked_again(monkeypatch: pytest.MonkeyPatch,
                     stream = watching.infinite_watch(settings=settings, resource=JOBS, namespace=NamespaceName("b"))
                     async for mark in stream:
                         if mark is watching.Bookmark.LISTED:
-                            break
+                            return delays
         finally:
             await auth.vault_var.get().close()
-    assert delays == [waited]
+    pytest.fail("the stream has ended")
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"), [("Wed, 21 Oct 2099 07:28:00 GMT", 0.0), ("soon", 0.0), ("7", 7), ("86400", 120)]
+)
+async def test_a_busy_api_server_is_asked_again(monkeypatch: pytest.MonkeyPatch, asked: str, waited: float) -> None:
+    assert await delays_after(monkeypatch, status=429, headers={"Retry-After": asked}) == [waited]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"status": 200, "text": "Please log in.", "content_type": "text/html"},
+        {"status": 200, "text": "{", "content_type": "application/json"},
+        {"status": 502, "body": "Nicht verf\u00fcgbar".encode("latin-1"), "content_type": "text/html"},
+    ],
+    ids=["no JSON", "broken JSON", "no UTF-8"],
+)
+async def test_a_page_of_a_proxy_does_not_end_a_watch(monkeypatch: pytest.MonkeyPatch, page: dict[str, Any]) -> None:
+    assert await delays_after(monkeypatch, **page) == []
