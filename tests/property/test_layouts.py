@@ -282,7 +282,7 @@ def test_the_step_of_every_small_job() -> None:
     """
     for current, wanted, leader in ((c, w, b) for c in range(1, 6) for w in range(1, 6) for b in (False, True)):
         for running in range(max(0, wanted - current) + 1):
-            step = resharding.next_step(current, wanted, running, leader_may_run=leader)
+            step = resharding.next_step(current, wanted, running, leader_may_run=leader, saved=None, led=False)
             assert (step is ReshardingStep.STEADY) == (current == wanted)
             assert (step is ReshardingStep.START_SERVERS) == (running < wanted - current)
             assert step is not ReshardingStep.SWITCH or not leader

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
-from pstraining.api import names
+from pstraining.api import contract, names
+from pstraining.api.conditions import Reason
 from pstraining.core.actions import Kind
 from pstraining.core.policies import resharding
-from tests.support.builders import deep_merge, job, typed
+from pstraining.core.policies.resharding import ReshardingStep
+from pstraining.core.snapshot import Child, Container, Termination
+from tests.support.builders import NOW, deep_merge, job, typed
 from tests.support.simulation import World, phase, running
 from tests.support.snapshots import a_child, a_pod, snapshot_of
-from tests.unit.core.test_rescaling import CHECKPOINT, hold, layout, release, rescaling, serve, uids
+from tests.unit.core.test_rescaling import CHECKPOINT, HOT, hold, layout, release, rescaling, serve, uids
 
 WARM: dict[str, Any] = {"ps": {"standby": {"mode": "Warm"}}}
 GANG: dict[str, Any] = {"runPolicy": {"schedulingPolicy": {"gang": "SchedulerPlugins"}}}
@@ -154,3 +157,72 @@ def test_the_next_term_follows_the_newest_chief_whose_pod_may_be_gone() -> None:
     found = resharding.observed(typed(manifest), snapshot_of(manifest, servers, chief, evaluator, *others))
     assert (found.next_term, found.term, found.number) == (4, 1, 2)
     assert resharding.observed(typed(manifest), snapshot_of(manifest, servers)).next_term == 1
+    without_job = snapshot_of(manifest, servers, chief, a_pod(names.CHIEF, 0, "other", term=5))
+    assert resharding.observed(typed(manifest), without_job).next_term == 6
+
+
+def standbys_of(shards: int, **more: Any) -> Child:
+    """Return the StatefulSet of the standbys with its copy of the record of layout 2."""
+    return a_child(Kind.STATEFUL_SET, "digits-standby", annotations=resharding.annotations(shards, 2), **more)
+
+
+@pytest.mark.parametrize("kind", [WARM, HOT])
+@pytest.mark.parametrize(
+    ("wanted", "step", "message"),
+    [
+        (1, ReshardingStep.STEADY, ""),
+        (3, ReshardingStep.START_SERVERS, "0 of 2 new parameter servers run; until all do,"),
+    ],
+)
+def test_without_the_set_of_primaries_the_copy_of_the_record_decides(
+    kind: dict[str, Any], wanted: int, step: ReshardingStep, message: str
+) -> None:
+    manifest, standby = job(ps=wanted, spec={**kind, "checkpoint": CHECKPOINT}), standbys_of(1)
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, standby))
+    assert (found.step, found.current, found.number, found.servers) == (step, 1, 2, standby)
+    progress = resharding.progress(typed(manifest), found, None, runs=True)
+    assert progress is None if not message else progress is not None and progress[2].startswith(message)
+
+
+def test_fewer_servers_wait_for_the_missing_set_of_primaries() -> None:
+    manifest = job(ps=1, spec={**WARM, "checkpoint": CHECKPOINT})
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, standbys_of(2)))
+    assert found.step is ReshardingStep.START_SERVERS
+    message = "The StatefulSet of the parameter servers is created again first; until then, training continues with 2."
+    message += " Set ps.replicas to 2 to withdraw the change."
+    assert resharding.progress(typed(manifest), found, None, runs=True) == (True, Reason.STARTING_SERVERS, message)
+
+
+def test_a_set_that_is_being_deleted_needs_no_record_and_another_one_does() -> None:
+    manifest = job(ps=3, spec=WARM)
+    primaries = a_child(Kind.STATEFUL_SET, "digits-ps", annotations=resharding.annotations(2, 4))
+    going = standbys_of(2, deleting=True)
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, primaries, going))
+    assert (found.step, found.current, found.number) == (ReshardingStep.START_SERVERS, 2, 4)
+    older = a_child(Kind.STATEFUL_SET, "digits-standby", spec={"replicas": 2})
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, primaries, older))
+    assert found == resharding.Resharding(ReshardingStep.REPLACE_ALL, 3, 3)
+
+
+def test_hot_standbys_whose_state_cannot_be_saved_are_replaced_for_the_number_of_the_spec() -> None:
+    manifest = job(ps=3, spec=HOT)
+    primaries = a_child(Kind.STATEFUL_SET, "digits-ps", annotations=resharding.annotations(2, 4, 1))
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, primaries))
+    assert found == resharding.Resharding(ReshardingStep.REPLACE_ALL, 3, 3)
+
+
+def test_an_announcement_of_the_recorded_layout_is_over() -> None:
+    manifest = job(ps=3, spec={**HOT, "checkpoint": CHECKPOINT})
+    record = resharding.annotations(2, 4, 1) | {names.ANNOTATION_NEXT_SHARDS: "2"}
+    primaries = a_child(Kind.STATEFUL_SET, "digits-ps", annotations=record)
+    found = resharding.observed(typed(manifest), snapshot_of(manifest, primaries))
+    assert (found.current, found.wanted, found.is_announced) == (2, 3, False)
+
+
+def test_a_saved_state_counts_once_no_chief_runs() -> None:
+    manifest = job(ps=1, spec={**HOT, "checkpoint": CHECKPOINT})
+    primaries = a_child(Kind.STATEFUL_SET, "digits-ps", annotations=resharding.annotations(2, 4, 1))
+    end = Container(terminated=Termination(contract.EXIT_SAVED, "Error", "", NOW))
+    newest, former = a_pod(names.CHIEF, 0, "other", term=2, container=end), a_pod(names.CHIEF, 0, "other", term=1)
+    for seen, step in (((newest, former), ReshardingStep.SAVE), ((newest,), ReshardingStep.SWITCH)):
+        assert resharding.observed(typed(manifest), snapshot_of(manifest, primaries, *seen)).step is step

@@ -79,7 +79,7 @@ class Resharding:
     term: int = 1
     """The first term of the chief that trains the current layout."""
     next_term: int = 1
-    """The term of the next chief."""
+    """The term of the next chief; meaningless without hot standbys."""
     is_hot: bool = False
     """Whether the job has hot standbys."""
     leader_may_run: bool = False
@@ -181,7 +181,7 @@ def observed(job: PSTrainingJob, snapshot: Snapshot) -> Resharding:
 
 
 def next_step(
-    current: int, wanted: int, running: int, *, leader_may_run: bool, saved: bool | None = None, led: bool = False
+    current: int, wanted: int, running: int, *, leader_may_run: bool, saved: bool | None, led: bool
 ) -> ReshardingStep:
     """Return the next step of a job whose pods stay.
 
@@ -237,9 +237,11 @@ def progress(
     """
     count, step = resharding.wanted, resharding.step
     if step is ReshardingStep.START_SERVERS:
-        new = max(0, count - resharding.current)
-        message = f"{resharding.running} of {new} new parameter servers run; until all do, training continues with "
-        message += f"{resharding.current}. Set ps.replicas to {resharding.current} to withdraw the change."
+        waits = f"{resharding.running} of {count - resharding.current} new parameter servers run; until all do,"
+        if count < resharding.current:  # the StatefulSet of the primaries is missing
+            waits = "The StatefulSet of the parameter servers is created again first; until then,"
+        message = f"{waits} training continues with {resharding.current}."
+        message += f" Set ps.replicas to {resharding.current} to withdraw the change."
         return True, Reason.STARTING_SERVERS, f"{message} {trouble}".rstrip()
     if step is ReshardingStep.SAVE:
         message = f"The chief leads training to {count} parameter servers. If it cannot, it saves the state and ends."
