@@ -58,6 +58,7 @@ class QueuedWorld(World):
 
     def _patch(self, action: PatchStatus, target: dict[str, Any]) -> None:
         """Apply a JSON merge patch (RFC 7386)."""
+        assert action.uid == target["metadata"]["uid"]
         if action.version != target["metadata"].get("resourceVersion"):
             raise StaleError
         before = copied(target)

@@ -30,7 +30,8 @@ def test_an_unreadable_flavor_delays_a_start_and_stops_no_job() -> None:
     world = with_flavor(queued(), {})
     known, world.objects = world.objects, QueueObjects()
     world.run()
-    assert not world.pods
+    assert phase(world) == "Queued"
+    assert {kind for kind, _ in world.children} == {"Workload"}
     assert "ResourceFlavor gpu" in world.condition("Queued")["message"]
     assert world.plan().requeue_at == world.now + LOOK_AGAIN
     world.objects = known

@@ -59,7 +59,10 @@ def test_an_orphaned_standby_keeps_the_quota_until_its_deletion() -> None:
 
 
 def test_the_returned_quota_has_kueues_message() -> None:
-    world = running()
+    world = running(successPolicy="AllWorkers")
+    world.end(names.WORKER, 1)
+    world.run()
+    assert world.workload["status"]["reclaimablePods"]
     world.evict("Preempted", "Preempted to accommodate a workload")
     world.quota = 0
     for _ in range(12):
@@ -68,6 +71,10 @@ def test_the_returned_quota_has_kueues_message() -> None:
     for kind in ("QuotaReserved", "Requeued"):
         assert condition(world, kind)["message"] == "Preempted to accommodate a workload", kind
     assert condition(world, "QuotaReserved")["reason"] == "Pending"
+    admitted = condition(world, "Admitted")
+    stated = admitted["status"], admitted["reason"], admitted["message"]
+    assert stated == ("False", "NoReservation", "The workload has no reservation")
+    assert world.workload["status"].keys() == {"conditions"}, "neither an admission nor pods that returned its quota"
 
 
 def test_a_job_that_waits_asks_for_the_workers_that_it_is_scaled_to() -> None:
