@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import contract, names
+from pstraining.api.run_policy import FailureReason
 from pstraining.api.status import PSTrainingJobStatus, ReplicaRecord
 from pstraining.api.text import printable
 from pstraining.core.observe import observe
@@ -15,8 +17,10 @@ STARTED = PSTrainingJobStatus(start_time=NOW)
 BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
 
 
-def count(*pods: dict[str, Any], status: PSTrainingJobStatus = STARTED) -> FailureCounts:
-    manifest = job()
+def count(
+    *pods: dict[str, Any], status: PSTrainingJobStatus = STARTED, spec: dict[str, Any] | None = None
+) -> FailureCounts:
+    manifest = job(spec=spec)
     return count_failures(typed(manifest), observe(manifest, (), pods), status)
 
 
@@ -69,6 +73,26 @@ def test_counting_again_adds_nothing(name: str) -> None:
     again = count(seen, status=STARTED.model_copy(update={"replica_records": list(first.records)}))
     assert again.records == first.records
     assert again.failures == ()
+
+
+def test_causes_of_restarts_that_count_against_no_budget_are_known_by_role() -> None:
+    deleted, evicted = pod("worker", deleting=True), pod("ps", deleting=True, disrupted=True)
+    found = count(deleted, evicted, pod("chief", term=1, state=terminated(1), phase="Failed"))
+    assert found.uncounted == {"worker": FailureReason.DELETED, "ps": FailureReason.EVICTED}
+    recorded = STARTED.model_copy(update={"replica_records": list(found.records)})
+    assert count(deleted, evicted, status=recorded).uncounted == {}, "they are new once"
+    deleted["metadata"]["annotations"] = {names.ANNOTATION_REPLACED: "true"}
+    assert count(deleted).uncounted == {}, "the operator's own deletion is no failure"
+    again = count(pod("worker", restarts=1, last=terminated(0)), spec={"worker": {"restartPolicy": "Always"}})
+    assert ([r.restarts for r in again.records], again.uncounted) == ([1], {})
+
+
+def test_a_chief_that_has_saved_the_state_has_not_failed_before_the_change_is_in_status() -> None:
+    hot = {"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}}
+    chief = pod("chief", term=1, state=terminated(contract.EXIT_SAVED), phase="Failed")
+    found = count(chief, spec=hot)
+    assert (numbers(found), [r.ended for r in found.records]) == ([("chief", 0, 0, 0)], [1])
+    assert numbers(count(chief)) == [("chief", 0, 1, 1)]
 
 
 def test_a_replaced_pod_keeps_its_count() -> None:

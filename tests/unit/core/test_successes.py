@@ -175,6 +175,26 @@ def test_a_suspension_adds_the_time_since_the_start(
     assert deadline.active_seconds(status, now, None if suspended else started or now) == expected
 
 
+@pytest.mark.parametrize(
+    ("started", "reasons", "before", "expected"),
+    [
+        (None, ["Training", "Stopping"], 100, 60),
+        (None, ["Stopping"], 10, 0),
+        (None, ["Suspended"], 100, 100),
+        (NOW, ["Stopping"], 100, 100),
+    ],
+)
+def test_a_job_that_is_resumed_while_it_stops_was_active_all_the_time(
+    started: datetime | None, reasons: list[str], before: int, expected: int
+) -> None:
+    conditions = [
+        {"type": "Running", "status": "False", "reason": reason, "message": "", "lastTransitionTime": stamp(NOW)}
+        for reason in reasons
+    ]
+    stored = {"startTime": started and stamp(started), "activeSeconds": before, "conditions": conditions}
+    assert deadline.active_seconds(facts_of({}, **stored).status, NOW + 40 * SECOND, NOW) == expected
+
+
 def test_runs_whose_end_the_kubelet_no_longer_shows_count_with_the_next_one() -> None:
     def counted(container: Container) -> list[tuple[int, int]]:
         facts = facts_of({"worker": {"replicas": 1}}, a_pod("worker", 0, "n", container=container))

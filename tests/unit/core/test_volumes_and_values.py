@@ -9,7 +9,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import PSTrainingJobStatus, StatusCondition
 from pstraining.core.actions import Delete, Kind
 from pstraining.core.policies import missed_change
-from pstraining.core.policies.durability import NotDurable, not_durable
+from pstraining.core.policies.durability import NotDurable, not_durable, why_lost
 from pstraining.core.policies.pvc_retention import left_over
 from pstraining.core.snapshot import Child
 from pstraining.resources import fixed_fields
@@ -22,26 +22,31 @@ NONE = (
     "program saves them itself. Set spec.checkpoint to keep them on a volume."
 )
 NODE = "is a hostPath: a chief that is started on another node does not find its checkpoints."
-DURABLE: list[tuple[dict[str, Any] | None, NotDurable | None]] = [
-    (None, NotDurable(Reason.NO_CHECKPOINT_VOLUME, "spec.checkpoint", NONE)),
-    (
-        {"volume": {"emptyDir": {}}},
-        NotDurable(
-            Reason.CHECKPOINT_VOLUME_NOT_DURABLE, FIELD, "is an emptyDir: checkpoints are deleted with the chief's pod."
-        ),
-    ),
-    ({"volume": {"hostPath": {"path": "/"}}}, NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, FIELD, NODE)),
-    ({"volume": {"nfs": {"server": "s", "path": "/"}}}, None),
-    ({"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}, None),
+EMPTY = "is an emptyDir: checkpoints are deleted with the chief's pod."
+NO_SOURCE = "has no source, so it is an emptyDir: checkpoints are deleted with the chief's pod."
+EPHEMERAL = "is an ephemeral volume: its claim and the checkpoints are deleted with the chief's pod."
+LOST = "spec.checkpoint.volume does not outlive its pod"
+DURABLE: list[tuple[dict[str, Any] | None, str | None, str]] = [
+    (None, NONE, "spec.checkpoint is not set"),
+    ({"volume": {"emptyDir": {}}}, EMPTY, LOST),
+    ({"volume": {"ephemeral": {}}}, EPHEMERAL, LOST),
+    ({"volume": {}}, NO_SOURCE, LOST),
+    ({"volume": {"name": "checkpoints"}}, NO_SOURCE, LOST),
+    ({"volume": {"hostPath": {"path": "/"}}}, NODE, ""),
+    ({"volume": {"nfs": {"server": "s", "path": "/"}}}, None, ""),
+    ({"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}}, None, ""),
 ]
 
 
-@pytest.mark.parametrize(("checkpoint", "expected"), DURABLE)
+@pytest.mark.parametrize(("checkpoint", "message", "lost"), DURABLE)
 def test_a_volume_deleted_with_its_pod_keeps_no_checkpoint(
-    checkpoint: dict[str, Any] | None, expected: NotDurable | None
+    checkpoint: dict[str, Any] | None, message: str | None, lost: str
 ) -> None:
-    spec = {} if checkpoint is None else {"checkpoint": checkpoint}
-    assert not_durable(typed(job(spec=spec)).spec.checkpoint) == expected
+    expected = None if message is None else NotDurable(Reason.CHECKPOINT_VOLUME_NOT_DURABLE, FIELD, message)
+    if checkpoint is None:
+        expected = NotDurable(Reason.NO_CHECKPOINT_VOLUME, "spec.checkpoint", NONE)
+    found = typed(job(spec={} if checkpoint is None else {"checkpoint": checkpoint})).spec.checkpoint
+    assert (not_durable(found), why_lost(found)) == (expected, lost)
 
 
 OWN, OTHER = fixed_fields.digest(typed(job())), f"{fixed_fields.FORMAT}other"

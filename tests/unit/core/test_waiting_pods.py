@@ -1,5 +1,7 @@
 """The waiting pods that the operator replaces within their budget, once their failures are recorded."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from pstraining.api.conditions import Reason
 from pstraining.core.actions import Delete, Kind
 from pstraining.core.policies.stuck_pods import deletions
 from pstraining.core.snapshot import Container, Pod, Termination
+from tests.support.builders import NOW
 from tests.support.simulation import phase, running
 from tests.support.snapshots import a_pod, facts_of
 
@@ -82,6 +85,20 @@ def test_a_worker_that_is_given_up_stays_as_it_is() -> None:
     assert counted.given_up
     record = counted.model_dump(by_alias=True, mode="json")
     assert list(deletions(facts_of(spec, pod, replicaRecords=[record]))) == []
+
+
+def recorded(*pods: Pod, spec: dict[str, Any]) -> list[str]:
+    """Return the uids of the pods that are replaced once their failures are recorded."""
+    counted = facts_of(spec, *pods).failures.records
+    records = [each.model_dump(by_alias=True, mode="json") for each in counted]
+    return [each.uid for each in deletions(facts_of(spec, *pods, replicaRecords=records))]
+
+
+def test_a_pod_whose_failures_do_not_count_is_not_replaced_for_them() -> None:
+    idle = seen("worker", container=container(42))
+    newer = seen("worker", uid="8", created=NOW + timedelta(seconds=1), container=container(42))
+    assert recorded(idle, newer, spec=NEVER | RULE) == ["8"], "the newer pod is the worker's"
+    assert recorded(replace(idle, created=NOW - timedelta(seconds=1)), spec=NEVER | RULE) == [], "before the start"
 
 
 def test_a_worker_that_fails_for_good_while_the_number_of_servers_changes_runs_again() -> None:

@@ -48,6 +48,13 @@ def test_modules_and_their_tests_exist_and_survivors_have_reasons() -> None:
     assert all(each.module in paths and each.reason for each in survivors())
 
 
+def test_survivors_are_changes_of_lines_that_exist() -> None:
+    for each in survivors():
+        lines = (ROOT / PACKAGES / each.module).read_text("utf-8").splitlines()
+        assert each.was in " ".join(line.strip() for line in lines), each
+        assert each.was != each.becomes
+
+
 @pytest.mark.parametrize(
     ("name", "function"),
     [
