@@ -237,6 +237,14 @@ def test_suspension_by_the_user_returns_the_quota() -> None:
     assert phase(world) == "Running"
 
 
+def test_a_job_that_leaves_its_queue_returns_its_quota_and_runs() -> None:
+    world = running()
+    assert world.job is not None
+    world.job["metadata"]["labels"] = {}
+    world.run()
+    assert (phase(world), world.workloads) == ("Running", [])
+
+
 def test_a_deleted_workload_stops_the_job_and_is_recreated() -> None:
     world = running()
     world.lingering.add("chief")

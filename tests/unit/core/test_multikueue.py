@@ -173,6 +173,19 @@ def test_the_worker_cluster_creates_no_workload() -> None:
     assert "which MultiKueue sends with the job, does not exist" in world.condition("Queued")["message"]
 
 
+def test_an_evicted_workload_that_was_dispatched_is_never_deleted() -> None:
+    world = sent()
+    world.run()
+    uid = world.workload["metadata"]["uid"]
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_MAX_SECONDS] = "60"
+    world.evict()
+    world.quota = 0
+    world.run()
+    assert (world.workload["metadata"]["uid"], phase(world)) == (uid, "Queued")
+    assert not world.with_quota()
+
+
 @pytest.mark.parametrize("change", [{"worker": {"replicas": 3}}, {"ps": {"resources": {"requests": {"cpu": "2"}}}}])
 def test_a_job_that_differs_from_the_dispatched_one_is_dispatched_again(change: dict[str, Any]) -> None:
     world = sent()

@@ -245,6 +245,11 @@ def test_a_job_keeps_running_while_admission_checks_hold_its_next_slice() -> Non
     slice_ = world.workloads[-1]["metadata"]["name"]
     words = f"with 2 of 4 workers; Workload {slice_} waits. Admission check capacity is Pending: waits for nodes."
     assert world.condition("Queued")["message"].endswith(words)
+    assert not world.is_true(world.workloads[-1], "PodsReady"), "it runs by the former Workload"
+    world.edit({"worker": {"replicas": 6}})
+    world.run()
+    assert len(world.workloads) == 2, "a further slice waits for this one"
+    world.edit({"worker": {"replicas": 4}})
     world.pass_checks()
     world.run()
     assert world.existing()["worker"] == 4

@@ -1,13 +1,19 @@
 """The operator's writes to a job's Workload: each at its time, with every field that Kueue needs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pstraining.api import names
+from pstraining.api.conditions import Condition
+from pstraining.core.actions import Kind
+from pstraining.core.policies import queueing
+from pstraining.core.snapshot import Child, Pod
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
+from tests.support.snapshots import a_child, a_pod, facts_of
 
 
 def running(quota: int = 100, **spec: Any) -> QueuedWorld:
@@ -178,6 +184,32 @@ def test_the_end_waits_for_pods_that_the_garbage_collector_has_not_reached_yet()
     assert condition(world, "Finished")["status"] == "True"
 
 
+WORKLOAD = a_child(Kind.WORKLOAD, "w", spec={"queueName": "team-a"})
+SECOND = a_child(Kind.DEPLOYMENT, "digits-worker-1")
+STANDBYS = a_child(Kind.STATEFUL_SET, names.standby_stateful_set("digits", 2))
+CHIEF = a_child(Kind.JOB, "digits-chief-3")
+
+
+@pytest.mark.parametrize(
+    ("seen", "returned"),
+    [
+        ((), True),
+        ((SECOND, a_pod(names.WORKER, 1, "n")), True),
+        ((SECOND, a_pod(names.WORKER, 0, "n")), False),
+        ((SECOND, a_pod(names.WORKER, 1, "n", deleting=True)), False),
+        ((SECOND, a_pod(names.WORKER, 1, "n", deleting=True, phase="Failed")), True),
+        ((replace(SECOND, deleting=True), a_pod(names.WORKER, 1, "n")), False),
+        ((STANDBYS, a_pod(names.PS, 0, "n", member=2)), True),
+        ((STANDBYS, a_pod(names.PS, 0, "n", member=1)), False),
+        ((STANDBYS, a_pod(names.PS, 0, "n")), False),
+        ((CHIEF, a_pod(names.CHIEF, 0, "n", term=3)), True),
+        ((CHIEF, a_pod(names.EVALUATOR, 0, "n", term=3)), False),
+    ],
+)
+def test_the_end_waits_for_pods_that_are_about_to_go(seen: tuple[Pod | Child, ...], returned: bool) -> None:
+    assert bool(list(queueing.ended(facts_of({}, WORKLOAD, *seen), Condition.SUCCEEDED))) is returned
+
+
 def test_a_slice_that_is_no_longer_needed_is_deleted() -> None:
     world = running(quota=4, ps={"replicas": 1})
     world.edit({"worker": {"replicas": 4}})
@@ -204,6 +236,14 @@ def test_a_worker_returns_its_quota_when_its_pod_is_deleted() -> None:
     world.gone(names.WORKER)
     world.run()
     assert world.workload["status"]["reclaimablePods"] == [{"name": names.WORKER, "count": 1}]
+
+
+def test_a_worker_beyond_the_number_of_workers_returns_no_quota() -> None:
+    world = running()
+    assert world.job is not None
+    former = {"role": names.WORKER, "index": 2, "givenUp": True}
+    world.job["status"]["replicaRecords"] = [*(world.job["status"].get("replicaRecords") or ()), former]
+    assert not [action for action in world.plan().actions if action.kind is Kind.WORKLOAD]
 
 
 def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:

@@ -205,8 +205,8 @@ def _readiness(facts: Facts, current: QueueWorkload) -> list[Mapping[str, Any]] 
     if ready:
         was_ready = stored.get("reason") in ("WaitForRecovery", "Recovered")
         reason, message = "Recovered" if was_ready else "Started", "All pods that training needs are ready"
-    elif stored.get("reason") in ("Started", "Recovered", "WaitForRecovery"):
+    elif stored.get("reason") in ("Started", "Recovered"):
         reason, message = "WaitForRecovery", "A pod that training needs has failed and is replaced"
     else:
-        return None  # Kueue counts the time since the admission
+        return None  # Kueue counts the time since the admission, or the recovery is reported already
     return current.with_conditions(facts.now, (QueueCondition.PODS_READY, ready, reason, message))
