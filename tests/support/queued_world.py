@@ -58,9 +58,9 @@ class QueuedWorld(World):
 
     def _patch(self, action: PatchStatus, target: dict[str, Any]) -> None:
         """Apply a JSON merge patch (RFC 7386)."""
-        assert action.uid == target["metadata"]["uid"]
         if action.version != target["metadata"].get("resourceVersion"):
             raise StaleError
+        assert action.uid == target["metadata"]["uid"]
         before = copied(target)
         changed = {**target.get("status", {}), **copied(dict(action.status))}
         target["status"] = {k: v for k, v in changed.items() if v is not None}

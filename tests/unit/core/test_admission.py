@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pstraining.api.conditions import Reason
-from pstraining.core.actions import Kind, PatchStatus
+from pstraining.core.actions import Delete, Kind, PatchStatus
 from pstraining.core.snapshot import QueueObjects
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
@@ -60,6 +60,7 @@ def test_an_evicted_job_keeps_its_quota_until_the_last_pod_is_gone() -> None:
     world = running()
     world.lingering.add("chief")
     world.evict()
+    assert [a.reason for a in world.plan().actions if isinstance(a, Delete)] == [Reason.AWAITS_ADMISSION]
     world.reconcile()
     world.controllers()
     world.reconcile()

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
+from pstraining.api.conditions import Reason
 from pstraining.controller.watch_state import WatchState
-from pstraining.core.actions import Kind
+from pstraining.core.actions import Delete, Kind, Plan
 from pstraining.core.policies.dispatching import STOP_SECONDS
+from pstraining.core.policies.queueing import LOOK_AGAIN
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
-from tests.support.builders import stamp
+from tests.support.builders import UID, stamp
 from tests.support.copying import copied
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
@@ -124,14 +126,23 @@ def test_the_end_is_left_to_kueue_and_the_ttl_is_not() -> None:
     ended = {"type": "Succeeded", "status": "True", "reason": "ChiefSucceeded", "message": ""}
     ended["lastTransitionTime"] = stamp(world.now)
     reports(world, "Succeeded", conditions=[ended], completionTime=stamp(world.now))
+    assert world.plan().requeue_at == world.now + timedelta(seconds=60)
     count = len(world.writes)
     world.reconcile()
     world.children.clear()
     world.reconcile()
     assert len(world.writes) == count
     world.now += timedelta(seconds=60)
+    assert world.plan() == Plan((Delete(Kind.PS_TRAINING_JOB, "digits", UID, Reason.TTL_EXPIRED),))
     world.reconcile()
     assert world.job is None
+
+
+def test_a_missing_priority_class_is_read_again() -> None:
+    world = queued(managedBy=names.MULTIKUEUE)
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_PRIORITY_CLASS] = "missing"
+    assert world.plan() == Plan((), world.now + LOOK_AGAIN)
 
 
 def test_a_workload_finished_by_kueue_is_not_recreated() -> None:

@@ -9,12 +9,14 @@ from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Plan
 from pstraining.core.policies.node_loss import OVERDUE
+from pstraining.resources.installation import Installation
 from tests.support.builders import UID, job, stamp
 from tests.support.simulation import World, phase, running
 
 EVALUATED = {"evaluator": {"enabled": True}}
 RESTARTED = {"failurePolicy": {"rules": [{"role": "chief", "action": "RestartJob"}]}}
 ALL_GO = {"runPolicy": {"cleanPodPolicy": {"onSuccess": "All"}}}
+PLATFORM_IDS = Installation(sets_ids=False)
 SUSPENDED: dict[str, Any] = {"runPolicy": {"suspend": True}}
 
 
@@ -123,6 +125,38 @@ def test_children_of_a_rejected_spec_are_deleted_when_the_spec_changes() -> None
     world.settle()
     assert phase(world) == "Running"
     assert uid(world, Kind.DEPLOYMENT, "digits-worker-0") != created
+
+
+def test_no_chief_starts_while_servers_of_its_first_start_are_refused() -> None:
+    spec = {"ps": {"standby": {"mode": "Warm"}}}
+    world = World(job(spec=spec), refuse=lambda c: "bad" if c.name == "digits-standby" else "")
+    world.settle()
+    assert world.names_of("StatefulSet") == ["digits-ps"]
+    assert (world.plan(), world.names_of("Job")) == (Plan(), [])
+
+
+def test_no_chief_starts_while_all_servers_are_refused_after_a_suspension() -> None:
+    world = running()
+    world.edit(SUSPENDED)
+    world.settle()
+    world.refuse = lambda c: "bad" if c.kind == "StatefulSet" else ""
+    world.edit({"runPolicy": {"suspend": False}, "ps": {"resources": {"limits": {"memory": "1Gi"}}}})
+    world.settle()
+    assert world.names_of("ConfigMap"), "from before the suspension"
+    assert (phase(world), world.plan(), world.names_of("Job")) == ("Invalid", Plan(), [])
+
+
+def test_a_worker_that_gets_another_size_by_a_restart_is_rendered_as_a_new_one() -> None:
+    spec = {"worker": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}}
+    world = World(job(), installation=PLATFORM_IDS)
+    world.settle()
+    world.edit(spec)
+    world.settle()
+    new = World(job(spec=spec), installation=PLATFORM_IDS)
+    new.settle()
+    for name in ("digits-worker-0", "digits-worker-1"):
+        made, wanted = (w.children["Deployment", name]["spec"]["template"] for w in (world, new))
+        assert made == wanted
 
 
 @pytest.mark.parametrize("role", [names.WORKER, names.CHIEF])

@@ -191,7 +191,11 @@ def test_a_job_that_is_resumed_while_it_stops_was_active_all_the_time(
         {"type": "Running", "status": "False", "reason": reason, "message": "", "lastTransitionTime": stamp(NOW)}
         for reason in reasons
     ]
-    stored = {"startTime": started and stamp(started), "activeSeconds": before, "conditions": conditions}
+    stored: dict[str, Any] = {
+        "startTime": started and stamp(started),
+        "activeSeconds": before,
+        "conditions": conditions,
+    }
     assert deadline.active_seconds(facts_of({}, **stored).status, NOW + 40 * SECOND, NOW) == expected
 
 
