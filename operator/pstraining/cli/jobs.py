@@ -102,6 +102,11 @@ def manager(job: Object) -> tuple[str, str]:
     return str((spec.get("runPolicy") or {}).get("managedBy", names.MANAGED_BY)), "spec.runPolicy.managedBy"
 
 
+def is_sent(job: Object) -> bool:
+    """Return whether MultiKueue sends the job to another cluster; its status is then a copy."""
+    return manager(job)[0] == names.MULTIKUEUE
+
+
 def end_of(job: Object) -> Condition | None:
     """Return the condition that ended the job, Succeeded or Failed; None before its end."""
     return next((kind for kind in (Condition.SUCCEEDED, Condition.FAILED) if is_true(job, kind)), None)

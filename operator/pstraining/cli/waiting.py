@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import typer
 
-from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, end_of, is_true, manager
+from pstraining.cli.jobs import condition, end_of, is_sent, is_true, manager
 
 EVERY, SELDOM = 0.5, 5.0
 """Initial and maximum seconds between two polls."""
@@ -36,7 +35,8 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
 
     Args:
         cluster: the job's cluster.
-        job: the job as it was last stored; states of older generations are ignored.
+        job: the job as it was last stored; states of older generations are ignored. A job that MultiKueue sends to
+            another cluster has the status from before its change, or none if it was not changed.
         reached: returns a message once the stored job is in the state, and "" before. May raise CommandError.
         patience: timeout, clock and receiver of messages.
 
@@ -73,12 +73,28 @@ def _look(cluster: ClusterClient, job: Object, reached: Callable[[Object], str])
         return "", f"{error} Retrying."
     if now is None or now["metadata"]["uid"] != uid:
         raise CommandError(f"{name} was deleted in the meantime.", ExitCode.JOB_DELETED)
-    # A status of an older generation does not describe this one. The status of a job in another cluster has the
-    # generation of the copy there: of such a job, only the end is certain.
-    is_final = manager(now)[0] == names.MULTIKUEUE and end_of(now) is not None
-    if not is_final and not is_seen(now, int(job["metadata"].get("generation") or 0)):
+    if not _describes(now, job):
         return "", ""
     return reached(now), state(now)
+
+
+def _describes(now: Object, job: Object) -> bool:
+    """Return whether the job's present status describes its last change, and not an older generation.
+
+    The status of a job in another cluster has the generation of the copy there, which is created again after a change.
+    The new copy has another start time, and none before it starts.
+    """
+    if not is_sent(now):
+        return is_seen(now, int(job["metadata"].get("generation") or 0))
+    if end_of(now) is not None:
+        return True
+    before, after = ((one.get("status") or {}).get("startTime") for one in (job, now))
+    return is_seen(now, 1) and (before is None or before != after)
+
+
+def unchanged(job: Object) -> Object:
+    """Return a job that the command has not changed, for `follow`: any status of a copy elsewhere describes it."""
+    return {key: value for key, value in job.items() if key != "status"}
 
 
 def is_seen(job: Object, generation: int) -> bool:

@@ -21,7 +21,7 @@ from pstraining.cli.tasks import TaskPod, TaskRole, tasks_of
 from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.scaling import check_workers
 from pstraining.cli.validation.schema import Severity
-from pstraining.cli.waiting import Patience, ended, follow
+from pstraining.cli.waiting import Patience, ended, follow, unchanged
 from pstraining.client.client import Job, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, build_config_map, build_job, config_map_name
@@ -99,7 +99,7 @@ class ClusterBackend:
         job = self._stored(name)
         patience = Patience(math.inf if seconds is None else seconds, sleep=self._sleep, report=lambda line: None)
         try:
-            follow(self._cluster, job, ended, patience)
+            follow(self._cluster, unchanged(job), ended, patience)
         except CommandError as error:
             match error.code:
                 case ExitCode.JOB_FAILED:

@@ -1,17 +1,23 @@
 """`wait`: the conditions that it can wait for, and the events that do and do not end it."""
 
+import copy
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import typer
 
 from pstraining.api.conditions import Condition
 from pstraining.cli.commands import wait
+from pstraining.cli.commands.scale import scale_to
+from pstraining.cli.commands.submit import apply
+from pstraining.cli.commands.suspend import set_suspended
 from pstraining.cli.commands.wait import GOALS, goal_of
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.waiting import SELDOM, Patience, follow
-from tests.support.builders import job
+from pstraining.cli.waiting import SELDOM, Patience, follow, running_or_ended
+from tests.support.builders import NOW, job, stamp
 from tests.support.cli_cluster import WithJobs
 from tests.support.job_cluster import JobCluster, Object
 from tests.support.simulation import World, running
@@ -145,6 +151,82 @@ def test_a_changed_job_runs_in_another_cluster(monkeypatch: pytest.MonkeyPatch) 
     wait.wait(["digits"], "running", timeout=0)
     del made["status"]
     assert code_of(lambda: wait.wait(["digits"], "running", timeout=0), "timed out") is ExitCode.TIMED_OUT
+
+
+class Sent(WithJobs):
+    """Has a job in another cluster, whose status is copied back as that of a new copy once the command waits."""
+
+    def __init__(self, **spec: Any) -> None:
+        made = job(spec={"managedBy": "kueue.x-k8s.io/multikueue", **spec})
+        made["status"] = copy_of(desired=2)
+        super().__init__(made)
+        self.asked = 0
+
+    def change(self, *_: Any, **__: Any) -> Object:
+        self.there[0] = copy.deepcopy(self.there[0])
+        self.there[0]["metadata"]["generation"] += 1
+        return self.there[0]
+
+    patch = change
+
+    def scale(self, namespace: str, name: str, workers: int) -> None:
+        self.change()
+
+    def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
+        found = self.change()
+        found["spec"] = job["spec"]
+        return found
+
+    def sleep(self, seconds: float) -> None:
+        self.asked += 1
+        later = copy_of(desired=3, startTime="2030-01-01T12:05:00Z") if self.asked > 1 else {}
+        self.there[0] = {**self.there[0], "status": later}
+
+
+def copy_of(desired: int, **status: Any) -> Object:
+    """Return the status of a copy in another cluster, which was created there: its generation is 1."""
+    runs = {"type": "Running", "status": "True", "reason": "Training", "message": ""}
+    worker = {"desired": desired, "replicas": desired, "ready": desired}
+    return {"observedGeneration": 1, "conditions": [runs], "startTime": stamp(NOW), "worker": worker} | status
+
+
+def test_commands_wait_for_the_new_copy_of_a_job_that_they_have_changed() -> None:
+    def patience(cluster: Sent) -> Patience:
+        return Patience(9, lambda: float(cluster.asked), cluster.sleep)
+
+    def submitted(cluster: Sent) -> None:
+        changed = apply(
+            cluster, job(spec=dict(cluster.there[0]["spec"], ps={"replicas": 3})), dry_run=False, force=False
+        )
+        assert follow(cluster, changed, running_or_ended, patience(cluster)) == "digits is running."
+
+    resumed = Sent(runPolicy={"suspend": True})
+    for cluster, command in (
+        (Sent(), lambda c: scale_to(c, ["digits"], 3, None, patience(c))),
+        (Sent(), submitted),
+        (resumed, lambda c: set_suspended(c, ["digits"], False, None, patience(c))),
+    ):
+        command(cluster)
+        assert cluster.asked == 2, "the status of the former copy does not count"
+
+
+def test_commands_that_change_nothing_take_the_status_of_a_copy_as_it_is() -> None:
+    cluster = Sent()
+    cluster.there[0]["metadata"]["generation"] = 4
+    for command in (
+        lambda: scale_to(cluster, ["digits"], 2, None, Patience(0)),
+        lambda: set_suspended(cluster, ["digits"], False, None, Patience(0)),
+    ):
+        command()
+    assert not cluster.asked
+
+
+def test_the_pods_of_a_suspended_job_in_another_cluster_are_not_awaited() -> None:
+    cluster = Sent()
+    suspended = partial(
+        set_suspended, cluster, ["digits"], True, None, Patience(9, lambda: float(cluster.asked), cluster.sleep)
+    )
+    assert code_of(suspended, "their end is not reported here") is ExitCode.ERROR
 
 
 def test_goals() -> None:

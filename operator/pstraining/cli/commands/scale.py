@@ -12,7 +12,7 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, is_true, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.scaling import check_workers
-from pstraining.cli.waiting import Patience, follow, is_suspended
+from pstraining.cli.waiting import Patience, follow, is_suspended, unchanged
 
 
 def scale(
@@ -57,7 +57,7 @@ def scale_to(
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) -> Object:
-    """Scale a job if necessary and return the stored one."""
+    """Scale a job if necessary and return the stored one, for `follow`."""
     job = job_named(cluster, namespace, name)
     before = int(job["spec"]["worker"]["replicas"])
     end = end_of(job)
@@ -65,7 +65,7 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) ->
         raise CommandError(f"{name} has ended ({end}) and has no workers.")
     if before == workers:
         typer.echo(f"{name} in {namespace}: already has {workers} {_workers(workers)}: nothing to do")
-        return job
+        return unchanged(job)
     check_workers(job, workers)
     cluster.scale(namespace, name, workers)
     typer.echo(f"{name} in {namespace}: scaled from {before} to {workers} {_workers(workers)}")

@@ -15,7 +15,7 @@ from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
-from pstraining.cli.waiting import Patience, follow, running_or_ended
+from pstraining.cli.waiting import Patience, follow, running_or_ended, unchanged
 
 
 class DryRun(StrEnum):
@@ -65,7 +65,7 @@ def submit(
 
 
 def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> Object:
-    """Create or change a job, print the outcome, and return the stored job.
+    """Create or change a job, print the outcome, and return the stored job, for `follow`.
 
     Raises:
         CommandError: the API server refused the job, it is being deleted, or other managers own its fields.
@@ -73,7 +73,8 @@ def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) ->
     before, stored = sent(cluster, job, dry_run=dry_run, force=force)
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     typer.echo(f"{name} in {namespace}: {outcome(before, stored)}{' (dry run)' if dry_run else ''}")
-    return stored
+    is_changed = before is None or before["spec"] != stored["spec"]
+    return stored if is_changed else unchanged(stored)
 
 
 def outcome(before: Object | None, after: Object) -> str:

@@ -6,9 +6,10 @@ import typer
 
 from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.jobs import each, end_of, is_true, job_named
+from pstraining.cli.errors import CommandError
+from pstraining.cli.jobs import each, end_of, is_sent, is_true, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
-from pstraining.cli.waiting import Patience, follow, is_suspended, running_or_ended
+from pstraining.cli.waiting import Patience, follow, is_suspended, running_or_ended, unchanged
 
 
 def suspend(
@@ -54,12 +55,12 @@ def set_suspended(
     where = namespace or cluster.namespace
     changed = each(jobs, lambda name: _changed(cluster, where, name, suspended))
     if patience is not None:
-        reached = _stopped if suspended else running_or_ended
-        each(filter(None, changed), lambda job: typer.echo(follow(cluster, job, reached, patience)))
+        wait = _stop if suspended else _start
+        each(filter(None, changed), lambda job: typer.echo(wait(cluster, job, patience)))
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, suspended: bool) -> Object | None:
-    """Suspend or resume a job if necessary and return the stored one; None if it has ended."""
+    """Suspend or resume a job if necessary and return the stored one, for `follow`; None if it has ended."""
     job = job_named(cluster, namespace, name)
     end = end_of(job)
     if end is not None:
@@ -67,10 +68,23 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, suspended: bool)
         return None
     if is_suspended(job) == suspended:
         typer.echo(f"{name} in {namespace}: {'is' if suspended else 'is not'} suspended: nothing to do")
-        return job
+        return unchanged(job)
     job = cluster.patch(namespace, name, {"spec": {"runPolicy": {"suspend": suspended}}})
     typer.echo(f"{name} in {namespace}: {'suspended' if suspended else 'resumed'}")
     return job
+
+
+def _start(cluster: ClusterClient, job: Object, patience: Patience) -> str:
+    return follow(cluster, job, running_or_ended, patience)
+
+
+def _stop(cluster: ClusterClient, job: Object, patience: Patience) -> str:
+    if is_sent(job):
+        raise CommandError(
+            f"{job['metadata']['name']}: --wait: its pods are in another cluster, and their end is not reported here: "
+            "wait until the job is gone there."
+        )
+    return follow(cluster, job, _stopped, patience)
 
 
 def _stopped(job: Object) -> str:

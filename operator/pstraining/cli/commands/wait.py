@@ -12,14 +12,13 @@ from typing import Annotated, Final
 
 import typer
 
-from pstraining.api import names
 from pstraining.api.conditions import ALWAYS_PRESENT, Condition
 from pstraining.cli.client import KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, each, end_of, job_named, manager
+from pstraining.cli.jobs import condition, each, end_of, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, OptionalTimeout
-from pstraining.cli.waiting import Patience, ended, follow, runs
+from pstraining.cli.waiting import Patience, ended, follow, runs, unchanged
 
 END: Final = "end"
 RUNNING: Final = "running"
@@ -52,18 +51,7 @@ def wait(
     reached = goal_of(goal)
     cluster = KubeconfigClient(context)
     found = each(jobs, partial(job_named, cluster, namespace or cluster.namespace))
-    each(found, lambda job: typer.echo(follow(cluster, _unchanged(job), reached, Patience(timeout))))
-
-
-def _unchanged(job: Object) -> Object:
-    """Return the job with the generation whose status `follow` accepts.
-
-    The status of a job in another cluster has the generation of the copy there. After a change, the copy is created
-    again with generation 1. This command has changed nothing, so any status of the copy describes the job.
-    """
-    if manager(job)[0] != names.MULTIKUEUE:
-        return job
-    return {**job, "metadata": {**job["metadata"], "generation": 1}}
+    each(found, lambda job: typer.echo(follow(cluster, unchanged(job), reached, Patience(timeout))))
 
 
 def goal_of(text: str) -> Callable[[Object], str]:
