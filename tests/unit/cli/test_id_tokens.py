@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,21 @@ def test_a_renewed_token_is_kept_with_its_refresh_token(tmp_path: Path, monkeypa
     assert used == ["first"]
     before["users"][0]["user"]["auth-provider"]["config"] |= {"id-token": fresh, "refresh-token": "second"}
     assert yaml.safe_load((tmp_path / "config").read_text()) == before
+
+
+def test_a_client_without_a_secret_has_its_token_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = id_token(exp=4102444800)["auth-provider"]["config"]["id-token"]
+    endpoint = SimpleNamespace(status=200, read=lambda: b"", data=json.dumps({"token_endpoint": "https://i/token"}))
+    renewed = SimpleNamespace(refresh_token=lambda **_: {"id_token": fresh, "refresh_token": "second"})
+    monkeypatch.setattr(kube_config, "ApiClient", lambda **_: SimpleNamespace(call_api=lambda **_: endpoint))
+    monkeypatch.setattr(kube_config, "OAuth2Session", lambda **_: renewed)
+    user = id_token(exp=1)["auth-provider"]
+    user["config"]["refresh-token"] = "first"
+    path = tmp_path / "config"
+    path.write_text(json.dumps({"users": [{"name": "jane", "user": {"auth-provider": user}}]}))
+    found = current(AuthProvider(**user), "jane", str(path)).config
+    assert found == user["config"] | {"id-token": fresh, "refresh-token": "second"}
+    assert yaml.safe_load(path.read_text())["users"][0]["user"]["auth-provider"]["config"] == found
 
 
 @pytest.mark.parametrize("given", [{}, {"idp-certificate-authority": "ca.pem"}])

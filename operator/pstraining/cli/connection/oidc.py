@@ -63,7 +63,8 @@ def _renewed(settings: dict[str, str], user: str, origin: str) -> bool:
 
     # Without a certificate authority, the library would send the refresh token to any server.
     added = {} if _AUTHORITIES & settings.keys() else {"idp-certificate-authority": _system_authorities()}
-
+    if "client-secret" not in settings:  # a public client, as of kubelogin: the library requires the field
+        added["client-secret"] = ""
     used = settings | added
     config = {
         "current-context": "c",
