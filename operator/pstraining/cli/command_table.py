@@ -23,7 +23,7 @@ from pstraining.cli.commands.validate import validate
 from pstraining.cli.commands.version import version
 from pstraining.cli.commands.wait import wait
 from pstraining.cli.exit_codes import ALWAYS, ExitCode
-from pstraining.cli.output import drop_output, written
+from pstraining.cli.output import until_unread
 
 PROGRAM: Final = "kubectl pstraining"
 _OFFLINE: Final = (ExitCode.ERROR,)
@@ -76,13 +76,10 @@ def interruptible(run: Callable[..., None]) -> Callable[..., None]:
     @wraps(run)
     def runs(*arguments: Any, **options: Any) -> None:
         try:
-            with written():
+            with until_unread():
                 run(*arguments, **options)
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        except BrokenPipeError:
-            drop_output()
-            raise typer.Exit(ExitCode.UNREAD) from None
 
     return runs
 

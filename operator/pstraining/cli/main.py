@@ -12,8 +12,8 @@ from pstraining.cli.command_table import COMMANDS, PROGRAM, interruptible
 from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.options import with_connection
-from pstraining.cli.output import allow_all_characters, guard_terminals
-from pstraining.cli.switches import KubectlCommand
+from pstraining.cli.output import allow_all_characters, drop_output, guard_terminals
+from pstraining.cli.switches import KubectlCommand, KubectlGroup
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """-h is an alias of --help, as in kubectl."""
@@ -22,6 +22,7 @@ _UNWRITTEN: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a full disk, and of one that fails."""
 
 app = typer.Typer(
+    cls=KubectlGroup,
     help="Submit, watch and change parameter-server training jobs.",
     no_args_is_help=True,
     context_settings=SETTINGS,
@@ -55,6 +56,14 @@ def main() -> None:
     """Run the executable `kubectl-pstraining`."""
     allow_all_characters()
     guard_terminals()
+    try:
+        _run()
+    except BrokenPipeError:  # of the error output
+        drop_output()
+        sys.exit(ExitCode.UNREAD)
+
+
+def _run() -> None:
     try:
         program()(prog_name=PROGRAM)
     except CommandError as error:

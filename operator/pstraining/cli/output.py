@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 
 from pstraining.api import names
 from pstraining.api.text import printable_but_coloured
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.reading.scalars import PLAIN, scalar
 
 
@@ -94,10 +95,26 @@ def written() -> Iterator[None]:
             sys.stdout.flush()
 
 
+@contextmanager
+def until_unread() -> Iterator[None]:
+    """Write all output at the end; if its reader has ended, drop the rest and end the command with UNREAD."""
+    try:
+        with written():
+            yield
+    except BrokenPipeError:
+        drop_output()
+        raise typer.Exit(ExitCode.UNREAD) from None
+
+
 def drop_output() -> None:
     """Drop the rest of the output, which Python would write at its end, because nothing reads it any more."""
-    with suppress(OSError):  # not a file, as in tests
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BrokenPipeError:
+            with suppress(OSError):  # not a file, as in tests
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _BREAKS = frozenset("\x85\u2028\u2029\ufeff")

@@ -7,9 +7,10 @@ names of jobs, as in `suspend pstj digits`.
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from pstraining.cli.jobs import TYPES
+from pstraining.cli.output import until_unread
 
 _TRUE: Final = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 _FALSE: Final = frozenset(("0", "f", "F", "false", "False", "FALSE"))
@@ -18,6 +19,15 @@ _JOBS: Final = ("job", "jobs")
 """Names of the arguments with jobs."""
 SHORT: Final = 2
 """Length of an option's name of one letter, such as -o."""
+
+
+class KubectlGroup(TyperGroup):  # type: ignore[misc] # untyped upstream
+    """All commands. Their help may go to a reader that ends early, such as `head`, as the output of each command."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments, and print the help if they ask for it."""
+        with until_unread():
+            return super().make_context(*args, **options)
 
 
 class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
@@ -33,6 +43,11 @@ class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
                 param.display_type_rich = lambda ctx: None
             elif param.metavar is None and not param.type_descriptor.is_choice:
                 param.metavar = param.name.upper()
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments, and print the help if they ask for it."""
+        with until_unread():
+            return super().make_context(*args, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""

@@ -282,6 +282,22 @@ def test_output_without_a_reader_is_dropped(
         assert ended(name, case, monkeypatch, capsys) == (ExitCode.UNREAD, "")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "stream"), [(["-h"], "stdout"), (["wait", "--help"], "stdout"), ([], "stderr"), (["?"], "stderr")]
+)
+def test_help_and_errors_without_a_reader_are_dropped(
+    arguments: list[str], stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "argv", ["kubectl-pstraining", *arguments])
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, stream, unread)
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert caught.value.code == ExitCode.UNREAD
+
+
 def test_exactly_the_documented_statuses_are_tested() -> None:
     documented = {(name, code) for name, command in BY_NAME.items() for code in command.exit_codes}
     assert {(name, code) for name, code, _ in CASES} == documented
