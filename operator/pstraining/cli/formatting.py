@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Final
 
 from pstraining.core.observe import parse_time
@@ -12,6 +13,8 @@ _UNITS: Final = {
     **{"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0},
 }
 """Seconds per unit: Go's units, as kubectl accepts them, and days. Unicode has two signs for micro."""
+LONGEST: Final = (2**63 - 1) // 10**9
+"""Maximum of a duration in seconds, as of Go's: 292 years."""
 _PART = re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_UNITS)})")
 _DURATION = re.compile(rf"\+?(?:{_PART.pattern})+")
 _PREFIXES: Final = ("", "k", "M", "G", "T")
@@ -21,13 +24,24 @@ def seconds(text: str) -> float:
     """Parse a duration as kubectl does, such as 30s, 5m, 1h30m, 1.5h or 0, into seconds. Days are also allowed.
 
     Raises:
-        ValueError: the text is not a duration.
+        ValueError: the text is not a duration, or it is longer than LONGEST.
     """
     if text.removeprefix("+") == "0":
         return 0.0
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 30s, 5m, 1h30m or 2d")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return bounded(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)), text)
+
+
+def bounded(length: float, text: str) -> float:
+    """Return a length in seconds if it is at most LONGEST.
+
+    Raises:
+        ValueError: it is longer.
+    """
+    if length > LONGEST:
+        raise ValueError(f"{text!r} is longer than {LONGEST} s")
+    return length
 
 
 def request_seconds(text: str) -> float:
@@ -100,7 +114,8 @@ def count(text: str) -> int:
         ValueError: the text is not such a number, or 0.
     """
     found = _COUNT.fullmatch(text)
-    if not found or not (number := round(float(found[1]) * _TIMES[found[2]])):
+    length = float(found[1]) * _TIMES[found[2]] if found else 0.0
+    if not isfinite(length) or not (number := round(length)):
         raise ValueError(f"{text!r} is not a number such as 138000000, 25.6M or 1.5B")
     return number
 

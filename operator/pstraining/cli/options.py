@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.formatting import seconds
+from pstraining.cli.formatting import bounded, seconds
 from pstraining.cli.jobs import name_of
 from pstraining.cli.output import Output
 from pstraining.cli.tasks import TaskRole
@@ -72,12 +72,12 @@ def duration_option(text: str | float) -> float:
     """Parse a duration into seconds. A number without a unit is in seconds.
 
     Raises:
-        typer.BadParameter: the text is not a duration.
+        typer.BadParameter: the text is not a duration, or it is too long.
     """
-    if isinstance(text, (int, float)) or _NUMBER.fullmatch(text):
+    if isinstance(text, (int, float)):
         return float(text)
     try:
-        return seconds(text)
+        return bounded(float(text), text) if _NUMBER.fullmatch(text) else seconds(text)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from None
 

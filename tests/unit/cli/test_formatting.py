@@ -25,6 +25,12 @@ def test_invalid_durations_are_rejected(text: str) -> None:
         formatting.seconds(text)
 
 
+@pytest.mark.parametrize("text", ["2562048h", f"{'9' * 400}s", f"{'9' * 400}d9s"])
+def test_durations_that_are_too_long_are_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="is longer than 9223372036 s"):
+        formatting.seconds(text)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -53,3 +59,9 @@ def test_how_long_ago() -> None:
 )
 def test_bytes_each_second(value: float | None, text: str) -> None:
     assert formatting.bytes_rate(value) == text
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "9" * 400, f"{'9' * 307}T"])
+def test_numbers_are_finite_and_positive(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number such as"):
+        formatting.count(text)

@@ -49,7 +49,15 @@ def test_durations_are_kubectls_or_seconds(text: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("50ms", "shorter than 0.1 s"), ("-1s", "is not a duration"), ("nan", "is not a duration")]
+    ("text", "words"),
+    [
+        ("50ms", "shorter than 0.1 s"),
+        ("-1s", "is not a duration"),
+        ("nan", "is not a duration"),
+        ("300y", "is not a duration"),
+        ("110000d", "is longer than 9223372036 s"),
+        ("9" * 400, "is longer than"),
+    ],
 )
 def test_an_invalid_interval_is_rejected(text: str, words: str) -> None:
     with pytest.raises(typer.BadParameter, match=words):
