@@ -150,4 +150,5 @@ def state(job: Object) -> str:
 
 def _unseen(job: Object) -> str:
     found, _ = manager(job)
-    return f"{found} has not processed the job yet. Check that it is running, with `kubectl pstraining doctor`."
+    command = f"kubectl pstraining doctor -n {job['metadata']['namespace']}"
+    return f"{found} has not processed the job yet. Check that it is running, with `{command}`."

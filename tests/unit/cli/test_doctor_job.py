@@ -14,7 +14,7 @@ from hack.docs.pages import ROOT, pages
 from pstraining.api.conditions import Reason
 from pstraining.api.run_policy import FailureReason
 from pstraining.cli.commands import doctor
-from pstraining.cli.doctor.advice import OF_EVENTS, OF_FAILURES, OF_REASONS, PAGE, Advice, of_waiting
+from pstraining.cli.doctor.advice import OF_EVENTS, OF_FAILURES, OF_REASONS, PAGE, Advice, in_namespace, of_waiting
 from pstraining.cli.errors import DeniedError
 from pstraining.cli.main import app
 from tests.support.builders import NOW, job, pod
@@ -259,3 +259,19 @@ def test_every_problem_has_advice() -> None:
     assert rows - {*OF_REASONS, *OF_FAILURES} == set()
     for words in ("(Connection refused)", "(timed out)", "(its launcher does not answer on port 2223)"):
         assert of_waiting(words).section in anchors()
+
+
+def test_commands_name_a_namespace_that_is_not_the_contexts(steps: dict[str, float | None]) -> None:
+    failed, still = running(), running()
+    failed.end("chief", code=1)
+    failed.settle()
+    steps["stepsPerSecond"] = 0.0
+    for world, command in ((failed, "pstraining logs"), (still, "pstraining top")):
+        cluster = Read(world)
+        assert f"kubectl {command} digits " in str(examined(cluster)).replace(",", " ")
+        cluster.namespace = "elsewhere"
+        there = doctor.examine_job(cluster, "default", "digits", NOW + timedelta(hours=1))
+        assert f"kubectl {command} -n default digits" in str(there)
+    queue = OF_REASONS[Reason.AWAITS_ADMISSION].todo
+    assert in_namespace(queue, "a").endswith("check the queue: kubectl describe -n a localqueue.")
+    assert in_namespace("kubectl -n b get pods", "a") == "kubectl -n b get pods"

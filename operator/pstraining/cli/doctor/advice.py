@@ -138,6 +138,14 @@ _OF_WAITS: Final = (
 )
 
 
+_COMMAND: Final = re.compile(r"kubectl (pstraining \w+|(?!describe crd)\w+)")
+
+
+def in_namespace(todo: str, namespace: str) -> str:
+    """Return an action whose commands name the namespace of their objects."""
+    return _COMMAND.sub(lambda found: f"{found[0]} -n {namespace}", todo)
+
+
 def of_waiting(line: str) -> Advice:
     """Return the advice for a launcher that waits for parameter servers, by the reason in its line."""
     found = (todo for words, todo in _OF_WAITS if words in line)
