@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,23 @@ def test_katibs_trial_is_a_job_of_this_version() -> None:
     assert f"- {names.KIND}.{names.VERSION}.{names.GROUP}" in block("text")
     assert template["primaryPodLabels"] == {names.LABEL_ROLE: names.CHIEF}
     assert template["primaryContainerName"] == names.MAIN_CONTAINER
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Invalid"])
+def test_a_trial_of_the_study_ends_with_its_job(phase: str) -> None:
+    def asleep(seconds: float) -> None:
+        raise AssertionError("the trial waits")
+
+    client = SimpleNamespace(
+        train=lambda *_, **__: "digits",
+        get=lambda job: SimpleNamespace(phase=phase),
+        wait=lambda job: None,
+        progress=lambda job: SimpleNamespace(metrics={"test_loss": 0.5}),
+    )
+    known: dict[str, Any] = {"client": client, "time": SimpleNamespace(sleep=asleep), "train": None}
+    exec("def objective" + block("python").partition("def objective")[2].partition("study =")[0], known)
+    trial = SimpleNamespace(suggest_float=lambda *_, **__: 0.1)
+    assert known["objective"](trial) == 0.5
 
 
 @in_all("tests/unit/client/test_client.py::test_train_creates_the_job_and_its_program")
