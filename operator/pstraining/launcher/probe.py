@@ -12,6 +12,7 @@ import queue
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Callable, Collection, Mapping, NamedTuple  # noqa: UP035 - Python 3.8
@@ -26,6 +27,8 @@ ANSWER_SECONDS = 3
 """Timeout for the launcher's answer where TensorFlow's port is open."""
 LATE_SECONDS = 0.1
 """Wait for further answers once enough PSs have answered: a reachable PS answers within milliseconds."""
+AT_ONCE = 128
+"""Maximum number of threads that probe: a node may permit a pod no more than some hundreds of threads."""
 LossVerdict = Enum("LossVerdict", "PS_LOST OWN_FAILURE ASK_AGAIN")
 
 
@@ -112,13 +115,23 @@ def probe(address: str) -> PsProbe:
 
 
 def probe_all(addresses: Collection[str], is_enough: Callable[[Probes], bool] = lambda _: False) -> dict[str, PsProbe]:
-    """Probe many PSs at once, each in a thread, until all or enough of them have answered.
+    """Probe many PSs, AT_ONCE at the same time, until all or enough of them have answered.
 
     A PS whose answer was not awaited has the default result. Its thread ends later and holds no resources.
     """
     answers: queue.SimpleQueue[tuple[str, PsProbe]] = queue.SimpleQueue()
-    for ps in addresses:
-        threading.Thread(target=lambda ps: answers.put((ps, probe(ps))), args=(ps,), daemon=True).start()
+    left = deque(addresses)
+
+    def probe_left() -> None:
+        while True:
+            try:
+                ps = left.popleft()
+            except IndexError:
+                return
+            answers.put((ps, probe(ps)))
+
+    for _ in range(min(AT_ONCE, len(addresses))):
+        threading.Thread(target=probe_left, daemon=True).start()
     results: dict[str, PsProbe] = {}
     until = None
     while len(results) < len(addresses):
@@ -129,4 +142,5 @@ def probe_all(addresses: Collection[str], is_enough: Callable[[Probes], bool] = 
         except queue.Empty:
             break
         results[ps] = result
+    left.clear()
     return {ps: results.get(ps, PsProbe()) for ps in addresses}

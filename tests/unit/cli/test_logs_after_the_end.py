@@ -1,12 +1,14 @@
 """Logs of a job that has ended: all lines until the end, from the container's previous run if the current one waits."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pstraining.api import contract
-from pstraining.cli.logs.following import LATEST, QUIET, STALLED, Follower
+from pstraining.cli.errors import CommandError
+from pstraining.cli.logs.following import LATEST, QUIET, STALLED, Follower, in_thread
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
 from tests.support.builders import job, pod, terminated
@@ -111,3 +113,12 @@ def test_a_log_that_goes_on_is_closed_after_the_end() -> None:
     cluster = Long(pod("worker", 0), further=10**9)
     Follower(cluster, "default", "digits", LogSelection(), writer, clock=lambda: writer.now).run()
     assert LINES < writer.lines < 3 * LINES
+
+
+def test_more_logs_than_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(CommandError, match=r"can't start new thread\): choose --role and --index"):
+        in_thread(lambda: None)

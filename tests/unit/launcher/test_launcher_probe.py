@@ -42,3 +42,29 @@ def test_a_slightly_late_answer_is_seen(answered: threading.Event, monkeypatch: 
 def test_otherwise_all_members_are_waited_for(answered: threading.Event, servers: list[str]) -> None:
     answered.set()
     assert [result.boot_id for result in probe.probe_all(servers).values()] == servers
+
+
+def test_many_members_are_probed_by_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    barrier = threading.Barrier(4)
+
+    def fake_probe(ps: str) -> PsProbe:
+        threads.add(threading.get_ident())
+        barrier.wait(60)
+        return PsProbe(OPEN, boot_id=ps)
+
+    monkeypatch.setattr(probe, "probe", fake_probe)
+    monkeypatch.setattr(probe, "AT_ONCE", 4)
+    servers = [f"ps-{index}" for index in range(12)]
+    assert [result.boot_id for result in probe.probe_all(servers).values()] == servers
+    assert len(threads) == 4
+
+
+def test_members_that_are_not_awaited_are_not_probed(
+    answered: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "AT_ONCE", 2)
+    servers = ["there", "mute", *(f"later-{index}" for index in range(9))]
+    before = threading.active_count()
+    assert probe.probe_all(servers, lambda seen: "there" in seen)["later-8"] == PsProbe()
+    assert threading.active_count() <= before + 2

@@ -97,8 +97,17 @@ def stamped(line: str) -> tuple[datetime | None, str]:
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Run a function in a daemon thread."""
-    threading.Thread(target=work, daemon=True).start()
+    """Run a function in a daemon thread.
+
+    Raises:
+        CommandError: this machine, or the user's limit, permits no further thread.
+    """
+    try:
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError as error:
+        raise CommandError(
+            f"The logs of so many tasks cannot be followed ({error}): choose --role and --index."
+        ) from error
 
 
 @dataclass
