@@ -96,20 +96,26 @@ class ClusterBackend:
 
     def wait(self, name: str, seconds: float | None) -> Job:
         """Wait until a job has succeeded, and return it."""
-        job = self._stored(name)
+        newest = self._stored(name)
+
+        def reached(now: Object) -> str:
+            nonlocal newest
+            newest = now  # the job may be deleted at its end
+            return ended(now)
+
         patience = Patience(math.inf if seconds is None else seconds, sleep=self._sleep, report=lambda line: None)
         try:
-            follow(self._cluster, unchanged(job), ended, patience)
+            follow(self._cluster, unchanged(newest), reached, patience)
         except CommandError as error:
             match error.code:
                 case ExitCode.JOB_FAILED:
-                    raise JobFailedError(str(error), self._log_of_the_failure(self._stored(name))) from error
+                    raise JobFailedError(str(error), self._log_of_the_failure(newest)) from error
                 case ExitCode.TIMED_OUT:
-                    now = self.get(name)
+                    now = _job(newest)
                     message = f"{name} has not ended after {seconds:g} s: {now.phase}. {now.reason}".rstrip()
                     raise TimeoutError(message) from error
             raise ClientError(str(error)) from error
-        return self.get(name)
+        return _job(newest)
 
     def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of logs."""
@@ -218,6 +224,8 @@ class _QueueWriter(LogWriter):
                     follower.run()
                 except CommandError as error:
                     self._put(ClientError(str(error)))
+                except Exception as error:  # noqa: BLE001 - the reader would wait for ever
+                    self._put(error)
                 self._put(None)
 
         return run

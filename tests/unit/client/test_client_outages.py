@@ -1,0 +1,48 @@
+"""`Client.wait` and `Client.logs` on a cluster that changes, or does not respond, meanwhile."""
+
+import pytest
+
+from pstraining.cli.errors import RequestError
+from pstraining.cli.logs.following import Follower
+from pstraining.client.errors import JobFailedError
+from tests.unit.client.test_client import Object, Rig, ended
+
+
+@pytest.mark.parametrize("kind", ["Succeeded", "Failed"])
+def test_wait_knows_the_end_of_a_job_that_is_deleted_at_its_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    job = rig.train()
+    rig.steps = [lambda: rig.status(**ended(kind, "NameError: x"))]
+    looks = iter([rig.cluster.there[0], rig.cluster.there[0], rig.cluster.there[0]])
+    monkeypatch.setattr(rig.cluster, "job", lambda *_: next(looks, None))
+    if kind == "Succeeded":
+        assert rig.client.wait(job).phase == "Succeeded"
+    else:
+        with pytest.raises(JobFailedError, match="has failed: NameError: x"):
+            rig.client.wait(job)
+
+
+def test_wait_times_out_also_while_the_api_server_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.train()
+    looks = iter([rig.cluster.there[0]])
+
+    def look(*_: str) -> Object:
+        if (found := next(looks, None)) is None:
+            raise RequestError("No answer.")
+        return found
+
+    monkeypatch.setattr(rig.cluster, "job", look)
+    with pytest.raises(TimeoutError, match="has not ended after 0 s"):
+        rig.client.wait("digits", timeout=0)
+
+
+def test_an_unexpected_error_ends_the_lines_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(follower: Follower) -> None:
+        raise KeyError("metadata")
+
+    rig = Rig()
+    job = rig.train()
+    monkeypatch.setattr(Follower, "run", broken)
+    with pytest.raises(KeyError, match="metadata"):
+        list(rig.client.logs(job))
