@@ -6,6 +6,8 @@ import pytest
 
 from pstraining.cli.commands.scale import scale_to
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
+from pstraining.cli.waiting import Patience
 from tests.support.job_cluster import JobCluster
 from tests.support.simulation import running
 
@@ -107,6 +109,21 @@ def test_a_job_that_finishes_meanwhile(capsys: pytest.CaptureFixture[str], code:
     else:
         scaled(cluster, 4, wait=True)
         assert capsys.readouterr().out.splitlines()[-1] == "digits has succeeded in the meantime."
+
+
+def test_a_job_whose_template_is_invalid() -> None:
+    cluster = JobCluster(running())
+    invalid = {"type": "InvalidTemplate", "status": "True", "reason": "TemplateRefused", "message": "spec.ps: bad"}
+
+    def refused(seconds: float) -> None:
+        made = cluster.world.job
+        assert made is not None
+        cluster.now += seconds
+        made["status"] |= {"observedGeneration": made["metadata"]["generation"], "conditions": [invalid]}
+
+    with pytest.raises(CommandError, match=r"digits cannot start: spec\.ps: bad") as caught:
+        scale_to(cluster, ["digits"], 4, None, Patience(10, lambda: cluster.now, refused))
+    assert caught.value.code is ExitCode.JOB_FAILED
 
 
 def test_an_unavailable_operator() -> None:

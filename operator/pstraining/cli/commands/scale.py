@@ -76,12 +76,12 @@ def _scaled(job: Object, workers: int) -> str:
     """Return a message once the workers are ready, and "" before.
 
     Raises:
-        CommandError: the job has failed.
+        CommandError: the job has failed, or its template is invalid.
     """
     name, status = job["metadata"]["name"], job["status"].get("worker") or {}
-    if is_true(job, Condition.FAILED):
-        message = f"{name} has failed in the meantime: {condition(job, Condition.FAILED)['message']}"
-        raise CommandError(message, ExitCode.JOB_FAILED)
+    for bad, words in ((Condition.FAILED, "has failed in the meantime"), (Condition.INVALID_TEMPLATE, "cannot start")):
+        if is_true(job, bad):
+            raise CommandError(f"{name} {words}: {condition(job, bad)['message']}", ExitCode.JOB_FAILED)
     if is_true(job, Condition.SUCCEEDED):
         return f"{name} has succeeded in the meantime."
     if is_suspended(job):
