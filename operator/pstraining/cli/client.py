@@ -126,7 +126,7 @@ class KubeconfigClient:
 
     def service(self, namespace: str, name: str) -> Object | None:
         """Return a Service, or None if it does not exist."""
-        found: Object | None = self.read(_core(namespace, f"services/{_quoted(name)}"))
+        found: Object | None = self.read(_core(namespace, f"services/{quoted(name)}"))
         return found
 
     def annotate(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
@@ -135,7 +135,7 @@ class KubeconfigClient:
 
     def jobs(self, namespace: str | None) -> list[Object]:
         """Return the PSTrainingJobs of a namespace, or of all namespaces if it is None."""
-        where = "" if namespace is None else f"/namespaces/{_quoted(namespace)}"
+        where = "" if namespace is None else f"/namespaces/{quoted(namespace)}"
         return self.listed(f"/apis/{names.API_VERSION}{where}/{names.PLURAL}")
 
     def pods(self, namespace: str, job: str) -> list[Object]:
@@ -178,7 +178,7 @@ class KubeconfigClient:
 
     def create(self, api: str, plural: str, body: Object) -> Object:
         """Create an object, with strict validation, and return the stored one."""
-        path = f"{api}/namespaces/{_quoted(body['metadata']['namespace'])}/{plural}"
+        path = f"{api}/namespaces/{quoted(body['metadata']['namespace'])}/{plural}"
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return self._sent("POST", path, body, "application/json", query)
 
@@ -327,15 +327,15 @@ def _checked(log: Iterator[str]) -> Iterator[str]:
 
 def _job(namespace: str, name: str) -> str:
     """Return the path of a PSTrainingJob."""
-    return f"/apis/{names.API_VERSION}/namespaces/{_quoted(namespace)}/{names.PLURAL}/{_quoted(name)}"
+    return f"/apis/{names.API_VERSION}/namespaces/{quoted(namespace)}/{names.PLURAL}/{quoted(name)}"
 
 
 def _core(namespace: str, rest: str) -> str:
     """Return a path in a namespace of the core API."""
-    return f"/api/v1/namespaces/{_quoted(namespace)}/{rest}"
+    return f"/api/v1/namespaces/{quoted(namespace)}/{rest}"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return user input, quoted as one segment of a path.
 
     Raises:

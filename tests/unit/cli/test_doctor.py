@@ -97,7 +97,7 @@ def test_an_operator_of_other_namespaces() -> None:
     _, found = checks.operators([deployment("a,b")], "team")
     assert verdict(found) == (FAIL, "no operator watches namespace team")
     assert found.todo.endswith("use one of: a, b.")
-    assert [c.result for c in checks.operators([deployment("a,team")], "team")] == [OK]
+    assert [c.result for c in checks.operators([deployment("a, team")], "team")] == [OK]
     assert [c.result for c in checks.operators([deployment("a"), deployment()], "team")] == [OK, OK]
 
 
@@ -226,6 +226,13 @@ def test_a_missing_namespace() -> None:
     assert [verdict(c) for c in examine(cluster, "team", NEED, NOW) if c.name == "rights"] == [
         (FAIL, "there is no namespace team")
     ]
+
+
+def test_a_name_that_changes_the_path_is_not_a_namespace() -> None:
+    cluster = Installation()
+    cluster.paths["/api/v1/namespaces/team/pods"] = {"items": []}
+    with pytest.raises(CommandError, match="'team/pods' is not a name"):
+        list(examine(cluster, "team/pods", NEED, NOW))
 
 
 def test_without_the_right_to_read_crds_a_missing_api_is_a_failure() -> None:

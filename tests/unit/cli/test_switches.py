@@ -101,5 +101,5 @@ def test_a_closed_standard_input_is_empty(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", [".", "..", "a/b", "a%2fb"])
 def test_a_name_cannot_change_the_path(name: str) -> None:
     with pytest.raises(CommandError, match="is not a name"):
-        client._quoted(name)
-    assert client._quoted("a?b.c") == "a%3Fb.c"
+        client.quoted(name)
+    assert client.quoted("a?b.c") == "a%3Fb.c"

@@ -167,7 +167,8 @@ def environment(deployment: Object) -> dict[str, str]:
 
 def watches(deployment: Object) -> list[str]:
     """Return the namespaces that an operator watches; empty if it watches all."""
-    return [n for n in environment(deployment).get("PSTRAINING_NAMESPACES", "").split(",") if n]
+    listed = environment(deployment).get("PSTRAINING_NAMESPACES", "").split(",")
+    return [name for part in listed if (name := part.strip())]
 
 
 def operator_version(deployment: Object) -> str:

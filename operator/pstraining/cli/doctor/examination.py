@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from pstraining.api import names
-from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.client import ClusterClient, Object, quoted
 from pstraining.cli.doctor import checks
 from pstraining.cli.doctor.checks import Amount, Check, CheckResult, Unavailable
 from pstraining.cli.errors import DEFINITION, CommandError, DeniedError, RequestError
@@ -29,7 +29,11 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
         namespace: the namespace of the jobs.
         need: the requests of a parameter server.
         now: the present time.
+
+    Raises:
+        CommandError: the namespace's name is not one.
     """
+    path = f"/api/v1/namespaces/{quoted(namespace)}"
     try:
         version = cluster.read("/version")
     except CommandError as error:
@@ -38,7 +42,7 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
     yield checks.version(version or {})
     yield definition(cluster)
     yield from operators(cluster, namespace, now)
-    yield _rights(cluster, namespace)
+    yield _rights(cluster, namespace, path)
     pods = attempted(lambda: cluster.listed("/api/v1/pods", fieldSelector=LIVE))
     nodes = attempted(lambda: cluster.listed("/api/v1/nodes"))
     yield _checked("nodes", nodes, lambda found: checks.nodes(found, pods, need))
@@ -48,9 +52,9 @@ def examine(cluster: ClusterClient, namespace: str, need: Amount, now: datetime)
     yield _checked("network", daemon_sets, checks.network)
 
 
-def _rights(cluster: ClusterClient, namespace: str) -> Check:
+def _rights(cluster: ClusterClient, namespace: str, path: str) -> Check:
     # Roles can exist for namespaces that do not. If namespaces may not be read, only the rights are checked.
-    if attempted(lambda: cluster.read(f"/api/v1/namespaces/{namespace}")) is None:
+    if attempted(lambda: cluster.read(path)) is None:
         return checks.no_namespace(namespace)
     allowed = attempted(lambda: {r: cluster.allowed(r[0], names.PLURAL, namespace, r[1]) for r in checks.RIGHTS})
     return _checked("rights", allowed, lambda found: checks.rights(found, namespace))
