@@ -132,6 +132,19 @@ def why(job: Object) -> str:
     return "" if shown is None else one_line(f"{shown['reason']}: {shown.get('message', '')}".removesuffix(": "))
 
 
+def without(job: Object, what: str) -> str:
+    """Return a message that the job has none of its pods here, with the reason.
+
+    Args:
+        job: the job.
+        what: the missing pods, such as `no pods`.
+    """
+    name = job["metadata"]["name"]
+    if is_sent(job):
+        return f"{name} has {what} here: Kueue sends it to another cluster. Run this command there."
+    return f"{name} currently has {what}, and its phase is {phase(job)}. {why(job)}".rstrip()
+
+
 def one_line(text: str) -> str:
     """Return the text in one line, printable."""
     return printable(" ".join(text.split()))

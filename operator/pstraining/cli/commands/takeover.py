@@ -17,7 +17,7 @@ from pstraining.api.numbers import number
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import condition, is_true, job_named
+from pstraining.cli.jobs import condition, is_sent, is_true, job_named, without
 from pstraining.cli.options import Context, Job, Namespace, Timeout
 
 EVERY = 0.2
@@ -89,6 +89,8 @@ def switch_over(
 
 
 def _checked(job: Object, name: str, shard: int) -> Object:
+    if is_sent(job):
+        raise CommandError(without(job, "no parameter servers"))
     servers = job["spec"]["ps"]
     if (servers.get("standby") or {}).get("mode", "None") == "None":
         raise CommandError(f"{name} has no standbys: spec.ps.standby.mode is None.")

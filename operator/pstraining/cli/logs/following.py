@@ -18,7 +18,7 @@ from pstraining.api.conditions import Condition
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
 from pstraining.cli.exit_codes import ExitCode
-from pstraining.cli.jobs import end_of, job_named
+from pstraining.cli.jobs import end_of, is_sent, job_named, without
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import program_log
 from pstraining.cli.status.pod_state import state, why
@@ -219,7 +219,8 @@ class Follower:
             self._end_time = parse_time(job["status"].get("completionTime")) or datetime.now(UTC)
             self._end(over, ExitCode.JOB_FAILED if over is Condition.FAILED else ExitCode.SUCCESS)
         elif not (over or self._cursors or self._remarks):
-            self._remark(f"{self.name} has no matching pods yet. Waiting for them.")
+            waits = f"{self.name} has no matching pods yet. Waiting for them."
+            self._remark(without(job, "no pods") if is_sent(job) else waits)
 
     def _end(self, how: str, result: ExitCode) -> None:
         self._ended, self._result = self.clock(), result

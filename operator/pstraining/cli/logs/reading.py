@@ -11,7 +11,7 @@ from dataclasses import replace
 from pstraining.api import contract
 from pstraining.cli.client import ClusterClient
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
-from pstraining.cli.jobs import end_of, job_named, phase, why
+from pstraining.cli.jobs import end_of, job_named, without
 from pstraining.cli.logs.log_lines import LogSelection
 from pstraining.cli.tasks import TaskPod, check_choice, chosen, tasks_of
 
@@ -43,7 +43,7 @@ def read(
     wanted = chosen(tasks, selection.role, selection.index)
     if not wanted:
         which = f" with role {selection.role}" if selection.role else ""
-        raise CommandError(f"{name} currently has no pods{which}, and its phase is {phase(job)}. {why(job)}".rstrip())
+        raise CommandError(without(job, f"no pods{which}"))
     for task in wanted:
         count = 0
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError
-from pstraining.cli.jobs import job_named, phase, why
+from pstraining.cli.jobs import job_named, phase, without
 from pstraining.cli.metrics.rates import Scrape, TaskRates, as_data, job_rates, server_rates, stragglers, task_rates
 from pstraining.cli.metrics.scraping import AT_ONCE, scraped, trains
 from pstraining.cli.tasks import TaskPod, tasks_of
@@ -38,9 +38,7 @@ def measure(
     job = job_named(cluster, namespace, name)
     tasks = [t for t in tasks_of(job, cluster.pods(namespace, name)) if trains(t)]
     if not tasks:
-        raise CommandError(
-            f"{name} currently has no chief and no workers, and its phase is {phase(job)}. {why(job)}".rstrip()
-        )
+        raise CommandError(without(job, "no chief and no workers"))
 
     def scrape(task: TaskPod) -> Scrape | str:
         return scraped(cluster, job, task, clock)
