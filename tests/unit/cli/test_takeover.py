@@ -101,3 +101,17 @@ def test_an_api_server_that_does_not_respond_for_a_moment(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(cluster, "service", silent)
     assert cluster.switch_over(shard=1).endswith("switched over from digits-ps-1 to digits-standby-1 (epoch 1).")
+
+
+def test_a_job_that_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = warm()
+    annotate = cluster.annotate
+
+    def then_deleted(namespace: str, name: str, annotations: dict[str, str]) -> None:
+        annotate(namespace, name, annotations)
+        cluster.world.children.clear()
+        cluster.world.job = None
+
+    monkeypatch.setattr(cluster, "annotate", then_deleted)
+    with pytest.raises(CommandError, match="digits was deleted in the meantime"):
+        cluster.switch_over()

@@ -111,6 +111,8 @@ def _checked(job: Object, name: str, shard: int) -> Object:
 def _pointer(cluster: ClusterClient, namespace: str, name: str, shard: int) -> tuple[int, str]:
     """Return the shard's epoch and its primary."""
     service = cluster.service(namespace, names.ps_service(name, shard))
+    if service is None and cluster.job(namespace, name) is None:
+        raise CommandError(f"{name} was deleted in the meantime.")
     if service is None:
         raise CommandError(f"Shard {shard} of {name} has no Service {names.ps_service(name, shard)} yet.")
     epoch = (service["metadata"].get("annotations") or {}).get(names.ANNOTATION_EPOCH, "")
