@@ -2,6 +2,7 @@
 scalars.
 """
 
+import errno
 import http.server
 import io
 import json
@@ -260,6 +261,22 @@ def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(d.file, d.kind) for d in found] == [("standard input", "B")]
     with pytest.raises(CommandError, match="Standard input can be read once"):
         documents(["-", "-"])
+
+
+class FolderAsInput(io.RawIOBase):
+    """Standard input that is a folder, as after `< FOLDER`."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raise IsADirectoryError(errno.EISDIR, "Is a directory")
+
+
+def test_standard_input_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(FolderAsInput())))
+    with pytest.raises(CommandError, match="standard input cannot be read: Is a directory"):
+        documents(["-"])
 
 
 JOB = {

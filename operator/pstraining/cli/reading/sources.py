@@ -44,12 +44,20 @@ def sources(named: Iterable[str], recursive: bool) -> Iterator[ManifestSource | 
             yield CommandError("Standard input can be read once: remove the second -f -.")
         elif name == STDIN:
             used = True
-            # Without a standard input (<&-), Python has no stream for it.
-            yield _decoded("standard input", sys.stdin.buffer.read() if sys.stdin else b"")
+            yield _standard_input()
         elif name.startswith(("http://", "https://")):
             yield _downloaded(name)
         else:
             yield from _files(name, recursive)
+
+
+def _standard_input() -> ManifestSource | CommandError:
+    name = "standard input"
+    try:
+        # Without a standard input (<&-), Python has no stream for it.
+        return _decoded(name, sys.stdin.buffer.read() if sys.stdin else b"")
+    except OSError as error:
+        return CommandError(f"{name} cannot be read: {error.strerror or error}")
 
 
 def _split(value: str) -> list[str]:
