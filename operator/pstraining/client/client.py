@@ -1,5 +1,6 @@
 """`Client`: trains a function or a script on a cluster, or as processes of this machine."""
 
+import math
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -140,14 +141,16 @@ class Client:
 
         Args:
             job: the job, or its name.
-            timeout: seconds to wait; None for no limit.
+            timeout: seconds to wait; None, or infinity, for no limit.
 
         Raises:
             JobFailedError: the job has failed. The error has the last lines of the failed task's log.
             TimeoutError: the job has not ended in time.
-            ClientError: the job was deleted.
+            ClientError: the job was deleted, or the timeout is not a number.
         """
-        return self._backend.wait(str(job), timeout)
+        if timeout is not None and math.isnan(timeout):
+            raise ClientError("timeout: it must be a number of seconds, is nan.")
+        return self._backend.wait(str(job), None if timeout == math.inf else timeout)
 
     def logs(
         self, job: Job | str, *, follow: bool = True, role: str | None = None, index: int | None = None

@@ -1,10 +1,13 @@
 """`Client.wait` and `Client.logs` on a cluster that changes, or does not respond, meanwhile."""
 
+import math
+
 import pytest
 
 from pstraining.cli.errors import RequestError
 from pstraining.cli.logs.following import Follower
-from pstraining.client.errors import JobFailedError
+from pstraining.client.client import Job
+from pstraining.client.errors import ClientError, JobFailedError
 from tests.unit.client.test_client import Object, Rig, ended
 
 
@@ -46,3 +49,19 @@ def test_an_unexpected_error_ends_the_lines_of_a_log(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Follower, "run", broken)
     with pytest.raises(KeyError, match="metadata"):
         list(rig.client.logs(job))
+
+
+def test_an_infinite_timeout_is_none_for_local_jobs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, limits = Rig(), list[float | None]()
+    made = rig.train()
+
+    def wait(name: str, seconds: float | None) -> Job:
+        limits.append(seconds)
+        return made
+
+    monkeypatch.setattr(rig.client._backend, "wait", wait)
+    for timeout in (None, math.inf, 3.0):
+        rig.client.wait(made, timeout)
+    assert limits == [None, None, 3.0]
+    with pytest.raises(ClientError, match="timeout: it must be a number of seconds, is nan"):
+        rig.client.wait(made, math.nan)
