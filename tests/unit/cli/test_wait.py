@@ -200,12 +200,18 @@ def test_commands_wait_for_the_new_copy_of_a_job_that_they_have_changed() -> Non
         )
         assert follow(cluster, changed, running_or_ended, patience(cluster)) == "digits is running."
 
-    resumed = Sent(runPolicy={"suspend": True})
-    for cluster, command in (
-        (Sent(), lambda c: scale_to(c, ["digits"], 3, None, patience(c))),
+    def scaled(cluster: Sent) -> None:
+        scale_to(cluster, ["digits"], 3, None, patience(cluster))
+
+    def resumed(cluster: Sent) -> None:
+        set_suspended(cluster, ["digits"], False, None, patience(cluster))
+
+    commands: list[tuple[Sent, Callable[[Sent], None]]] = [
+        (Sent(), scaled),
         (Sent(), submitted),
-        (resumed, lambda c: set_suspended(c, ["digits"], False, None, patience(c))),
-    ):
+        (Sent(runPolicy={"suspend": True}), resumed),
+    ]
+    for cluster, command in commands:
         command(cluster)
         assert cluster.asked == 2, "the status of the former copy does not count"
 
@@ -213,11 +219,8 @@ def test_commands_wait_for_the_new_copy_of_a_job_that_they_have_changed() -> Non
 def test_commands_that_change_nothing_take_the_status_of_a_copy_as_it_is() -> None:
     cluster = Sent()
     cluster.there[0]["metadata"]["generation"] = 4
-    for command in (
-        lambda: scale_to(cluster, ["digits"], 2, None, Patience(0)),
-        lambda: set_suspended(cluster, ["digits"], False, None, Patience(0)),
-    ):
-        command()
+    scale_to(cluster, ["digits"], 2, None, Patience(0))
+    set_suspended(cluster, ["digits"], False, None, Patience(0))
     assert not cluster.asked
 
 
