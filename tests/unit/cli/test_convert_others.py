@@ -173,3 +173,46 @@ def test_a_reference_to_a_tfjob_is_not_called_a_tfjob(body: dict[str, Any], path
     assert note.path.startswith(path)
     assert note.message == "it refers to the kind TFJob."
     assert note.todo.startswith("Refer to apiVersion pstraining.dev/v1alpha1 and kind PSTrainingJob")
+
+
+GROUP = "training.kubeflow.org"
+ON_TFJOBS = {"apiGroups": ["kubeflow.org"], "operations": ["CREATE"], "resources": ["tfjobs"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "paths"),
+    [
+        ({"webhooks": [{"rules": [ON_TFJOBS]}]}, ["webhooks[0].rules[0]"]),
+        ({"webhooks": [{"rules": [{**ON_TFJOBS, "resources": ["*/*"]}]}]}, ["webhooks[0].rules[0]"]),
+        ({"webhooks": [{"rules": [{**ON_TFJOBS, "apiGroups": ["*"], "resources": ["*"]}]}]}, []),
+        ({"webhooks": [{"objectSelector": {"matchLabels": {"replica-type": "ps"}}}]}, ["webhooks[0].objectSelector"]),
+        (
+            {"spec": {"matchConstraints": {"resourceRules": [ON_TFJOBS]}}},
+            ["spec.matchConstraints.resourceRules[0]"],
+        ),
+        (
+            {"spec": {"validations": [{"expression": f"'{GROUP}/job-name' in object.metadata.labels"}]}},
+            ["spec.validations[0].expression"],
+        ),
+        (
+            {"spec": {"match": {"kinds": ["Pod", "TFJob"], "any": [{"kinds": ["kubeflow.org/v1/TFJob"]}]}}},
+            ["spec.match.kinds[1]", "spec.match.any[0].kinds[0]"],
+        ),
+        ({"data": {"resource.customizations.health.kubeflow.org_TFJob": "x"}}, ['health.kubeflow.org_TFJob"]']),
+        ({"spec": {"workloadSelector": {"labels": {f"{GROUP}/job-name": "m"}}}}, [f'labels["{GROUP}/job-name"]']),
+        ({"spec": {"selector": f"{GROUP}/job-name == 'm'"}}, ["spec.selector"]),
+        (
+            {"spec": {"rules": [{"expr": 'kube_pod_labels{label_training_kubeflow_org_job_name="m"}'}]}},
+            ["spec.rules[0].expr"],
+        ),
+        ({"data": {"run": f"kubectl get pods -l {GROUP}/job-name=m"}}, ["data.run"]),
+        # Not labels of TFJob's operator alone, or not of its pods:
+        ({"data": {"kinds": "TFJob", "TF_JOB_NAME": "m", "path": "metadata.labels['job-name']"}}, []),
+        ({"metadata": {"labels": {f"{GROUP}/job-name": "m"}}}, []),
+        ({"apiVersion": "kubeflow.org/v1", "spec": {"labelSelector": {f"{GROUP}/job-name": "m"}}}, []),
+    ],
+)
+def test_policies_and_queries_that_no_longer_apply_are_named(body: dict[str, Any], paths: list[str]) -> None:
+    found = [note.path for note in notes_on({"apiVersion": "v1", "kind": "Other", **body})]
+    assert len(found) == len(paths)
+    assert all(path.endswith(end) for path, end in zip(found, paths, strict=True))

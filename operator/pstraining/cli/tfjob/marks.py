@@ -23,10 +23,9 @@ _LABELS = frozenset(
 """Labels that TFJob's operator has set on pods since release 0.1, besides those of its group."""
 _OF_OTHERS = ("job-name", "job_name", "controller-name", "kubeflow.org")
 """Labels that pods of other objects, such as Jobs, also have."""
-_IN_TEXT = re.compile(
-    r"training\.kubeflow\.org/|\btf[-_](job[-_](name|key)|replica[-_](type|index))\b"
-    rf"|metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]"
-)
+_UNIQUE_IN_TEXT = re.compile(r"training[._]kubeflow[._]org[/_]|\btf[-_](job[-_](name|key)|replica[-_](type|index))\b")
+"""Labels that only TFJob's operator sets, also as Prometheus writes them: label_training_kubeflow_org_job_name."""
+_FIELD_REFERENCE = re.compile(rf"metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]")
 _GANGS = (
     "scheduling.k8s.io/group-name",
     "scheduling.k8s.io/kube-batch",
@@ -42,14 +41,19 @@ _KUEUE = "kueue.x-k8s.io/"
 _PROVISIONING = "provreq.kueue.x-k8s.io/"
 _KEYS = ("matchLabelKeys", "mismatchLabelKeys")
 """Fields with labels whose values a selector takes from the pod itself."""
-_SELECTORS = ("selector", "labelSelector", "podSelector", "primaryPodLabels")
-"""Fields with label selectors; Katib has the last one."""
+_SELECTORS = ("selector", "labelSelector", "podSelector", "objectSelector", "endpointSelector", "primaryPodLabels")
+"""Fields with label selectors; admission webhooks and policies, Cilium, and Katib have the last three."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def refers_to_labels(text: str) -> bool:
     """Return whether a text, such as a query or a field reference, names labels that TFJob's operator sets."""
-    return _IN_TEXT.search(text) is not None
+    return names_only_theirs(text) or _FIELD_REFERENCE.search(text) is not None
+
+
+def names_only_theirs(text: str) -> bool:
+    """Return whether a text names labels that only TFJob's operator sets, unlike job-name, which Jobs also have."""
+    return _UNIQUE_IN_TEXT.search(text) is not None
 
 
 def name_gangs(marks: Mapping[str, Any], path: str, metadata: Mapping[str, Any], notes: Notes) -> None:
@@ -179,23 +183,29 @@ def name_selectors(
     return tuple(found)
 
 
-def name_selectors_of(body: Mapping[str, Any], jobs: Collection[str], notes: Notes) -> None:
+def name_selectors_of(body: Mapping[str, Any], jobs: Collection[str], notes: Notes) -> tuple[str, ...]:
     """Note the selectors of another object that require labels of TFJob's operator.
 
     Args:
         body: an object such as a Service, a NetworkPolicy or a PodMonitor.
         jobs: names of the TFJobs beside it.
         notes: receives the notes.
+
+    Returns:
+        The paths of these selectors.
     """
+    found = []
     for path, selector in _selectors(body, ""):
         # A Job's pods have the label job-name, too, but not with the name of a TFJob.
         of_jobs = any(job in _values(selector) for job in jobs)
         if foreign := [key for key in _keys(selector) if _is_theirs(key) and (of_jobs or key not in _OF_OTHERS)]:
+            found.append(path)
             notes.none(
                 path,
                 f"it selects by labels of TFJob's operator ({', '.join(foreign)}), which no pod here has.",
                 OURS,
             )
+    return tuple(found)
 
 
 def _is_theirs(label: str) -> bool:

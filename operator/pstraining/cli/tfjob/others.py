@@ -5,16 +5,19 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import contract, names
-from pstraining.cli.tfjob.marks import name_selectors_of
+from pstraining.cli.tfjob.marks import OURS, name_selectors_of, names_only_theirs
 from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.run_policy import FIELDS
 from pstraining.cli.tfjob.source import join, texts
 from pstraining.cli.tfjob.template import TFJOB_PORT, service_in
-from pstraining.cli.tfjob.versions import KIND, VERSIONS, is_tfjob
+from pstraining.cli.tfjob.versions import API_VERSION, KIND, VERSIONS, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
 _GROUP = "kubeflow.org"
 _RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b|\bkubectl\b[^\n]*(?<![\w./-])tfjobs?(?![\w.-])", re.IGNORECASE)
+_KIND = re.compile(rf"\bkubeflow\.org(/v\w+)?[/_]{KIND}\b", re.IGNORECASE)
+"""The kind with its group, as Kyverno, Kueue and Argo CD write it."""
+_KINDS = re.compile(r"\bkinds\[\d+\]$")
 _COUNTS = re.compile(r"\bstatus\.(tfR|r)eplicaStatuses\b")
 _PORT = re.compile(r"\b(port|targetPort)$")
 _KUSTOMIZATION = ("resources", "bases", "components", "patches", "patchesStrategicMerge", "patchesJson6902")
@@ -47,24 +50,42 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
                 f"Convert and replace the {KIND}; the controller that creates it must support PSTrainingJobs.",
             )
         else:
-            notes.none(
-                path,
-                f"it refers to the kind {KIND}.",
-                f"Refer to apiVersion {names.API_VERSION} and kind {names.KIND}, or remove it.",
-            )
-    for path in _grants(body):
-        notes.none(path, "it grants rights on tfjobs.", "Grant them on pstrainingjobs of the group pstraining.dev.")
+            _refers(path, notes)
+    is_role = body.get("kind") in ("Role", "ClusterRole")
+    for path in _rules(body, "", is_role):
+        what, todo = ("grants rights on", "Grant them on") if is_role else ("applies to", "Let it apply to")
+        notes.none(path, f"it {what} tfjobs.", f"{todo} pstrainingjobs of the group pstraining.dev.")
+    _name_texts(body, inside, jobs, notes)
+    return tuple(notes.found)
+
+
+def _name_texts(body: Mapping[str, Any], inside: tuple[str, ...], jobs: Collection[str], notes: Notes) -> None:
+    """Note selectors and other texts of an object that name TFJobs, or what only TFJobs have.
+
+    Args:
+        body: the object.
+        inside: paths of TFJobs in it.
+        jobs: names of the TFJobs beside it.
+        notes: receives the notes.
+    """
+    # Jobs of other frameworks, such as PyTorchJobs, have the same labels on their own pods.
+    has_labels = body["apiVersion"] == API_VERSION
+    selectors = () if has_labels else name_selectors_of(body, jobs, notes)
     for path, text in texts(body, ""):
         if path.startswith(inside):
             continue
         if _RESOURCE.search(text):
             notes.none(path, "it names the resource of TFJobs.", "The one here is pstrainingjobs.pstraining.dev.")
+        elif _KIND.search(text) or (_KINDS.search(path) and text == KIND):
+            _refers(path, notes)
         elif inside and _COUNTS.search(text):
             notes.none(
                 path,
                 "it reads replicaStatuses of the TFJob, which a PSTrainingJob does not have.",
                 "Read its conditions Succeeded and Failed, or in Argo Workflows status.phase == Succeeded and Failed.",
             )
+        elif not (has_labels or path.startswith(("metadata", *selectors))) and names_only_theirs(text):
+            notes.none(path, "it names labels of TFJob's operator, which no pod here has.", OURS)
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
         elif not path.startswith("metadata") and (service := _service(text, jobs)):
@@ -74,8 +95,6 @@ def notes_on(body: Mapping[str, Any], jobs: Collection[str] = ()) -> tuple[Note,
                 f"Create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}, and name it here; with "
                 "spec.worker.addressing: ClusterIP workers have such Services, too.",
             )
-    name_selectors_of(body, jobs, notes)
-    return tuple(notes.found)
 
 
 def notes_on_part(tfjob: Mapping[str, Any]) -> tuple[Note, ...]:
@@ -121,13 +140,27 @@ def _service(text: str, jobs: Collection[str]) -> str:
     return next((found[0] for job in sorted(jobs) if (found := service_in(text, job))), "")
 
 
-def _grants(body: Mapping[str, Any]) -> Iterator[str]:
-    rules = body.get("rules") if body.get("kind") in ("Role", "ClusterRole") else None
-    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
-        resources, groups = _texts(rule, "resources"), _texts(rule, "apiGroups")
-        is_whole_group = "*" in resources and "*" not in groups and _GROUP in groups
-        if is_whole_group or any(name.partition("/")[0] == "tfjobs" for name in resources):
-            yield f"rules[{index}]"
+def _refers(path: str, notes: Notes) -> None:
+    notes.none(
+        path,
+        f"it refers to the kind {KIND}.",
+        f"Refer to apiVersion {names.API_VERSION} and kind {names.KIND}, or remove it.",
+    )
+
+
+def _rules(value: Any, path: str, is_role: bool) -> Iterator[str]:
+    """Yield the paths of rules on tfjobs: of a role, or of a webhook or a policy for admission."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _rules(item, f"{path}[{index}]", is_role)
+    elif isinstance(value, dict):
+        resources, groups = _texts(value, "resources"), _texts(value, "apiGroups")
+        is_whole_group = bool({"*", "*/*"} & {*resources}) and "*" not in groups and _GROUP in groups
+        names_them = any(name.partition("/")[0] == "tfjobs" for name in resources)
+        if is_whole_group or (names_them and (is_role or bool(groups))):
+            yield path
+        for name, item in value.items():
+            yield from _rules(item, join(path, name), is_role)
 
 
 def _texts(holder: Any, name: str) -> list[str]:
