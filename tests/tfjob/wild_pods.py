@@ -246,6 +246,22 @@ FIELDS = (
         ("Worker.template.spec.containers[0].ports[1]: ports 2222 to 2240 of a pod are the operator's; it is kept.",),
     ),
     Wild(
+        "a-native-sidecar-on-a-reserved-port",
+        job(
+            pod="securityContext: {runAsUser: 1, runAsGroup: 1}\ninitContainers:\n"
+            "- {name: fetch, image: p, command: [fetch], ports: [{containerPort: 2222}]}\n"
+            "- {name: proxy, image: p, restartPolicy: Always, ports: [{containerPort: 2239}]}"
+        ),
+        INCOMPLETE,
+        ("initContainers[1].ports[0]: ports 2222 to 2240 of a pod are the operator's; it is kept.",),
+    ),
+    Wild(
+        "the-domain-in-the-hostname",
+        job(pod="securityContext: {runAsUser: 1, runAsGroup: 1}\nsetHostnameAsFQDN: true"),
+        NOTES,
+        ("setHostnameAsFQDN: TFJob's pods have no domain, so it has no effect there. Here the hostname is like JOB-",),
+    ),
+    Wild(
         "two-sidecars",
         job(container=f"{COMMAND}\n").replace(
             "- name: tensorflow\n", "- {name: proxy, image: p}\n          - name: tf\n"

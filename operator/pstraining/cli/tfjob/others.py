@@ -7,9 +7,10 @@ from typing import Any
 from pstraining.api import contract, names
 from pstraining.cli.tfjob.marks import OURS, name_selectors_of, names_only_theirs
 from pstraining.cli.tfjob.notes import Note, Notes
+from pstraining.cli.tfjob.ports import TFJOB_PORT
 from pstraining.cli.tfjob.run_policy import FIELDS
 from pstraining.cli.tfjob.source import join, texts
-from pstraining.cli.tfjob.template import TFJOB_PORT, service_in
+from pstraining.cli.tfjob.template import service_in
 from pstraining.cli.tfjob.versions import API_VERSION, KIND, VERSIONS, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)

@@ -107,6 +107,25 @@ def sound(holder: dict[str, Any], name: str, kind: type[Value], path: str, notes
     return found
 
 
+def keep_items(holder: dict[str, Any], name: str, kept: list[int], path: str, notes: Notes) -> None:
+    """Leave only some items in a list, and remember their indices for notes.
+
+    Args:
+        holder: the mapping with the list, which is changed.
+        name: the list's field.
+        kept: indices of the items that stay.
+        path: the mapping's path.
+        notes: gets the indices.
+    """
+    items = holder.get(name)
+    if items and len(kept) < len(items):
+        notes.kept[f"{path}.{name}"] = kept
+    if kept:
+        holder[name] = [holder[name][index] for index in kept]
+    elif items:
+        del holder[name]
+
+
 def join(path: str, name: str) -> str:
     """Return the path of a field below a path."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):

@@ -8,17 +8,15 @@ from pstraining.api import contract, names
 from pstraining.api.values import copied
 from pstraining.cli.tfjob import marks
 from pstraining.cli.tfjob.notes import Notes
-from pstraining.cli.tfjob.source import checked, join, sound, texts
+from pstraining.cli.tfjob.ports import convert_ports, name_ports_beside
+from pstraining.cli.tfjob.source import checked, join, keep_items, sound, texts
 from pstraining.resources import pods
 
 Template = dict[str, Any]
 
-TFJOB_PORT = "tfjob-port"
-"""The name of TensorFlow's port in TFJobs."""
 _TF_CONFIG = "TF_CONFIG"
 _RESERVED_ENV = "PSTRAINING_"
 _DEVICES = {"name": "CUDA_VISIBLE_DEVICES", "value": ""}
-_OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 _HOOKS = re.compile(r"\.(lifecycle|\w+Probe)\.")
 _SERVICE_LINK = re.compile(r"(?<![A-Z0-9_])(?!KUBERNETES_)[A-Z][A-Z0-9_]*_SERVICE_(HOST|PORT)(?![A-Z0-9])")
 _ACCOUNT = "/secrets/kubernetes.io/serviceaccount"
@@ -71,10 +69,13 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
         where, main = f"{at}.containers[{index}]", container["name"] == names.MAIN_CONTAINER
         _env(container, where, main, notes)
         if main:
-            _ports(container, where, notes)
+            convert_ports(container, where, notes)
             _command(container, where, job.command, notes)
         else:
-            _ports_beside(container, where, notes)
+            name_ports_beside(container, where, notes)
+    for index, container in enumerate(spec.get("initContainers", ())):
+        if container.get("restartPolicy") == "Always":  # a sidecar
+            name_ports_beside(container, f"{at}.initContainers[{index}]", notes)
     labels = sound(metadata, "labels", dict, f"{path}.metadata", notes)
     annotations = sound(metadata, "annotations", dict, f"{path}.metadata", notes)
     marks.name_gangs({**labels, **annotations}, f"{path}.metadata", metadata, notes)
@@ -184,6 +185,13 @@ def _pod(spec: dict[str, Any], at: str, notes: Notes) -> None:
             "pods have a network of their own: two tasks on one node would compete for port 2222.",
             "Check that the program works without the node's network.",
         )
+    if spec.get("setHostnameAsFQDN"):
+        notes.different(
+            f"{at}.setHostnameAsFQDN",
+            "TFJob's pods have no domain, so it has no effect there. Here the hostname is like "
+            "JOB-worker-0.JOB-hs.NAMESPACE.svc.cluster.local, and a pod with more than 64 characters does not start.",
+            "Remove it.",
+        )
     account = next((n for n in ("serviceAccountName", "serviceAccount") if spec.get(n)), "")
     if account and "automountServiceAccountToken" not in spec:
         spec["automountServiceAccountToken"] = True
@@ -209,83 +217,7 @@ def _env(container: dict[str, Any], where: str, main: bool, notes: Notes) -> Non
             )
         else:
             kept.append(index)
-    _keep(container, "env", kept, where, notes)
-
-
-def _ports(container: dict[str, Any], where: str, notes: Notes) -> None:
-    kept = []
-    for index, port in enumerate(container.get("ports", [])):
-        path = f"{where}.ports[{index}]"
-        number, name = port.get("containerPort"), port.get("name")
-        if "hostPort" in port and (number == contract.TF_PORT or name == TFJOB_PORT):
-            notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Create a Service.")
-        elif number == contract.TF_PORT:
-            notes.changed(path, "the operator puts TensorFlow's port, 2222, on every pod; it is left out.")
-            _point_to_tf(container, where, [] if name == contract.TF_PORT_NAME else [name], notes)
-        elif name == TFJOB_PORT:
-            notes.different(
-                path,
-                f"TensorFlow's port is {number} in this TFJob and always {contract.TF_PORT} here; it is left out.",
-                "A program that takes its address from TF_CONFIG needs no change.",
-            )
-            _point_to_tf(container, where, [name, number], notes)
-        elif number in _OPERATORS_PORTS or name in contract.PORTS:
-            notes.none(
-                path,
-                f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(contract.PORTS)}, are "
-                "reserved for the operator; it is left out.",
-                "Choose another port and name.",
-            )
-        else:
-            kept.append(index)
-            if name is not None:
-                notes.different(
-                    path,
-                    "TFJob puts named ports on a Service for each replica. Here it is only on the pod.",
-                    f"If clients need it, create a Service that selects {names.LABEL_JOB} and {names.LABEL_ROLE}.",
-                )
-    _keep(container, "ports", kept, where, notes)
-
-
-def _ports_beside(container: dict[str, Any], where: str, notes: Notes) -> None:
-    """Note the ports of another container that the launcher or TensorFlow uses: a pod's containers share them."""
-    for index, port in enumerate(container.get("ports", [])):
-        if (number := port.get("containerPort")) == contract.TF_PORT or number in _OPERATORS_PORTS:
-            notes.none(
-                f"{where}.ports[{index}]",
-                f"ports {contract.TF_PORT} to {contract.METRICS_PORT} of a pod are the operator's; it is kept.",
-                "Let the container listen on another port.",
-            )
-
-
-def _point_to_tf(container: dict[str, Any], where: str, former: list[Any], notes: Notes) -> None:
-    """Point probes and hooks to TensorFlow's port here.
-
-    Args:
-        container: the container, which is changed.
-        where: its path.
-        former: the port's name and number in the TFJob, where they differ; values of any type, or None.
-        notes: receives the notes.
-    """
-    handlers = {name: value for name, value in container.items() if name.endswith("Probe")}
-    hooks = sound(container, "lifecycle", dict, where, notes)
-    for path, handler in {**handlers, **{f"lifecycle.{name}": value for name, value in hooks.items()}}.items():
-        for kind in ("httpGet", "tcpSocket", "grpc"):
-            target = handler.get(kind) if isinstance(handler, dict) else None
-            if isinstance(target, dict) and "port" in target and target["port"] in former:
-                target["port"] = contract.TF_PORT if kind == "grpc" else contract.TF_PORT_NAME
-                notes.changed(f"{where}.{path}.{kind}.port", f"it is {target['port']}, TensorFlow's port here.")
-
-
-def _keep(container: dict[str, Any], name: str, kept: list[int], where: str, notes: Notes) -> None:
-    """Leave only some items in a list of the container."""
-    items = container.get(name)
-    if items and len(kept) < len(items):
-        notes.kept[f"{where}.{name}"] = kept
-    if kept:
-        container[name] = [container[name][index] for index in kept]
-    elif items:
-        del container[name]
+    keep_items(container, "env", kept, where, notes)
 
 
 def _command(container: dict[str, Any], where: str, given: tuple[str, ...], notes: Notes) -> None:
