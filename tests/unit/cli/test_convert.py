@@ -14,7 +14,7 @@ from pstraining.cli.main import app
 from pstraining.cli.manifests import Document, documents, parsed
 from pstraining.cli.tfjob.job import converted
 from pstraining.cli.tfjob.notes import Note, NoteKind, lines
-from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document
+from pstraining.cli.tfjob.results import Converted, as_json, as_yaml, convert_document, convert_documents
 from tests.support.tfjobs import CONTAINER, replica, template, tfjob
 
 PAGE = Path(__file__).parents[3] / "docs" / "users" / "move-from-tfjob.md"
@@ -181,6 +181,20 @@ def run(*arguments: str, text: str = "") -> Any:
     return CliRunner().invoke(app, ["convert", *arguments], input=text)
 
 
+def test_two_jobs_of_one_name_are_named() -> None:
+    elsewhere = tfjob() | {"metadata": {"name": "mnist", "namespace": "team"}}
+    generated = tfjob() | {"metadata": {"generateName": "mnist-"}}
+    ours = made(tfjob()).body or {}
+    given = [tfjob(), elsewhere, generated, tfjob(), generated, elsewhere, ours]
+    found = convert_documents([Document("f", str(number), job) for number, job in enumerate(given, 1)])
+    noted = {one.document.number: note.message for one in found for note in one.notes if note.path == "metadata.name"}
+    assert [(number, message.partition(" is the name")[2][:35]) for number, message in noted.items()] == [
+        ("4", " of the job of f: document 1 (TFJob"),
+        ("6", " of the job of f: document 2 (TFJob"),
+        ("7", " of the job of f: document 1 (TFJob"),
+    ]
+
+
 def test_the_command(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump_all([tfjob(), tfjob(Chief=replica())]))
@@ -272,7 +286,7 @@ def test_report(tmp_path: Path) -> None:
     plain = tfjob(PS=replica(command=["server"], policy="OnFailure"))
     (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([queue, {"apiVersion": "v1", "kind": "Service"}]))
     (tmp_path / "b.json").write_text(json.dumps(tfjob(Worker={})))
-    (tmp_path / "c.json").write_text(json.dumps(plain))
+    (tmp_path / "c.json").write_text(json.dumps(plain | {"metadata": {"name": "mnist", "namespace": "team"}}))
     done = run("-f", str(tmp_path), "--report")
     assert done.exit_code == 1
     rows = [line.split("  ") for line in done.stdout.splitlines()]

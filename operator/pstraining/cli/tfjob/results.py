@@ -85,7 +85,8 @@ def as_json(found: Sequence[Converted]) -> str:
 def convert_documents(documents: Sequence[Document], command: str = "") -> list[Converted]:
     """Convert documents. `command` is as in `converted`."""
     jobs = {document.name for document in documents if is_tfjob(document.body)} - {""}
-    return [convert_document(document, command, jobs) for document in documents]
+    first: dict[tuple[str, str], Document] = {}
+    return [_named_twice(convert_document(document, command, jobs), first) for document in documents]
 
 
 def convert_document(document: Document, command: str = "", jobs: Collection[str] = ()) -> Converted:
@@ -96,6 +97,32 @@ def convert_document(document: Document, command: str = "", jobs: Collection[str
             found = replace(found, notes=found.notes + notes_on_part(document.body))
         return Converted(document, found)
     return Converted(document, None, notes_on(document.body, jobs))
+
+
+def _named_twice(one: Converted, first: dict[tuple[str, str], Document]) -> Converted:
+    """Return the result, with a note if its job has the name of an earlier one.
+
+    Args:
+        one: the result.
+        first: the first document of each job, by namespace and name; this job is added.
+    """
+    body = one.body or {}
+    metadata = body.get("metadata")
+    if body.get("kind") != names.KIND or not isinstance(metadata, dict) or not metadata.get("name"):
+        return one
+    before = first.setdefault((str(metadata.get("namespace") or ""), str(metadata["name"])), one.document)
+    if before is one.document:
+        return one
+    note = Note(
+        "metadata.name",
+        NoteKind.DIFFERENT,
+        f"it is the name of the job of {before}, too. `kubectl create` refuses the second job, and `kubectl apply` "
+        "changes the first one into it, also while it runs.",
+        "Remove one of them, or give it another name.",
+    )
+    if one.conversion is None:
+        return replace(one, others=(*one.others, note))
+    return replace(one, conversion=replace(one.conversion, notes=(*one.conversion.notes, note)))
 
 
 def _manifest(one: Converted) -> str:
