@@ -84,6 +84,30 @@ def test_the_process_gets_its_settings(render: Render) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "reported"),
+    [
+        (["PSTRAINING_LOG_LEVEL"], "must not have PSTRAINING_LOG_LEVEL, which the chart sets: set operator.logLevel"),
+        (["A", "PSTRAINING_KUEUE"], "must not have PSTRAINING_KUEUE, which the chart sets: set kueue.enabled instead"),
+        (["POD_NAME"], "must not have POD_NAME, which the chart sets: remove it"),
+        (["A", "B", "A"], "extraEnv has A twice: remove one of them"),
+        (["PSTRAINING_RESYNC_SECONDS"], None),
+    ],
+)
+def test_a_variable_that_the_chart_sets_cannot_be_set_again(helm: Helm, given: list[str], reported: str | None) -> None:
+    values = {"image": {"repository": REPOSITORY}, "extraEnv": [{"name": name, "value": "1"} for name in given]}
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--values", "-")
+    done = helm("template", "pstraining", str(CHART), *where, stdin=json.dumps(values))
+    assert reported is None or reported in done.stderr
+    assert (done.returncode == 0) is (reported is None)
+
+
+def test_every_variable_of_the_chart_is_listed(render: Render) -> None:
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text("utf-8")
+    listed = yaml.safe_load(helpers.partition('"pstraining.ownEnv" -}}')[2].partition("{{")[0])
+    assert set(listed) == {e["name"] for e in container(pod(render, {"kueue": {"enabled": True}}))["env"]}
+
+
 def test_all_namespaces_is_the_default(render: Render) -> None:
     env = {e["name"]: e.get("value") for e in container(pod(render))["env"]}
     assert env["PSTRAINING_NAMESPACES"] == ""

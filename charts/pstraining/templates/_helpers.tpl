@@ -88,3 +88,40 @@ refuses an object with two equal keys. */}}
 {{- $enabled := toString .Values.progress.enabled -}}
 {{- if or (eq $enabled "true") (and (eq $enabled "auto") (not .Values.watch.namespaces)) }}true{{ end -}}
 {{- end -}}
+
+{{/* Variables that the chart sets, each with the value to change instead. Kubernetes would use the last of two variables of
+one name, and server-side apply refuses both. */}}
+{{- define "pstraining.ownEnv" -}}
+POD_NAME: ""
+POD_NAMESPACE: ""
+PSTRAINING_NAMESPACES: watch.namespaces
+PSTRAINING_WATCH_NODES: watch.nodes
+PSTRAINING_LEASE_NAME: fullnameOverride
+PSTRAINING_LEASE_DURATION_SECONDS: lease.durationSeconds
+PSTRAINING_METRICS_PORT: ""
+PSTRAINING_HEALTH_PORT: ""
+PSTRAINING_PROGRESS_URL: progress.enabled
+PSTRAINING_PROGRESS_PORT: progress.enabled
+PSTRAINING_LOG_LEVEL: operator.logLevel
+PSTRAINING_LOG_FORMAT: operator.logFormat
+PSTRAINING_POD_IDS: operator.podIds
+PSTRAINING_KUEUE: kueue.enabled
+PSTRAINING_WORKERS: operator.workers
+{{- end -}}
+
+{{/* The variables of extraEnv, each of which occurs once. */}}
+{{- define "pstraining.extraEnv" -}}
+{{- $own := fromYaml (include "pstraining.ownEnv" .) -}}
+{{- $seen := list -}}
+{{- range .Values.extraEnv -}}
+{{- if hasKey $own .name -}}
+{{- $todo := ternary "remove it" (printf "set %s instead" (get $own .name)) (empty (get $own .name)) -}}
+{{- fail (printf "extraEnv must not have %s, which the chart sets: %s" .name $todo) -}}
+{{- end -}}
+{{- if has .name $seen -}}
+{{- fail (printf "extraEnv has %s twice: remove one of them" .name) -}}
+{{- end -}}
+{{- $seen = append $seen .name -}}
+{{- end -}}
+{{- toYaml .Values.extraEnv -}}
+{{- end -}}
