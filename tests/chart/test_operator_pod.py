@@ -220,6 +220,14 @@ def test_labels_of_values_replace_the_charts(helm: Helm) -> None:
     assert pod["annotations"] == annotations
 
 
+@pytest.mark.parametrize("label", ["name", "instance", "component"])
+def test_labels_that_select_the_pod_cannot_be_replaced(helm: Helm, label: str) -> None:
+    values = {"image": {"repository": REPOSITORY}, "podLabels": {f"app.kubernetes.io/{label}": "mine"}}
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--values", "-")
+    done = helm("template", "pstraining", str(CHART), *where, stdin=json.dumps(values))
+    assert f"podLabels must not have app.kubernetes.io/{label}, by which the Deployment and the Services" in done.stderr
+
+
 def test_selectors_are_labels_of_the_pod(render: Render) -> None:
     rendered = render(
         {

@@ -83,6 +83,16 @@ refuses an object with two equal keys. */}}
 {{- toYaml (mergeOverwrite (fromYaml (include "pstraining.labels" (first .))) (default dict (last .))) -}}
 {{- end -}}
 
+{{/* The labels of the operator's pod. Those that select it are the same everywhere. */}}
+{{- define "pstraining.podLabels" -}}
+{{- range $name, $_ := fromYaml (include "pstraining.selectorLabels" .) -}}
+{{- if hasKey (default dict $.Values.podLabels) $name -}}
+{{- fail (printf "podLabels must not have %s, by which the Deployment and the Services select the pod: remove it" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- include "pstraining.labelsAnd" (list . .Values.podLabels) -}}
+{{- end -}}
+
 {{/* "true" if the operator accepts progress, otherwise empty. auto: not if only progress would need a ClusterRole. */}}
 {{- define "pstraining.progress" -}}
 {{- $enabled := toString .Values.progress.enabled -}}
