@@ -86,13 +86,27 @@ def test_the_schema_has_exactly_the_charts_values() -> None:
 
     def compare(node: dict[str, Any], given: dict[str, Any], path: str) -> None:
         assert node["additionalProperties"] is False, path
-        assert set(node["properties"]) - {"global"} == set(given), path
+        assert set(node["properties"]) - (set() if path else {"global", "enabled"}) == set(given), path
         for key, value in given.items():
             inner = node["properties"][key]
             if "properties" in inner and path + key != "resources":
                 compare(inner, value, f"{path}{key}.")
 
     compare(schema, values(), "")
+
+
+@pytest.mark.parametrize(("enabled", "is_rendered"), [(True, True), (False, False)])
+def test_a_parent_chart_may_have_a_condition(helm: Helm, tmp_path: Path, enabled: bool, is_rendered: bool) -> None:
+    shutil.copytree(CHART, tmp_path / "charts" / "pstraining")
+    dependency = {"name": "pstraining", "version": __version__, "condition": "pstraining.enabled"}
+    parent = {"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(json.dumps(parent), "utf-8")
+    given = {"pstraining": {"enabled": enabled, "image": {"repository": REPOSITORY}}}
+    done = helm(
+        *("template", "parent", str(tmp_path), "--kube-version", KUBERNETES, "--values", "-"), stdin=json.dumps(given)
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("kind: Deployment" in done.stdout) is is_rendered
 
 
 NULLABLE = ("resources", "podSecurityContext", "securityContext")
