@@ -265,6 +265,7 @@ TEMPLATE = "spec.tfReplicaSpecs.Worker.template.spec"
         ({"ports": [{"name": "t", "containerPort": 2222, "hostPort": 1}]}, {}, "", "containers[0].ports[0]", NONE),
         ({"ports": [{"name": "x", "containerPort": 2223}]}, {}, "", "containers[0].ports[0]", NONE),
         ({"ports": [{"name": "tf", "containerPort": 80}]}, {}, "", "containers[0].ports[0]", NONE),
+        ({"ports": [{"name": [], "containerPort": 80}]}, {}, "ports", "containers[0].ports[0]", DIFFERENT),
         ({"ports": [{"name": "x", "containerPort": 80}]}, {}, "ports", "containers[0].ports[0]", DIFFERENT),
         ({"env": [{"name": "TF_CONFIG", "value": "{}"}]}, {}, "", "containers[0].env[0]", CHANGED),
         ({"env": [{"name": "PSTRAINING_JOB", "value": "x"}]}, {}, "", "containers[0].env[0]", NONE),

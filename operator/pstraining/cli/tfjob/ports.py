@@ -35,7 +35,7 @@ def convert_ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                 "A program that takes its address from TF_CONFIG needs no change.",
             )
             _point_to_tf(container, where, [name, number], notes)
-        elif number in _OPERATORS_PORTS or name in contract.PORTS:
+        elif number in _OPERATORS_PORTS or name in list(contract.PORTS):  # a name of any type, such as a list
             notes.none(
                 path,
                 f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(contract.PORTS)}, are "
