@@ -322,6 +322,12 @@ FIELDS = (
     ),
     Wild("tf-config-as-an-argument", job(container=f"{COMMAND}\nargs: ['--config=$(TF_CONFIG)']")),
     Wild(
+        "deletes-itself",
+        job(container="command: [sh, -c, 'train && kubectl delete tfjob wild']"),
+        INCOMPLETE,
+        ("command[2]: it names the resource of TFJobs. The one here is pstrainingjobs.pstraining.dev.",),
+    ),
+    Wild(
         "waits-for-a-worker",
         job(
             pod="securityContext: {runAsUser: 1}\ninitContainers: [{name: w, image: b, command: [ping, wild-worker-0]}]"

@@ -25,6 +25,7 @@ _OF_OTHERS = ("job-name", "job_name", "controller-name", "kubeflow.org")
 """Labels that pods of other objects, such as Jobs, also have."""
 _UNIQUE_IN_TEXT = re.compile(r"training[._]kubeflow[._]org[/_]|\btf[-_](job[-_](name|key)|replica[-_](type|index))\b")
 """Labels that only TFJob's operator sets, also as Prometheus writes them: label_training_kubeflow_org_job_name."""
+_RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b|\bkubectl\b[^\n]*(?<![\w./-])tfjobs?(?![\w.-])", re.IGNORECASE)
 _FIELD_REFERENCE = re.compile(rf"metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]")
 _GANGS = (
     "scheduling.k8s.io/group-name",
@@ -54,6 +55,16 @@ def refers_to_labels(text: str) -> bool:
 def names_only_theirs(text: str) -> bool:
     """Return whether a text names labels that only TFJob's operator sets, unlike job-name, which Jobs also have."""
     return _UNIQUE_IN_TEXT.search(text) is not None
+
+
+def names_resource(text: str) -> bool:
+    """Return whether a text, such as a script with kubectl, names the resource of TFJobs."""
+    return _RESOURCE.search(text) is not None
+
+
+def name_resource(path: str, notes: Notes) -> None:
+    """Note a text that names the resource of TFJobs."""
+    notes.none(path, "it names the resource of TFJobs.", "The one here is pstrainingjobs.pstraining.dev.")
 
 
 def name_gangs(marks: Mapping[str, Any], path: str, metadata: Mapping[str, Any], notes: Notes) -> None:

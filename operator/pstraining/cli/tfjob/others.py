@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import contract, names
-from pstraining.cli.tfjob.marks import OURS, name_selectors_of, names_only_theirs
+from pstraining.cli.tfjob import marks
 from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.ports import TFJOB_PORT
 from pstraining.cli.tfjob.run_policy import FIELDS
@@ -15,7 +15,6 @@ from pstraining.cli.tfjob.versions import API_VERSION, KIND, VERSIONS, is_tfjob
 
 _IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
 _GROUP = "kubeflow.org"
-_RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b|\bkubectl\b[^\n]*(?<![\w./-])tfjobs?(?![\w.-])", re.IGNORECASE)
 _KIND = re.compile(rf"\bkubeflow\.org(/v\w+)?[/_]{KIND}\b", re.IGNORECASE)
 """The kind with its group, as Kyverno, Kueue and Argo CD write it."""
 _KINDS = re.compile(r"\bkinds\[\d+\]$")
@@ -71,12 +70,12 @@ def _name_texts(body: Mapping[str, Any], inside: tuple[str, ...], jobs: Collecti
     """
     # Jobs of other frameworks, such as PyTorchJobs, have the same labels on their own pods.
     has_labels = body["apiVersion"] == API_VERSION
-    selectors = () if has_labels else name_selectors_of(body, jobs, notes)
+    selectors = () if has_labels else marks.name_selectors_of(body, jobs, notes)
     for path, text in texts(body, ""):
         if path.startswith(inside):
             continue
-        if _RESOURCE.search(text):
-            notes.none(path, "it names the resource of TFJobs.", "The one here is pstrainingjobs.pstraining.dev.")
+        if marks.names_resource(text):
+            marks.name_resource(path, notes)
         elif _KIND.search(text) or (_KINDS.search(path) and text == KIND):
             _refers(path, notes)
         elif inside and _COUNTS.search(text):
@@ -85,8 +84,8 @@ def _name_texts(body: Mapping[str, Any], inside: tuple[str, ...], jobs: Collecti
                 "it reads replicaStatuses of the TFJob, which a PSTrainingJob does not have.",
                 "Read its conditions Succeeded and Failed, or in Argo Workflows status.phase == Succeeded and Failed.",
             )
-        elif not (has_labels or path.startswith(("metadata", *selectors))) and names_only_theirs(text):
-            notes.none(path, "it names labels of TFJob's operator, which no pod here has.", OURS)
+        elif not (has_labels or path.startswith(("metadata", *selectors))) and marks.names_only_theirs(text):
+            notes.none(path, "it names labels of TFJob's operator, which no pod here has.", marks.OURS)
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
         elif not path.startswith("metadata") and (service := _service(text, jobs)):

@@ -238,8 +238,10 @@ def _command(container: dict[str, Any], where: str, given: tuple[str, ...], note
 
 
 def _text(path: str, text: str, job: TemplatesOf, notes: Notes) -> None:
-    """Note references that only work in a TFJob: labels and names of its pods, its Services, TF_CONFIG in probes."""
-    if marks.refers_to_labels(text):
+    """Note references that only work in a TFJob: its resource, its pods, its Services, TF_CONFIG in probes."""
+    if marks.names_resource(text):
+        marks.name_resource(path, notes)
+    elif marks.refers_to_labels(text):
         notes.different(path, "it refers to labels that TFJob puts on its pods.", marks.OURS)
     elif text == "metadata.name" and path.endswith(".fieldRef.fieldPath") and not _OF_SERVERS.match(path):
         notes.different(
