@@ -143,6 +143,26 @@ def test_a_repository_with_a_tag_is_rejected(helm: Helm, end: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("repository", "is_accepted"),
+    [
+        ("operator", True),
+        ("REGISTRY/pstraining/operator", True),
+        ("Registry.example.org:5000/a_b/c--d", True),
+        ("[::1]:5000/operator", True),
+        ("https://registry.example.org/operator", False),
+        ("registry.example.org/Team/operator", False),
+        ("registry.example.org/operator/", False),
+        ("registry.example.org/my operator", False),
+    ],
+)
+def test_a_repository_is_the_name_of_an_image(helm: Helm, repository: str, is_accepted: bool) -> None:
+    where = ("--namespace", NAMESPACE, "--kube-version", KUBERNETES)
+    done = helm("template", "pstraining", str(CHART), *where, "--set", f"image.repository={repository}")
+    assert (done.returncode == 0) is is_accepted
+    assert is_accepted or f"image.repository is not the name of an image: {repository}. It has no" in done.stderr
+
+
 def test_no_repository_is_the_default(helm: Helm) -> None:
     """There is no default repository, because anyone could claim one without an owner."""
     done = helm("template", "pstraining", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBERNETES)

@@ -48,6 +48,9 @@ its own watch.namespaces. Without an end, the last one would replace the subject
 {{- if regexMatch "[:@][^/]*$" .Values.image.repository -}}
 {{- fail (printf "image.repository must have neither tag nor digest: %s. Set image.tag or image.digest instead" .Values.image.repository) -}}
 {{- end -}}
+{{- if not (regexMatch "^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/|\\[[0-9A-Fa-f:]+\\](:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$" .Values.image.repository) -}}
+{{- fail (printf "image.repository is not the name of an image: %s. It has no scheme such as https://, no capital letter after the registry, and no / at its end" .Values.image.repository) -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
