@@ -117,10 +117,9 @@ class PSSpec(Role):
     )
     template: PodTemplate | None = Field(
         default=None,
-        description="Pod template of the parameter servers. Default: a copy of worker.template without GPUs "
-        "(extended resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy also drops the "
-        "selectors, tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all of "
-        "them.",
+        description="Pod template of the parameter servers. Default: a copy of worker.template without probes and GPUs "
+        "(extended resources, resource claims), and with CUDA_VISIBLE_DEVICES empty. It also drops the selectors, "
+        "tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all.",
     )
     resources: Resources | None = Field(
         default=None,
@@ -185,9 +184,9 @@ class ChiefSpec(Role):
     )
     template: PodTemplate | None = Field(
         default=None,
-        description="Pod template of the chief. Default: a copy of worker.template without GPUs (extended "
-        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy also drops the selectors, "
-        "tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all of them.",
+        description="Pod template of the chief. Default: a copy of worker.template without probes and GPUs (extended "
+        "resources, resource claims), and with CUDA_VISIBLE_DEVICES empty. It also drops the selectors, tolerations "
+        "and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all.",
     )
     resources: Resources | None = Field(
         default=None,
@@ -205,9 +204,9 @@ class EvaluatorSpec(Role):
     )
     template: PodTemplate | None = Field(
         default=None,
-        description="Pod template of the evaluator. Default: a copy of worker.template without GPUs (extended "
-        "resources and resource claims) and with CUDA_VISIBLE_DEVICES empty. The copy also drops the selectors, "
-        "tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all of them.",
+        description="Pod template of the evaluator. Default: a copy of worker.template without probes and GPUs "
+        "(extended resources, resource claims), and with CUDA_VISIBLE_DEVICES empty. It also drops the selectors, "
+        "tolerations and runtime class of GPU nodes. If it selects nodes by other labels, it keeps all.",
     )
     resources: Resources | None = Field(
         default=None,

@@ -6,7 +6,7 @@ The user's template wins, except for the fields that make a pod a task of a job:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import contract, names
 from pstraining.api.models import PSTrainingJob, Role
@@ -36,6 +36,7 @@ from pstraining.resources.metadata import on_template, role_labels
 TOKEN_SECONDS = 3600
 """Seconds for which a token for reports of progress is valid; the kubelet renews it earlier."""
 
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
 
@@ -157,6 +158,7 @@ def _template(job: PSTrainingJob, role: str) -> dict[str, Any]:
     template = copied(spec.worker.template if own is None else own)
     if own is None and role != names.WORKER:
         drop_devices(template["spec"], spec.worker.resources)
+        drop_probes(template["spec"])
     return template
 
 
@@ -171,6 +173,17 @@ def drop_devices(spec: dict[str, Any], own: Mapping[str, Any] | None = None) -> 
     container = main_container(spec)
     container["env"] = [e for e in container.get("env") or () if e["name"] != "CUDA_VISIBLE_DEVICES"]
     container["env"].append({"name": "CUDA_VISIBLE_DEVICES", "value": ""})
+
+
+def drop_probes(spec: dict[str, Any]) -> None:
+    """Remove the probes of the worker's program from the pod of a role that uses the worker's template.
+
+    Args:
+        spec: the pod's spec; it is changed.
+    """
+    container = main_container(spec)
+    for probe in _PROBES:
+        container.pop(probe, None)
 
 
 def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> None:

@@ -241,6 +241,8 @@ GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 4}}
         ({}, {"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}, None),
         ({}, {"env": [{"name": "EPOCHS", "value": "1"}]}, None),
         ({}, {"command": ["python", "-m", "server"]}, None),
+        ({"livenessProbe": {"exec": {"command": ["a"]}}}, {}, {}),
+        ({"livenessProbe": {"exec": {"command": ["a"]}}}, {"livenessProbe": {"exec": {"command": ["a"]}}}, None),
     ],
 )
 def test_a_template_shared_by_roles_is_written_once(

@@ -31,6 +31,27 @@ def test_a_role_has_its_own_template(role: str) -> None:
         assert container(task, {role: {"template": own}})["image"] == ("own:1" if other == role else "img:1")
 
 
+def test_the_probes_of_the_workers_program_are_not_copied() -> None:
+    """A PS or a chief that fails a probe of the worker's program would be restarted again and again."""
+    own: dict[str, Any] = copy.deepcopy(TEMPLATE)
+    alive = {"httpGet": {"path": "/", "port": 8080}}
+    hooks = {"postStart": {"exec": {"command": ["mkdir", "/tmp/x"]}}}
+    own["spec"]["containers"][0] |= {"livenessProbe": alive, "startupProbe": alive, "lifecycle": hooks}
+    own["spec"]["containers"][0]["readinessProbe"] = alive
+    own["spec"]["containers"].append({"name": "proxy", "image": "i", "livenessProbe": alive})
+    worker = container(WORKER, {"worker": {"template": own}})
+    assert [worker[f"{kind}Probe"] for kind in ("liveness", "startup", "readiness")] == [alive] * 3
+    for role, task in TASKS.items():
+        copied = container(task, {"worker": {"template": own}})
+        assert not {"livenessProbe", "startupProbe"} & copied.keys(), role
+        assert copied["readinessProbe"]["httpGet"]["port"] == "status"
+        assert copied["lifecycle"] == hooks
+        mine = container(task, {"worker": {"template": own}, role: {"template": own}})
+        assert mine["livenessProbe"] == mine["readinessProbe"] == alive, "a template of its own is kept"
+        built = pods.build(typed(job(spec={"worker": {"template": own}})), task, LauncherMap("l"))
+        assert built["spec"]["containers"][1]["livenessProbe"] == alive, "it tests the sidecar, which is the same"
+
+
 @pytest.mark.parametrize("role", [*TASKS, "worker"])
 def test_resources_of_a_role(role: str) -> None:
     own = {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1"}}

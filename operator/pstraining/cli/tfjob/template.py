@@ -118,6 +118,7 @@ def shared(worker: Template, own: Template) -> dict[str, Any] | None:
         return None
     borrowed = copied(worker)
     pods.drop_devices(borrowed["spec"])
+    pods.drop_probes(borrowed["spec"])
     mine = copied(own)
     pods.drop_devices(mine["spec"])
     if _comparable(borrowed) == _comparable(mine):
