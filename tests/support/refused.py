@@ -141,6 +141,10 @@ REFUSED = {
         edit("spec.checkpoint", {"volume": {"emptyDir": {}}, "retainPolicy": "Delete"}),
         "spec.checkpoint.retainPolicy: Delete needs volumeClaimTemplate",
     ),
+    "a checkpoint path that is the image's root": (
+        edit("spec.checkpoint", {"path": "/", "volume": {"emptyDir": {}}}),
+        "reserved for the image and the launcher; choose another path",
+    ),
     "a checkpoint path of ours": (
         edit("spec.checkpoint", {"path": "/pstraining", "volume": {"emptyDir": {}}}),
         "spec.checkpoint.path",

@@ -379,9 +379,9 @@ def checkpoint() -> list[Rule]:
             "fieldPath": ".retainPolicy",
         },
         {
-            "rule": "self.path != '/pstraining' && !self.path.startsWith('/pstraining/') && self.path != "
-            "'/run/pstraining' && !self.path.startsWith('/run/pstraining/')",
-            "message": "spec.checkpoint.path: /pstraining and /run/pstraining are reserved for the launcher; choose "
-            "another path",
+            # As in a path, more slashes and parts of dots have no effect.
+            "rule": "!self.path.matches('^/+([.]+(/+|$))*((run/+)?pstraining(/.*)?)?$')",
+            "message": "spec.checkpoint.path: /, /pstraining and /run/pstraining are reserved for the image and the "
+            "launcher; choose another path",
         },
     ]

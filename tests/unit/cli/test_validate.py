@@ -100,7 +100,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
             "port with this name, 2240; choose another name (pods of worker, chief)",
         ),
         (
-            {"checkpoint": {"path": "//pstraining/c", "volume": {"persistentVolumeClaim": {"claimName": "c"}}}},
+            {"checkpoint": {"path": "/a/../pstraining/c", "volume": {"persistentVolumeClaim": {"claimName": "c"}}}},
             f"error {POD}.containers: container tensorflow mounts /pstraining/c in the operator's read-only volume "
             "/pstraining: the container cannot start; choose another path (pods of chief)",
         ),

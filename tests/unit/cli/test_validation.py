@@ -146,6 +146,19 @@ def test_valid_jobs_are_accepted(path: str, value: Any) -> None:
     assert not validate(made)
 
 
+@pytest.mark.parametrize(
+    ("path", "is_free"),
+    [
+        *((path, False) for path in ("/", "//", "/..", "/./", "/pstraining", "//pstraining/c", "/run//pstraining/")),
+        *((path, True) for path in ("/c", "/.c", "/...c/", "/run", "/runs/pstraining", "/pstraining-run", "/a/..c")),
+    ],
+)
+def test_the_checkpoint_is_not_mounted_over_the_image_or_the_launcher(path: str, is_free: bool) -> None:
+    found = said(validate(job(spec={"checkpoint": {"path": path, "volumeClaimTemplate": CLAIM}})))
+    assert bool(found) is not is_free
+    assert all("reserved for the image and the launcher; choose another path" in one for one in found)
+
+
 def test_nulls_are_treated_as_absent() -> None:
     made = job(spec={"checkpoint": None, "chief": None, "training": {"mode": None}})
     assert not validate(made)
