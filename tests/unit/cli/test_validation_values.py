@@ -125,12 +125,40 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
         (f"{POD}.containers", probe("grpc", {"name": "grpc", "containerPort": 2222}), "here 2222 is tf"),
         (f"{POD}.hostname", "me", "hostname: is the operator's, which names its pods itself"),
         (f"{POD}.subdomain", "me", "subdomain: is the operator's"),
+        (
+            f"{POD}.securityContext",
+            {"runAsNonRoot": False},
+            f"{POD}.containers[0].securityContext.runAsUser: is not set",
+        ),
+        (f"{POD}.containers", main(securityContext={"privileged": True}), "set it, to 0 for root"),
+        (
+            f"{POD}.initContainers",
+            [{**main()[0], "name": "i", "securityContext": {"privileged": True}}],
+            "initContainers",
+        ),
+        (
+            f"{POD}.containers",
+            main(envFrom=[{"prefix": "PSTRAINING_X", "secretRef": {"name": "s"}}]),
+            "envFrom[0].prefix: names that start with PSTRAINING_ are reserved; choose another prefix",
+        ),
+        (
+            f"{POD}.nodeSelector",
+            {"example.com/gpu": None},
+            'nodeSelector.example.com/gpu: is null, and is left out: write ""',
+        ),
     ],
 )
 def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str) -> None:
     (said,) = found(path, value)
     assert message in said
     assert said.startswith("warning: ")
+
+
+def test_a_finalizer_of_a_template_keeps_its_pods() -> None:
+    made = simple("default")
+    made["spec"]["worker"]["template"]["metadata"] = {"finalizers": ["example.com/hold"]}
+    (said,) = (str(f) for f in wrong_with(made) if "checkpoint" not in f.field)
+    assert said.startswith("spec.worker.template.metadata.finalizers: keep the pods, and with them the job, until")
 
 
 def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
@@ -150,6 +178,14 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.containers", probe(2222)),
         (f"{POD}.containers", probe("http", {"name": "http", "containerPort": 80, "hostPort": 0, "protocol": "TCP"})),
         (f"{POD}.containers", main(env=[{"name": "my.var-1 x"}, {"name": "A", "value": "", "valueFrom": {}}])),
+        (f"{POD}.securityContext", {"runAsNonRoot": False, "runAsUser": 0}),
+        (f"{POD}.securityContext", {"runAsNonRoot": True}),
+        (f"{POD}.containers", main(securityContext={"runAsNonRoot": False, "runAsUser": 7})),
+        (
+            f"{POD}.containers",
+            main(envFrom=[{"prefix": "MY_", "secretRef": {"name": "s"}}, {"secretRef": {"name": "s"}}]),
+        ),
+        (f"{POD}.nodeSelector", {"example.com/gpu": ""}),
         (f"{POD}.volumes", [{"name": "v"}]),
         (f"{POD}.tolerations", [{"operator": "Exists", "effect": ""}]),
         ("spec.worker.template.metadata", {"labels": {"a.b/c_D": "X-1.y", "e": ""}, "annotations": {"A.b/C": "x y"}}),

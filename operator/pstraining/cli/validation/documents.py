@@ -14,7 +14,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
-from pstraining.cli.validation.templates import refused
+from pstraining.cli.validation.templates import of_other_effect, refused
 from pstraining.core.policies.durability import not_durable
 from pstraining.core.policies.inheritance import inherited
 
@@ -65,7 +65,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
     if not any(f.severity is Severity.ERROR for f in found):
         found += refused(job)
     if not any(f.severity is Severity.ERROR for f in found):
-        found += [*lost_with_pods(job), *inherited_settings(job)]
+        found += [*lost_with_pods(job), *inherited_settings(job), *of_other_effect(job)]
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 
 

@@ -29,6 +29,10 @@ from pstraining.resources.pods import PodTask
 _ROLES = (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR)
 _QUANTITIES = {"limits", "requests", "sizeLimit", "divisor"}
 """Fields that accept a number instead of a text."""
+_TEXTS = ("labels", "annotations", "nodeSelector", "matchLabels")
+"""Mappings whose values are texts."""
+_RESERVED = "PSTRAINING_"
+"""Beginning of the names of the operator's variables."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -59,6 +63,16 @@ def misfits(job: Mapping[str, Any]) -> list[Finding]:
     return _unrendered(job)[0]
 
 
+def of_other_effect(job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the fields that have another effect in a job than in a pod of one's own, as warnings.
+
+    Args:
+        job: a job without errors, as in a manifest.
+    """
+    yield from _blank(job["spec"], ("spec",))
+    yield from _of_other_effect(without_nulls(job["spec"]))
+
+
 def _unrendered(job: Mapping[str, Any]) -> tuple[list[Finding], bool]:
     """Return the findings about a job's objects, and whether their types are right, so that pods can be rendered."""
     found = [finding for steps, value, model in _parts(job) for finding in _misfits(steps, value, model)]
@@ -79,6 +93,46 @@ def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
         if role in (names.PS, names.WORKER) and spec.get("activeDeadlineSeconds") is not None:
             path = path_of(("spec", role, "template", "spec", "activeDeadlineSeconds"))
             yield Finding(path, "cannot be in the template of a Deployment; use spec.runPolicy.activeDeadlineSeconds")
+
+
+def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
+    """Yield the labels and the like that are null. A pod has an empty text then, but a job leaves nulls out."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if item is None and steps[-1] in _TEXTS:
+                message = 'is null, and is left out: write "" for the empty value, or remove it'
+                yield Finding(path_of((*steps, name)), message, Severity.WARNING)
+            yield from _blank(item, (*steps, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _blank(item, (*steps, index))
+
+
+def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    for role in _ROLES:
+        template, steps = (of_job.get(role) or {}).get("template") or {}, ("spec", role, "template")
+        if (template.get("metadata") or {}).get("finalizers"):
+            path = path_of((*steps, "metadata", "finalizers"))
+            message = "keep the pods, and with them the job, until another program removes them; remove them here"
+            yield Finding(path, message, Severity.WARNING)
+        spec = template.get("spec") or {}
+        for kind in ("initContainers", "containers"):
+            for index, container in enumerate(spec.get(kind) or ()):
+                yield from _of_other_effect_in(container, spec, (*steps, "spec", kind, index))
+
+
+def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+    for index, source in enumerate(container.get("envFrom") or ()):
+        if str(source.get("prefix") or "").startswith(_RESERVED):
+            path = path_of((*steps, "envFrom", index, "prefix"))
+            message = f"names that start with {_RESERVED} are reserved; choose another prefix"
+            yield Finding(path, message, Severity.WARNING)
+    of_pod, own = spec.get("securityContext") or {}, container.get("securityContext") or {}
+    context = {**of_pod, **own}
+    if (context.get("privileged") or context.get("runAsNonRoot") is False) and "runAsUser" not in context:
+        path = path_of((*steps, "securityContext", "runAsUser"))
+        message = "is not set: the container does not run as its image's user, but as 1000 or as the platform sets it"
+        yield Finding(path, f"{message}; set it, to 0 for root", Severity.WARNING)
 
 
 def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
