@@ -30,6 +30,8 @@ def bounds(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     kind = str(schema.get("type", "integer or string"))
+    if "minimum" in schema and "maximum" not in schema:
+        return f"{kind}, at least {schema['minimum']}"
     if "minimum" in schema or "maximum" in schema:
         return f"{kind}, {schema.get('minimum', '')} to {schema.get('maximum', '')}".strip()
     return kind

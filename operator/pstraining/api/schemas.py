@@ -9,7 +9,7 @@ from typing import Any, Final
 MAX_CONTAINERS: Final = 16
 MAX_ENV: Final = 128
 MAX_COMMAND: Final = 256
-QUANTITY_PATTERN: Final = r"^(\d+\.?\d*|\.\d+)([eE][+-]?\d+|[KMGTPE]i|[kMGTPE])?$"
+QUANTITY_PATTERN: Final = r"^(\d*[1-9]\d*\.?\d*|\d*\.\d*[1-9]\d*)([eE][+-]?\d+|[KMGTPE]i|[kMGTPE])?$"
 
 _PRESERVE: Final = {"x-kubernetes-preserve-unknown-fields": True}
 _QUANTITIES: Final[dict[str, Any]] = {
@@ -41,7 +41,7 @@ def resources(schema: dict[str, Any]) -> None:
 
 def quantity(schema: dict[str, Any]) -> None:
     """Replace a schema with that of a positive quantity, as a text or a whole number."""
-    _replace(schema, {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN})
+    _replace(schema, {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "minimum": 1})
 
 
 def claim_template(schema: dict[str, Any]) -> None:

@@ -159,6 +159,20 @@ def test_the_checkpoint_is_not_mounted_over_the_image_or_the_launcher(path: str,
     assert all("reserved for the image and the launcher; choose another path" in one for one in found)
 
 
+@pytest.mark.parametrize(
+    ("memory", "is_positive"),
+    [
+        *((text, True) for text in ("16Gi", "0.5Gi", ".5Gi", "1.", "1e9", "100M", "00.10k", "9" * 20, 1, 2**31)),
+        *((text, False) for text in ("", "0", "0Gi", "0.0", "00e3", "-1Gi", "1.2.3", "1m", "Gi", ".", 0, -5)),
+    ],
+)
+def test_memory_grows_to_a_positive_maximum(memory: str | int, is_positive: bool) -> None:
+    policies = [{"role": "ps", "maxAllowed": {"memory": memory}}]
+    found = said(validate(job(spec={"autoscaling": {"mode": "Grow", "rolePolicies": policies}})))
+    assert bool(found) is not is_positive
+    assert all(one.startswith("error spec.autoscaling.rolePolicies[0].maxAllowed.memory: must ") for one in found)
+
+
 def test_nulls_are_treated_as_absent() -> None:
     made = job(spec={"checkpoint": None, "chief": None, "training": {"mode": None}})
     assert not validate(made)

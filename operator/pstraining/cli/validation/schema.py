@@ -168,7 +168,7 @@ def _wrong_type(schema: Schema, value: Any) -> str:
 
 
 _BOUNDS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
-    ("minimum", "must be at least {}, is {}", lambda value, bound: value < bound),
+    ("minimum", "must be at least {}, is {}", lambda value, bound: not isinstance(value, str) and value < bound),
     ("maximum", "must be at most {}, is {}", lambda value, bound: value > bound),
     ("minLength", "must have at least {} characters: {}", lambda value, bound: len(value) < bound),
     ("maxLength", "must have at most {} characters: {}", lambda value, bound: len(value) > bound),
