@@ -154,6 +154,22 @@ def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str
     assert said.startswith("warning: ")
 
 
+def test_thousandths_of_bytes_are_a_warning() -> None:
+    made = simple("default")
+    edit(f"{POD}.containers", limits(memory="512m", cpu="500m"))(made)
+    edit(f"{POD}.volumes", [{"name": "v", "emptyDir": {"sizeLimit": "1.5m"}}])(made)
+    made["spec"]["ps"]["resources"] = {"requests": {"memory": "4000m", "cpu": "4000m"}, "limits": {"memory": "1Gi"}}
+    made["spec"]["checkpoint"] = {"volumeClaimTemplate": claim("10m")}
+    found = [f for f in wrong_with(made) if f.severity is Severity.WARNING and "thousandths" in f.message]
+    said = {f.field.removeprefix("spec."): f.message.partition("; ")[2] for f in found}
+    assert said == {
+        "worker.template.spec.containers[0].resources.limits.memory": "did you mean 512Mi?",
+        "worker.template.spec.volumes[0].emptyDir.sizeLimit": "did you mean 1.5Mi?",
+        "ps.resources.requests.memory": "did you mean 4000Mi?",
+        "checkpoint.volumeClaimTemplate.resources.requests.storage": "did you mean 10Mi?",
+    }
+
+
 def test_a_finalizer_of_a_template_keeps_its_pods() -> None:
     made = simple("default")
     made["spec"]["worker"]["template"]["metadata"] = {"finalizers": ["example.com/hold"]}

@@ -15,6 +15,7 @@ from pstraining.cli.manifests import Document
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import of_other_effect, refused
+from pstraining.cli.validation.values import thousandths
 from pstraining.core.policies.durability import not_durable
 from pstraining.core.policies.inheritance import inherited
 
@@ -65,7 +66,8 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
     if not any(f.severity is Severity.ERROR for f in found):
         found += refused(job)
     if not any(f.severity is Severity.ERROR for f in found):
-        found += [*lost_with_pods(job), *inherited_settings(job), *of_other_effect(job)]
+        found += [*lost_with_pods(job), *inherited_settings(job)]
+        found += [*of_other_effect(job), *thousandths(("spec",), job["spec"])]
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pstraining.api.values import path_of
-from pstraining.cli.validation.schema import Finding, did_you_mean
+from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.resources.resource_requests import parse
 
 Steps = tuple[str | int, ...]
@@ -27,6 +27,7 @@ _UNIT: Final = re.compile(r"\s*([0-9.]+)\s*([kmgt])(i?)b?\s*", re.IGNORECASE)
 _MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests")
 """Fields whose keys users choose."""
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "storage")
+_MILLI: Final = re.compile(r"([0-9.]+)m")
 _ONE_POD: Final = "ReadWriteOncePod"
 _DEVICE: Final = re.compile(r"hugepages-.+|.+/.+")
 """Resources that are not overcommitted: a request equals the limit."""
@@ -52,6 +53,25 @@ def wrong_values(steps: Steps, value: Any, rule: str = "") -> Iterator[Finding]:
             yield from wrong_values((*steps, index), item, f"{rule}.#")
     elif (check := _check(rule)) and (problem := check(value)):
         yield Finding(path_of(steps), problem)
+
+
+def thousandths(steps: Steps, value: Any) -> Iterator[Finding]:
+    """Yield the amounts of memory and storage in thousandths of a byte, which Kubernetes accepts, as warnings.
+
+    Args:
+        steps: the path of the value.
+        value: a value of a job.
+    """
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            is_size = name == "sizeLimit" or (steps[-1] in ("limits", "requests") and name in _STANDARD[1:])
+            if is_size and (found := _MILLI.fullmatch(str(item))):
+                message = f"is in thousandths of a byte, {item!r}; did you mean {found[1]}Mi?"
+                yield Finding(path_of((*steps, name)), message, Severity.WARNING)
+            yield from thousandths((*steps, name), item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from thousandths((*steps, index), item)
 
 
 @lru_cache(maxsize=1024)
