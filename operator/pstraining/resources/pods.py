@@ -206,11 +206,15 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
     container["env"] = [*_identity(job, task), *_gpus(container), *(container.get("env") or ())]
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     own = _own_ports(job, task)
-    ports = [p for p in container.get("ports") or () if p.get("containerPort") not in own]
+    ports = [p for p in container.get("ports") or () if not (p.get("containerPort") in own and _is_tcp(p))]
     container["ports"] = [
         *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in own.items()),
         *ports,
     ]
+
+
+def _is_tcp(port: Mapping[str, Any]) -> bool:
+    return port.get("protocol") in (None, "", "TCP")
 
 
 def _gpus(container: dict[str, Any]) -> list[dict[str, Any]]:

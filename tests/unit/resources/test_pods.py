@@ -239,7 +239,8 @@ def test_a_pod_is_ready_while_its_program_runs(role: str, task: dict[str, Any]) 
 def test_the_templates_own_readiness_probe_wins(role: str) -> None:
     own = {"exec": {"command": ["true"]}}
     manifest = job()
-    manifest["spec"]["worker"]["template"]["spec"]["containers"][0]["readinessProbe"] = own
+    manifest["spec"][role]["template"] = copy.deepcopy(manifest["spec"]["worker"]["template"])
+    manifest["spec"][role]["template"]["spec"]["containers"][0]["readinessProbe"] = own
     built = pods.build(typed(manifest), PodTask(role, 0), LauncherMap("l"))
     assert main(built)["readinessProbe"] == own
 
@@ -250,10 +251,22 @@ def test_hot_standbys_are_ready_only_by_the_operators_probe() -> None:
     """
     made = job(spec={"ps": {"standby": {"mode": "Hot"}}, "training": {"mode": "Sync"}})
     made["spec"]["worker"]["template"]["spec"]["containers"][0]["readinessProbe"] = {"exec": {"command": ["true"]}}
+    made["spec"]["ps"]["template"] = made["spec"]["worker"]["template"]
     for member in (0, 1):
         built = pods.build(typed(made), PodTask("ps", member=member), LauncherMap("l"))
         assert main(built)["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "status"}
     assert "exec" in main(pods.build(typed(made), PodTask("worker", 0), LauncherMap("l")))["readinessProbe"]
+
+
+def test_a_port_of_another_protocol_is_kept() -> None:
+    own = copy.deepcopy(GPU)
+    numbers = {"protocol": "UDP", "containerPort": 2222}, {"protocol": "TCP", "containerPort": 2222}
+    own["spec"]["containers"][0]["ports"] = [{"name": "stats", **numbers[0]}, {"name": "mine", **numbers[1]}]
+    found = main(template("ps", {"ps": {"replicas": 1, "template": own}}))["ports"]
+    assert [p for p in found if p["containerPort"] == 2222] == [
+        {"name": "tf", **numbers[1]},
+        {"name": "stats", **numbers[0]},
+    ]
 
 
 def test_a_launcher_that_reports_no_readiness_is_not_probed() -> None:
