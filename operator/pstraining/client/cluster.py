@@ -224,7 +224,7 @@ class _QueueWriter(LogWriter):
                     follower.run()
                 except CommandError as error:
                     self._put(ClientError(str(error)))
-                except Exception as error:  # noqa: BLE001 - the reader would wait for ever
+                except Exception as error:  # noqa: BLE001 - the reader would wait forever
                     self._put(error)
                 self._put(None)
 

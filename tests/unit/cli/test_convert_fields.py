@@ -384,8 +384,7 @@ def test_files_that_last_until_a_restart_are_named(role: str, policy: str) -> No
 def test_unknown_fields_are_named() -> None:
     worker = replica() | {"priority": 3}
     job = tfjob({"scheduler": {"a": 1}}, Worker=worker) | {"more": [1]}
-    said = {("spec.tfReplicaSpecs.Worker.priority", NONE), ("spec.scheduler", NONE), ("more", NONE)}
-    assert said <= set(notes(job))
+    assert {("spec.tfReplicaSpecs.Worker.priority", NONE), ("spec.scheduler", NONE), ("more", NONE)} <= set(notes(job))
 
 
 def test_objects_that_the_api_server_would_still_reject_are_reported() -> None:
