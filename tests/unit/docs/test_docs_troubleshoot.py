@@ -47,6 +47,7 @@ QUOTED = {
     "The API server does not serve PSTrainingJobs yet": "controller/main.py",
     "is not a setting": "controller/settings.py",
     "Retrying in": "controller/reconciler.py",
+    "may not be listed": "controller/watch.py",
     "This operator cannot read the job": "core/facts.py",
     "cannot be scheduled": "core/policies/diagnosis.py",
 }
