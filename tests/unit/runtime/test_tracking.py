@@ -18,7 +18,9 @@ import pytest
 
 from pstraining.runtime.checkpoint.objects.choice import local_files
 from pstraining.runtime.config.cluster import Cluster, Task
+from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.tracking import tracker as tracker_module
+from pstraining.runtime.tracking import tracking as tracking_module
 from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, MlflowRun, flat, tracker_of
 from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, newer
 from pstraining.runtime.tracking.tracking import Tracking
@@ -39,6 +41,7 @@ class StubRun:
         self.points: list[TrackedPoint] = []
         self.artifacts: list[Path] | None = None
         self.failures = 0
+        self.has_failed = False
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
         if self.failures:
@@ -48,6 +51,9 @@ class StubRun:
 
     def finish(self, artifacts: Sequence[Path]) -> None:
         self.artifacts = [*artifacts]
+
+    def fail(self) -> None:
+        self.has_failed = True
 
 
 def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -75,6 +81,28 @@ def test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run(capsys: 
     assert [(event["event"], event["reason"]) for event in events(capsys)] == [
         ("tracker_failed", "ConnectionError: away")
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "has_failed"),
+    [(SettingsError("training.steps: wrong"), True), (ConnectionError("a server is lost"), False)],
+)
+def test_only_an_error_that_no_other_chief_can_mend_ends_the_run_as_failed(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, has_failed: bool
+) -> None:
+    run = StubRun()
+    monkeypatch.setattr(tracking_module, "tracker_of", lambda *_: Tracker(lambda: run))
+
+    def train() -> None:
+        with Tracking(cluster(), lambda *_: []) as tracking:
+            tracking.start({})
+            tracking.write(1, {"loss": 1.0})
+            raise RuntimeError("wrapped") from error
+
+    with pytest.raises(RuntimeError, match="wrapped"):
+        train()
+    assert [point.step for point in run.points] == [1]
+    assert (run.has_failed, run.artifacts) == (has_failed, None)
 
 
 def test_a_hung_tracker_delays_nothing_and_dropped_points_are_counted(

@@ -107,6 +107,10 @@ class MlflowRun:
                 self._client.log_artifact(self._id, str(path))
         self._client.set_terminated(self._id, "FINISHED")
 
+    def fail(self) -> None:
+        """End the run as failed."""
+        self._client.set_terminated(self._id, "FAILED")
+
     def _found(self, tags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
         if given := environ.get("MLFLOW_RUN_ID"):
             return self._client.get_run(given)

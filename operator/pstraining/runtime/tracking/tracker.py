@@ -21,7 +21,7 @@ RETRY_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 5.0
 """Seconds for queued points when the chief is stopped or has failed."""
 END_SECONDS: Final = 60.0
-"""Seconds for queued points and the artifacts when training has ended."""
+"""Seconds for queued points and the artifacts when the job has ended."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class Run(Protocol):
 
     def finish(self, artifacts: Sequence[Path]) -> None:
         """Log files, and end the run."""
+
+    def fail(self) -> None:
+        """End the run as failed."""
 
 
 class TrackerMissingError(Exception):
@@ -69,7 +72,7 @@ class Tracker:
         self._points: queue.Queue[TrackedPoint] = queue.Queue(WAITING)
         self._dropped = 0
         self._is_missing = False
-        self._artifacts: Sequence[Path] | None = None
+        self._end: Callable[[Run], None] | None = None  # None: the next chief continues the run
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pstraining-tracker", daemon=True)
         self._thread.start()
@@ -85,7 +88,12 @@ class Tracker:
 
     def finish(self, artifacts: Sequence[Path], seconds: float = END_SECONDS) -> None:
         """Log queued points and these files, end the run, and return within this number of seconds."""
-        self._artifacts = artifacts
+        self._end = lambda run: run.finish(artifacts)
+        self.close(seconds)
+
+    def fail(self, seconds: float = END_SECONDS) -> None:
+        """Log queued points, end the run as failed, and return within this number of seconds."""
+        self._end = lambda run: run.fail()
         self.close(seconds)
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
@@ -113,8 +121,8 @@ class Tracker:
                     run.log(batch)
                     batch = []
                 elif self._closing.is_set():
-                    if self._artifacts is not None:
-                        run.finish(self._artifacts)
+                    if self._end is not None:
+                        self._end(run)
                     return
             except TrackerMissingError as error:
                 event("no_tracker", reason=str(error))

@@ -8,6 +8,7 @@ from typing import Final
 
 from pstraining.api.summary import SUMMARY_FILE
 from pstraining.runtime.config.cluster import Cluster
+from pstraining.runtime.errors import final_error
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tracking.mlflow_run import tracker_of
 from pstraining.runtime.tracking.tracker import Tracker
@@ -50,7 +51,9 @@ class Tracking:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._tracker is None:
             return
-        if error is not None:
+        if final_error(error) is not None:  # no chief follows
+            self._tracker.fail()
+        elif error is not None:
             self._tracker.close()
         else:
             with TemporaryDirectory(prefix="pstraining-") as folder:
