@@ -57,6 +57,15 @@ def test_variables_are_texts_as_on_a_cluster(tmp_path: Path) -> None:
     assert [str(line) for line in client.logs(job, role="chief")] == ["chief-0: seed 7"]
 
 
+def test_programs_know_the_name_of_their_job_as_on_a_cluster(tmp_path: Path) -> None:
+    """The history and the runs of MLflow have it, so that those of several local jobs can be told apart."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint(os.environ['PSTRAINING_JOB'])\n", encoding="utf-8")
+    client = Client(local=True)
+    job = client.wait(client.train(script, name="trial-7"), 60)
+    assert [line.text for line in client.logs(job, role="chief")] == ["trial-7"]
+
+
 @pytest.mark.parametrize(
     ("choice", "said"),
     [

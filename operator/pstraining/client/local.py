@@ -81,6 +81,7 @@ class LocalBackend:
                 training=options.training,
                 checkpoint=_checkpoint(name, options.checkpoint),
                 environment={**variables, ENV_FILE: str(folder / PROGRESS_FILE)},
+                name=name,
             )
             stack.enter_context(job)
             run = _Run(job, folder, stack.pop_all())

@@ -120,6 +120,7 @@ class LocalJob:
         echo: stream for the processes' lines, each with its task's name; None: they are only kept.
         environment: further variables of all processes.
         place: returns the network location of a task.
+        name: name of the job, as in its history and in trackers of experiments; None: one of this process.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each property of a job
@@ -136,6 +137,7 @@ class LocalJob:
         echo: TextIO | None = None,
         environment: Mapping[str, str] | None = None,
         place: Callable[[Task], Place] = _here,
+        name: str | None = None,
     ) -> None:
         self._command, self._restarts, self._echo, self._place = list(command), restarts, echo, place
         self._checkpoint, self._extra = dict(checkpoint or {}), dict(environment or {})
@@ -147,7 +149,7 @@ class LocalJob:
         }
         self._uid = uuid.uuid4().hex
         self._file = {
-            "job": f"local-{os.getpid()}",
+            "job": name or f"local-{os.getpid()}",
             "namespace": "local",
             "cluster": self.cluster,
             "members": 1 + standbys,
