@@ -32,7 +32,11 @@ def leading(model: Any, reports: Any = list) -> Any:
     device = "/device:CPU:0"
     client = SimpleNamespace(local=device, compute=device)
     return SimpleNamespace(
-        store=SimpleNamespace(model=model), client=client, take_losses=lambda: (6.0, 3.0), reports=reports
+        store=SimpleNamespace(model=model),
+        client=client,
+        take_losses=lambda: (6.0, 3.0),
+        reports=reports,
+        skipped_steps=lambda: 0,
     )
 
 
@@ -119,8 +123,15 @@ def test_metrics_that_only_the_validation_has_can_be_monitored(client: Any) -> N
         check_monitors([keras.callbacks.EarlyStopping("val_iou")], alone)
 
 
-def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> None:
-    """With `localSteps`, an optimizer makes several steps in each update, and its schedule counts them."""
+@pytest.mark.parametrize(
+    ("training", "skipped", "rate"), [({"local_steps": 4}, 0, 0.6), ({}, 3, 0.93)], ids=["local", "overflow"]
+)
+def test_the_logs_have_the_rate_of_the_steps_that_optimizers_have_made(
+    client: Any, training: dict[str, int], skipped: int, rate: float
+) -> None:
+    """With `localSteps`, an optimizer makes several steps in each update, and its schedule counts them. Steps that loss
+    scaling skips do not count.
+    """
     import keras
 
     from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
@@ -139,15 +150,17 @@ def test_the_logs_have_the_rate_of_the_workers_own_optimizers(client: Any) -> No
         return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(1.0, 100, end_learning_rate=0.0))
 
     model = Model(small, falling, Objective("sparse_categorical_crossentropy"))
-    settings = TrainingSettings(mode=Mode.SYNC, steps=20, local_steps=4)
+    settings = TrainingSettings(mode=Mode.SYNC, steps=20, **training)
     fit = FitOptions(Epochs(10, 2), callbacks=[Look()], optimizer_steps=partial(settings.optimizer_steps, workers=3))
-    reporter = TrainingReporter(lambda: leading(model), fit, counters := ChiefCounters(), steps=20, total=20)
+    admin, counters = leading(model), ChiefCounters()
+    admin.skipped_steps = lambda: skipped
+    reporter = TrainingReporter(lambda: admin, fit, counters, steps=20, total=20)
     reporter._ends.begin(0)
     state = State(10, model.values(), {}, {})
     reporter._end_epoch(Ends(fit.epochs, 0), 1, 10, lambda: state, None)
     reporter._drain(lambda: time.sleep(0.01))
-    assert seen == pytest.approx([0.6])
-    assert counters.scalars == {"loss": 2.0, "learning_rate": pytest.approx(0.6)}
+    assert seen == pytest.approx([rate])
+    assert counters.scalars == {"loss": 2.0, "learning_rate": pytest.approx(rate)}
 
 
 @pytest.mark.parametrize("plateau", [False, True])

@@ -58,6 +58,7 @@ class StoreAdmin:
         pause_steps = store.updates.pause_steps
         self._pause = self._on_all(pause_steps) if pause_steps else None
         first = store.shards[0]
+        self._skipped = self._on_first(first.loss_scale.skipped) if first.loss_scale else None
         self._losses = tf.function(self._emit_losses, autograph=False)
         self._by_key = list(first.dynamic)
         self._row_counts = self._on_primaries(_emit_row_counts)
@@ -252,6 +253,10 @@ class StoreAdmin:
         """Return the learning rate of each optimizer on the servers; None for a schedule."""
         rates = np.asarray(self.client.call(self._rates, [()] * len(self.store.shards)))
         return [next((float(rate) for rate in own if np.isfinite(rate)), None) for own in rates.T]
+
+    def skipped_steps(self) -> int:
+        """Return the number of steps that overflowed, which optimizers do not count; 0 without loss scaling."""
+        return int(self.client.call(self._skipped)) if self._skipped else 0
 
     def registered(self) -> Array:
         """Return the incarnation of each worker that is registered on the first server, by index; 0: none."""

@@ -45,6 +45,8 @@ class EpochEnd:
     validate: bool
     following: int | None
     """Number of the current epoch; None if training is over."""
+    skipped: int = 0
+    """Steps that overflowed, which optimizers do not count."""
 
 
 class EpochEnds:
@@ -161,7 +163,7 @@ class EpochEnds:
             self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
         for own in self._model.optimizers:
             # For schedules: TensorBoard reads the rate of this step.
-            own._iterations.assign(self._optimizer_steps(end.step))
+            own._iterations.assign(max(0, self._optimizer_steps(end.step) - end.skipped))
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
                 for_evaluation(self._validation.data()),

@@ -285,11 +285,12 @@ class TrainingReporter:
         logs = {"loss": self._epoch.loss} if math.isfinite(self._epoch.loss) else {}
         logs |= self._epoch.metrics()
         logs |= self._metrics.results(self._aggregate.outputs, self._epoch.state())
-        logs |= learning_rates(self._optimizers, self._fit.optimizer_steps(step))
+        skipped = self._admin.skipped_steps()
+        logs |= learning_rates(self._optimizers, max(0, self._fit.optimizer_steps(step) - skipped))
         self._epoch = Window(self._aggregate)
         epoch = watch.report(number)
         following = None if following is None or following <= epoch else following
-        self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following))
+        self._ends.end(EpochEnd(epoch, state.step if state else step, logs, state, validate, following, skipped))
 
     def _tell(self, step: int, done: int) -> None:
         self._collect()
