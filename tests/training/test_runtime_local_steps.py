@@ -9,7 +9,7 @@ import pytest
 
 from pstraining.api.training import Mode
 from pstraining.runtime.config.settings import TrainingSettings
-from tests.support.servers import Rig, batches, small
+from tests.support.servers import GENERATION, Rig, batches, small
 from tests.training.test_runtime_updates import wait_until
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
@@ -68,6 +68,38 @@ def test_a_restarted_workers_own_optimizer_continues_its_schedule(client: Any) -
 
     made = batches(8)
     assert_as_fit(client, falling, made[:4], made[4:])
+
+
+def test_a_workers_own_schedule_returns_with_a_restore(client: Any) -> None:
+    """After a restore to an earlier step, a schedule has the rates of the steps that are made again. A worker that goes
+    on counting its own steps would end the schedule before the job.
+    """
+    import keras
+
+    from pstraining.runtime.worker.loop import Worker
+    from pstraining.runtime.worker.router import StaticRouter
+
+    def falling() -> Any:
+        return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(0.5, 9, end_learning_rate=0.0))
+
+    rig, made = Rig(client, falling, ps=1, build=small, mode="Sync", localSteps=LOCAL_STEPS), batches(LOCAL_STEPS)
+    rig.start()
+    identity, store = rig.identities[0], rig.new_store()
+    training = TrainingSettings(mode=Mode.SYNC, steps=8, local_steps=LOCAL_STEPS)
+    where = StaticRouter(store, rig.mode.make(store, identity))
+    worker = Worker(where, identity, lambda: iter(made), training=training)
+    moves = []
+    for generation in (GENERATION, GENERATION + 1):  # the servers are restored to step 0 in between
+        if moves:
+            rig.start(generation=generation)
+        worker._session = worker._wait_for_state()
+        worker._updates.start_session(worker._session)
+        assert worker._updates.step(made).applied
+        state = rig.snapshot().variables
+        moves.append({path: state[path] - value for path, value in rig.initial.items()})
+    worker._batches.close()
+    for path, move in moves[0].items():
+        np.testing.assert_allclose(moves[1][path], move, rtol=0, atol=1e-6)
 
 
 def test_in_async_a_move_is_divided_by_the_workers_that_the_job_has_now(client: Any) -> None:

@@ -23,7 +23,15 @@ from pstraining.runtime.model.embeddings.embedding import Embedding, Lookups, lo
 from pstraining.runtime.model.errors import ModelError
 from pstraining.runtime.model.identity import described
 from pstraining.runtime.model.optimizers import loss_scale, optimizer, sparse_optimizer
-from pstraining.runtime.model.tensor import Batch, Constraint, KerasModel, KerasOptimizer, KerasVariable, Tensor
+from pstraining.runtime.model.tensor import (
+    Batch,
+    Constraint,
+    KerasModel,
+    KerasOptimizer,
+    KerasVariable,
+    Tensor,
+    Variable,
+)
 from pstraining.runtime.model.training import normalization
 from pstraining.runtime.model.training.objective import Objective
 from pstraining.runtime.model.training.state_changes import Average, Writes, averages
@@ -96,8 +104,8 @@ class Model:
         self.jit_compile = self._wants_jit(jit_compile)
         """Whether XLA compiles the forward and backward pass."""
         self._identity = self._own_identity()
-        self.local_steps_before = 0
-        """Steps of a worker's own optimizer before this process, which schedules count."""
+        self.other_local_steps: Variable = tf.Variable(tf.zeros([], tf.int64), trainable=False)
+        """What schedules add to the steps of a worker's own optimizer in this process; negative after some restores."""
 
     def _describe(
         self,
@@ -223,6 +231,11 @@ class Model:
         """Give this worker separate random numbers; see `own_state.reseed`."""
         own_state.create_common_seed()
         own_state.reseed(own_state.seeds(self.keras._flatten_layers()), worker=worker, step=step)
+
+    def continue_schedules(self, steps: int) -> None:
+        """Let schedules of this worker's own optimizer continue after this number of the job's steps."""
+        made = max(int(own._iterations.numpy()) for own in self.optimizers)
+        self.other_local_steps.assign(tf.constant(steps - made, tf.int64))
 
     def restored_after_trials(self) -> list[KerasVariable]:
         """Return the variables of this process that a trial of a step must not change.

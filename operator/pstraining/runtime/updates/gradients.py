@@ -205,7 +205,7 @@ class GradientComputer:
             finite, scale = are_finite(gradients), model.loss_scale
 
             def walk() -> Tensor:
-                with continued(model.optimizers, model.local_steps_before):
+                with continued(model.optimizers, model.other_local_steps):
                     model.optimizer.apply(gradients, model.trainable)
                 return tf.constant(True)
 

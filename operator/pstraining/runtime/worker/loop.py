@@ -135,7 +135,7 @@ class Worker:
                 if all(shard.done for shard in shards):
                     return None
                 if not self._training.is_over(shards[0].step) and not superseded:
-                    self._warm_up(shards[0].step)
+                    self._warm_up(shards[0].step, session)
                     if not self._store.hold_frozen(session):
                         continue
                     if self._store.register(self._identity.worker, self._identity.incarnation):
@@ -147,13 +147,14 @@ class Worker:
                 event("waiting", what="the end" if superseded else "the chief", worker=self._identity.worker)
             time.sleep(POLL)
 
-    def _warm_up(self, step: int) -> None:
+    def _warm_up(self, step: int, session: records.Session) -> None:
         """Prepare the functions of a step with a sample; the state of this process does not change."""
         model = self._store.model
         if not self._has_seeds:
             self._has_seeds = True
             model.reseed(worker=self._identity.worker, step=step)
-            model.local_steps_before = self._training.optimizer_steps(step, self._client.cluster.workers)
+        if self._session is None or self._session.generation != session.generation:  # perhaps restored to another step
+            model.continue_schedules(self._training.optimizer_steps(step, self._client.cluster.workers))
         with kept(model.restored_after_trials()), model.step.trial():
             self._where.warm_up(lambda: self._batches.sample(self._training.batches_per_update))
 
