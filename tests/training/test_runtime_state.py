@@ -54,11 +54,11 @@ def stale(rig: Rig, shares: Any) -> None:
         assert updates.step(share).applied
 
 
-def of_one_process(shares: Any, calls: int = 1, *, count: int = 1) -> tuple[Any, Any]:
-    """Return mean and variance after these updates in sequence, each of `count` batches."""
+def of_one_process(shares: Any, calls: int = 1) -> tuple[Any, Any]:
+    """Return mean and variance after the updates of these shares in sequence."""
     mean, variance = np.zeros(4), np.ones(4)
     for share in shares:
-        kept = MOMENTUM ** (calls * count)
+        kept = MOMENTUM ** (calls * len(share))
         seen = [np.zeros(4), np.zeros(4)]
         for x, _ in share:
             moments = (
@@ -98,11 +98,13 @@ def test_statistics_of_stale_workers_are_those_of_one_process(
     count = max(training.values(), default=1)
     made = batches(6 * WORKERS * count)
     shares = [made[first : first + count] for first in range(0, len(made), count)]
+    if "accumulation_steps" in training:  # at the end of a split, an update has fewer batches
+        shares[-WORKERS:] = [share[:1] for share in shares[-WORKERS:]]
     for first in range(0, len(shares), WORKERS):
         stale(rig, shares[first : first + WORKERS])
         assert (found(rig)[1] >= 0).all()
     mean, variance = found(rig)
-    expected = of_one_process(shares, calls, count=count)
+    expected = of_one_process(shares, calls)
     # With local steps, a target is a moving average over a worker's batches, and not their mean.
     tolerance = 0.05 if "local_steps" in training else 1e-4
     np.testing.assert_allclose(mean, expected[0], rtol=tolerance)

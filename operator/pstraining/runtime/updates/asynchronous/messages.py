@@ -17,16 +17,18 @@ class UpdateHeader(NamedTuple):
     """The worker's progress in its data after the update. int64[3]."""
     number: Tensor
     """The worker's number for the update, from 1; no server applies a number twice. int64[]."""
+    batches: Tensor
+    """Number of batches in the update. int64[]."""
 
     @staticmethod
-    def pack(progress: Sequence[int], number: int) -> Tensor:
-        """Return the vector that a worker sends. int64[4]."""
-        return tf.constant([*progress, number], tf.int64)
+    def pack(progress: Sequence[int], number: int, batches: int) -> Tensor:
+        """Return the vector that a worker sends. int64[5]."""
+        return tf.constant([*progress, number, batches], tf.int64)
 
     @classmethod
     def unpack(cls, vector: Tensor) -> "UpdateHeader":
         """Emit the fields on the server."""
-        return cls(vector[:3], vector[3])
+        return cls(vector[:3], vector[3], vector[4])
 
 
 class UpdateReply(NamedTuple, Generic[Number]):

@@ -1,6 +1,7 @@
 """Applies a worker's asynchronous update on a server."""
 
 from collections.abc import Callable
+from functools import partial
 
 import tensorflow as tf
 
@@ -25,7 +26,7 @@ def push(
     gradient: ShardGradient,
     *,
     moves: bool,
-    state_weight: Callable[[Segment], Tensor] | None,
+    state_weight: Callable[[Tensor, Segment], Tensor] | None,
 ) -> Tensor:
     """Emit applying one worker's gradient on one server, unless it is not finite or of another session.
 
@@ -33,10 +34,10 @@ def push(
         shard: the server.
         session: term and generation. int64[2].
         identity: worker and incarnation. int64[2].
-        what: see `UpdateHeader`. int64[4].
+        what: see `UpdateHeader`. int64[5].
         gradient: the server's part.
         moves: whether its vectors are moves.
-        state_weight: see `Shard.apply`.
+        state_weight: see `StateBlend.weight`; None if vectors of state are changes.
 
     Returns:
         The `UpdateReply`. int64[4].
@@ -58,7 +59,8 @@ def push(
 
         def apply() -> Tensor:
             losses = tf.stack([numbers.loss * numbers.samples, numbers.samples])
-            done = shard.apply(gradients, touched, losses, moves=moves, state_weight=state_weight, overflowed=skips)
+            weight = partial(state_weight, header.batches) if state_weight else None
+            done = shard.apply(gradients, touched, losses, moves=moves, state_weight=weight, overflowed=skips)
             return with_dependencies([*done, shard.registry.touch(worker)], applied())
 
         def move_on() -> Tensor:

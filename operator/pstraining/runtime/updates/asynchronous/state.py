@@ -24,21 +24,25 @@ class StateBlend:
     Args:
         model: the model; its step must be traced before `targets` and `weight` are called.
         workers: number of the job's workers.
-        batches: number of batches in an update.
     """
 
-    def __init__(self, model: Model, *, workers: int, batches: int) -> None:
-        self._model, self._workers, self._batches = model, workers, batches
+    def __init__(self, model: Model, *, workers: int) -> None:
+        self._model, self._workers = model, workers
 
     def targets(self, before: Sequence[Tensor], after: Sequence[Tensor], batches: int = 1) -> list[Tensor]:
         """Emit the targets of all state, from its values before and after a number of batches."""
         return [self._target(number, *values, batches) for number, values in enumerate(zip(before, after, strict=True))]
 
-    def weight(self, segment: Segment) -> Tensor:
-        """Emit the fraction by which a server moves each element of a segment of state. [segment.size]."""
-        first = len(self._model.trainable)
+    def weight(self, batches: Tensor, segment: Segment) -> Tensor:
+        """Emit the fraction by which a server moves each element of a segment of state. [segment.size].
+
+        Args:
+            batches: number of batches in the update; the last one of a split may have fewer than the others. int64[].
+            segment: the segment.
+        """
+        first, number = len(self._model.trainable), tf.cast(batches, tf.float64)
         parts = [
-            tf.fill([slice_.size], tf.constant(1 - self._kept(slice_.tensor - first, self._batches), segment.dtype))
+            tf.fill([slice_.size], tf.cast(1 - self._kept(slice_.tensor - first, number), segment.dtype))
             for slice_ in segment.slices
         ]
         return tf.concat(parts, 0)
@@ -51,7 +55,7 @@ class StateBlend:
         seen = (after - before * kept) / (1 - kept)
         return tf.maximum(seen, tf.zeros([], seen.dtype)) if average.is_positive else seen  # rounding may cross zero
 
-    def _kept(self, number: int, batches: int) -> float:
-        """Return the fraction that remains of the value before an update."""
+    def _kept(self, number: int, batches: int | Tensor) -> float | Tensor:
+        """Return the fraction that remains of the value before an update; emit it for a tensor of batches."""
         average = self._model.average(number)
         return 1 - 1 / self._workers if average is None else average.momentum**batches

@@ -234,9 +234,10 @@ class AsyncUpdates(BoundUpdates):
         return self._computer.is_one_pass(batches) and self._compressor.is_plain(fmt)
 
     def _numbered(self, progress: SplitPosition | None) -> Tensor:
-        """Return the `UpdateHeader` of the current update. int64[4]."""
+        """Return the `UpdateHeader` of the current update. int64[5]."""
+        own = self._worker_progress
         with tf.device(self._client.local):
-            return UpdateHeader.pack(as_numbers(progress), self._worker_progress.number)
+            return UpdateHeader.pack(as_numbers(progress), own.number, len(own.sent or ()))
 
     def _wait_for_the_slowest(self) -> StepResult | None:
         """Wait until this worker is within its bound; return a result if its session is over."""
