@@ -62,9 +62,14 @@ class PushCompressor:
         Raises:
             ValueError: gradients are encoded, and the residual belongs to the present layout.
         """
-        if any(self._codecs):
+        if self.encodes:
             raise ValueError("the residual of encoded gradients cannot be moved to another layout")
         return PushCompressor(store, self._codecs)
+
+    @property
+    def encodes(self) -> bool:
+        """Return whether any format encodes vectors."""
+        return any(self._codecs)
 
     def is_plain(self, fmt: int) -> bool:
         """Return whether the next vectors are sent as they are in this format."""

@@ -96,6 +96,8 @@ class SyncProgress:
     residual: Residual | None = None
     """The residual of the last batches, which counts once the servers have applied their gradient; None if there is
     none to count."""
+    scale: float = 0.0
+    """The loss scale before the step of the last batches; 0 without one."""
     generation: int = 0
     """The set of parameters that the progress belongs to."""
     held: int | None = None
@@ -219,7 +221,7 @@ class SyncUpdates(BoundUpdates):
         self._worker_progress.held = None  # until the result of the step is known
         with tf.device(self._client.local):
             self._progress = as_tensor(progress)
-        started, fmt = time.perf_counter(), self._format
+        started, fmt, self._worker_progress.scale = time.perf_counter(), self._format, self._scale()
         encoded, reply = self._compute(batches, step)
         stats = GradientStats.unpack(encoded.stats)
         self._worker_progress.loss = loss = stats.loss
@@ -232,10 +234,19 @@ class SyncUpdates(BoundUpdates):
         return replace(result, finite=bool(stats.finite))
 
     def _commit_residual(self) -> None:
-        """Send the residual of the last batches with the next gradient, because this one is applied."""
-        if (residual := self._worker_progress.residual) is not None:
-            self._compressor.commit_residual(residual)
-        self._worker_progress.residual = None
+        """Send the residual of the last batches with the next gradient, because the step of this one is over.
+
+        A step after which the scale is smaller has applied no gradient, because that of some worker has overflowed.
+        """
+        own = self._worker_progress
+        if own.residual is not None and self._scale() >= own.scale:
+            self._compressor.commit_residual(own.residual)
+        own.residual = None
+
+    def _scale(self) -> float:
+        """Return the loss scale on which the rounds have agreed, if gradients are encoded; 0 without one."""
+        scale = None if self._config.moves else self._store.model.loss_scale
+        return float(scale.scale.numpy()) if scale and self._compressor.encodes else 0.0
 
     def _was_applied(self, batches: Sequence[Batch]) -> bool:
         """Return whether these batches are part of the step that they were computed for before the session changed."""
