@@ -279,7 +279,6 @@ def test_where_schedule_free_does_not_work() -> None:
 def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
     import keras
 
-    from pstraining.runtime.chief import refusals
     from pstraining.runtime.chief.reports import callbacks
 
     def make() -> Any:
@@ -294,10 +293,25 @@ def test_each_optimizer_has_a_learning_rate(client: Any) -> None:
     assert names == pytest.approx({"learning_rate_own": 0.5, "learning_rate_sgd": 0.45, "learning_rate_sgd_1": 0.25})
     rig.control.set_learning_rates(1, [0.0, None, 0.125])
     assert rig.control.learning_rates() == [0.0, None, 0.125]
-    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
-    with pytest.raises(refusals.CallbackRefusedError, match="LearningRateScheduler sets one learning rate"):
-        refusals.check_rates([scheduler], rig.model.optimizers)
-    refusals.check_rates([scheduler], rig.model.optimizers[:1])
+
+
+def test_callbacks_set_the_rate_of_each_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `fit` of Keras 3.15; callbacks of an older Keras, which set one rate, are rejected."""
+    import keras
+
+    from pstraining.runtime.chief import refusals
+    from pstraining.runtime.chief.reports.callbacks import scheduled
+
+    optimizers = [keras.optimizers.SGD(0.5), keras.optimizers.SGD(0.25)]
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2 if epoch else rate)
+    plateau = keras.callbacks.ReduceLROnPlateau("loss")
+    refusals.check_rates([scheduler, plateau], optimizers)
+    assert scheduled(optimizers, [scheduler], 3), "two epochs have halved both"
+    assert [float(own.learning_rate) for own in optimizers] == [0.125, 0.0625]
+    monkeypatch.delattr(keras.callbacks.ReduceLROnPlateau, "_reduce_optimizer_lr")
+    with pytest.raises(refusals.CallbackRefusedError, match="ReduceLROnPlateau of this Keras sets one learning rate"):
+        refusals.check_rates([plateau], optimizers)
+    refusals.check_rates([plateau], optimizers[:1])
 
 
 def test_gradients_are_clipped_with_those_of_the_same_optimizer() -> None:

@@ -88,17 +88,22 @@ def check(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
 
 
 def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Sequence[KerasOptimizer]) -> None:
-    """Refuse callbacks that set the one learning rate of a program with several.
+    """Refuse callbacks of an older Keras that set the one learning rate of a program with several.
 
     Raises:
         CallbackRefusedError: names the callback and its replacement.
     """
-    kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    setters = {
+        keras.callbacks.LearningRateScheduler: "_update_optimizer_lr",
+        keras.callbacks.ReduceLROnPlateau: "_reduce_optimizer_lr",
+    }
+    kinds = tuple(kind for kind, of_each in setters.items() if not hasattr(kind, of_each))
     for callback in callbacks:
         if len(optimizers) > 1 and isinstance(callback, kinds):
             raise CallbackRefusedError(
-                f"callbacks: {type(callback).__name__} sets one learning rate, but a MultiOptimizer has one for each "
-                "optimizer: set the rates of self.model.optimizer.optimizers in a custom callback, or use schedules"
+                f"callbacks: {type(callback).__name__} of this Keras sets one learning rate, but a MultiOptimizer has "
+                "one for each optimizer: use Keras 3.15, set the rates of self.model.optimizer.optimizers in a custom "
+                "callback, or use schedules"
             )
 
 

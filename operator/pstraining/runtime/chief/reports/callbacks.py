@@ -209,26 +209,32 @@ def learning_rates(optimizers: Sequence[KerasOptimizer], step: int) -> dict[str,
 def scheduled(
     optimizers: Sequence[KerasOptimizer], callbacks: Sequence["keras.callbacks.Callback"], epoch: int
 ) -> bool:
-    """Set the learning rate that LearningRateScheduler would have set in the epochs before one, as in one `fit`.
+    """Set the learning rates that LearningRateScheduler would have set in the epochs before one, as in one `fit`.
 
     Args:
-        optimizers: the program's optimizers; a program with several has no such callback.
+        optimizers: the program's optimizers.
         callbacks: the program's callbacks.
         epoch: the epoch that begins or is resumed, from 0.
 
     Returns:
-        Whether the rate follows from such callbacks alone. ReduceLROnPlateau sets it by what it has seen.
+        Whether the rates follow from such callbacks alone. ReduceLROnPlateau sets them by what it has seen.
     """
     found = [callback for callback in callbacks if isinstance(callback, keras.callbacks.LearningRateScheduler)]
     others = any(isinstance(callback, keras.callbacks.ReduceLROnPlateau) for callback in callbacks)
-    if not found or others or isinstance(optimizers[0]._learning_rate, SCHEDULE):
+    if not found or others or any(isinstance(own._learning_rate, SCHEDULE) for own in optimizers):
         return False
-    rate = float(np.asarray(optimizers[0].learning_rate))
+    rates = [float(np.asarray(own.learning_rate)) for own in optimizers]
     for number in range(epoch):
         for callback in found:
-            try:
-                rate = callback.schedule(number, rate)
-            except TypeError:  # Keras also takes functions of the epoch alone
-                rate = callback.schedule(number)
-    optimizers[0].learning_rate = rate
+            rates = [_rate_of(callback, number, rate) for rate in rates]
+    for own, rate in zip(optimizers, rates, strict=True):
+        own.learning_rate = rate
     return True
+
+
+def _rate_of(callback: "keras.callbacks.LearningRateScheduler", epoch: int, rate: float) -> float:
+    """Return the learning rate that a callback sets in an epoch, from the one before."""
+    try:
+        return float(callback.schedule(epoch, rate))
+    except TypeError:  # Keras also takes functions of the epoch alone
+        return float(callback.schedule(epoch))
