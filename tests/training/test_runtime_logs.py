@@ -11,6 +11,7 @@ import pytest
 from pstraining.api.training import Mode
 from pstraining.runtime.checkpoint.state import State
 from pstraining.runtime.config.settings import TrainingSettings
+from pstraining.runtime.data.epochs import by_splits, by_steps
 from pstraining.runtime.telemetry.aggregation import Window, encode
 from pstraining.runtime.telemetry.counters import WorkerCounters
 from tests.support.servers import SESSION, Rig, batches, small
@@ -161,6 +162,28 @@ def test_the_logs_have_the_rate_of_the_steps_that_optimizers_have_made(
     reporter._drain(lambda: time.sleep(0.01))
     assert seen == pytest.approx([rate])
     assert counters.scalars == {"loss": 2.0, "learning_rate": pytest.approx(rate)}
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(by_steps(None, 4, 10)[1], 10), (by_splits(4, 10), None)])
+def test_callbacks_get_the_steps_of_an_epoch_where_they_are_known(client: Any, epochs: Any, steps: int | None) -> None:
+    """The number of an epoch's splits is no number of steps: in `fit`, `params["steps"]` is None without one."""
+    import keras
+
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    look = keras.callbacks.Callback()
+    model = Model(small, still, Objective("sparse_categorical_crossentropy"))
+    admin = leading(model)
+    admin.learning_rates = lambda: [None]
+    reporter = TrainingReporter(
+        lambda: admin, FitOptions(epochs, callbacks=[look]), ChiefCounters(), steps=40, total=40
+    )
+    reporter.begin(0)
+    reporter._drain(lambda: time.sleep(0.01))
+    assert (look.params["epochs"], look.params["steps"]) == (4, steps)
 
 
 @pytest.mark.parametrize("plateau", [False, True])

@@ -14,10 +14,17 @@ class Epochs:
     Args:
         size: steps, or splits of assigned data, in an epoch.
         number: number of epochs; None if unknown.
+        by_splits: whether the size is a number of splits.
     """
 
     size: int | None = None
     number: int | None = None
+    by_splits: bool = False
+
+    @property
+    def steps(self) -> int | None:
+        """Return the number of steps in an epoch; None if unknown, as with splits, whose batches are not counted."""
+        return None if self.by_splits else self.size
 
     def under_way(self, done: int) -> int:
         """Return the epoch that is trained after `done` steps or splits, from 0; at the end, the last epoch."""
@@ -50,7 +57,7 @@ def by_steps(steps: int | None, epochs: int | None, steps_per_epoch: int | None)
 
 def by_splits(epochs: int | None, splits: int) -> Epochs:
     """Return the epochs of data with this number of splits; each epoch trains all of them."""
-    return Epochs(splits, epochs)
+    return Epochs(splits, epochs, by_splits=True)
 
 
 class Ends:

@@ -149,7 +149,7 @@ class TrainingReporter:
             epochs = self._fit.epochs
             if self._ends.wants_state:
                 self._adopt_learning_rates(epochs.under_way(done))
-            self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.size)
+            self._ends.begin(epochs.under_way(done), epochs=epochs.number, steps=epochs.steps)
 
     def restored(self) -> None:
         """Handle a restore, which sets the program's learning rate on the servers; local optimizers keep theirs."""
