@@ -84,6 +84,25 @@ def test_a_callback_may_monitor_what_the_model_itself_measures(client: Any) -> N
             reporter._check_monitors()
 
 
+def test_a_callback_sees_the_steps_of_several_optimizers(client: Any) -> None:
+    """TensorBoard writes the results of a validation at `model.optimizer.iterations`, which a MultiOptimizer counts."""
+    import keras
+
+    seen: list[list[int]] = []
+
+    class Look(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            several = self.model.optimizer
+            seen.append([int(own.iterations.numpy()) for own in (several, *several.optimizers)])
+
+    def make() -> Any:
+        rules = {".*bias": keras.optimizers.SGD(0.5)}
+        return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.25), rules))
+
+    Drained([Look()], optimizer=make).end(25)
+    assert seen == [[25, 25, 25]]
+
+
 def test_callbacks_may_be_a_single_one_or_nested_lists() -> None:
     """As `fit` accepts them."""
     import keras

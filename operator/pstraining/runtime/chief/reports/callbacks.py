@@ -161,8 +161,8 @@ class EpochEnds:
     def _end(self, end: EpochEnd) -> None:
         if end.state is not None:
             self._model.assign(evaluation_weights(end.state, self._model.trained_by, over=False))
-        for own in self._model.optimizers:
-            # For schedules: TensorBoard reads the rate of this step.
+        for own in (self._model.optimizer, *self._model.optimizers):
+            # TensorBoard reads the number, also a MultiOptimizer's own one, and for schedules the rate of this step.
             own._iterations.assign(max(0, self._optimizer_steps(end.step) - end.skipped))
         if end.validate and self._validation:
             measured = self._model.keras.evaluate(
