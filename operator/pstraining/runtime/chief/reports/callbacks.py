@@ -235,6 +235,7 @@ def scheduled(
 def _rate_of(callback: "keras.callbacks.LearningRateScheduler", epoch: int, rate: float) -> float:
     """Return the learning rate that a callback sets in an epoch, from the one before."""
     try:
-        return float(callback.schedule(epoch, rate))
+        found = callback.schedule(epoch, rate)
     except TypeError:  # Keras also takes functions of the epoch alone
-        return float(callback.schedule(epoch))
+        found = callback.schedule(epoch)
+    return float(found)
