@@ -75,6 +75,27 @@ def test_a_client_without_a_secret_has_its_token_renewed(tmp_path: Path, monkeyp
     assert yaml.safe_load(path.read_text())["users"][0]["user"]["auth-provider"]["config"] == found
 
 
+@pytest.mark.parametrize("missing", [{}, {"id-token": ""}])
+def test_a_refresh_token_alone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Any) -> None:
+    fresh = id_token(exp=4102444800)["auth-provider"]["config"]["id-token"]
+    config = {"idp-issuer-url": "https://i", "client-id": "c", "refresh-token": "first", **missing}
+    user = {"name": "oidc", "config": config}
+    path = tmp_path / "config"
+    path.write_text(json.dumps({"users": [{"name": "jane", "user": {"auth-provider": user}}]}))
+    monkeypatch.setattr(kube_config.KubeConfigLoader, "_refresh_oidc", lambda *_: None)
+    with pytest.raises(CommandError, match=r"user jane was not renewed: .* did not issue one. Log in again"):
+        current(AuthProvider(**user), "jane", str(path))
+    assert "e30" not in path.read_text()
+
+    def renewed(loader: Any, provider: Any) -> None:
+        provider["config"].value["id-token"] = fresh
+
+    monkeypatch.setattr(kube_config.KubeConfigLoader, "_refresh_oidc", renewed)
+    assert current(AuthProvider(**user), "jane", str(path)).config == config | {"id-token": fresh}
+    stored = yaml.safe_load(path.read_text())["users"][0]["user"]["auth-provider"]["config"]
+    assert stored == config | {"id-token": fresh}
+
+
 @pytest.mark.parametrize("given", [{}, {"idp-certificate-authority": "ca.pem"}])
 def test_a_refresh_token_is_only_sent_to_a_provider_with_a_trusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]

@@ -22,6 +22,8 @@ WAITS: Final = 40
 WAIT_SECONDS: Final = 0.05
 """Seconds between two tries."""
 _AUTHORITIES: Final = {"idp-certificate-authority", "idp-certificate-authority-data"}
+_EXPIRED: Final = "e30.eyJleHAiOjF9.e30"
+"""A token, in the place of one that a kubeconfig lacks. The library only renews a token."""
 _BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 """The system's certificate authorities, where OpenSSL does not name them, as Go searches them (crypto/x509)."""
 
@@ -65,6 +67,8 @@ def _renewed(settings: dict[str, str], user: str, origin: str) -> bool:
     added = {} if _AUTHORITIES & settings.keys() else {"idp-certificate-authority": _system_authorities()}
     if "client-secret" not in settings:  # a public client, as of kubelogin: the library requires the field
         added["client-secret"] = ""
+    if not settings.get("id-token"):  # with a refresh token alone, kubectl requests the first one
+        added["id-token"] = _EXPIRED
     used = settings | added
     config = {
         "current-context": "c",
@@ -74,12 +78,14 @@ def _renewed(settings: dict[str, str], user: str, origin: str) -> bool:
     }
 
     def store() -> None:
-        settings.update({name: value for name, value in used.items() if name not in added})
+        settings.update({name: value for name, value in used.items() if added.get(name) != value})
         _store(settings, user, origin)
 
     library: Any = kube_config  # untyped upstream
     loader = library.KubeConfigLoader(config, config_persister=store)
     loader._load_authentication()
+    if used["id-token"] == _EXPIRED:
+        raise ValueError("the identity provider did not issue one")
     return bool(getattr(loader, "token", ""))
 
 
