@@ -7,6 +7,7 @@ from typing import Any, Final
 from pstraining.api import names
 from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, Object
+from pstraining.cli.errors import DeniedError
 from pstraining.cli.jobs import end_of, job_named, manager, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
 from pstraining.cli.sizing import words
@@ -38,17 +39,27 @@ def summary(job: Object) -> dict[str, Any]:
 
 
 def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
-    """Read a job, its pods and events, and describe them.
+    """Read a job, its pods and events, and describe them. Without the right to list events, a note names it.
 
     Raises:
         CommandError: the job does not exist, or a request failed.
     """
     job = job_named(cluster, namespace, name)
     tasks = tasks_of(job, cluster.pods(namespace, name))
+    denied: list[str] = []
+
+    def events(uid: str) -> list[Object]:
+        try:
+            return [] if denied else cluster.events(namespace, uid)
+        except DeniedError as error:
+            denied.append(str(error))
+            return []
+
     unexplained = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
-    pod_events = {t.pod.uid: cluster.events(namespace, t.pod.uid) for t in unexplained}
+    pod_events = {t.pod.uid: events(t.pod.uid) for t in unexplained}
     found = _Found(job, tasks, pod_events, devices_of(cluster, tasks))
-    return describe(found, cluster.events(namespace, job["metadata"]["uid"]))
+    shown = describe(found, events(job["metadata"]["uid"]))
+    return shown | {"notes": [*shown["notes"], *denied]}
 
 
 @dataclass(frozen=True)

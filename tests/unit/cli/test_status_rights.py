@@ -1,0 +1,30 @@
+"""`status` without the right to list events: it shows the rest, and names the right."""
+
+from pstraining.cli import overview
+from pstraining.cli.errors import DeniedError
+from tests.support.builders import job, pod
+from tests.support.cli_cluster import Object, WithJobs
+
+DENIED = "You (jane) may not list events in namespace default."
+
+
+class WithoutEvents(WithJobs):
+    """A cluster in which the user may not list events."""
+
+    asked = 0
+
+    def events(self, namespace: str, uid: str) -> list[Object]:
+        self.asked += 1
+        raise DeniedError(DENIED, 403)
+
+
+def test_a_job_is_shown_without_its_events() -> None:
+    waiting = pod("worker", 0, phase="Pending")
+    cluster = WithoutEvents(job(), pods=[waiting])
+    found = overview.look(cluster, "default", "digits")
+    assert found["notes"][-1] == DENIED
+    assert found["notes"].count(DENIED) == 1
+    assert cluster.asked == 1
+    assert found["events"] == []
+    (worker,) = (role for role in found["roles"] if role["role"] == "worker")
+    assert [p["pod"] for p in worker["pods"]] == [waiting["metadata"]["name"]]
