@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -168,6 +169,13 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("r.tar.gz").exists(), "half an archive is none"
     with pytest.raises(CommandError, match="There is no PSTrainingJob digit "):
         report.report("digit")
+
+
+def test_an_archive_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "KubeconfigClient", lambda context: Reported())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    with pytest.raises(CommandError, match=r"^--file -: the archive is not text for a terminal"):
+        report.report("digits", file="-")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def report(
     Values of environment variables with secret-like names are left out, and removed from logs. Read the archive before
     you send it: a program may have printed other secrets. contents.yaml lists the files, and the unreadable parts.
     """
+    if file == STANDARD_OUTPUT and (sys.stdout is None or sys.stdout.isatty()):
+        raise CommandError("--file -: the archive is not text for a terminal. Name a file, or pipe the output.")
     cluster = KubeconfigClient(context)
     found = job_named(cluster, namespace or cluster.namespace, job)
     root = f"{found['metadata']['namespace']}-{found['metadata']['name']}"
