@@ -20,8 +20,10 @@ from pstraining.cli.commands.wait import GOALS
 from pstraining.cli.connection import kubeconfig
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.main import program
 from pstraining.cli.options import CONNECTION
+from pstraining.cli.output import drop_output, written
 
 FILES: Final = ("files", "file", "kubeconfig", "certificate_authority", "client_certificate", "client_key")
 """Options whose values are files."""
@@ -90,7 +92,12 @@ def complete(words: Sequence[str], names: Names) -> Completion:
 
 def main() -> None:
     """Run the executable `kubectl_complete-pstraining`."""
-    typer.echo("\n".join(complete(sys.argv[1:], found_names).lines()))
+    try:
+        with written():
+            typer.echo("\n".join(complete(sys.argv[1:], found_names).lines()))
+    except BrokenPipeError:
+        drop_output()
+        sys.exit(ExitCode.UNREAD)
 
 
 def found_names(what: str, given: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from pstraining.cli.command_table import COMMANDS
 from pstraining.cli.commands.wait import GOALS
 from pstraining.cli.completion import Completion, Directive, complete
 from pstraining.cli.errors import CommandError
+from pstraining.cli.exit_codes import ExitCode
 from tests.support.builders import job
 from tests.support.cli_cluster import WithJobs
 
@@ -88,6 +89,15 @@ def test_names_from_the_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     monkeypatch.setattr(completion, "KubeconfigClient", refused)
     assert completion.found_names("job", {}) == [], "no candidates, and no words in between"
+
+
+def test_completions_without_a_reader_end_without_a_traceback() -> None:
+    source, end = os.pipe()
+    os.close(source)
+    command = (sys.executable, "-m", "pstraining.cli.completion", "")
+    ran = subprocess.run(command, check=False, stdout=end, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(end)
+    assert (ran.returncode, ran.stderr) == (ExitCode.UNREAD, "")
 
 
 def executable(folder: Path, name: str, module: str) -> None:
