@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from pstraining.cli.connection import exec_plugin
 from pstraining.cli.connection.access import Access, Surroundings, chosen
 from pstraining.cli.connection.kubeconfig import merged
+from pstraining.cli.connection.models import ExecPlugin, KubeconfigCluster
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.connection.session import HttpSession
 from pstraining.cli.errors import CommandError
@@ -39,3 +41,19 @@ def test_any_timeout_of_a_request_that_kubectl_knows_is_accepted() -> None:
         with socket.socket() as sock:
             sock.settimeout(timeout.connect_timeout)  # type: ignore[arg-type]  # urllib3's sentinel is not used
             assert (sock.gettimeout() or 0) > 86400
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"env": [{"name": "A=B", "value": "c"}]},
+        {"env": [{"name": "A\0", "value": "c"}]},
+        {"env": [{"name": "A", "value": "\0"}]},
+        {"args": ["\0"]},
+        {"command": "./login\0"},
+    ],
+)
+def test_texts_that_no_program_can_be_given_are_refused(given: dict[str, Any]) -> None:
+    plugin = ExecPlugin.model_validate({"command": "true", "apiVersion": exec_plugin.VERSIONS[0], **given})
+    with pytest.raises(CommandError, match=r"of user jane cannot be run: .*\. Correct its command, args or env\.$"):
+        exec_plugin.run(plugin, KubeconfigCluster(), "jane", {})

@@ -65,6 +65,8 @@ def run(plugin: ExecPlugin, cluster: KubeconfigCluster, user: str, environ: Mapp
     except OSError as error:
         hint = printable(plugin.install_hint) or "Install it, or correct PATH."
         raise CommandError(f"{subject} cannot be run: {error.strerror}. {hint}") from error
+    except ValueError as error:  # NUL in a text, or = in the name of a variable
+        raise CommandError(f"{subject} cannot be run: {error}. Correct its command, args or env.") from error
     if code:
         reason = printable(" ".join(errors[-ERROR_CHARACTERS:].split()))
         raise CommandError(f"{subject} failed with exit code {code}{': ' if reason else '.'}{reason}")
