@@ -141,6 +141,22 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             main(envFrom=[{"prefix": "PSTRAINING_X", "secretRef": {"name": "s"}}]),
             "envFrom[0].prefix: names that start with PSTRAINING_ are reserved; choose another prefix",
         ),
+        (f"{POD}.setHostnameAsFQDN", True, "setHostnameAsFQDN: makes the hostname one like JOB-worker-0.JOB-hs."),
+        (
+            f"{POD}.initContainers",
+            [{**main()[0], "name": "i", "env": [{"name": "TF_CONFIG", "value": "{}"}]}],
+            "initContainers[0].env[0].name: is the operator's, which sets it in the training container alone",
+        ),
+        (
+            f"{POD}.initContainers",
+            [{**main()[0], "name": "i", "restartPolicy": "Always", "ports": [{"containerPort": 2240}]}],
+            "initContainers[0].ports[0].containerPort: is 2240: TCP ports 2222 to 2240 of a pod are the operator's",
+        ),
+        (
+            f"{POD}.containers",
+            [*main(), {**main()[0], "name": "beside", "ports": [{"containerPort": 2222}]}],
+            "containers[1].ports[0].containerPort: is 2222",
+        ),
         (
             f"{POD}.nodeSelector",
             {"example.com/gpu": None},
@@ -194,6 +210,11 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.containers", probe(2222)),
         (f"{POD}.containers", probe("http", {"name": "http", "containerPort": 80, "hostPort": 0, "protocol": "TCP"})),
         (f"{POD}.containers", main(env=[{"name": "my.var-1 x"}, {"name": "A", "value": "", "valueFrom": {}}])),
+        (
+            f"{POD}.containers",
+            [*main(), {**main()[0], "name": "b", "ports": [{"containerPort": 2230, "protocol": "UDP"}]}],
+        ),
+        (f"{POD}.initContainers", [{**main()[0], "name": "i", "ports": [{"containerPort": 2222}]}]),
         (f"{POD}.securityContext", {"runAsNonRoot": False, "runAsUser": 0}),
         (f"{POD}.securityContext", {"runAsNonRoot": True}),
         (f"{POD}.containers", main(securityContext={"runAsNonRoot": False, "runAsUser": 7})),

@@ -33,6 +33,8 @@ _TEXTS = ("labels", "annotations", "nodeSelector", "matchLabels")
 """Mappings whose values are texts."""
 _RESERVED = "PSTRAINING_"
 """Beginning of the names of the operator's variables."""
+_PORTS = range(contract.TF_PORT, contract.METRICS_PORT + 1)
+"""The operator's ports in a pod."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -116,9 +118,38 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
             message = "keep the pods, and with them the job, until another program removes them; remove them here"
             yield Finding(path, message, Severity.WARNING)
         spec = template.get("spec") or {}
+        if spec.get("setHostnameAsFQDN"):
+            path = path_of((*steps, "spec", "setHostnameAsFQDN"))
+            message = "makes the hostname one like JOB-worker-0.JOB-hs.NAMESPACE.svc.cluster.local: with more than 64 "
+            yield Finding(path, f"{message}characters, a pod does not start; remove it", Severity.WARNING)
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(spec.get(kind) or ()):
                 yield from _of_other_effect_in(container, spec, (*steps, "spec", kind, index))
+                if kind == "initContainers":
+                    yield from _variables_of_init(container, (*steps, "spec", kind, index))
+                    is_beside = container.get("restartPolicy") == "Always"
+                else:
+                    is_beside = container is not pods.main_container(spec)
+                if is_beside:
+                    yield from _ports_beside(container, (*steps, "spec", kind, index))
+
+
+def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+    """Yield the variables of an init container that the CRD refuses in containers."""
+    for index, variable in enumerate(container.get("env") or ()):
+        name = str(variable.get("name"))
+        if name == "TF_CONFIG" or (name.startswith(_RESERVED) and name not in contract.ENV_OF_TEMPLATES):
+            message = "is the operator's, which sets it in the training container alone; choose another name"
+            yield Finding(path_of((*steps, "env", index, "name")), message, Severity.WARNING)
+
+
+def _ports_beside(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+    """Yield the ports of a sidecar that the launcher or TensorFlow uses: a pod's containers share them."""
+    for index, port in enumerate(container.get("ports") or ()):
+        if port.get("containerPort") in _PORTS and port.get("protocol") in (None, "", "TCP"):
+            ours = f"TCP ports {_PORTS[0]} to {_PORTS[-1]} of a pod are the operator's; let the container use another"
+            message = f"is {port['containerPort']}: {ours}"
+            yield Finding(path_of((*steps, "ports", index, "containerPort")), message, Severity.WARNING)
 
 
 def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
