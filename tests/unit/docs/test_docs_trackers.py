@@ -14,6 +14,7 @@ import yaml
 
 from hack.docs.pages import ROOT
 from pstraining.api import names
+from pstraining.api.conditions import Condition
 from pstraining.runtime.telemetry.events import event
 from tests.support.documented import MINIMAL
 from tests.support.extra_packages import add_packages
@@ -48,6 +49,17 @@ def test_katibs_trial_is_a_job_of_this_version() -> None:
     assert f"- {names.KIND}.{names.VERSION}.{names.GROUP}" in block("text")
     assert template["primaryPodLabels"] == {names.LABEL_ROLE: names.CHIEF}
     assert template["primaryContainerName"] == names.MAIN_CONTAINER
+
+
+def test_katibs_trial_ends_with_its_job() -> None:
+    template = experiment()["trialTemplate"]
+    for field, kinds in (
+        ("successCondition", [Condition.SUCCEEDED]),
+        ("failureCondition", [Condition.FAILED, Condition.INVALID_TEMPLATE]),
+    ):
+        parts = [f'status.conditions.#(type=="{kind}")#|#(status=="True")#' for kind in kinds]
+        # Both lists of GJSON are joined: Katib takes the first condition in the result.
+        assert template[field] == (parts[0] if len(parts) == 1 else f"[{','.join(parts)}]|@flatten")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Invalid"])
