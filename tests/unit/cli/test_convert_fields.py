@@ -191,7 +191,7 @@ def test_replicas() -> None:
         ({"PS": None, "Worker": None, "Chief": replica(1)}, "a single task"),
         ({"PS": None, "Worker": replica(1), "Chief": replica(1)}, "all-reduce"),
         ({"Worker": None, "Chief": replica(1)}, "no Worker"),
-        ({"Worker": replica(0), "Chief": replica(1)}, "no Worker"),
+        ({"Worker": replica(0), "Chief": replica(1)}, "no Worker (replicas: 0)"),
     ],
 )
 def test_a_job_needs_a_ps_and_a_worker(roles: dict[str, Any], said: str) -> None:

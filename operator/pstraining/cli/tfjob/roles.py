@@ -70,23 +70,25 @@ def without_role(found: Mapping[str, Replicas]) -> tuple[str, str] | None:
     numbers = {role: one.number for role, one in found.items() if one.number}
     if not found:
         return "it names no role that can be read: a PSTrainingJob has at least one PS and one worker.", ""
+    zero = {role: " (replicas: 0)" if role in found else "" for role in (names.PS, names.WORKER)}
     if names.PS not in numbers and sum(numbers.values()) <= 1:
         return (
-            "the TFJob has no PS and a single task, which trains alone. A PSTrainingJob has at least one PS and one "
-            "worker, so it cannot be converted.",
+            f"the TFJob has no PS{zero[names.PS]} and a single task, which trains alone. A PSTrainingJob has at least "
+            "one PS and one worker, so it cannot be converted.",
             "Run its pod template as a Job of Kubernetes (batch/v1).",
         )
     if names.PS not in numbers:
         return (
-            "the TFJob has no PS: its tasks train by all-reduce (MultiWorkerMirroredStrategy), or each on its own. A "
-            "PSTrainingJob trains with at least one PS, so it cannot be converted.",
+            f"the TFJob has no PS{zero[names.PS]}: its tasks train by all-reduce (MultiWorkerMirroredStrategy), or "
+            "each on its own. A PSTrainingJob trains with at least one PS, so it cannot be converted.",
             "Add a PS and convert again if the program can use ParameterServerStrategy or pstraining.runtime; else run "
             "it with a JobSet or Kubeflow's Trainer.",
         )
     if names.WORKER not in numbers:
         return (
-            "the TFJob has no Worker. A PSTrainingJob has at least one PS and one worker, so it cannot be converted.",
-            "Add a Worker and convert again.",
+            f"the TFJob has no Worker{zero[names.WORKER]}. A PSTrainingJob has at least one PS and one worker, so it "
+            "cannot be converted.",
+            "Add a worker and convert again.",
         )
     return None
 
