@@ -10,10 +10,11 @@ from typing import Any
 from pstraining.api import names
 from pstraining.api.values import copied
 from pstraining.cli.errors import CommandError
-from pstraining.cli.manifests import LAST_APPLIED, SERVERS_OWN
+from pstraining.cli.manifests import SERVERS_OWN
 from pstraining.cli.tfjob.gang import FIELDS as GANG_FIELDS
 from pstraining.cli.tfjob.marks import name_gangs, name_kueue_of_job
 from pstraining.cli.tfjob.notes import Note, Notes
+from pstraining.cli.tfjob.owners import drop_owners
 from pstraining.cli.tfjob.placeholders import name_placeholders, placeholder
 from pstraining.cli.tfjob.roles import ALWAYS, converted_roles, read_roles, without_role
 from pstraining.cli.tfjob.run_policy import FIELDS, converted_run_policy
@@ -190,11 +191,7 @@ def _short(name: str, path: str, notes: Notes) -> str:
 def _marks(found: dict[str, Any], fields: Fields, notes: Notes) -> None:
     """Note the labels and annotations that other controllers act on."""
     annotations = Fields(found.get("annotations", {}), fields.at("annotations"), notes)
-    if annotations.has(LAST_APPLIED):
-        del found["annotations"][LAST_APPLIED]
-        notes.changed(annotations.at(LAST_APPLIED), "kubectl's own, of the old object; it is left out.")
-        if not found["annotations"]:
-            del found["annotations"]
+    drop_owners(found, fields.path, exported=fields.has("uid"), notes=notes)
     name_gangs({**found.get("labels", {}), **found.get("annotations", {})}, fields.path, found, notes)
     name_kueue_of_job(found.get("annotations", {}), annotations.path, notes)
     labels = Fields(found.get("labels", {}), fields.at("labels"), notes)
