@@ -107,6 +107,11 @@ def is_suspended(job: Object) -> bool:
     return bool((job["spec"].get("runPolicy") or {}).get("suspend"))
 
 
+def is_held(job: Object) -> bool:
+    """Return whether MultiKueue sends the job once it resumes. Until then, no status of it comes back."""
+    return is_sent(job) and is_suspended(job)
+
+
 def ended(job: Object) -> str:
     """Return a message once the job has succeeded, and "" before its end.
 

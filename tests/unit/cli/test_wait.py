@@ -11,7 +11,7 @@ import typer
 from pstraining.api.conditions import Condition
 from pstraining.cli.commands import wait
 from pstraining.cli.commands.scale import scale_to
-from pstraining.cli.commands.submit import apply
+from pstraining.cli.commands.submit import apply, awaited
 from pstraining.cli.commands.suspend import set_suspended
 from pstraining.cli.commands.wait import GOALS, goal_of
 from pstraining.cli.errors import CommandError, DeniedError, RequestError
@@ -214,6 +214,22 @@ def test_commands_wait_for_the_new_copy_of_a_job_that_they_have_changed() -> Non
     for cluster, command in commands:
         command(cluster)
         assert cluster.asked == 2, "the status of the former copy does not count"
+
+
+def test_a_suspended_job_of_another_cluster_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Sent(runPolicy={"suspend": True})
+    scale_to(cluster, ["digits"], 3, None, Patience(0))
+    assert "digits is suspended and will start its workers when it resumes." in capsys.readouterr().out
+    changed = apply(cluster, job(spec=dict(cluster.there[0]["spec"], ps={"replicas": 3})), dry_run=False, force=False)
+    assert awaited(cluster, changed, Patience(0)) == "digits is suspended."
+    assert not cluster.asked
+
+
+def test_a_default_that_is_written_out_does_not_send_a_job_again() -> None:
+    cluster = Sent()
+    written = dict(cluster.there[0]["spec"], chief={"enabled": True})
+    changed = apply(cluster, job(spec=written), dry_run=False, force=False)
+    assert awaited(cluster, changed, Patience(0)) == "digits is running."
 
 
 def test_commands_that_change_nothing_take_the_status_of_a_copy_as_it_is() -> None:

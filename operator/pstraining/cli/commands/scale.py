@@ -12,7 +12,7 @@ from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, is_true, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, Timeout, Wait
 from pstraining.cli.validation.scaling import check_workers
-from pstraining.cli.waiting import Patience, follow, is_suspended, unchanged
+from pstraining.cli.waiting import Patience, follow, is_held, is_suspended, unchanged
 
 
 def scale(
@@ -53,7 +53,7 @@ def scale_to(
     where = namespace or cluster.namespace
     changed = each(jobs, lambda name: _changed(cluster, where, name, workers))
     if patience is not None:
-        each(changed, lambda job: typer.echo(follow(cluster, job, lambda now: _scaled(now, workers), patience)))
+        each(changed, lambda job: typer.echo(_awaited(cluster, job, workers, patience)))
 
 
 def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) -> Object:
@@ -72,6 +72,17 @@ def _changed(cluster: ClusterClient, namespace: str, name: str, workers: int) ->
     return job_named(cluster, namespace, name)
 
 
+def _awaited(cluster: ClusterClient, job: Object, workers: int, patience: Patience) -> str:
+    """Wait until the workers of a scaled job are ready, and return the message about them."""
+    if is_held(job):
+        return _held(job, workers)
+    return follow(cluster, job, lambda now: _scaled(now, workers), patience)
+
+
+def _held(job: Object, workers: int) -> str:
+    return f"{job['metadata']['name']} is suspended and will start its {_workers(workers)} when it resumes."
+
+
 def _scaled(job: Object, workers: int) -> str:
     """Return a message once the workers are ready, and "" before.
 
@@ -85,7 +96,7 @@ def _scaled(job: Object, workers: int) -> str:
     if is_true(job, Condition.SUCCEEDED):
         return f"{name} has succeeded in the meantime."
     if is_suspended(job):
-        return f"{name} is suspended and will start its {_workers(workers)} when it resumes."
+        return _held(job, workers)
     # status.worker.replicas leaves out workers that have succeeded or were given up.
     asked, ready = int(status.get("replicas") or 0), int(status.get("ready") or 0)
     if status.get("desired") != workers or ready != asked:

@@ -7,7 +7,10 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from pstraining.api.models import PSTrainingJobSpec
+from pstraining.api.nulls import without_nulls
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
 from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import each
@@ -15,7 +18,7 @@ from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
 from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
-from pstraining.cli.waiting import Patience, follow, running_or_ended, unchanged
+from pstraining.cli.waiting import Patience, follow, is_held, running_or_ended, unchanged
 
 
 class DryRun(StrEnum):
@@ -61,7 +64,18 @@ def submit(
     jobs = [placed(document, namespace, cluster.namespace) for document in found]
     stored = each(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
     if wait:
-        each(stored, lambda job: typer.echo(follow(cluster, job, running_or_ended, Patience(timeout))))
+        each(stored, lambda job: typer.echo(awaited(cluster, job, Patience(timeout))))
+
+
+def awaited(cluster: ClusterClient, job: Object, patience: Patience) -> str:
+    """Wait until a submitted job runs, has ended or is suspended, and return the message about it.
+
+    Raises:
+        CommandError: the job has failed, was deleted, or the timeout has expired.
+    """
+    return (
+        f"{job['metadata']['name']} is suspended." if is_held(job) else follow(cluster, job, running_or_ended, patience)
+    )
 
 
 def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> Object:
@@ -73,8 +87,16 @@ def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) ->
     before, stored = sent(cluster, job, dry_run=dry_run, force=force)
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     typer.echo(f"{name} in {namespace}: {outcome(before, stored)}{' (dry run)' if dry_run else ''}")
-    is_changed = before is None or before["spec"] != stored["spec"]
-    return stored if is_changed else unchanged(stored)
+    return stored if before is None or _differ(before["spec"], stored["spec"]) else unchanged(stored)
+
+
+def _differ(before: Object, after: Object) -> bool:
+    """Return whether two specs differ, and not only by defaults that one of them writes out: these change no job."""
+    try:
+        read = [PSTrainingJobSpec.model_validate(without_nulls(spec)) for spec in (before, after)]
+    except ValidationError:  # of another version
+        return before != after
+    return read[0] != read[1]
 
 
 def outcome(before: Object | None, after: Object) -> str:
