@@ -163,6 +163,11 @@ def test_json_and_tabs(text: str, kinds: list[str]) -> None:
         ("a: \x07", "f is not YAML: "),
         ("--- {kind: A}\n", "f, line 1: kubectl accepts --- only on a line of its own, not before {kind: A}"),
         ("kind: A\n...\nkind: B\n", "f, line 3, column 1: did not find expected <document start>"),
+        (
+            "# A\n%YAML 1.1\n---\nkind: A\n",
+            "f, line 3, column 1: did not find expected <document start>. kubectl accepts no directives, such as "
+            "%YAML: remove the line",
+        ),
         ("a: &a [*a]", "f, line 1, column 4: the value of an anchor contains itself"),
         ("a: &a 3\nb: {<<: *a}", "f, line 1, column 4: << requires a mapping"),
         ("a: " + "[" * 300 + "]" * 300, "f, line 1, column 204: more than 200 levels"),

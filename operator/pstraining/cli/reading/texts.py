@@ -170,6 +170,9 @@ def _read(file: str, number: int, text: str, first: int, several: bool = False) 
 
 
 def _hint(text: str) -> str:
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    if first.startswith("%"):
+        return ". kubectl accepts no directives, such as %YAML: remove the line"
     if "{{" not in text:
         return ""
     return (
