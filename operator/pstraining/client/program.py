@@ -23,6 +23,8 @@ SIZE_MAX: Final = 900 * 1024
 _NO_ANNOTATIONS: Final = "from __future__ import annotations\n\n"
 """Unevaluated annotations may contain names from outside the function."""
 _MODULE_NAMES: Final = {"__name__", "__file__", "__doc__"}
+_INTERACTIVE: Final = {"display", "get_ipython", "_"}
+"""Builtins that only notebooks and interactive sessions have. Magics such as %time use get_ipython."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def _is_module(name: str) -> bool:
 
 def _captured(source: str, name: str) -> Iterator[str]:
     """Yield the names that a function's source uses and does not define."""
-    known = {*vars(builtins), *_MODULE_NAMES, name}
+    known = {*vars(builtins)} - _INTERACTIVE | {*_MODULE_NAMES, name}
     pending = [symtable.symtable(_NO_ANNOTATIONS + source, name, "exec")]
     while pending:
         table = pending.pop()

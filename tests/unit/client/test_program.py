@@ -1,5 +1,6 @@
 """Functions and scripts as they are sent, and rejections with a name."""
 
+import builtins
 import functools
 import linecache
 from collections.abc import Callable, Iterator
@@ -135,6 +136,18 @@ none"""
 def test_captured_variables_are_rejected_by_name(function: Any, words: str) -> None:
     with pytest.raises(ClientError, match=words):
         program_of(function, {}, ())
+
+
+def test_names_that_only_notebooks_have_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython adds them to the builtins. Magics become calls of get_ipython."""
+    for name in ("display", "get_ipython", "_"):
+        monkeypatch.setattr(builtins, name, print, raising=False)
+        source = f"def shows():\n    {name}('x')\n"
+        linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+        found: dict[str, Any] = {}
+        exec(compile(source, "<cell>", "exec"), found)
+        with pytest.raises(ClientError, match=f"shows uses {name} from outside itself"):
+            program_of(found["shows"], {}, ())
 
 
 @pytest.mark.parametrize("above", ["def other():\n    pass\n\n\n" * 2, '"""\n' * 5])
