@@ -49,6 +49,12 @@ def test_a_job_that_does_not_start_has_no_name(script: Path) -> None:
     client.delete(client.train(script, name="digits"))
 
 
+@pytest.mark.parametrize("number", [{"ps": 0}, {"workers": 0}, {"workers": -1}])
+def test_a_job_has_a_server_and_a_worker(script: Path, number: dict[str, Any]) -> None:
+    with pytest.raises(ClientError, match="a job has at least one parameter server and one worker"):
+        Client(local=True).train(script, **number)
+
+
 def test_variables_are_texts_as_on_a_cluster(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os\nprint('seed', os.environ['SEED'])\n", encoding="utf-8")

@@ -66,6 +66,8 @@ class LocalBackend:
             raise ClientError(f"The local job {name} already exists: delete it, or choose another name.")
         if options.spec:
             raise ClientError("spec: a local job has no manifest: leave it out, or use training, ps and workers.")
+        if options.ps < 1 or options.workers < 1:
+            raise ClientError("ps and workers: a job has at least one parameter server and one worker.")
         if options.packages:
             _require_installed(options.packages)
         variables = {key: str(value) for key, value in options.env.items()}

@@ -41,6 +41,10 @@ class JobOptions:
     spec: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("ps", "workers"):
+            number = getattr(self, name)
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise ClientError(f"{name}: it must be a whole number, is {number!r}.")
         for name in ("training", "resources", "env", "spec"):
             if not isinstance(given := getattr(self, name), Mapping):
                 raise ClientError(f"{name}: it must be a dict, is {given!r}.")

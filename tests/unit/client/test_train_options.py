@@ -34,6 +34,8 @@ def program() -> None:
         ({"packages": "numpy"}, r"packages: it must be a list of requirements, such as \['numpy'\]\."),
         ({"files": "helper.py"}, r"files: it must be a list of paths, such as \['helper.py'\]\."),
         ({"files": Path("helper.py")}, r"files: it must be a list of paths, such as \['helper.py'\]\."),
+        ({"workers": "2"}, "workers: it must be a whole number, is '2'"),
+        ({"ps": 1.0}, "ps: it must be a whole number, is 1.0"),
         ({"training": "Sync"}, "training: it must be a dict, is 'Sync'"),
         ({"resources": 2}, "resources: it must be a dict, is 2"),
         ({"env": [("A", "b")]}, r"env: it must be a dict, is \[\('A', 'b'\)\]"),
