@@ -111,6 +111,7 @@ def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) 
         raise ClientError(f"{name} has `yield`, so a call would run nothing of it: leave it out.")
     if node.decorator_list or hasattr(function, "__wrapped__"):  # the source is that of the wrapped function
         raise ClientError(f"{name} has decorators, which are not sent with it: remove them.")
+    name = node.name  # the source has no assignment to __name__
     # Only for a function without free variables: one with `nonlocal` does not compile on its own.
     free = {*function.__code__.co_freevars} - {name}
     if captured := sorted(free or {*_captured(source, name)}):

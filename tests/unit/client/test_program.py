@@ -162,6 +162,16 @@ def test_a_function_whose_file_has_changed_is_rejected(above: str, tmp_path: Pat
         program_of(found["mine"], {}, ())
 
 
+def test_a_renamed_function_is_called_by_the_name_in_its_source() -> None:
+    def first() -> str:
+        return first.__module__
+
+    first.__name__ = "second"
+    program = program_of(first, {}, ())
+    assert (program.name, program.main) == ("first", "first.py")
+    assert program.files["first.py"].endswith("    first()\n")
+
+
 def test_decorators_are_rejected() -> None:
     @functools.wraps(whole)
     def decorated() -> None:
