@@ -88,12 +88,13 @@ def test_a_workers_own_schedule_returns_with_a_restore(client: Any) -> None:
     training = TrainingSettings(mode=Mode.SYNC, steps=8, local_steps=LOCAL_STEPS)
     where = StaticRouter(store, rig.mode.make(store, identity))
     worker = Worker(where, identity, lambda: iter(made), training=training)
-    moves = []
+    moves: list[dict[str, Any]] = []
     for generation in (GENERATION, GENERATION + 1):  # the servers are restored to step 0 in between
         if moves:
             rig.start(generation=generation)
-        worker._session = worker._wait_for_state()
-        worker._updates.start_session(worker._session)
+        worker._session = session = worker._wait_for_state()
+        assert session is not None
+        worker._updates.start_session(session)
         assert worker._updates.step(made).applied
         state = rig.snapshot().variables
         moves.append({path: state[path] - value for path, value in rig.initial.items()})

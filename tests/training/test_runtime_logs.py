@@ -124,11 +124,9 @@ def test_metrics_that_only_the_validation_has_can_be_monitored(client: Any) -> N
         check_monitors([keras.callbacks.EarlyStopping("val_iou")], alone)
 
 
-@pytest.mark.parametrize(
-    ("training", "skipped", "rate"), [({"local_steps": 4}, 0, 0.6), ({}, 3, 0.93)], ids=["local", "overflow"]
-)
+@pytest.mark.parametrize(("local_steps", "skipped", "rate"), [(4, 0, 0.6), (1, 3, 0.93)], ids=["local", "overflow"])
 def test_the_logs_have_the_rate_of_the_steps_that_optimizers_have_made(
-    client: Any, training: dict[str, int], skipped: int, rate: float
+    client: Any, local_steps: int, skipped: int, rate: float
 ) -> None:
     """With `localSteps`, an optimizer makes several steps in each update, and its schedule counts them. Steps that loss
     scaling skips do not count.
@@ -151,7 +149,7 @@ def test_the_logs_have_the_rate_of_the_steps_that_optimizers_have_made(
         return keras.optimizers.SGD(keras.optimizers.schedules.PolynomialDecay(1.0, 100, end_learning_rate=0.0))
 
     model = Model(small, falling, Objective("sparse_categorical_crossentropy"))
-    settings = TrainingSettings(mode=Mode.SYNC, steps=20, **training)
+    settings = TrainingSettings(mode=Mode.SYNC, steps=20, local_steps=local_steps)
     fit = FitOptions(Epochs(10, 2), callbacks=[Look()], optimizer_steps=partial(settings.optimizer_steps, workers=3))
     admin, counters = leading(model), ChiefCounters()
     admin.skipped_steps = lambda: skipped
@@ -228,7 +226,7 @@ def test_the_trial_of_a_step_is_in_no_metric(client: Any, own: bool) -> None:
     worker = Worker(where, rig.identities[0], lambda: iter(batches(2)), training=training)
     for number, batch in enumerate(batches(2)):
         where._warmed_up = False  # as after a failover, with a trial for the new members
-        worker._warm_up(number)
+        worker._warm_up(number, SESSION)
         if number == 0:
             worker._begin_counting()
         rig.workers[0].start_session(SESSION)

@@ -79,7 +79,7 @@ def test_a_client_without_a_secret_has_its_token_renewed(tmp_path: Path, monkeyp
 def test_a_refresh_token_alone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Any) -> None:
     fresh = id_token(exp=4102444800)["auth-provider"]["config"]["id-token"]
     config = {"idp-issuer-url": "https://i", "client-id": "c", "refresh-token": "first", **missing}
-    user = {"name": "oidc", "config": config}
+    user: dict[str, Any] = {"name": "oidc", "config": config}
     path = tmp_path / "config"
     path.write_text(json.dumps({"users": [{"name": "jane", "user": {"auth-provider": user}}]}))
     monkeypatch.setattr(kube_config.KubeConfigLoader, "_refresh_oidc", lambda *_: None)
