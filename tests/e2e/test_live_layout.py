@@ -25,6 +25,7 @@ def is_rescaled(example: Example, shards: int) -> bool:
     return bool(job_condition(job, "Rescaling")["reason"] == "Rescaled" and len(job["status"]["shards"]) == shards)
 
 
+@pytest.mark.timeout(1800)
 def test_training_continues_on_another_number_of_servers_without_a_restart(
     kube: Kube, namespace: str, shared: Path
 ) -> None:
@@ -35,7 +36,7 @@ def test_training_continues_on_another_number_of_servers_without_a_restart(
     before, chief = containers(example), example.pod("chief")
     for number, shards in ((2, 2), (3, 1)):
         kube.merge("PSTrainingJob", namespace, example.name, {"spec": {"ps": {"replicas": shards}}})
-        changed = example.wait_event("layout", count=number - 1)
+        changed = example.wait_event("layout", count=number - 1, seconds=900)
         assert changed["shards"] == shards
         print(f"{shards} shards: no step for {changed['seconds']} s")
         wait_for(lambda: layout(example) == number, "the report of the layout", 120)  # noqa: B023 - it is waited for

@@ -224,6 +224,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
         pytest.param("Async", "mixed_bfloat16", marks=in_soak),
     ],
 )
+@pytest.mark.timeout(1200)
 def test_a_whole_script_ends_where_fit_ends(
     kube: Kube, namespace: str, shared: Path, fitted: Callable[[str], float], mode: str, policy: str
 ) -> None:
@@ -231,7 +232,7 @@ def test_a_whole_script_ends_where_fit_ends(
     callbacks, class weights, half precision.
     """
     example = Example.start(kube, namespace, "convnet", shared, {"training": {"mode": mode}}, arguments=(policy,))
-    example.wait_succeeded()
+    example.wait_succeeded(900)
     assert example.wait_event("best_restored")
     result = example.wait_event("result")
     assert result["test_accuracy"] == pytest.approx(fitted(policy), abs=0.005)
