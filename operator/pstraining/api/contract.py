@@ -29,6 +29,8 @@ PORTS: Final = {
     METRICS_PORT_NAME: METRICS_PORT,
 }
 """The operator's ports in the training container, by name. Each task has some of them."""
+RESERVED_PORTS: Final = range(TF_PORT, METRICS_PORT + 1)
+"""TCP ports of a pod that no other program may use."""
 
 METRICS_MAX: Final = 256
 """Maximum number of metrics in a report of progress, as in Kubeflow's KEP-2779. The operator refuses a report with

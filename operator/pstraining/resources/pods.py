@@ -206,14 +206,15 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
     container["env"] = [*_identity(job, task), *_gpus(container), *(container.get("env") or ())]
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     own = _own_ports(job, task)
-    ports = [p for p in container.get("ports") or () if not (p.get("containerPort") in own and _is_tcp(p))]
+    ports = [p for p in container.get("ports") or () if not (p.get("containerPort") in own and is_tcp(p))]
     container["ports"] = [
         *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in own.items()),
         *ports,
     ]
 
 
-def _is_tcp(port: Mapping[str, Any]) -> bool:
+def is_tcp(port: Mapping[str, Any]) -> bool:
+    """Return whether a container's port is one of TCP, as by default."""
     return port.get("protocol") in (None, "", "TCP")
 
 

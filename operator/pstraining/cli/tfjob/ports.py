@@ -5,10 +5,10 @@ from typing import Any
 from pstraining.api import contract, names
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import keep_items, sound
+from pstraining.resources.pods import is_tcp
 
 TFJOB_PORT = "tfjob-port"
 """The name of TensorFlow's port in TFJobs."""
-_OPERATORS_PORTS = range(contract.STATUS_PORT, contract.METRICS_PORT + 1)
 
 
 def convert_ports(container: dict[str, Any], where: str, notes: Notes) -> None:
@@ -22,7 +22,7 @@ def convert_ports(container: dict[str, Any], where: str, notes: Notes) -> None:
     kept = []
     for index, port in enumerate(container.get("ports", [])):
         path = f"{where}.ports[{index}]"
-        number, name = port.get("containerPort"), port.get("name")
+        number, name = _tcp_port(port), port.get("name")
         if "hostPort" in port and (number == contract.TF_PORT or name == TFJOB_PORT):
             notes.none(path, "TensorFlow's port is not opened on nodes; it is left out.", "Create a Service.")
         elif number == contract.TF_PORT:
@@ -35,7 +35,7 @@ def convert_ports(container: dict[str, Any], where: str, notes: Notes) -> None:
                 "A program that takes its address from TF_CONFIG needs no change.",
             )
             _point_to_tf(container, where, [name, number], notes)
-        elif number in _OPERATORS_PORTS or name in list(contract.PORTS):  # a name of any type, such as a list
+        elif number in contract.RESERVED_PORTS or name in list(contract.PORTS):  # a name of any type, such as a list
             notes.none(
                 path,
                 f"ports {contract.TF_PORT} to {contract.METRICS_PORT}, and names {', '.join(contract.PORTS)}, are "
@@ -62,12 +62,17 @@ def name_ports_beside(container: dict[str, Any], where: str, notes: Notes) -> No
         notes: receives the notes.
     """
     for index, port in enumerate(container.get("ports", [])):
-        if (number := port.get("containerPort")) == contract.TF_PORT or number in _OPERATORS_PORTS:
+        if _tcp_port(port) in contract.RESERVED_PORTS:
             notes.none(
                 f"{where}.ports[{index}]",
                 f"ports {contract.TF_PORT} to {contract.METRICS_PORT} of a pod are the operator's; it is kept.",
                 "Let the container listen on another port.",
             )
+
+
+def _tcp_port(port: dict[str, Any]) -> Any:
+    """Return the number of a TCP port, a value of any type; None for other ports, which disturb none of these."""
+    return port.get("containerPort") if is_tcp(port) else None
 
 
 def _point_to_tf(container: dict[str, Any], where: str, former: list[Any], notes: Notes) -> None:

@@ -33,8 +33,6 @@ _TEXTS = ("labels", "annotations", "nodeSelector", "matchLabels")
 """Mappings whose values are texts."""
 _RESERVED = "PSTRAINING_"
 """Beginning of the names of the operator's variables."""
-_PORTS = range(contract.TF_PORT, contract.METRICS_PORT + 1)
-"""The operator's ports in a pod."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -146,8 +144,9 @@ def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[F
 def _ports_beside(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
     """Yield the ports of a sidecar that the launcher or TensorFlow uses: a pod's containers share them."""
     for index, port in enumerate(container.get("ports") or ()):
-        if port.get("containerPort") in _PORTS and port.get("protocol") in (None, "", "TCP"):
-            ours = f"TCP ports {_PORTS[0]} to {_PORTS[-1]} of a pod are the operator's; let the container use another"
+        if port.get("containerPort") in contract.RESERVED_PORTS and pods.is_tcp(port):
+            first, last = contract.RESERVED_PORTS[0], contract.RESERVED_PORTS[-1]
+            ours = f"TCP ports {first} to {last} of a pod are the operator's; let the container use another"
             message = f"is {port['containerPort']}: {ours}"
             yield Finding(path_of((*steps, "ports", index, "containerPort")), message, Severity.WARNING)
 
