@@ -21,16 +21,20 @@ SHORT: Final = 2
 """Length of an option's name of one letter, such as -o."""
 
 
-class KubectlGroup(TyperGroup):  # type: ignore[misc] # untyped upstream
-    """All commands. Their help may go to a reader that ends early, such as `head`, as the output of each command."""
+class _ReadableHelp:
+    """Lets the help go to a reader that ends early, such as `head`, as the output of each command does."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Parse the arguments, and print the help if they ask for it."""
         with until_unread():
-            return super().make_context(*args, **options)
+            return super().make_context(*args, **options)  # type: ignore[misc] # of the other base class
 
 
-class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
+class KubectlGroup(_ReadableHelp, TyperGroup):  # type: ignore[misc] # untyped upstream
+    """All commands."""
+
+
+class KubectlCommand(_ReadableHelp, TyperCommand):  # type: ignore[misc] # untyped upstream
     """A command that accepts values after = as kubectl does: --wait=true, --force=false, -o=json.
 
     Its help names the value of an option by the option, as `--tail TAIL`, instead of by its type in Python.
@@ -43,11 +47,6 @@ class KubectlCommand(TyperCommand):  # type: ignore[misc] # untyped upstream
                 param.display_type_rich = lambda ctx: None
             elif param.metavar is None and not param.type_descriptor.is_choice:
                 param.metavar = param.name.upper()
-
-    def make_context(self, *args: Any, **options: Any) -> Any:
-        """Parse the arguments, and print the help if they ask for it."""
-        with until_unread():
-            return super().make_context(*args, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""

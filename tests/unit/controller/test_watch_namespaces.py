@@ -6,13 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
-import kopf
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kopf._cogs.clients import auth, fetching, watching
+from kopf._cogs.clients import fetching, watching
 from kopf._cogs.clients.errors import APIClientError
-from kopf._cogs.structs.credentials import Vault, VaultKey
 from kopf._cogs.structs.references import NamespaceName, Resource
 
 from pstraining.controller import watch
@@ -21,9 +18,9 @@ from pstraining.controller.main import notes
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.registration import build_settings
 from pstraining.controller.watch import ListForbiddenError, Watches
+from tests.support.watch_server import JOBS, jobs_of
 
 pytestmark = pytest.mark.asyncio
-JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjobs", namespaced=True)
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 
 
@@ -144,29 +141,20 @@ async def test_a_forbidden_list_is_reported_soon_and_not_retried_as_an_outage() 
         status = {"kind": "Status", "code": 403, "message": "pstrainingjobs is forbidden: no RoleBinding"}
         return web.json_response(status, status=403)
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", forbid)
-    async with TestServer(app) as server:
-        info = kopf.ConnectionInfo(server=str(server.make_url("")))
-        auth.vault_var.set(Vault({VaultKey("test"): info}))
-        watches, settings = Watches(1, ("b",)), build_settings()
-        settings.networking.error_backoffs = (0.0,) * 604
+    async with jobs_of(forbid, retries=604) as (watches, stream):
 
         async def follow() -> None:
-            stream = watching.infinite_watch(settings=settings, resource=JOBS, namespace=NamespaceName("b"))
             async for _ in stream:
                 pass
 
-        with watches.taken(lambda found: None):
-            task = asyncio.create_task(follow())
-            try:
-                async with asyncio.timeout(20):
-                    while not watches.forbidden():  # noqa: ASYNC110 - another task writes it
-                        await asyncio.sleep(0.005)
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await auth.vault_var.get().close()
+        task = asyncio.create_task(follow())
+        try:
+            async with asyncio.timeout(20):
+                while not watches.forbidden():  # noqa: ASYNC110 - another task writes it
+                    await asyncio.sleep(0.005)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
     assert watches.forbidden() == {"b": "pstrainingjobs is forbidden: no RoleBinding"}
     assert len(attempts) == watch.FORBIDDEN_ATTEMPTS, "an API server that starts forbids everything for a moment"
 

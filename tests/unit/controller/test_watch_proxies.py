@@ -3,20 +3,14 @@
 import asyncio
 from typing import Any
 
-import kopf
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kopf._cogs.clients import api, auth, watching
-from kopf._cogs.structs.credentials import Vault, VaultKey
-from kopf._cogs.structs.references import NamespaceName, Resource
+from kopf._cogs.clients import api, watching
 
 from pstraining.controller import watch
-from pstraining.controller.registration import build_settings
-from pstraining.controller.watch import Watches
+from tests.support.watch_server import jobs_of
 
 pytestmark = pytest.mark.asyncio
-JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjobs", namespaced=True)
 
 
 async def delays_after(monkeypatch: pytest.MonkeyPatch, **first: Any) -> list[float]:
@@ -38,22 +32,10 @@ async def delays_after(monkeypatch: pytest.MonkeyPatch, **first: Any) -> list[fl
 
     monkeypatch.setattr(api, "asyncio", Clock())
     monkeypatch.setattr(watch, "RESTART_SECONDS", 0.0)
-    app = web.Application()
-    app.router.add_get("/{path:.*}", answer)
-    async with TestServer(app) as server:
-        info = kopf.ConnectionInfo(server=str(server.make_url("")))
-        auth.vault_var.set(Vault({VaultKey("test"): info}))
-        watches, settings = Watches(1, ("b",)), build_settings()
-        settings.networking.error_backoffs = (0.0,) * 9
-        try:
-            with watches.taken(lambda found: None):
-                async with asyncio.timeout(20):
-                    stream = watching.infinite_watch(settings=settings, resource=JOBS, namespace=NamespaceName("b"))
-                    async for mark in stream:
-                        if mark is watching.Bookmark.LISTED:
-                            return delays
-        finally:
-            await auth.vault_var.get().close()
+    async with jobs_of(answer, retries=9) as (_, stream), asyncio.timeout(20):
+        async for mark in stream:
+            if mark is watching.Bookmark.LISTED:
+                return delays
     pytest.fail("the stream has ended")
 
 

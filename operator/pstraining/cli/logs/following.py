@@ -106,7 +106,7 @@ def in_thread(work: Callable[[], None]) -> None:
         threading.Thread(target=work, daemon=True).start()
     except RuntimeError as error:
         raise CommandError(
-            f"The logs of so many tasks cannot be followed ({error}): choose --role and --index."
+            f"The logs of all these tasks cannot be followed ({error}): choose --role and --index."
         ) from error
 
 
