@@ -47,6 +47,25 @@ def test_a_condition_on_the_status_of_an_embedded_tfjob_is_named(condition: str,
     assert (path in [note.path for note in notes_on(workflow)]) is is_named
 
 
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        (json.dumps(tfjob()), True),
+        (json.dumps({"manifest": json.dumps(tfjob())}), True),
+        ("{apiVersion: kubeflow.org/v1, kind: TFJob}", True),
+        ("apiVersion: kubeflow.org/v1\nkind: 'TFJob'\n", True),
+        ("items:\n- kind: TFJob\n", True),
+        ("mankind: TFJob", False),
+        ("kind: TFJobs", False),
+        ("A job of kind: TFJob", False),
+    ],
+)
+def test_a_manifest_in_a_text_is_named_however_it_is_written(text: str, is_named: bool) -> None:
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": text}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"annotations": applied}, "data": {"job": text}}
+    assert [note.path for note in notes_on(body)] == (["data.job"] if is_named else [])
+
+
 @pytest.mark.parametrize("rules", [[{"resources": 5}], [{"resources": True}], [{"resources": "tfjobs"}], [5], 5])
 def test_a_role_with_a_wrong_type_is_passed_on(rules: object) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": rules}

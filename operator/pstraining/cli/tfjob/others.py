@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pstraining.api import contract, names
+from pstraining.cli.manifests import LAST_APPLIED
 from pstraining.cli.tfjob import marks
 from pstraining.cli.tfjob.notes import Note, Notes
 from pstraining.cli.tfjob.ports import TFJOB_PORT
@@ -13,7 +14,8 @@ from pstraining.cli.tfjob.source import join, texts
 from pstraining.cli.tfjob.template import service_in
 from pstraining.cli.tfjob.versions import API_VERSION, KIND, VERSIONS, is_tfjob
 
-_IN_TEXT = re.compile(rf"^\s*\"?kind\"?:\s*\"?{KIND}\b", re.MULTILINE)
+_IN_TEXT = re.compile(rf"(?:^[ \t-]*|[{{,]\s*)\\*[\"']?kind\\*[\"']?\s*:\s*\\*[\"']?{KIND}\b", re.MULTILINE)
+"""The kind in a manifest in a text: in YAML, in JSON on one line or several, or in JSON in a text of JSON."""
 _GROUP = "kubeflow.org"
 _KIND = re.compile(rf"\bkubeflow\.org(/v\w+)?[/_]{KIND}\b", re.IGNORECASE)
 """The kind with its group, as Kyverno, Kueue and Argo CD write it."""
@@ -132,7 +134,8 @@ def _tfjobs(value: Any, path: str) -> Iterator[tuple[str, bool]]:
             yield path, "spec" in value
             return
         for name, item in value.items():
-            yield from _tfjobs(item, join(path, name))
+            if name != LAST_APPLIED:  # the object once more
+                yield from _tfjobs(item, join(path, name))
 
 
 def _service(text: str, jobs: Collection[str]) -> str:
