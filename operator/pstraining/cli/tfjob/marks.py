@@ -25,7 +25,12 @@ _OF_OTHERS = ("job-name", "job_name", "controller-name", "kubeflow.org")
 """Labels that pods of other objects, such as Jobs, also have."""
 _UNIQUE_IN_TEXT = re.compile(r"training[._]kubeflow[._]org[/_]|\btf[-_](job[-_](name|key)|replica[-_](type|index))\b")
 """Labels that only TFJob's operator sets, also as Prometheus writes them: label_training_kubeflow_org_job_name."""
-_RESOURCE = re.compile(r"\btfjobs\.kubeflow\.org\b|\bkubectl\b[^\n]*(?<![\w./-])tfjobs?(?![\w.-])", re.IGNORECASE)
+_NAME = r"(?<![\w./-])tfjobs?(?![\w.-])"
+_RESOURCE = re.compile(
+    rf"\btfjobs\.kubeflow\.org\b|\bkubeflow\.org/v1\w*/(namespaces/[^/\s]+/)?tfjobs\b|\bkubectl\b[^\n]*{_NAME}",
+    re.IGNORECASE,
+)
+_WORD = re.compile(_NAME, re.IGNORECASE)
 _FIELD_REFERENCE = re.compile(rf"metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]")
 _GANGS = (
     "scheduling.k8s.io/group-name",
@@ -60,6 +65,26 @@ def names_only_theirs(text: str) -> bool:
 def names_resource(text: str) -> bool:
     """Return whether a text, such as a script with kubectl, names the resource of TFJobs."""
     return _RESOURCE.search(text) is not None
+
+
+def commands_on_resource(value: Any, path: str) -> Iterator[str]:
+    """Yield the paths of words that name the resource in commands of kubectl that are lists, as in containers.
+
+    Args:
+        value: an object, or a part of it.
+        path: the value's path.
+    """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from commands_on_resource(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        lists = {join(path, name): value[name] for name in ("command", "args") if isinstance(value.get(name), list)}
+        words = [(f"{at}[{index}]", str(word)) for at, found in lists.items() for index, word in enumerate(found)]
+        # The entrypoint of an image such as bitnami/kubectl is kubectl.
+        if "kubectl" in str(value.get("image")) or any(word.endswith("kubectl") for _, word in words):
+            yield from (at for at, word in words if _WORD.match(word))
+        for name, item in value.items():
+            yield from commands_on_resource(item, join(path, name))
 
 
 def name_resource(path: str, notes: Notes) -> None:

@@ -73,6 +73,9 @@ def _name_texts(body: Mapping[str, Any], inside: tuple[str, ...], jobs: Collecti
     # Jobs of other frameworks, such as PyTorchJobs, have the same labels on their own pods.
     has_labels = body["apiVersion"] == API_VERSION
     selectors = () if has_labels else marks.name_selectors_of(body, jobs, notes)
+    for path in marks.commands_on_resource(body, ""):
+        if not path.startswith(inside):
+            marks.name_resource(path, notes)
     for path, text in texts(body, ""):
         if path.startswith(inside):
             continue

@@ -85,6 +85,8 @@ def converted_template(template: Template, path: str, job: TemplatesOf, notes: N
     for where, text in texts(spec, at):
         if not where.startswith(known) and not _OF_NODES.search(where):
             _text(where, text, job, notes)
+    for where in marks.commands_on_resource(spec, at):
+        marks.name_resource(where, notes)
     _service_links(spec, at, notes)
     _token(spec, at, notes)
     return found if sum(note.refused for note in notes.found) == before else None
