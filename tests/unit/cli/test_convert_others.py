@@ -224,6 +224,16 @@ ON_TFJOBS = {"apiGroups": ["kubeflow.org"], "operations": ["CREATE"], "resources
             {"spec": {"rules": [{"expr": 'kube_pod_labels{label_training_kubeflow_org_job_name="m"}'}]}},
             ["spec.rules[0].expr"],
         ),
+        (
+            {
+                "spec": {
+                    "rules": [{"expr": 'increase(training_operator_jobs_failed_total{framework="tensorflow"}[1h])'}]
+                }
+            },
+            ["spec.rules[0].expr"],
+        ),
+        ({"data": {"panel": '{"expr": "sum(tf_operator_jobs_created_total)"}'}}, ["data.panel"]),
+        ({"data": {"panel": "training_operator_jobs", "expr": 'tf_operator_jobs_failed_total{framework="mpi"}'}}, []),
         ({"data": {"run": f"kubectl get pods -l {GROUP}/job-name=m"}}, ["data.run"]),
         # Not labels of TFJob's operator alone, or not of its pods:
         ({"data": {"kinds": "TFJob", "TF_JOB_NAME": "m", "path": "metadata.labels['job-name']"}}, []),

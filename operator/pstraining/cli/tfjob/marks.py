@@ -31,6 +31,8 @@ _RESOURCE = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(_NAME, re.IGNORECASE)
+_METRIC = re.compile(r"\b(tf|training)_operator_(jobs_\w+_total|is_leader)\b")
+"""Metrics of TFJob's operator, under its former and its newer name."""
 _FIELD_REFERENCE = re.compile(rf"metadata\.labels\['({'|'.join(map(re.escape, sorted(_LABELS)))})'\]")
 _GANGS = (
     "scheduling.k8s.io/group-name",
@@ -60,6 +62,13 @@ def refers_to_labels(text: str) -> bool:
 def names_only_theirs(text: str) -> bool:
     """Return whether a text names labels that only TFJob's operator sets, unlike job-name, which Jobs also have."""
     return _UNIQUE_IN_TEXT.search(text) is not None
+
+
+def metric_in(text: str) -> str:
+    """Return the metric of TFJob's operator in a text; empty without one, or if the text is on other frameworks."""
+    found = _METRIC.search(text)
+    of_others = "framework" in text and "tensorflow" not in text
+    return "" if found is None or of_others else found[0]
 
 
 def names_resource(text: str) -> bool:

@@ -91,6 +91,12 @@ def _name_texts(body: Mapping[str, Any], inside: tuple[str, ...], jobs: Collecti
             )
         elif not (has_labels or path.startswith(("metadata", *selectors))) and marks.names_only_theirs(text):
             notes.none(path, "it names labels of TFJob's operator, which no pod here has.", marks.OURS)
+        elif metric := marks.metric_in(text):
+            notes.none(
+                path,
+                f"{metric} is a metric of TFJob's operator, which does not count PSTrainingJobs.",
+                "Read metrics of the operator here, such as pstraining_jobs.",
+            )
         elif text == TFJOB_PORT and _PORT.search(path):
             notes.none(path, f"TensorFlow's port is named {contract.TF_PORT_NAME} here.", "Change it in the object.")
         elif not path.startswith("metadata") and (service := _service(text, jobs)):
