@@ -17,6 +17,12 @@ from tests.support.tfjobs import tfjob
         ("labels", "argocd.argoproj.io/instance"),
         ("labels", "kustomize.toolkit.fluxcd.io/name"),
         ("labels", "helm.toolkit.fluxcd.io/namespace"),
+        ("labels", "applyset.kubernetes.io/part-of"),
+        ("labels", "kapp.k14s.io/app"),
+        ("annotations", "kapp.k14s.io/original"),
+        ("labels", "objectset.rio.cattle.io/hash"),
+        ("annotations", "objectset.rio.cattle.io/applied"),
+        ("annotations", "config.k8s.io/owning-inventory"),
     ],
 )
 def test_the_marks_of_tools_are_left_out(kind: str, mark: str) -> None:

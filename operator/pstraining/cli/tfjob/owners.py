@@ -9,14 +9,22 @@ from pstraining.cli.manifests import LAST_APPLIED
 from pstraining.cli.tfjob.notes import Notes
 from pstraining.cli.tfjob.source import join
 
+_FIELDS: Final = {
+    "kapp": ("kapp.k14s.io", ("app", "association", "identity", "original", "original-diff-md5")),
+    "Rancher": ("objectset.rio.cattle.io", ("applied", "hash", "id", "owner-gvk", "owner-name", "owner-namespace")),
+}
+"""The group and the fields of tools that write several."""
 _FLUX: Final = ("kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io")
 _OWNERS: Final = {
     LAST_APPLIED: "kubectl",
+    "applyset.kubernetes.io/part-of": "kubectl",
     "meta.helm.sh/release-name": "Helm",
     "meta.helm.sh/release-namespace": "Helm",
     "argocd.argoproj.io/tracking-id": "Argo CD",
     "argocd.argoproj.io/instance": "Argo CD",
+    "config.k8s.io/owning-inventory": "kpt",
     **{f"{group}/{field}": "Flux" for group in _FLUX for field in ("name", "namespace")},
+    **{f"{group}/{field}": tool for tool, (group, fields) in _FIELDS.items() for field in fields},
 }
 """The tool that writes each of these labels and annotations."""
 _INSTANCE: Final = "app.kubernetes.io/instance"
