@@ -371,16 +371,6 @@ def test_names_that_are_too_long() -> None:
     assert manifest["metadata"] == {"generateName": "a" * 35}
 
 
-@pytest.mark.parametrize("role", ["Chief", "Evaluator"])
-@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never", "ExitCode"])
-def test_files_that_last_until_a_restart_are_named(role: str, policy: str) -> None:
-    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "model", "emptyDir": {}}]
-    one = {"restartPolicy": policy, "template": template({"command": ["own"]}, volumes=volumes)}
-    path = f"spec.tfReplicaSpecs.{role}.template.spec.volumes[1].emptyDir"
-    said = [(p, what) for p, what in notes(tfjob(**{role: one})) if "volumes" in p]
-    assert said == ([(path, DIFFERENT)] if policy in ("Always", "OnFailure") else [])
-
-
 def test_unknown_fields_are_named() -> None:
     worker = replica() | {"priority": 3}
     job = tfjob({"scheduler": {"a": 1}}, Worker=worker) | {"more": [1]}

@@ -171,17 +171,18 @@ def _single(role: str, one: Replicas, notes: Notes) -> None:
 
 
 def _scratch(role: str, one: Replicas, notes: Notes) -> None:
-    """Note the volumes that last until a restart: each attempt of a chief or an evaluator has a pod of its own."""
+    """Note the volumes that last as long as a pod: each attempt of a chief or an evaluator has a pod of its own."""
     volumes = one.template["spec"].get("volumes")
     for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
-        source = volume.get("emptyDir") if isinstance(volume, dict) else None
-        if isinstance(source, dict) and source.get("medium") != "Memory":
-            notes.different(
-                f"{one.path}.template.spec.volumes[{index}].emptyDir",
-                f"TFJob restarts the {role} in its pod, which keeps these files. Here each attempt has a new pod, "
-                "without them.",
-                "Use a claim if the program continues from these files, such as checkpoints.",
-            )
+        for kind in ("emptyDir", "ephemeral"):
+            source = volume.get(kind) if isinstance(volume, dict) else None
+            if isinstance(source, dict) and source.get("medium") != "Memory":
+                notes.different(
+                    f"{one.path}.template.spec.volumes[{index}].{kind}",
+                    f"TFJob restarts the {role} in its pod, which keeps these files. Here each attempt has a new pod, "
+                    "without them.",
+                    "Use a claim if the program continues from these files, such as checkpoints.",
+                )
 
 
 def _always(found: Mapping[str, Replicas], notes: Notes) -> None:
