@@ -76,6 +76,8 @@ def test_the_crd_can_be_left_out(render: Render) -> None:
         ({"podDisruptionBudget": {"maxUnavailable": "half"}}, "maxUnavailable"),
         ({"podLabels": {"a": 1}}, "podLabels"),
         ({"extraEnv": [{"value": "x"}]}, "extraEnv"),
+        ({"extraEnv": [{"name": "A", "value": 1}]}, "'/extraEnv/0/value': got number, want null or string"),
+        ({"tolerations": [{"key": "a", "value": True}]}, "'/tolerations/0/value': got boolean, want null or string"),
     ],
 )
 def test_the_schema_rejects_invalid_values(helm: Helm, given: dict[str, Any], reported: str) -> None:
