@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from hack.docs.pages import ROOT, pages
+from pstraining.api.conditions import Condition
 from pstraining.cli.validation import cel
 from pstraining.core.actions import Create, Kind
 from pstraining.resources import kueue
@@ -87,6 +88,13 @@ def waiting(**options: Any) -> World:
 )
 def test_flux_judges_a_job_as_the_page_says(made: Callable[[], World], verdict: str) -> None:
     assert judged(made()) == verdict
+
+
+def test_the_page_names_what_flux_evaluates_without_expressions() -> None:
+    """kstatus, which Flux uses for every kind, reads these three conditions of an object."""
+    read = {"Ready", "Reconciling", "Stalled"} & {*Condition}
+    assert read == {"Stalled"}
+    assert read <= {span.text for span in PAGE.spans}
 
 
 def test_argo_cd_reads_the_same_conditions() -> None:
