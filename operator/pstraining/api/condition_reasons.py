@@ -75,7 +75,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.DEGRADED: Reasons((Reason.STANDBY_MISSING,), (Reason.STANDBYS_READY, *_OVER)),
     Condition.RESCALING: Reasons(
         (Reason.STARTING_SERVERS, Reason.CHECKPOINTING, Reason.RESHARDING, Reason.RESUMING),
-        (Reason.RESCALED, Reason.JOB_FINISHED),
+        (Reason.RESCALED, *_OVER),
     ),
     Condition.UPDATING: Reasons((Reason.REPLACING_SERVERS,), (Reason.SERVERS_UPDATED, Reason.UPDATE_REFUSED, *_OVER)),
     Condition.RESIZING: Reasons(

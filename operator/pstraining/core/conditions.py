@@ -154,10 +154,9 @@ def _lifecycle(situation: Situation) -> Iterator[ConditionUpdate]:
 
 def _rescaling(situation: Situation, runs: bool) -> ConditionUpdate | None:
     stored = situation.stored(Condition.RESCALING)
-    if situation.end is not None:
-        return None if stored is None else ConditionUpdate(Condition.RESCALING, False, Reason.JOB_FINISHED)
-    if situation.suspended:
-        return None
+    if situation.end is not None or situation.suspended:
+        is_due = situation.end is not None or situation.was_true(Condition.RESCALING)
+        return next(_withdrawn(situation, Condition.RESCALING), None) if is_due else None
     facts, found = situation.facts, None
     if facts.resharding.step is resharding.ReshardingStep.START_SERVERS:
         starting = [p for p in facts.snapshot.pods_of(names.PS) if p.index >= facts.resharding.current]

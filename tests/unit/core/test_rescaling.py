@@ -359,7 +359,7 @@ def test_a_change_that_is_suspended_half_way_completes_after_the_resume() -> Non
     world.edit({"runPolicy": {"suspend": True}})
     world.settle()
     assert not world.pods
-    assert phase(world) == "Suspended"
+    assert (phase(world), rescaling(world)) == ("Suspended", ("False", "Suspended"))
     world.edit({"runPolicy": {"suspend": False}})
     world.settle()
     assert rescaling(world) == ("False", "Rescaled")

@@ -69,6 +69,20 @@ def test_suspended_is_true_only_when_nothing_runs() -> None:
     assert reported == ["Stopping", "Suspended"], "one event each"
 
 
+def test_a_job_that_stops_does_not_rescale() -> None:
+    world = running(ps={"replicas": 2})
+    world.lingering = {"chief"}
+    world.edit({"ps": {"replicas": 1}})
+    world.reconcile()
+    assert phase(world) == "Rescaling"
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert phase(world) == "Stopping"
+    world.gone("chief")
+    world.settle()
+    assert phase(world) == "Suspended"
+
+
 @pytest.mark.parametrize("late", ["chief", "worker", "ps"])
 def test_a_suspended_condition_does_not_flap(late: str) -> None:
     world = running()

@@ -50,6 +50,9 @@ from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import standbys
 from pstraining.resources.layout import ServerLayout, with_shards
 
+_HELD = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED)
+"""The reasons with which the condition Rescaling is false once the job was suspended during a change."""
+
 
 class ReshardingStep(Enum):
     """The next step of a job towards the number of servers in its spec."""
@@ -254,10 +257,11 @@ def progress(
         return True, Reason.CHECKPOINTING, message
     if step is ReshardingStep.REPLACE_ALL:
         return True, Reason.RESHARDING, f"All pods are replaced for ps.replicas {count}; {_base(job)}"
-    if step is ReshardingStep.STEADY and (stored is None or stored.status != "True"):
-        return None
-    if step is ReshardingStep.STEADY and runs:
+    is_open = stored is not None and stored.status == "True"
+    if step is ReshardingStep.STEADY and runs and stored is not None and (is_open or stored.reason in _HELD):
         return False, Reason.RESCALED, f"Training continues with ps.replicas {count}."
+    if step is ReshardingStep.STEADY and not is_open:
+        return None
     return True, Reason.RESUMING, f"Waiting for the pods with ps.replicas {count}; {_base(job)}"
 
 
