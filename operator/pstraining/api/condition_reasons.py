@@ -34,7 +34,8 @@ PODS_WAIT: Final = (
     Reason.STILL_WAITING,
 )
 """Reasons why a pod does not run. Training may continue without that pod."""
-_OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED, Reason.JOB_FINISHED)
+OVER: Final = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED, Reason.JOB_FINISHED)
+"""Reasons why a condition is false that only a running job can have."""
 _ENDS: Final = (Reason.NOT_FINISHED, Reason.JOB_FINISHED)
 
 OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
@@ -43,7 +44,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         (Reason.CHILDREN_MISSING, Reason.WAITING_FOR_GANG, Reason.WRITE_REFUSED, Reason.GANG_NOT_INSTALLED),
     ),
     Condition.RUNNING: Reasons(
-        (Reason.TRAINING, *PODS_WAIT), (Reason.WAITING_FOR_PODS, *PODS_WAIT, Reason.WRITE_REFUSED, *_OVER)
+        (Reason.TRAINING, *PODS_WAIT), (Reason.WAITING_FOR_PODS, *PODS_WAIT, Reason.WRITE_REFUSED, *OVER)
     ),
     Condition.RESTARTING: Reasons(
         (Reason.PS_LOST, Reason.CHIEF_REPLACED, Reason.WORKERS_LOST, Reason.JOB_RESTARTED, Reason.SPEC_CHANGED),
@@ -72,21 +73,21 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
         ),
         _ENDS,
     ),
-    Condition.DEGRADED: Reasons((Reason.STANDBY_MISSING,), (Reason.STANDBYS_READY, *_OVER)),
+    Condition.DEGRADED: Reasons((Reason.STANDBY_MISSING,), (Reason.STANDBYS_READY, *OVER)),
     Condition.RESCALING: Reasons(
         (Reason.STARTING_SERVERS, Reason.CHECKPOINTING, Reason.RESHARDING, Reason.RESUMING),
-        (Reason.RESCALED, *_OVER),
+        (Reason.RESCALED, *OVER),
     ),
-    Condition.UPDATING: Reasons((Reason.REPLACING_SERVERS,), (Reason.SERVERS_UPDATED, Reason.UPDATE_REFUSED, *_OVER)),
+    Condition.UPDATING: Reasons((Reason.REPLACING_SERVERS,), (Reason.SERVERS_UPDATED, Reason.UPDATE_REFUSED, *OVER)),
     Condition.RESIZING: Reasons(
         (Reason.RESIZE_IN_PROGRESS, Reason.RESIZE_DEFERRED, Reason.REPLACING_PODS),
-        (Reason.RESIZED, Reason.RESIZE_INFEASIBLE, Reason.RESIZE_REFUSED, Reason.UPDATE_REFUSED, *_OVER),
+        (Reason.RESIZED, Reason.RESIZE_INFEASIBLE, Reason.RESIZE_REFUSED, Reason.UPDATE_REFUSED, *OVER),
     ),
     Condition.AUTOSCALING: Reasons(
         (Reason.SIZES_RECOMMENDED, Reason.MEMORY_MAY_GROW),
         (
             *(Reason.NOT_MEASURED, Reason.QUEUE_FIXES_SIZES, Reason.RESIZE_NOT_SERVED, Reason.NO_MEMORY_LIMIT),
-            *(Reason.MAXIMUM_REACHED, Reason.AUTOSCALING_OFF, *_OVER),
+            *(Reason.MAXIMUM_REACHED, Reason.AUTOSCALING_OFF, *OVER),
         ),
     ),
     Condition.CHECKPOINT_NOT_DURABLE: Reasons(
@@ -96,7 +97,7 @@ OF_CONDITIONS: Final[Mapping[Condition, Reasons]] = {
     Condition.NAME_CONFLICT: Reasons((Reason.NAME_TAKEN,), (Reason.NAMES_FREE, Reason.JOB_FINISHED)),
     Condition.INVALID_TEMPLATE: Reasons((Reason.TEMPLATE_REFUSED,), (Reason.TEMPLATE_ACCEPTED, Reason.JOB_FINISHED)),
     Condition.STATUS_INCOMPLETE: Reasons((Reason.STATUS_TOO_LARGE, Reason.STATUS_REFUSED), (Reason.STATUS_ACCEPTED,)),
-    Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, Reason.NO_REPORTS, *_OVER)),
+    Condition.STALLED: Reasons((Reason.NO_STEP,), (Reason.STEPPING, Reason.NO_REPORTS, *OVER)),
 }
 """Reasons by condition, in the order of the page."""
 OF_EVENTS_ALONE: Final = (Reason.TOOK_OVER, Reason.MEMORY_GROWN, Reason.MEMORY_DOUBLED, Reason.GROWTH_REFUSED)

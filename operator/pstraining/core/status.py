@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from pstraining.api import names
+from pstraining.api.condition_reasons import OVER
 from pstraining.api.conditions import Condition, Phase, Reason
 from pstraining.api.packed_records import packed, unpacked
 from pstraining.api.status import LastFailure, PSTrainingJobStatus, ReplicaRecord, StatusCondition
@@ -188,6 +189,8 @@ def transition(old: StatusCondition | None, new: StatusCondition) -> Event | Non
     """Return the event for a changed condition, or None if the change has none."""
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return None
+    if new.status == "False" and new.reason in OVER and new.type != Condition.RUNNING:
+        return None  # the suspension, or the end, has its own event
     if new.type in (Condition.RESCALING, Condition.UPDATING, Condition.RESIZING):
         failed = (Reason.UPDATE_REFUSED, Reason.RESIZE_REFUSED, Reason.RESIZE_INFEASIBLE)
         kind = "Warning" if new.reason in failed else "Normal"

@@ -83,6 +83,23 @@ def test_a_job_that_stops_does_not_rescale() -> None:
     assert phase(world) == "Suspended"
 
 
+def test_what_a_stop_or_the_end_withdraws_is_no_event() -> None:
+    """The stop and the end have their own events; others of the same reason came before the job was suspended."""
+    world = running(ps={"replicas": 2})
+    world.edit({"ps": {"replicas": 1}})
+    world.reconcile()
+    world.reported.clear()
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    assert [e.reason for e in world.reported] == ["Stopping", "Suspended"]
+    world.edit({"runPolicy": {"suspend": False}})
+    world.settle()
+    world.reported.clear()
+    world.end("chief")
+    world.settle()
+    assert [e.reason for e in world.reported] == ["Succeeded"]
+
+
 @pytest.mark.parametrize("late", ["chief", "worker", "ps"])
 def test_a_suspended_condition_does_not_flap(late: str) -> None:
     world = running()
