@@ -8,7 +8,7 @@ from pstraining.api import names
 from pstraining.api.autoscaling import RoleSizing
 from pstraining.api.conditions import ALWAYS_PRESENT, Condition, Reason
 from pstraining.api.status import StatusCondition
-from pstraining.core import queue_messages, role_status
+from pstraining.core import queue_messages, restarting, role_status
 from pstraining.core.actions import Create, Delete, Kind, Outcome, Outcomes, Replace, Resize, Verdict
 from pstraining.core.facts import Facts
 from pstraining.core.policies import (
@@ -16,8 +16,6 @@ from pstraining.core.policies import (
     durability,
     gang,
     inheritance,
-    job_restart,
-    missed_change,
     node_loss,
     resharding,
     resizing,
@@ -304,21 +302,12 @@ def _running(situation: Situation) -> ConditionUpdate:
 
 
 def _restarting(situation: Situation, runs: bool, rescales: bool) -> ConditionUpdate:
-    changed = missed_change.is_due(situation.facts.job, situation.facts.snapshot)
-    goes_on = missed_change.began(situation.facts.status) is not None and not runs
-    if (changed or goes_on) and situation.end is None and not situation.suspended:
-        message = "Fields that are fixed while a job runs have changed: the job stops in order and is created again."
-        return ConditionUpdate(Condition.RESTARTING, True, Reason.SPEC_CHANGED, message)
     has_run = situation.was_true(Condition.RUNNING) or situation.was_true(Condition.RESTARTING)
-    if runs or not has_run or situation.end is not None or situation.suspended or rescales:
+    ends = situation.end is not None or situation.suspended
+    found = None if ends else restarting.cause(situation.facts, runs=runs, has_run=has_run and not rescales)
+    if found is None:
         return ConditionUpdate(Condition.RESTARTING, False, Reason.NOT_RESTARTING)
-    if job_restart.is_due(situation.facts):
-        return ConditionUpdate(Condition.RESTARTING, True, Reason.JOB_RESTARTED, "The whole job is being restarted.")
-    if not role_status.ps_ready(situation.facts):
-        return ConditionUpdate(Condition.RESTARTING, True, Reason.PS_LOST, "A parameter server is being restarted.")
-    if not role_status.chief_works(situation.facts):
-        return ConditionUpdate(Condition.RESTARTING, True, Reason.CHIEF_REPLACED, "The chief is being restarted.")
-    return ConditionUpdate(Condition.RESTARTING, True, Reason.WORKERS_LOST, "Missing workers are being restarted.")
+    return ConditionUpdate(Condition.RESTARTING, True, *found)
 
 
 def _degraded(situation: Situation) -> Iterator[ConditionUpdate]:

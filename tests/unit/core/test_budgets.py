@@ -176,6 +176,7 @@ def test_the_job_is_restarted_although_a_change_of_it_was_refused() -> None:
     world.settle()
     fail(world, "worker", 1, code=3)
     assert not world.pods
+    assert world.condition("Restarting")["message"].startswith("The job has no pods until its spec is corrected")
     assert "imge" in world.condition("InvalidTemplate")["message"]
     assert phase(world) == "Invalid"
     world.refuse = None
