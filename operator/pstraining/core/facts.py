@@ -118,6 +118,16 @@ class Facts:
         return {failure_counts.key_of(r): r for r in self.status.replica_records}
 
     @cached_property
+    def new_restarts(self) -> Mapping[str, int]:
+        """The restarts of replicas that this snapshot adds to the stored status, by role."""
+        counts: dict[str, int] = {}
+        for record in self.failures.records:
+            stored = self.stored_records.get(failure_counts.key_of(record))
+            new = record.restarts - (0 if stored is None else stored.restarts)
+            counts[record.role] = counts.get(record.role, 0) + new
+        return counts
+
+    @cached_property
     def failures_recorded(self) -> bool:
         """Whether the stored status has all of `failures`; until then pods that show failures are not deleted."""
         return self.failures.is_recorded(self.status)

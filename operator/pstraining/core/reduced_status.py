@@ -1,14 +1,15 @@
 """The reduced status to store when the API server refuses the complete status.
 
-Only the records of replicas can make a status too large. The stored records are therefore kept, and all other fields
-are written. A pod whose failure is not on record is kept as evidence. Training and the job's end do not depend on
-records.
+Only the records of replicas can make a status too large. The stored records, and the numbers of restarts, are therefore
+kept, and all other fields are written. A pod whose failure is not on record is kept as evidence. Training and the job's
+end do not depend on records.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.status import StatusCondition
 from pstraining.core.snapshot import Snapshot
@@ -32,7 +33,11 @@ def reduced_status(
         now: the present time.
         too_large: whether the size is the cause of the refusal.
     """
-    stored = {field: snapshot.status.get(field, []) for field in ("replicaRecords", "packedRecords")}
+    stored: dict[str, Any] = {f: snapshot.status.get(f, []) for f in ("replicaRecords", "packedRecords")}
+    for role in (r for r in names.ROLES if r in status):
+        # The next whole status adds the restarts that are not on record to this number.
+        stored[role] = {**status[role], "restarts": (snapshot.status.get(role) or {}).get("restarts", 0)}
+    stored["restarts"] = snapshot.status.get("restarts", 0)
     others = [c for c in status.get("conditions", ()) if c["type"] != Condition.STATUS_INCOMPLETE]
     condition = _condition(snapshot, message, now, too_large=too_large).model_dump(by_alias=True, mode="json")
     return {**status, **stored, "conditions": [*others, condition]}

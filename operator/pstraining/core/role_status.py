@@ -39,10 +39,15 @@ def _role_status(
         ready=ready,
         # The objects that record a success are deleted when the job is cleaned up.
         succeeded=max(len(succeeded), before.succeeded if end is not None else 0),
-        restarts=facts.failures.restarts(role),
+        restarts=_restarts(facts, role, before),
         summary=f"{ready}/{desired}",
         last_failure=next(new, before.last_failure),
     )
+
+
+def _restarts(facts: Facts, role: str, before: RoleStatus) -> int:
+    """Return how often replicas of a role were restarted, including replicas that the job no longer has."""
+    return max(before.restarts + facts.new_restarts.get(role, 0), facts.failures.restarts(role))
 
 
 def works(pod: Pod) -> bool:

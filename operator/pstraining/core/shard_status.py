@@ -32,6 +32,18 @@ def shard_statuses(facts: Facts) -> list[ShardStatus]:
     ]
 
 
+def takeovers(old: PSTrainingJobStatus, shards: list[ShardStatus]) -> int:
+    """Return the number of failovers in all shards, including shards that the job no longer has.
+
+    Args:
+        old: the stored status.
+        shards: the shards of the new status.
+    """
+    before = {s.index: s.takeovers for s in old.shards}
+    new = sum(max(0, s.takeovers - before.get(s.index, s.takeovers)) for s in shards)
+    return max(old.takeovers + new, sum(s.takeovers for s in shards))
+
+
 def standby_summary(job: PSTrainingJob, shards: list[ShardStatus]) -> str:
     """Return the ready and the desired number of standbys."""
     ready = sum(s.ready_standbys for s in shards)

@@ -22,7 +22,7 @@ from pstraining.core.policies.attempts import Attempts
 from pstraining.core.policies.failure_counts import key_of
 from pstraining.core.policies.teardown import workloads
 from pstraining.core.role_status import role_statuses
-from pstraining.core.shard_status import shard_statuses, standby_summary, took_over
+from pstraining.core.shard_status import shard_statuses, standby_summary, takeovers, took_over
 from pstraining.core.snapshot import Snapshot
 from pstraining.resources.workloads import worker_selector_text
 
@@ -73,7 +73,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
         completion_time=None if end is None else stored.completion_time or facts.timestamp,
         term=_newest(facts.chief, situation.outcomes),
         evaluator_attempt=_newest(facts.evaluator, situation.outcomes),
-        restarts=sum(role.restarts for role in roles.values()),
+        restarts=max(stored.restarts + sum(facts.new_restarts.values()), sum(r.restarts for r in roles.values())),
         job_restarts=job_restart.count(facts) if end is None else stored.job_restarts,
         ps=roles["ps"],
         worker=roles["worker"],
@@ -81,7 +81,7 @@ def _status(situation: Situation) -> PSTrainingJobStatus:
         evaluator=roles.get("evaluator"),
         shards=shards,
         standby_summary=standby_summary(facts.job, shards),
-        takeovers=sum(s.takeovers for s in shards) if shards else stored.takeovers,
+        takeovers=takeovers(stored, shards),
         autoscaling=situation.sizings,
         failed_replica=stored.failed_replica or (end.replica if end is not None else ""),
         selector=worker_selector_text(facts.job),

@@ -144,6 +144,7 @@ async def test_the_whole_status_is_stored_once_the_api_server_accepts_it(bench: 
     bench.seconds = RETRY_SECONDS
     await bench.settle()
     assert len(bench.status["replicaRecords"]) == WORKERS
+    assert (bench.status["worker"]["restarts"], bench.status["restarts"]) == (WORKERS, WORKERS), "each counts once"
     condition = bench.condition("StatusIncomplete")
     assert (condition["status"], condition["reason"]) == ("False", "StatusAccepted")
 

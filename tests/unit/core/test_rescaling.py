@@ -378,7 +378,7 @@ def test_a_worker_that_was_scaled_away_leaves_nothing_behind() -> None:
     world.settle()
     status = (world.job or {})["status"]
     assert status["replicaRecords"] == []
-    assert (status["worker"]["succeeded"], status["worker"]["restarts"]) == (0, 0)
+    assert (status["worker"]["succeeded"], status["worker"]["restarts"]) == (0, 1)
     world.edit({"worker": {"replicas": 2}})
     world.settle()
     deployment = world.children["Deployment", "digits-worker-1"]
