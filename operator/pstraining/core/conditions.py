@@ -209,7 +209,9 @@ def _withdrawn(situation: Situation, kind: Condition) -> Iterator[ConditionUpdat
 def _suspended(situation: Situation) -> ConditionUpdate:
     stored = situation.stored(Condition.SUSPENDED)
     if not situation.suspended or situation.held_by_queue:
-        resumed = stored is not None and stored.reason != Reason.NOT_SUSPENDED
+        # A job that ends while it stops was not resumed.
+        was = (Reason.RESUMED,) if situation.end is not None else (Reason.RESUMED, Reason.SUSPENDED, Reason.STOPPING)
+        resumed = stored is not None and stored.reason in was
         return ConditionUpdate(Condition.SUSPENDED, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
     # A recorded suspension stays true: a pod that is observed late is terminating.
     kept = situation.was_true(Condition.SUSPENDED) and not teardown.workloads(situation.facts.snapshot)

@@ -83,6 +83,17 @@ def test_a_job_that_stops_does_not_rescale() -> None:
     assert phase(world) == "Suspended"
 
 
+def test_a_job_that_ends_while_it_stops_is_not_resumed() -> None:
+    world = running()
+    world.lingering = {"chief"}
+    world.edit({"runPolicy": {"suspend": True}})
+    world.settle()
+    world.end("chief")  # it had made its last step when it was told to stop
+    world.settle()
+    assert [e.reason for e in world.reported if e.reason != "Created"][-2:] == ["Stopping", "Succeeded"]
+    assert (world.condition("Suspended")["status"], world.condition("Suspended")["reason"]) == ("False", "NotSuspended")
+
+
 def test_what_a_stop_or_the_end_withdraws_is_no_event() -> None:
     """The stop and the end have their own events; others of the same reason came before the job was suspended."""
     world = running(ps={"replicas": 2})
