@@ -188,6 +188,9 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         queueing.look_again(facts),
     )
     actions: Iterable[Action] = (*_changes(facts, launcher), *_force_deletions(facts))
+    if snapshot.of_kind(Kind.STATEFUL_SET):
+        # A refusal, such as that of a quota, ends the writes of the pass: what a running job has comes first.
+        actions = sorted(actions, key=_adds_object)
     if facts.queue.decides and facts.queue.unknown_flavors:
         # A template that is written now would lack the node labels of its flavor.
         actions = (action for action in actions if not _writes_template(action))
@@ -265,6 +268,11 @@ def _force_deletions(facts: Facts) -> tuple[Delete, ...]:
 def _writes_template(action: Action) -> bool:
     """Whether an action writes the template of pods."""
     return action.kind in WITH_PODS and isinstance(action, Create | Replace)
+
+
+def _adds_object(action: Action) -> bool:
+    """Whether an action creates an object, except an attempt of the chief or the evaluator."""
+    return isinstance(action, Create) and action.kind is not Kind.JOB
 
 
 def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:

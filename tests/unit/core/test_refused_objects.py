@@ -1,0 +1,63 @@
+"""A running job is looked after although the API server refuses one of its objects in each pass."""
+
+from pstraining.core.actions import Action, Create, Verdict
+from tests.support.builders import job
+from tests.support.simulation import World, phase, running
+
+
+def without_room(action: Action) -> str:
+    """Act as a ResourceQuota that permits no further Deployment."""
+    is_worker = isinstance(action, Create) and action.kind == "Deployment"
+    return "exceeded quota: few, requested: count/deployments.apps=1" if is_worker else ""
+
+
+def passes(world: World) -> None:
+    """Make a few passes; a refused write is repeated in each of them."""
+    for _ in range(4):
+        world.reconcile()
+        world.controllers()
+
+
+def test_a_lost_chief_is_replaced_although_a_quota_refuses_a_worker() -> None:
+    world = running(worker={"replicas": 1})
+    world.refuse, world.verdict = without_room, Verdict.REFUSED
+    world.edit({"worker": {"replicas": 2}})
+    world.end("chief", code=1)
+    passes(world)
+    assert world.names_of("Job") == ["digits-chief-2"]
+    assert phase(world) == "Running"
+    assert "exceeded quota" in world.condition("Created")["message"]
+    world.refuse = None
+    world.settle()
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1"]
+    assert world.condition("Created")["status"] == "True"
+
+
+def test_a_lost_chief_is_replaced_although_the_name_of_a_worker_is_taken() -> None:
+    world = running(worker={"replicas": 1})
+    world.foreign = {("Deployment", "digits-worker-1")}
+    world.edit({"worker": {"replicas": 2}})
+    world.end("chief", code=1)
+    passes(world)
+    assert world.names_of("Job") == ["digits-chief-2"]
+    assert world.condition("NameConflict")["status"] == "True"
+
+
+def test_a_worker_that_has_succeeded_is_scaled_to_zero_although_a_quota_refuses_another() -> None:
+    world = running(worker={"replicas": 1})
+    world.refuse, world.verdict = without_room, Verdict.REFUSED
+    world.edit({"worker": {"replicas": 2}})
+    world.end("worker", 0, code=0)
+    passes(world)
+    assert world.children["Deployment", "digits-worker-0"]["spec"]["replicas"] == 0
+
+
+def test_a_worker_that_has_succeeded_is_scaled_to_zero_although_a_policy_refuses_a_budget() -> None:
+    world = World(job(spec={"ps": {"replicas": 1, "standby": {"mode": "Warm"}}}), verdict=Verdict.REFUSED)
+    world.refuse = lambda action: "denied the request: no voluntary disruptions" if "Budget" in action.kind else ""
+    passes(world)
+    assert phase(world) == "Running"
+    world.end("worker", 1, code=0)
+    passes(world)
+    assert world.children["Deployment", "digits-worker-1"]["spec"]["replicas"] == 0
+    assert "PodDisruptionBudget digits-ps-0 was refused" in world.condition("Created")["message"]
