@@ -16,7 +16,8 @@ The first rule of `spec.failurePolicy.rules` that matches a failure decides. A f
 table. It shows each cause, and what happens to the replica under its role's `restartPolicy`.
 
 - *Counted* failures use the replica's budget: `<role>.backoff`, or else `runPolicy.backoffLimit`. When the budget is
-  spent, the job fails. A worker is given up instead while at least `worker.minReplicas` workers are left.
+  spent, the job fails. A worker is given up instead while at least `worker.minReplicas` workers are left. Worker 0 of a
+  job without a chief is not, if its success is the job's.
 - *Free* restarts use no budget: Kubernetes itself has ended the pod.
 - Wrong settings fail the job at once. `pstraining.runtime` ends with exit code 78 where another run would fail as well,
   and your program may do the same.

@@ -118,6 +118,25 @@ def test_a_worker_is_given_up_while_enough_remain() -> None:
     assert "minReplicas 2" in failed["message"]
 
 
+@pytest.mark.parametrize(
+    ("worker", "reason", "words"),
+    [
+        ({"restartPolicy": "Never"}, "ReplicaFailed", "worker.restartPolicy Never takes that as final"),
+        ({"backoff": {"limit": 0}}, "BackoffLimitExceeded", "more than worker.backoff.limit 0"),
+    ],
+)
+def test_worker_zero_is_not_given_up_if_its_success_is_the_jobs(
+    worker: dict[str, Any], reason: str, words: str
+) -> None:
+    """Without it, the job would keep its other workers, and never end."""
+    world = running(chief={"enabled": False}, worker={"replicas": 3, "minReplicas": 1, **worker})
+    fail(world, "worker", 0)
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", reason)
+    assert words in failed["message"]
+    assert "minReplicas" not in failed["message"]
+
+
 @pytest.mark.parametrize("role", ["worker", "chief", "ps", "evaluator"])
 def test_invalid_settings_fail_the_job_at_once_with_their_message(role: str) -> None:
     world = running(worker={"replicas": 3, "minReplicas": 1}, evaluator={"enabled": True})

@@ -15,6 +15,7 @@ from pstraining.core.facts import Facts
 from pstraining.core.policies import budgets, deadline, job_restart
 from pstraining.core.policies.failure_counts import Failure, FailureCounts
 from pstraining.core.policies.failures import TABLE, role_spec
+from pstraining.core.policies.success import decides_end
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _decided(job: PSTrainingJob, failure: Failure) -> End:
         message = f"{_words(failure)}; another run would fail as well, so it was not retried"
         return End(Condition.FAILED, Reason.BAD_SETTINGS, message, replica)
     policy = role_spec(job, failure.role).restart_policy
-    if failure.role == names.WORKER and job.spec.worker.min_replicas is not None:
+    if _may_be_given_up(job, failure.role, failure.index):
         message = f"{_words(failure)}: fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"
         return End(Condition.FAILED, Reason.TOO_FEW_WORKERS, message, replica)
     message = f"{_words(failure)}: {failure.role}.restartPolicy {policy} takes that as final"
@@ -116,11 +117,16 @@ def _spent(job: PSTrainingJob, record: ReplicaRecord, used: int, counts: Failure
     own = role_spec(job, role).backoff.limit is not None
     named = f"{role}.backoff.limit {limit}" if own else f"runPolicy.backoffLimit {limit}"
     end = f"; last: {_words(last)}" if last else ""
-    short = role == names.WORKER and job.spec.worker.min_replicas is not None
+    short = _may_be_given_up(job, role, record.index)
     if short:
         end += f"; fewer than worker.minReplicas {job.spec.worker.min_replicas} are left"
     reason = Reason.TOO_FEW_WORKERS if short else Reason.BACKOFF_LIMIT_EXCEEDED
     return End(Condition.FAILED, reason, f"{often}, more than {named}{end}", _replica(role, record.index))
+
+
+def _may_be_given_up(job: PSTrainingJob, role: str, index: int) -> bool:
+    """Whether the job continues without such a replica while enough others are left."""
+    return role == names.WORKER and job.spec.worker.min_replicas is not None and not decides_end(job, index)
 
 
 def _replica(role: str, index: int) -> str:

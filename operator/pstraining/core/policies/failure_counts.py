@@ -26,7 +26,7 @@ from pstraining.core.policies.failures import (
     newest_end,
 )
 from pstraining.core.policies.resharding import began, has_saved
-from pstraining.core.policies.success import is_recorded, runs_for_ever, succeeded
+from pstraining.core.policies.success import decides_end, is_recorded, runs_for_ever, succeeded
 from pstraining.core.policies.teardown import leader_pods
 from pstraining.core.snapshot import Pod, Snapshot, Termination
 from pstraining.resources.standbys import members
@@ -200,7 +200,8 @@ def _given_up(job: PSTrainingJob, counts: FailureCounts) -> FailureCounts:
     for record in counts.records:
         used = budgets.used(job, names.WORKER, [record])
         spent = used > budgets.limit(job, names.WORKER) and (record.role, record.index) not in counts.restarting
-        lost = record.role == names.WORKER and (record.index in by_policy or spent)
+        may_be_lost = record.role == names.WORKER and not decides_end(job, record.index)
+        lost = may_be_lost and (record.index in by_policy or spent)
         if lost and not record.given_up and left > fewest:
             left -= 1
             records.append(record.model_copy(update={"given_up": True}))

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob
-from pstraining.api.run_policy import RestartPolicy
+from pstraining.api.run_policy import RestartPolicy, SuccessPolicy
 from pstraining.core.actions import Kind
 from pstraining.core.policies.failures import is_given_up_with_its_node
 from pstraining.core.snapshot import Pod, Snapshot
@@ -41,6 +41,11 @@ def runs_for_ever(job: PSTrainingJob, role: str, index: int) -> bool:
     """Whether a worker's program runs again even after exit code 0."""
     always = role == names.WORKER and job.spec.worker.restart_policy is RestartPolicy.ALWAYS
     return always and not has_chief_duty(job, PodTask(role, index))
+
+
+def decides_end(job: PSTrainingJob, index: int) -> bool:
+    """Whether the success of a worker is that of the job, which cannot end well without it."""
+    return has_chief_duty(job, PodTask(names.WORKER, index)) and job.spec.success_policy is SuccessPolicy.CHIEF
 
 
 def _worker_succeeded(job: PSTrainingJob, snapshot: Snapshot, index: int) -> bool:
