@@ -77,7 +77,8 @@ def plan(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
     # The garbage collector deletes by the owners that an object has when the job is deleted.
     if owners and any(a.kind is Kind.PS_TRAINING_JOB for a in found.actions):
         return Plan(owners)
-    return replace(found, actions=(*found.actions, *owners))
+    # A refusal, such as that of a quota, ends the writes of the pass: what a job has comes before what it gets.
+    return replace(found, actions=_creations_last(facts, (*found.actions, *owners)))
 
 
 def _dispatch(facts: Facts) -> Plan:
@@ -188,9 +189,6 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         queueing.look_again(facts),
     )
     actions: Iterable[Action] = (*_changes(facts, launcher), *_force_deletions(facts))
-    if snapshot.of_kind(Kind.STATEFUL_SET):
-        # A refusal, such as that of a quota, ends the writes of the pass: what a running job has comes first.
-        actions = sorted(actions, key=_adds_object)
     if facts.queue.decides and facts.queue.unknown_flavors:
         # A template that is written now would lack the node labels of its flavor.
         actions = (action for action in actions if not _writes_template(action))
@@ -270,9 +268,15 @@ def _writes_template(action: Action) -> bool:
     return action.kind in WITH_PODS and isinstance(action, Create | Replace)
 
 
-def _adds_object(action: Action) -> bool:
-    """Whether an action creates an object, except an attempt of the chief or the evaluator."""
-    return isinstance(action, Create) and action.kind is not Kind.JOB
+def _creations_last(facts: Facts, actions: Iterable[Action]) -> tuple[Action, ...]:
+    """Return the actions with the creations last, except that of the chief's next attempt if the job has servers."""
+    has_servers = bool(facts.snapshot.of_kind(Kind.STATEFUL_SET))
+    chief = names.chief_job(facts.snapshot.name, facts.chief.newest + 1)
+
+    def is_last(action: Action) -> bool:
+        return isinstance(action, Create) and not (has_servers and (action.kind, action.name) == (Kind.JOB, chief))
+
+    return tuple(sorted(actions, key=is_last))
 
 
 def _without(actions: Iterable[Action], others: Iterable[Action]) -> Iterator[Action]:

@@ -1,5 +1,7 @@
 """A running job is looked after although the API server refuses one of its objects in each pass."""
 
+import pytest
+
 from pstraining.core.actions import Action, Create, Verdict
 from tests.support.builders import job
 from tests.support.simulation import World, phase, running
@@ -52,6 +54,16 @@ def test_a_worker_that_has_succeeded_is_scaled_to_zero_although_a_quota_refuses_
     assert world.children["Deployment", "digits-worker-0"]["spec"]["replicas"] == 0
 
 
+def test_a_worker_is_created_although_a_quota_refuses_the_evaluator() -> None:
+    world = running(worker={"replicas": 1}, evaluator={"enabled": True})
+    world.verdict = Verdict.REFUSED
+    world.refuse = lambda action: "exceeded quota: few" if isinstance(action, Create) and action.kind == "Job" else ""
+    world.end("evaluator", code=1)
+    world.edit({"worker": {"replicas": 2}})
+    passes(world)
+    assert world.names_of("Deployment") == ["digits-worker-0", "digits-worker-1"]
+
+
 def test_a_worker_that_has_succeeded_is_scaled_to_zero_although_a_policy_refuses_a_budget() -> None:
     world = World(job(spec={"ps": {"replicas": 1, "standby": {"mode": "Warm"}}}), verdict=Verdict.REFUSED)
     world.refuse = lambda action: "denied the request: no voluntary disruptions" if "Budget" in action.kind else ""
@@ -61,3 +73,17 @@ def test_a_worker_that_has_succeeded_is_scaled_to_zero_although_a_policy_refuses
     passes(world)
     assert world.children["Deployment", "digits-worker-1"]["spec"]["replicas"] == 0
     assert "PodDisruptionBudget digits-ps-0 was refused" in world.condition("Created")["message"]
+
+
+@pytest.mark.parametrize("state", ["running", "resumed"])
+def test_a_claim_is_released_although_a_quota_refuses_an_object(state: str) -> None:
+    """Otherwise, the checkpoints would be deleted with the job."""
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    world = running(worker={"replicas": 1}, checkpoint={"volumeClaimTemplate": claim, "retainPolicy": "Delete"})
+    if state == "resumed":
+        world.edit({"runPolicy": {"suspend": True}})
+        world.settle()
+    world.refuse, world.verdict = without_room, Verdict.REFUSED
+    world.edit({"worker": {"replicas": 2}, "runPolicy": {"suspend": False}, "checkpoint": {"retainPolicy": "Retain"}})
+    passes(world)
+    assert not world.children["PersistentVolumeClaim", "digits-checkpoint"]["metadata"].get("ownerReferences")
