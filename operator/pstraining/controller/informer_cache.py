@@ -115,6 +115,10 @@ class InformerCache:
         uid = None if key is None else self.job_uid(key)
         return uid is not None and (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID) == uid
 
+    def has(self, raw: Object) -> bool:
+        """Whether an object with this kind and name is cached."""
+        return (str(raw["kind"]), raw["metadata"]["namespace"], raw["metadata"]["name"]) in self._keys
+
     def drop(self, raw: Object) -> Key | None:
         """Remove an object that no longer belongs to a job.
 

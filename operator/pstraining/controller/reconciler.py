@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from pstraining.controller.clocks import SYSTEM, ReconcilerClocks
+from pstraining.controller.hidden_workloads import HiddenWorkloads
 from pstraining.controller.informer_cache import Key
 from pstraining.controller.logs import about
 from pstraining.controller.metrics import NO_CAUSES, REFUSALS, OperatorMetrics
@@ -105,6 +106,7 @@ class Reconciler:
         self._pod_groups = PodGroups(port, watch_state.cache, clocks.monotonic)
         self._mount_failures = MountFailures(port, clocks.monotonic)
         self._queue_objects = QueueObjectReader(port, clocks.monotonic)
+        self._hidden_workloads = HiddenWorkloads(port, watch_state, self._executor.with_labels)
         watch_state.queue_objects = self._queue_objects.objects
         self._decisions = decisions
         self._launcher = launcher
@@ -131,6 +133,7 @@ class Reconciler:
             self._status_writer.forget(key)
             self._pod_groups.forget(key)
             self._mount_failures.forget(key)
+            self._watch_state.hidden_workloads.pop(key, None)
             self._metrics.record_status(key, None)
             return None
         started, result = time.perf_counter(), "failed"
@@ -143,6 +146,7 @@ class Reconciler:
                 return None
             waiting = self._decisions.unexplained(snapshot, self._clock())
             read = (
+                await self._hidden_workloads.read(snapshot),
                 await self._mount_failures.read(key, waiting),
                 await self._pod_groups.read(snapshot),
                 await self._queue_objects.read(snapshot),

@@ -30,6 +30,8 @@ class WatchState:
     """The operator's installation, which main.py examines at the start."""
     queue_objects: Callable[[], QueueObjects] = QueueObjects
     """Returns Kueue's objects of the cluster that have been read."""
+    hidden_workloads: dict[Key, dict[str, str]] = field(default_factory=dict)
+    """Uids of Workloads that the watch does not deliver any more, by job and name (hidden_workloads.py)."""
     stall: Callable[[Key, str], str | None] = lambda key, uid: None
     """Returns why the job with this uid makes no steps; see `ProgressBoard.stall`."""
     usage: Callable[[Key, str], Usage] = lambda key, uid: MappingProxyType({})
@@ -76,6 +78,8 @@ class WatchState:
                 key = self.cache.vanished(raw) or self.cache.freed(raw)
             case _:
                 key = self.cache.observed(raw)
+        if key is not None and raw.get("kind") == Kind.WORKLOAD and not self.cache.has(raw):
+            self.hidden_workloads.setdefault(key, {})[raw["metadata"]["name"]] = raw["metadata"]["uid"]
         return () if key is None else (key,)
 
     def snapshot(self, key: Key, mount_failures: Mapping[str, str] = MappingProxyType({})) -> Snapshot:

@@ -8,7 +8,7 @@ Requests in flight are always awaited and recorded.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from pstraining.api import names
@@ -170,24 +170,32 @@ class Executor:
             outcome = _name_exists(action, written, job, job_uid)
             if outcome.verdict is not Verdict.DONE:
                 return outcome
-            written = await self._with_labels(namespace, action, written)
+            wanted = action.body["metadata"].get("labels") or {}
+            written = await self.with_labels(action.kind, namespace, written, wanted)
         else:
             self._on_write(action.kind, "create")
         self._cache.wrote(namespace, job, written)
         return Outcome(action, Verdict.DONE)
 
-    async def _with_labels(self, namespace: str, action: Create, existing: Object) -> Object:
-        """Return an own object after it got back the labels by which the watches select it, if it had lost them."""
-        metadata, wanted = existing["metadata"], action.body["metadata"].get("labels") or {}
+    async def with_labels(self, kind: Kind, namespace: str, existing: Object, wanted: Mapping[str, str]) -> Object:
+        """Return an own object after it got back the labels by which the watches select it, if it had lost them.
+
+        Args:
+            kind: the object's kind.
+            namespace: the object's namespace.
+            existing: the object, as it was just read.
+            wanted: labels of which those of the watches are restored.
+        """
+        metadata = existing["metadata"]
         labels = metadata.get("labels") or {}
         lost = {k: wanted[k] for k in _FOUND_BY if k in wanted and labels.get(k) != wanted[k]}
         if not lost:
             return existing
         version = metadata.get("resourceVersion", "")
         parts = {"/metadata/resourceVersion": version, "/metadata/labels": {**labels, **lost}}
-        written = await self._port.replace(action.kind, namespace, action.name, metadata["uid"], parts)
-        self._on_write(action.kind, "replace")
-        logger.info("%s %s: %s", action.kind, action.name, LABELS_RESTORED)
+        written = await self._port.replace(kind, namespace, metadata["name"], metadata["uid"], parts)
+        self._on_write(kind, "replace")
+        logger.info("%s %s: %s", kind, metadata["name"], LABELS_RESTORED)
         return written
 
     async def _delete_left_behind(self, namespace: str, action: Create, existing: Object) -> Outcome:

@@ -1,0 +1,64 @@
+"""Restores the labels of Workloads, without which the watch does not deliver them.
+
+For the watch, an object that has lost these labels is deleted. A running job without its Workload would stop, as after
+an eviction. A Workload that vanishes is therefore read once, before the next pass decides. Other objects get their
+labels back when the operator creates them again (kube/executor.py), and no pod stops meanwhile.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.controller.watch_state import WatchState
+from pstraining.core.actions import Kind
+from pstraining.core.observe import controller_uid
+from pstraining.core.snapshot import Snapshot
+from pstraining.kube.errors import NotFound, Refused
+from pstraining.kube.port import ApiPort
+
+Restore = Callable[[Kind, str, dict[str, Any], Mapping[str, str]], Awaitable[dict[str, Any]]]
+"""Restores labels of an object, as `Executor.with_labels` does."""
+
+
+class HiddenWorkloads:
+    """Looks for the Workloads that have vanished."""
+
+    def __init__(self, port: ApiPort, watch_state: WatchState, restore: Restore) -> None:
+        """Create a reader.
+
+        Args:
+            port: the API server.
+            watch_state: knows the Workloads that have vanished; its cache receives those that exist.
+            restore: restores labels.
+        """
+        self._port = port
+        self._watch_state = watch_state
+        self._restore = restore
+
+    async def read(self, snapshot: Snapshot) -> bool:
+        """Restore the labels of a job's Workloads that exist.
+
+        Returns:
+            Whether the cache may have changed.
+
+        Raises:
+            Conflict: a Workload has changed since it was read.
+            Transient: a request failed and is worth a retry.
+        """
+        key = snapshot.namespace, snapshot.name
+        vanished = self._watch_state.hidden_workloads.get(key, {})
+        for name, uid in list(vanished.items()):
+            await self._look(snapshot, name, uid)
+            vanished.pop(name, None)
+        return self._watch_state.hidden_workloads.pop(key, None) is not None
+
+    async def _look(self, snapshot: Snapshot, name: str, uid: str) -> None:
+        labels = {names.LABEL_JOB: snapshot.name, names.LABEL_JOB_UID: snapshot.uid}
+        try:
+            found = await self._port.get(Kind.WORKLOAD, snapshot.namespace, name)
+            if found["metadata"]["uid"] != uid or controller_uid(found) != snapshot.uid:
+                return
+            written = await self._restore(Kind.WORKLOAD, snapshot.namespace, found, labels)
+        except (NotFound, Refused):
+            return  # it is deleted, or may not be changed
+        self._watch_state.cache.wrote(snapshot.namespace, snapshot.name, written)

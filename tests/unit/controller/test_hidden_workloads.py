@@ -1,0 +1,109 @@
+"""A Workload that loses the labels by which the watch selects it gets them back, and its job runs on."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.controller.clocks import ReconcilerClocks
+from pstraining.controller.metrics import OperatorMetrics
+from pstraining.controller.reconciler import Reconciler
+from pstraining.controller.watch_state import WatchState
+from pstraining.core.actions import Kind
+from pstraining.kube.errors import Conflict, Transient
+from pstraining.kube.port import Object
+from pstraining.resources import kueue
+from pstraining.resources.installation import Installation, KueueSupport
+from tests.support.builders import LAUNCHER, NOW, job, stamp
+from tests.support.fakekube import FakeKube
+from tests.support.reconcilers import CORE
+
+pytestmark = pytest.mark.asyncio
+KEY = ("default", "digits")
+LABELS = (names.LABEL_JOB, names.LABEL_JOB_UID)
+
+
+class Bench:
+    """A job that Kueue has admitted, with an operator whose watches deliver what a test says."""
+
+    def __init__(self) -> None:
+        self.kube, self.watch_state = FakeKube(), WatchState(installation=Installation(kueue=KueueSupport.ON))
+        clocks = ReconcilerClocks(lambda: NOW, lambda: 0.0)
+        metrics = OperatorMetrics(lambda: 0, lambda: 0)
+        made: dict[str, Any] = {"watch_state": self.watch_state, "port": self.kube, "metrics": metrics}
+        self.reconciler = Reconciler(**made, decisions=CORE, launcher=LAUNCHER, instance="op-0", clocks=clocks)
+        manifest = job()
+        manifest["metadata"]["labels"] = {kueue.LABEL_QUEUE: "team-a"}
+        self.watch_state.receive(self.kube.put(manifest), "ADDED")
+
+    async def settle(self) -> None:
+        for _ in range(50):
+            if await self.reconciler.reconcile(KEY) != 0.0:
+                return
+        raise AssertionError("does not settle")
+
+    async def admit(self) -> None:
+        """Admit the job, and let it create its objects."""
+        await self.settle()
+        since = {"lastTransitionTime": stamp(NOW), "reason": "Admitted", "message": ""}
+        conditions = [{"type": t, "status": "True", **since} for t in ("QuotaReserved", "Admitted")]
+        sets = [{"name": s["name"], "count": s["count"], "flavors": {}} for s in self.workload["spec"]["podSets"]]
+        admission = {"clusterQueue": "all", "podSetAssignments": sets}
+        admitted = self.kube.put(self.workload, conditions=conditions, admission=admission)
+        self.watch_state.receive(admitted, "MODIFIED")
+        await self.settle()
+        assert ("Job", "digits-chief-1") in self.kube.world
+
+    @property
+    def workload(self) -> Object:
+        return next(found for (kind, _, _), found in self.kube.objects.items() if kind == "Workload")
+
+    def unlabel(self, label: str) -> None:
+        """Remove a label as a user does. The watch selects by one of them: for it, the object is deleted."""
+        before = dict(self.workload["metadata"]["labels"])
+        left = {k: v for k, v in before.items() if k != label}
+        changed = self.kube.put({**self.workload, "metadata": {**self.workload["metadata"], "labels": left}})
+        if label == names.LABEL_JOB_UID:
+            changed["metadata"]["labels"] = before  # its former state, with the new version
+            self.watch_state.receive(changed, "DELETED")
+        else:
+            self.watch_state.receive(changed, "MODIFIED")
+
+
+@pytest.mark.parametrize("label", LABELS)
+async def test_a_running_job_whose_workload_loses_a_label_runs_on(label: str) -> None:
+    bench = Bench()
+    await bench.admit()
+    before = bench.kube.world
+    bench.unlabel(label)
+    await bench.settle()
+    assert bench.kube.world == before, "nothing was stopped"
+    assert set(LABELS) <= bench.workload["metadata"]["labels"].keys()
+    status = bench.kube.objects["PSTrainingJob", *KEY]["status"]
+    assert next(c["reason"] for c in status["conditions"] if c["type"] == "Queued") == "Admitted"
+
+
+@pytest.mark.parametrize("error", [Transient("busy"), Conflict("changed", status=409, reason="Conflict")])
+async def test_a_workload_is_looked_for_until_the_api_server_answers(error: Exception) -> None:
+    bench = Bench()
+    await bench.admit()
+    before = bench.kube.world
+    bench.unlabel(names.LABEL_JOB_UID)
+    bench.kube.failures = lambda verb, kind, *place: error if kind == Kind.WORKLOAD else None
+    with pytest.raises(type(error)):
+        await bench.settle()
+    bench.kube.failures = lambda *request: None
+    await bench.settle()
+    assert bench.kube.world == before
+
+
+async def test_a_job_whose_workload_was_deleted_stops() -> None:
+    bench = Bench()
+    await bench.admit()
+    name = bench.workload["metadata"]["name"]
+    bench.kube.changes.clear()
+    bench.kube.remove(Kind.WORKLOAD, "default", name)
+    bench.watch_state.receive(bench.kube.changes[-1][1], "DELETED")
+    await bench.settle()
+    assert ("Job", "digits-chief-1") not in bench.kube.world
+    assert bench.watch_state.hidden_workloads == {}
