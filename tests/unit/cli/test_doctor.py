@@ -106,7 +106,7 @@ def test_an_operator_of_other_namespaces() -> None:
     [
         (lease(), OK, "op-1 holds Lease s/n"),
         (lease(29), OK, "op-1 holds Lease s/n"),
-        (lease(31), FAIL, "op-1 last renewed Lease s/n 31 s ago by this machine's clock; the limit is 15 s"),
+        (lease(31), FAIL, "op-1 last renewed Lease s/n 31 s ago by this machine's clock; the limit is 30 s"),
         (lease(holder=""), FAIL, "no operator holds Lease s/n"),
         (None, FAIL, "there is no Lease s/n: no operator has started yet"),
     ],

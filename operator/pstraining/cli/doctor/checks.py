@@ -206,11 +206,9 @@ def lease(found: Object | None, name: str, now: datetime) -> Check:
     if not holder:
         return Check("lease", CheckResult.FAIL, f"no operator holds Lease {name}", "Check the operator's log.")
     ago = (now - datetime.fromisoformat(str(spec["renewTime"]))).total_seconds()
-    duration = int(spec.get("leaseDurationSeconds") or 0)
-    if ago > 2 * duration:
-        message = (
-            f"{holder} last renewed Lease {name} {ago:.0f} s ago by this machine's clock; the limit is {duration} s"
-        )
+    limit = 2 * int(spec.get("leaseDurationSeconds") or 0)
+    if ago > limit:
+        message = f"{holder} last renewed Lease {name} {ago:.0f} s ago by this machine's clock; the limit is {limit} s"
         return Check("lease", CheckResult.FAIL, message, "Check the operator's log, and this machine's clock.")
     return Check("lease", CheckResult.OK, f"{holder} holds Lease {name}")
 
