@@ -1,6 +1,6 @@
 """Jobs as `status`, the dashboard and reports show them: a summary per job, or its roles, pods and events."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,27 +39,30 @@ def summary(job: Object) -> dict[str, Any]:
 
 
 def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
-    """Read a job, its pods and events, and describe them. Without the right to list events, a note names it.
+    """Read a job, its pods and events, and describe them. Without the right to list pods or events, a note names it.
 
     Raises:
         CommandError: the job does not exist, or a request failed.
     """
     job = job_named(cluster, namespace, name)
-    tasks = tasks_of(job, cluster.pods(namespace, name))
-    denied: list[str] = []
+    denied: dict[str, str] = {}
 
-    def events(uid: str) -> list[Object]:
+    def allowed(what: str, read: Callable[[], list[Object]]) -> list[Object]:
         try:
-            return [] if denied else cluster.events(namespace, uid)
+            return [] if what in denied else read()
         except DeniedError as error:
-            denied.append(str(error))
+            denied[what] = str(error)
             return []
 
+    def events(uid: str) -> list[Object]:
+        return allowed("events", lambda: cluster.events(namespace, uid))
+
+    tasks = tasks_of(job, allowed("pods", lambda: cluster.pods(namespace, name)))
     unexplained = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
     pod_events = {t.pod.uid: events(t.pod.uid) for t in unexplained}
-    found = _Found(job, tasks, pod_events, devices_of(cluster, tasks))
+    found = _Found(job, tasks, pod_events, devices_of(cluster, tasks), "pods" not in denied)
     shown = describe(found, events(job["metadata"]["uid"]))
-    return shown | {"notes": [*shown["notes"], *denied]}
+    return shown | {"notes": [*shown["notes"], *denied.values()]}
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class _Found:
     """Events of pending pods without a reason in their status, by uid."""
     devices: Mapping[str, Mapping[str, int]]
     """Number of devices that a task computes on, by the pod's uid and by type; only of pods that report it."""
+    pods_known: bool
+    """Whether the pods could be read."""
 
 
 def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:
@@ -123,18 +128,19 @@ def _role(found: _Found, role: TaskRole) -> dict[str, Any]:
         "succeeded": reported.get("succeeded", 0),
         "restarts": reported.get("restarts", 0),
         "lastFailure": reported.get("lastFailure"),
-        "sizing": _sizing(job, role, own),
+        "sizing": _sizing(found, role, own),
         "pods": [_pod(found, t) for t in own],
         "givenUp": _given_up(job, role),
-        "withoutPod": _without_pod(job, role, own),
+        "withoutPod": _without_pod(job, role, own) if found.pods_known else [],
     }
 
 
-def _sizing(job: Object, role: TaskRole, own: Sequence[TaskPod]) -> str:
+def _sizing(found: _Found, role: TaskRole, own: Sequence[TaskPod]) -> str:
     """Return a role's measurements and its present size as text; empty if the role is not measured."""
-    items = (job.get("status") or {}).get("autoscaling") or ()
-    found = next((item for item in items if item["role"] == role.value), None)
-    return "" if found is None else words(found, next((task.pod.size for task in reversed(own)), ""))
+    items = (found.job.get("status") or {}).get("autoscaling") or ()
+    item = next((item for item in items if item["role"] == role.value), None)
+    size = next((task.pod.size for task in reversed(own)), "") if found.pods_known else None
+    return "" if item is None else words(item, size)
 
 
 def _pod(found: _Found, task: TaskPod) -> dict[str, Any]:

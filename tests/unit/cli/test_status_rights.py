@@ -1,9 +1,10 @@
-"""`status` without the right to list events: it shows the rest, and names the right."""
+"""`status` without the right to list pods or events: it shows the rest, and names the right."""
 
 from pstraining.cli import overview
 from pstraining.cli.errors import DeniedError
 from tests.support.builders import job, pod
 from tests.support.cli_cluster import Object, WithJobs
+from tests.support.simulation import running
 
 DENIED = "You (jane) may not list events in namespace default."
 
@@ -28,3 +29,22 @@ def test_a_job_is_shown_without_its_events() -> None:
     assert found["events"] == []
     (worker,) = (role for role in found["roles"] if role["role"] == "worker")
     assert [p["pod"] for p in worker["pods"]] == [waiting["metadata"]["name"]]
+
+
+class WithoutPods(WithJobs):
+    """A cluster in which the user may not list pods."""
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        raise DeniedError(DENIED.replace("events", "pods"), 403)
+
+
+def test_a_job_is_shown_without_its_pods() -> None:
+    made = running().job or {}
+    made["status"]["autoscaling"] = [{"role": "worker", "peakMemory": "1Gi", "recommendedMemory": "2Gi"}]
+    cluster = WithoutPods(made)
+    found = overview.look(cluster, "default", "digits")
+    assert found["notes"] == ["You (jane) may not list pods in namespace default."]
+    assert found["phase"] == "Running"
+    (worker,) = (role for role in found["roles"] if role["role"] == "worker")
+    assert (worker["ready"], worker["pods"], worker["withoutPod"]) == (2, [], [])
+    assert worker["sizing"] == "memory: measured peak 1Gi, recommended limit 2Gi, now unknown"
