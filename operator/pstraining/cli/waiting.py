@@ -119,10 +119,22 @@ def ended(job: Object) -> str:
         CommandError: the job has failed, or its template is invalid.
     """
     name = job["metadata"]["name"]
-    for bad, words in ((Condition.FAILED, "has failed"), (Condition.INVALID_TEMPLATE, "cannot start")):
-        if is_true(job, bad):
-            raise CommandError(f"{name} {words}: {condition(job, bad)['message']}", ExitCode.JOB_FAILED)
+    if is_true(job, Condition.FAILED):
+        message = condition(job, Condition.FAILED)["message"]
+        raise CommandError(f"{name} has failed: {message}", ExitCode.JOB_FAILED)
+    refuse_invalid(job)
     return f"{name} has succeeded." if is_true(job, Condition.SUCCEEDED) else ""
+
+
+def refuse_invalid(job: Object) -> None:
+    """Check that the API server has not rejected the job's template, which only a change of the job corrects.
+
+    Raises:
+        CommandError: the template is invalid.
+    """
+    if is_true(job, Condition.INVALID_TEMPLATE):
+        message = condition(job, Condition.INVALID_TEMPLATE)["message"]
+        raise CommandError(f"{job['metadata']['name']} cannot start: {message}", ExitCode.JOB_FAILED)
 
 
 def runs(job: Object) -> str:

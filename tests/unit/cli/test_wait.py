@@ -131,6 +131,21 @@ def test_the_end_of_a_job_may_be_the_goal() -> None:
     assert ending(0).wait("condition=Running=False") == "digits: condition Running is False."
 
 
+@pytest.mark.parametrize("goal", ["end", "running", "condition=Created", "condition=Running", "condition=Succeeded"])
+def test_an_invalid_job_ends_the_waits_that_it_cannot_reach(goal: str) -> None:
+    made = job()
+    held = {"InvalidTemplate": "True", "Running": "False", "Created": "False"}
+    conditions = [{"type": kind, "status": status, "message": "imge is no field"} for kind, status in held.items()]
+    made["status"] = {"observedGeneration": 1, "phase": "Invalid", "conditions": conditions}
+
+    def waited(goal: str) -> str:
+        return follow(WithJobs(made), made, goal_of(goal), Patience(0))
+
+    assert code_of(lambda: waited(goal), "digits cannot start: imge is no field") is ExitCode.JOB_FAILED
+    for other in ("condition=InvalidTemplate=False", "condition=Suspended", "condition=Failed"):
+        assert code_of(partial(waited, other), "timed out") is ExitCode.TIMED_OUT
+
+
 def test_a_changed_job_in_another_cluster_ends_the_wait() -> None:
     made = job(spec={"managedBy": "kueue.x-k8s.io/multikueue"})
     made["metadata"]["generation"] = 3

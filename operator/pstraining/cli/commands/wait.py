@@ -18,13 +18,15 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import condition, each, end_of, job_named
 from pstraining.cli.options import Context, Jobs, Namespace, OptionalTimeout
-from pstraining.cli.waiting import Patience, ended, follow, runs, unchanged
+from pstraining.cli.waiting import Patience, ended, follow, refuse_invalid, runs, unchanged
 
 END: Final = "end"
 RUNNING: Final = "running"
 GOALS: Final = (END, RUNNING, *(f"condition={kind}" for kind in Condition))
 """Values of --for. A condition may be followed by =False or =Unknown."""
 STATUSES: Final = ("True", "False", "Unknown")
+_NEED_PODS: Final = (Condition.CREATED, Condition.RUNNING, Condition.SUCCEEDED)
+"""Conditions that do not become true while the job is invalid."""
 _ABSENT: Final = dict.fromkeys(ALWAYS_PRESENT, "Unknown")
 """Default status of a missing condition. The default of all others is False: they appear once they become true."""
 
@@ -81,7 +83,7 @@ def _holds(job: Object, kind: Condition, status: str) -> str:
     """Return a message once the condition has the status, and "" before.
 
     Raises:
-        CommandError: the job ended without reaching the status.
+        CommandError: the job ended without reaching the status, or its template is invalid.
     """
     name, end = job["metadata"]["name"], end_of(job)
     if condition(job, kind).get("status", _ABSENT.get(kind, "False")) == status:
@@ -89,4 +91,6 @@ def _holds(job: Object, kind: Condition, status: str) -> str:
     if end is not None:
         code = ExitCode.JOB_FAILED if end is Condition.FAILED else ExitCode.ERROR
         raise CommandError(f"{name} has ended ({end}), and its condition {kind} is not {status}.", code)
+    if kind in _NEED_PODS and status == "True":
+        refuse_invalid(job)
     return ""
