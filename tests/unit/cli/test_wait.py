@@ -190,6 +190,7 @@ class Sent(WithJobs):
     def apply(self, job: Object, *, dry_run: bool = False, force: bool = False) -> Object:
         found = self.change()
         found["spec"] = job["spec"]
+        found["metadata"]["labels"] = job["metadata"].get("labels", {})
         return found
 
     def sleep(self, seconds: float) -> None:
@@ -215,6 +216,12 @@ def test_commands_wait_for_the_new_copy_of_a_job_that_they_have_changed() -> Non
         )
         assert follow(cluster, changed, running_or_ended, patience(cluster)) == "digits is running."
 
+    def given_a_priority(cluster: Sent) -> None:
+        made = job(spec=cluster.there[0]["spec"])
+        made["metadata"]["labels"] = {"kueue.x-k8s.io/priority-class": "high"}
+        changed = apply(cluster, made, dry_run=False, force=False)
+        assert awaited(cluster, changed, patience(cluster)) == "digits is running."
+
     def scaled(cluster: Sent) -> None:
         scale_to(cluster, ["digits"], 3, None, patience(cluster))
 
@@ -224,6 +231,7 @@ def test_commands_wait_for_the_new_copy_of_a_job_that_they_have_changed() -> Non
     commands: list[tuple[Sent, Callable[[Sent], None]]] = [
         (Sent(), scaled),
         (Sent(), submitted),
+        (Sent(), given_a_priority),
         (Sent(runPolicy={"suspend": True}), resumed),
     ]
     for cluster, command in commands:

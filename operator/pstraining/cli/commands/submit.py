@@ -19,6 +19,7 @@ from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout
 from pstraining.cli.submission import placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.waiting import Patience, follow, is_held, running_or_ended, unchanged
+from pstraining.resources import kueue
 
 
 class DryRun(StrEnum):
@@ -87,15 +88,23 @@ def apply(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) ->
     before, stored = sent(cluster, job, dry_run=dry_run, force=force)
     namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
     typer.echo(f"{name} in {namespace}: {outcome(before, stored)}{' (dry run)' if dry_run else ''}")
-    return stored if before is None or _differ(before["spec"], stored["spec"]) else unchanged(stored)
+    return stored if before is None or _differ(before, stored) else unchanged(stored)
 
 
 def _differ(before: Object, after: Object) -> bool:
-    """Return whether two specs differ, and not only by defaults that one of them writes out: these change no job."""
+    """Return whether MultiKueue sends the changed job again: the spec, the queue or its priority class differs.
+
+    Defaults that one of the specs writes out are no difference.
+    """
+    labels = [one["metadata"].get("labels") or {} for one in (before, after)]
+    queues = [[own.get(name, "") for name in (kueue.LABEL_QUEUE, kueue.LABEL_PRIORITY_CLASS)] for own in labels]
+    if queues[0] != queues[1]:
+        return True
+    specs = [one["spec"] for one in (before, after)]
     try:
-        read = [PSTrainingJobSpec.model_validate(without_nulls(spec)) for spec in (before, after)]
+        read = [PSTrainingJobSpec.model_validate(without_nulls(spec)) for spec in specs]
     except ValidationError:  # of another version
-        return before != after
+        return bool(specs[0] != specs[1])
     return read[0] != read[1]
 
 
