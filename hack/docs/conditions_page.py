@@ -99,4 +99,4 @@ def _lines() -> Iterator[str]:
 def todo(reason: str) -> str:
     """Return the advice for a reason, with a link to its section; empty if no action is needed."""
     advice = OF_REASONS.get(reason) or OF_FAILURES.get(reason)
-    return "" if advice is None else f"{advice.todo} [More](../users/troubleshoot.md#{advice.section})"
+    return "" if advice is None else f"{advice.action()} [More](../users/troubleshoot.md#{advice.section})"

@@ -130,5 +130,5 @@ def _of_tasks() -> Iterator[str]:
         advice = OF_EVENTS.get(name)
         if advice is not None and text.todo:
             raise UndocumentedError(f"{name}: event_texts and the table of `doctor` both say what to do: leave one")
-        more = f"{advice.todo} [More](../users/troubleshoot.md#{advice.section})" if advice else text.todo
+        more = f"{advice.action()} [More](../users/troubleshoot.md#{advice.section})" if advice else text.todo
         yield f"| `{name}` | {text.by} | {text.meaning} | {more} |"

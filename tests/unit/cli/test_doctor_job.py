@@ -14,7 +14,7 @@ from hack.docs.pages import ROOT, pages
 from pstraining.api.conditions import Reason
 from pstraining.api.run_policy import FailureReason
 from pstraining.cli.commands import doctor
-from pstraining.cli.doctor.advice import OF_EVENTS, OF_FAILURES, OF_REASONS, PAGE, Advice, in_namespace, of_waiting
+from pstraining.cli.doctor.advice import NAMESPACE, OF_EVENTS, OF_FAILURES, OF_REASONS, PAGE, Advice, of_waiting
 from pstraining.cli.errors import DeniedError
 from pstraining.cli.main import app
 from tests.support.builders import NOW, job, pod
@@ -266,12 +266,27 @@ def test_commands_name_a_namespace_that_is_not_the_contexts(steps: dict[str, flo
     failed.end("chief", code=1)
     failed.settle()
     steps["stepsPerSecond"] = 0.0
-    for world, command in ((failed, "pstraining logs"), (still, "pstraining top")):
+    for world, command, end in (
+        (failed, "kubectl pstraining logs digits --role chief --previous", ". See "),
+        (still, "kubectl pstraining top digits", ", and read their logs"),
+    ):
         cluster = Read(world)
-        assert f"kubectl {command} digits " in str(examined(cluster)).replace(",", " ")
+        assert f"{command}{end}" in str(examined(cluster))
         cluster.namespace = "elsewhere"
         there = doctor.examine_job(cluster, "default", "digits", NOW + timedelta(hours=1))
-        assert f"kubectl {command} -n default digits" in str(there)
-    queue = OF_REASONS[Reason.AWAITS_ADMISSION].todo
-    assert in_namespace(queue, "a").endswith("check the queue: kubectl describe -n a localqueue.")
-    assert in_namespace("kubectl -n b get pods", "a") == "kubectl -n b get pods"
+        assert f"{command} -n default{end}" in str(there)
+    queue = OF_REASONS[Reason.AWAITS_ADMISSION]
+    assert "check the queue: kubectl describe localqueue -n a. See " in queue.text("a")
+    assert "check the queue: kubectl describe localqueue. See " in queue.text("")
+
+
+def test_every_command_of_an_advice_has_a_place_for_the_namespace() -> None:
+    for advice in ADVICE.values():
+        assert advice.todo.count("kubectl ") == advice.todo.count(NAMESPACE)
+
+
+def test_only_commands_about_the_job_name_its_namespace() -> None:
+    cluster = Read(World(job(spec={"runPolicy": {"managedBy": "kubectl delete"}})))
+    cluster.namespace = "elsewhere"
+    (managed,) = doctor.examine_job(cluster, "default", "digits", NOW)["checks"]
+    assert managed["todo"].startswith("Ask kubectl delete. ")

@@ -4,7 +4,6 @@ The command only reads. A missing right is a warning that names it; the other ch
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -14,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pstraining.cli.client import ClusterClient, KubeconfigClient
-from pstraining.cli.doctor.advice import in_namespace
 from pstraining.cli.doctor.checks import Amount, Check, CheckResult
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.doctor.job_causes import causes
@@ -95,8 +93,6 @@ def examine_job(cluster: ClusterClient, namespace: str | None, name: str, now: d
 
     evidence, unknown = gathered(cluster, job, now, steps_per_second)
     found = causes(evidence)
-    if namespace != cluster.namespace:
-        found = [replace(check, todo=in_namespace(check.todo, namespace)) for check in found]
     first = found[0] if found and found[0].result is CheckResult.FAIL else None
     return {
         "namespace": namespace,

@@ -27,16 +27,30 @@ SIZES: Final = "pods-get-another-size-or-template"
 NOTHING_HAPPENS: Final = "nothing-happens-at-all"
 
 
+NAMESPACE: Final = "{-n}"
+"""The place in an action where its command names the namespace of the job."""
+
+
 @dataclass(frozen=True)
 class Advice:
     """The action to take next."""
 
     todo: str
+    """The action; NAMESPACE follows the arguments of its command."""
     section: str
     """The heading's anchor on the page."""
 
-    def __str__(self) -> str:
-        return f"{self.todo} See {PAGE}#{self.section}"
+    def action(self, namespace: str = "") -> str:
+        """Return the action.
+
+        Args:
+            namespace: the namespace that the command names; empty for the context's.
+        """
+        return self.todo.replace(NAMESPACE, f" -n {namespace}" if namespace else "")
+
+    def text(self, namespace: str) -> str:
+        """Return the action and its section. `namespace` is as in `action`."""
+        return f"{self.action(namespace)} See {PAGE}#{self.section}"
 
 
 OF_REASONS: Final[Mapping[str, Advice]] = {
@@ -45,7 +59,9 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.SCHEDULING_GATED: Advice(
         "Wait for the controller that set the gate. For kueue.x-k8s.io/admission, check the queue's quota.", PENDING
     ),
-    Reason.AWAITS_ADMISSION: Advice("Wait for quota, or check the queue: kubectl describe localqueue.", PENDING),
+    Reason.AWAITS_ADMISSION: Advice(
+        f"Wait for quota, or check the queue: kubectl describe localqueue{NAMESPACE}.", PENDING
+    ),
     Reason.KUEUE_NOT_INSTALLED: Advice("Install Kueue, or remove the label kueue.x-k8s.io/queue-name.", PENDING),
     Reason.QUEUE_IGNORED: Advice("Set kueue.enabled in the values of the operator's chart.", PENDING),
     Reason.UNSCHEDULABLE: Advice(
@@ -56,8 +72,8 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.CONTAINER_CONFIG_INVALID: Advice(
         "Check that every ConfigMap, Secret and key exists, and that the image has python3 on its PATH.", PENDING
     ),
-    Reason.CRASH_LOOP: Advice("Read the log of the last run: kubectl logs --previous.", PENDING),
-    Reason.INIT_CONTAINER_FAILED: Advice("Read its log: kubectl logs --previous POD -c NAME.", PENDING),
+    Reason.CRASH_LOOP: Advice(f"Read the log of the last run: kubectl logs --previous{NAMESPACE}.", PENDING),
+    Reason.INIT_CONTAINER_FAILED: Advice(f"Read its log: kubectl logs --previous POD -c NAME{NAMESPACE}.", PENDING),
     Reason.QUOTA_EXCEEDED: Advice("Raise the quota, or request less.", PENDING),
     Reason.PODS_REFUSED: Advice(
         "Correct what the API server names: a policy, Pod Security, a LimitRange, a service account.",
@@ -90,7 +106,7 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
         "Use a claim instead of an emptyDir, an ephemeral volume or a hostPath.", CHECKPOINTS
     ),
     Reason.WORKER_TEMPLATE_COPIED: Advice("Set the fields that the message names.", GPUS),
-    Reason.SUSPENDED: Advice("Resume the job when it should run: kubectl pstraining resume.", STOPS),
+    Reason.SUSPENDED: Advice(f"Resume the job when it should run: kubectl pstraining resume{NAMESPACE}.", STOPS),
     Reason.STOPPING: Advice("Wait for the pods that are left: they have their grace period.", STOPS),
     Reason.CHECKPOINTING: Advice("Wait: the chief saves, or prepares the next parameter servers.", STOPS),
     Reason.RESHARDING: Advice("Wait: the pods are deleted, and created again.", STOPS),
@@ -108,7 +124,7 @@ OF_FAILURES: Final[Mapping[str, Advice]] = {
     ),
     FailureReason.START_TIMEOUT: Advice("Find out why the parameter servers do not answer.", RESTARTS),
     FailureReason.BAD_SETTINGS: Advice("Change the argument or field that the message names.", RESTARTS),
-    FailureReason.INIT_FAILED: Advice("Read the init container's log: kubectl logs POD -c NAME.", RESTARTS),
+    FailureReason.INIT_FAILED: Advice(f"Read the init container's log: kubectl logs POD -c NAME{NAMESPACE}.", RESTARTS),
     **dict.fromkeys(
         (FailureReason.EVICTED, FailureReason.PREEMPTED, FailureReason.DELETED, FailureReason.NODE_LOST),
         Advice("Check the cluster: node pressure, drains and priorities.", RESTARTS),
@@ -136,14 +152,6 @@ _OF_WAITS: Final = (
     ("chief's attempt", "Wait: the server restarts for a new chief."),
     ("Name or service", "Check the server's Service, and the cluster's DNS."),
 )
-
-
-_COMMAND: Final = re.compile(r"kubectl (pstraining \w+|(?!describe crd)\w+)")
-
-
-def in_namespace(todo: str, namespace: str) -> str:
-    """Return an action whose commands name the namespace of their objects."""
-    return _COMMAND.sub(lambda found: f"{found[0]} -n {namespace}", todo)
 
 
 def of_waiting(line: str) -> Advice:

@@ -13,6 +13,7 @@ from pstraining.api.conditions import Condition, Reason
 from pstraining.cli.client import Object
 from pstraining.cli.doctor.advice import (
     LAUNCHER_WAITS,
+    NAMESPACE,
     NOTHING_HAPPENS,
     OF_EVENTS,
     OF_FAILURES,
@@ -56,6 +57,12 @@ class JobEvidence:
     """The job's rate; None if it is unknown."""
     installation: Sequence[Check] = ()
     """Failed checks of CRD and operator; read if no operator has processed the job."""
+    namespace: str = ""
+    """The namespace that commands must name; empty if it is the context's."""
+
+    def cause(self, name: str, message: str, advice: Advice | None, result: CheckResult = CheckResult.FAIL) -> Check:
+        """Return a cause, with the action for this job."""
+        return Check(name, result, one_line(message), advice.text(self.namespace) if advice else "")
 
 
 def causes(found: JobEvidence) -> list[Check]:
@@ -71,30 +78,26 @@ def causes(found: JobEvidence) -> list[Check]:
     return sorted(dict.fromkeys([*ordered, *_remarks(found)]), key=lambda check: check.result is not CheckResult.FAIL)
 
 
-def _cause(name: str, message: str, advice: Advice | None, result: CheckResult = CheckResult.FAIL) -> Check:
-    return Check(name, result, one_line(message), str(advice) if advice else "")
-
-
 def _unmanaged(found: JobEvidence) -> Iterator[Check]:
     metadata = found.job["metadata"]
     other, field = manager(found.job)
     if other == names.MULTIKUEUE:
         message = f"Kueue sends this job to another cluster ({field}), where its pods are."
-        yield _cause("managedBy", message, _elsewhere(metadata), CheckResult.WARN)
+        yield found.cause("managedBy", message, _elsewhere(metadata), CheckResult.WARN)
     elif other != names.MANAGED_BY:
         message = f"{other} manages this job ({field}), and the operator does not."
-        yield _cause("managedBy", message, Advice(f"Ask {other}.", NOTHING_HAPPENS), CheckResult.WARN)
+        yield found.cause("managedBy", message, Advice(f"Ask {other}.", NOTHING_HAPPENS), CheckResult.WARN)
     elif metadata.get("deletionTimestamp"):
         left = [task.pod.name for task in found.tasks]
         message = f"The job is being deleted. Its pods: {', '.join(left) or 'none'}."
-        yield _cause("deleted", message, Advice("Wait for the pods' grace period.", STOPS), CheckResult.WARN)
+        yield found.cause("deleted", message, Advice("Wait for the pods' grace period.", STOPS), CheckResult.WARN)
 
 
 def _elsewhere(metadata: Object) -> Advice:
     if kueue.LABEL_QUEUE not in (metadata.get("labels") or {}):
         return Advice(f"Name a queue in the label {kueue.LABEL_QUEUE}: Kueue ignores jobs without it.", NOTHING_HAPPENS)
     return Advice(
-        "Look at the job's Workload, `kubectl get workloads`, and run this command in the other cluster.",
+        f"Look at the job's Workload, `kubectl get workloads{NAMESPACE}`, and run this command in the other cluster.",
         NOTHING_HAPPENS,
     )
 
@@ -106,7 +109,7 @@ def _unseen(found: JobEvidence) -> Iterator[Check]:
         yield from found.installation
         subject = "the last change of the spec" if job.get("status") else "this job"
         advice = Advice("Check that an operator runs, and watches this namespace.", NOTHING_HAPPENS)
-        yield _cause("operator", f"No operator has processed {subject} yet.", advice)
+        yield found.cause("operator", f"No operator has processed {subject} yet.", advice)
 
 
 def _ended(found: JobEvidence) -> Iterator[Check]:
@@ -115,12 +118,15 @@ def _ended(found: JobEvidence) -> Iterator[Check]:
     status, failed = found.job["status"], condition(found.job, Condition.FAILED)
     role, _, index = str(status.get("failedReplica") or "").partition("/")
     if role:
-        yield from (f for f in _failure(found.job, TaskRole(role), index) if f.name != failed["reason"])
-    yield _cause(failed["reason"], failed.get("message", ""), _of_reason(failed["reason"]))
+        yield from (f for f in _failure(found, TaskRole(role), index) if f.name != failed["reason"])
+    yield found.cause(failed["reason"], failed.get("message", ""), _of_reason(failed["reason"]))
 
 
-def _failure(job: Object, role: TaskRole, index: str = "", result: CheckResult = CheckResult.FAIL) -> Iterator[Check]:
+def _failure(
+    found: JobEvidence, role: TaskRole, index: str = "", result: CheckResult = CheckResult.FAIL
+) -> Iterator[Check]:
     """Yield the cause of the role's last failure, if it has one."""
+    job = found.job
     failure = ((job.get("status") or {}).get(role.value) or {}).get("lastFailure")
     if not failure:
         return
@@ -130,9 +136,9 @@ def _failure(job: Object, role: TaskRole, index: str = "", result: CheckResult =
     advice = OF_FAILURES.get(reason)
     if advice is not None and reason == "Error":
         chosen = f" --index {index}" if index else ""
-        logs = f"kubectl pstraining logs {job['metadata']['name']} --role {role.value}{chosen} --previous"
+        logs = f"kubectl pstraining logs {job['metadata']['name']} --role {role.value}{chosen} --previous{NAMESPACE}"
         advice = Advice(f"Read its log: {logs}.", RESTARTS)
-    yield _cause(reason, f"{failure['pod']}{ended}{suffix}", advice, result)
+    yield found.cause(reason, f"{failure['pod']}{ended}{suffix}", advice, result)
 
 
 def _of_reason(reason: str) -> Advice | None:
@@ -157,7 +163,7 @@ def _conditions(found: JobEvidence) -> Iterator[Check]:
             held.append(running)
     for one in (c for c in held if c):
         passes = one["reason"] in _BY_ITSELF or (one["type"] in _PASSING and one["reason"] != Reason.UPDATE_REFUSED)
-        yield _cause(
+        yield found.cause(
             one["reason"],
             one.get("message") or f"{one['type']} is {one['status']}.",
             _of_reason(one["reason"]),
@@ -179,8 +185,10 @@ def _pods(found: JobEvidence) -> Iterator[Check]:
             ][-1:]
         )
         if reasons and task.pod.name not in stated and not task.pod.ready and not is_suspended(found.job):
-            advice = Advice(f"kubectl describe pod {task.pod.name}", "pods-run-and-do-not-become-ready")
-            yield _cause(state(task), f"{task.name} ({task.pod.name}): {'; '.join(reasons)}", advice, _unless(runs))
+            advice = Advice(f"kubectl describe pod {task.pod.name}{NAMESPACE}", "pods-run-and-do-not-become-ready")
+            yield found.cause(
+                state(task), f"{task.name} ({task.pod.name}): {'; '.join(reasons)}", advice, _unless(runs)
+            )
 
 
 def _unless(runs: bool) -> CheckResult:
@@ -195,11 +203,11 @@ def _logs(found: JobEvidence) -> Iterator[Check]:
         waits = next((m for line in reversed(lines) if (m := LAUNCHER_WAITS.search(line))), None)
         if waits is not None and not task.pod.ready:
             message = f"{task.name} waits for parameter servers: {waits['what']}"
-            yield _cause("waiting for PS", message, of_waiting(waits["what"]), _unless(runs))
+            yield found.cause("waiting for PS", message, of_waiting(waits["what"]), _unless(runs))
         newest = {str(event["event"]): event for line in lines if (event := _event(line)) is not None}
         for name, event in newest.items():
             shown = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("event", "time", "monotonic"))
-            yield _cause(name, f"{task.name} has reported {name}: {shown}", OF_EVENTS[name], CheckResult.WARN)
+            yield found.cause(name, f"{task.name} has reported {name}: {shown}", OF_EVENTS[name], CheckResult.WARN)
 
 
 def _event(line: str) -> Object | None:
@@ -217,9 +225,10 @@ def _standstill(found: JobEvidence) -> Iterator[Check]:
     runs = is_true(found.job, Condition.RUNNING) and not is_true(found.job, Condition.STALLED)
     if found.steps_per_second == 0 and runs:
         name = found.job["metadata"]["name"]
-        todo = f"If a step should be faster, compare the tasks with kubectl pstraining top {name}, and read their logs."
+        compared = f"compare the tasks with kubectl pstraining top {name}{NAMESPACE}, and read their logs"
+        todo = f"If a step should be faster, {compared}."
         message = "The job runs, and training has made no step in the last seconds."
-        yield _cause("no steps", message, Advice(todo, STANDS_STILL), CheckResult.WARN)
+        yield found.cause("no steps", message, Advice(todo, STANDS_STILL), CheckResult.WARN)
 
 
 def _failures(found: JobEvidence) -> Iterator[Check]:
@@ -227,11 +236,11 @@ def _failures(found: JobEvidence) -> Iterator[Check]:
     runs = is_true(found.job, Condition.RUNNING)
     for role in TaskRole:
         if int(((found.job.get("status") or {}).get(role.value) or {}).get("restarts") or 0):
-            yield from _failure(found.job, role, "", _unless(runs))
+            yield from _failure(found, role, "", _unless(runs))
 
 
 def _remarks(found: JobEvidence) -> Iterator[Check]:
     for kind in _REMARKS:
         if is_true(found.job, kind):
             one = condition(found.job, kind)
-            yield _cause(one["reason"], one.get("message", ""), _of_reason(one["reason"]), CheckResult.WARN)
+            yield found.cause(one["reason"], one.get("message", ""), _of_reason(one["reason"]), CheckResult.WARN)

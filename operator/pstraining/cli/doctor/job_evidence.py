@@ -58,7 +58,8 @@ def gathered(
     if isinstance(rate, Unavailable):
         unknown.append(rate.as_check("rates"))
         rate = None
-    return JobEvidence(job, tasks, events, logs, rate, list(_installation(cluster, job, now))), unknown
+    elsewhere = namespace if namespace != cluster.namespace else ""
+    return JobEvidence(job, tasks, events, logs, rate, list(_installation(cluster, job, now)), elsewhere), unknown
 
 
 def _interesting(job: Object, tasks: list[TaskPod]) -> list[TaskPod]:
