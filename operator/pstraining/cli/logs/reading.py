@@ -58,8 +58,9 @@ def read(
                 raise
             remark(f"{task.name} ({task.pod.name}): no log: {error}")
         else:
-            if not count:
-                remark(f"{task.name} ({task.pod.name}): the log is empty")
+            if not count and selection.tail != 0:
+                found = "the log has no lines of this time" if selection.since else "the log is empty"
+                remark(f"{task.name} ({task.pod.name}): {found}")
 
 
 def program_log(
