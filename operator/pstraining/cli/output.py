@@ -71,9 +71,9 @@ def show(
             typer.echo(yaml_text(for_programs(kind, found)), nl=False)
         case Output.TEXT:
             # Texts come from pods and other clients: [/x] and :ab: are not markup.
-            console = _Console(highlight=False, markup=False, emoji=False)
-            if not console.is_terminal:
-                console = _Console(highlight=False, markup=False, emoji=False, width=WIDE)
+            # Not rich's is_terminal: FORCE_COLOR, as in CI, asks for colours and not for a terminal's width.
+            width = None if sys.stdout is not None and sys.stdout.isatty() else WIDE
+            console = _Console(highlight=False, markup=False, emoji=False, width=width)
             console.print(picture())
 
 
