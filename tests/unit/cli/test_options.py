@@ -93,6 +93,9 @@ def test_several_jobs_are_shown_in_a_table(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(status, "KubeconfigClient", lambda context: WithJobs(job("a"), job("b"), job("c")))
     status.status(jobs=["c", "a"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "c", "a"]
+    with pytest.raises(CommandError, match="There is no PSTrainingJob d in namespace default"):
+        status.status(jobs=["c", "d", "a"])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "c", "a"]
 
 
 def test_a_shared_error_is_reported_once() -> None:

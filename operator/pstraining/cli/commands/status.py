@@ -1,8 +1,7 @@
 """`status [JOB...]`: show a table of jobs, or one job with its roles, pods, shards and events."""
 
 from datetime import UTC, datetime
-from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,7 +39,14 @@ def status(
         found = look(cluster, where, jobs[0])
         show(PrintedKind.STATUS, found, output, lambda: tree(found, now))
         return
-    listed = each(jobs, partial(job_named, cluster, where)) if jobs else cluster.jobs(None if all_namespaces else where)
-    rows = [summary(job) for job in listed]
+    rows: list[dict[str, Any]] = []
+    if jobs:
+        try:
+            each(jobs, lambda name: rows.append(summary(job_named(cluster, where, name))))
+        finally:  # those that exist are shown, as in kubectl
+            if rows:
+                show(PrintedKind.SUMMARY, rows, output, lambda: table(rows, now, namespaces=False))
+        return
+    rows = [summary(job) for job in cluster.jobs(None if all_namespaces else where)]
     empty = f"No PSTrainingJobs in {'any namespace' if all_namespaces else f'namespace {where}'}."
     show(PrintedKind.SUMMARY, rows, output, lambda: table(rows, now, namespaces=all_namespaces) if rows else empty)
