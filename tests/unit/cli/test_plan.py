@@ -293,6 +293,7 @@ def test_what_the_network_carries(tmp_path: Path) -> None:
         (["--parameters", "many"], {}, "Error: --parameters: 'many' is not a number such as 138000000"),
         (["--parameters", "1M", "--bandwidth", "0"], {}, "Error: --bandwidth: '0' is not a number"),
         ([], {"ps": {"replicas": 0}}, "spec.ps.replicas: must be at least 1, is 0"),
+        ([], {"ps": {"replicas": 0}}, "Error: Nothing was planned: the input has 1 error."),
     ],
 )
 def test_jobs_that_cannot_be_planned(tmp_path: Path, arguments: list[str], spec: dict[str, Any], message: str) -> None:

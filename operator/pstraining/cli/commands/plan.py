@@ -113,7 +113,7 @@ def plan(
     """
     values = _number(parameters, "--parameters") if parameters else 0
     asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
-    found = require_valid(check_documents(documents(files, recursive)))
+    found = require_valid(check_documents(documents(files, recursive)), "planned")
     cluster = KubeconfigClient(context) if live else None
     default = cluster.namespace if cluster else "default"
     planned = [planned_for(cluster, placed(document, namespace, default), datetime.now(UTC)) for document in found]

@@ -56,7 +56,7 @@ def submit(
         dry_run = None
     if wait and dry_run is not None:
         raise CommandError("--wait waits for what --dry-run does not store: remove one of them.")
-    found = require_valid(check_documents(documents(files, recursive)))
+    found = require_valid(check_documents(documents(files, recursive)), "submitted")
     if dry_run is DryRun.CLIENT:
         for job in [placed(document, namespace, "default") for document in found]:
             typer.echo(f"{job['metadata']['name']}: would be submitted (checked offline)")

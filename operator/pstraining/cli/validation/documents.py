@@ -105,8 +105,12 @@ def lines(checked: CheckedDocument) -> list[Text]:
     ]
 
 
-def require_valid(found: Sequence[CheckedDocument]) -> list[Document]:
+def require_valid(found: Sequence[CheckedDocument], done: str) -> list[Document]:
     """Return the jobs, and print findings and skipped documents to standard error.
+
+    Args:
+        found: the documents.
+        done: what happens to valid jobs, for the message, such as `submitted`.
 
     Raises:
         CommandError: a job has errors.
@@ -117,5 +121,5 @@ def require_valid(found: Sequence[CheckedDocument]) -> list[Document]:
                 typer.echo(line.plain, err=True)
     wrong = sum(f.severity is Severity.ERROR for v in found for f in v.findings)
     if wrong:
-        raise CommandError(f"Nothing was submitted: the input has {wrong} error{'s' if wrong > 1 else ''}.")
+        raise CommandError(f"Nothing was {done}: the input has {wrong} error{'s' if wrong > 1 else ''}.")
     return [v.document for v in found if not v.skipped]
