@@ -292,6 +292,7 @@ def test_what_the_network_carries(tmp_path: Path) -> None:
     [
         (["--parameters", "many"], {}, "Error: --parameters: 'many' is not a number such as 138000000"),
         (["--parameters", "1M", "--bandwidth", "0"], {}, "Error: --bandwidth: '0' is not a number"),
+        (["--bandwidth", "10G"], {}, "Error: --bandwidth: give the model's --parameters too"),
         ([], {"ps": {"replicas": 0}}, "spec.ps.replicas: must be at least 1, is 0"),
         ([], {"ps": {"replicas": 0}}, "Error: Nothing was planned: the input has 1 error."),
     ],

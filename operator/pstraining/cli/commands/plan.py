@@ -111,6 +111,8 @@ def plan(
     every link when each worker processes one batch, their duration at the bandwidth, the best number of parameter
     servers, and the traffic of other settings.
     """
+    if bandwidth and not parameters:
+        raise CommandError("--bandwidth: give the model's --parameters too, whose traffic it carries.")
     values = _number(parameters, "--parameters") if parameters else 0
     asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
     found = require_valid(check_documents(documents(files, recursive)), "planned")
