@@ -148,8 +148,12 @@ class Client:
             TimeoutError: the job has not ended in time.
             ClientError: the job was deleted, or the timeout is not a number.
         """
-        if timeout is not None and math.isnan(timeout):
-            raise ClientError("timeout: it must be a number of seconds, is nan.")
+        try:
+            is_number = timeout is None or not math.isnan(timeout)
+        except TypeError:  # such as "10m"
+            is_number = False
+        if not is_number:
+            raise ClientError(f"timeout: it must be a number of seconds, is {timeout!r}.")
         return self._backend.wait(str(job), None if timeout == math.inf else timeout)
 
     def logs(

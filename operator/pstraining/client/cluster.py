@@ -121,6 +121,8 @@ class ClusterBackend:
         """Yield lines of logs."""
         if role is not None and role not in list(TaskRole):
             raise ClientError(f"role: {role!r} is not one of {', '.join(TaskRole)}.")
+        if role is None and index is not None:
+            raise ClientError("index requires role, because each role counts its tasks from 0.")
         self._stored(name)
         selection = LogSelection(None if role is None else TaskRole(role), index)
         return self._followed(name, selection) if follow else iter(self._present(name, selection))

@@ -1,0 +1,23 @@
+"""Arguments of the client's methods."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.client.errors import ClientError
+from tests.unit.client.test_client import Rig
+
+
+@pytest.mark.parametrize("timeout", ["10m", float("nan"), [1]])
+def test_a_timeout_that_is_no_number_is_refused(timeout: Any) -> None:
+    rig = Rig()
+    with pytest.raises(ClientError, match="timeout: it must be a number of seconds, is "):
+        rig.client.wait(rig.train(), timeout=timeout)
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_an_index_without_a_role_is_refused_at_once(follow: bool) -> None:
+    rig = Rig()
+    rig.train()
+    with pytest.raises(ClientError, match=r"^index requires role, "):
+        rig.client.logs("digits", follow=follow, index=0)
