@@ -74,7 +74,7 @@ class ClusterBackend:
                 ) from error
             try:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
-            except CommandError as error:
+            except BaseException as error:  # also Ctrl-C: the job would wait for its program forever
                 with suppress(CommandError):
                     self._cluster.delete(self._namespace, name)
                 if isinstance(error, ConflictError):

@@ -1,11 +1,11 @@
-"""Arguments of the client's methods."""
+"""Arguments of the client's methods, and a start that is interrupted."""
 
 from typing import Any
 
 import pytest
 
 from pstraining.client.errors import ClientError
-from tests.unit.client.test_client import Rig
+from tests.unit.client.test_client import Object, Rig
 
 
 @pytest.mark.parametrize("timeout", ["10m", float("nan"), [1]])
@@ -21,3 +21,18 @@ def test_an_index_without_a_role_is_refused_at_once(follow: bool) -> None:
     rig.train()
     with pytest.raises(ClientError, match=r"^index requires role, "):
         rig.client.logs("digits", follow=follow, index=0)
+
+
+def test_an_interrupted_start_leaves_no_job_without_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    create = rig.cluster.create
+
+    def interrupted(api: str, plural: str, body: Object) -> Object:
+        if plural == "configmaps":
+            raise KeyboardInterrupt
+        return create(api, plural, body)
+
+    monkeypatch.setattr(rig.cluster, "create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rig.train()
+    assert rig.cluster.there == []
