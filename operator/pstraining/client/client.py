@@ -47,6 +47,10 @@ class LogLine(NamedTuple):
 class Backend(Protocol):
     """The platform that jobs run on. All methods raise ClientError."""
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of all jobs."""
+
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job."""
 
@@ -154,7 +158,7 @@ class Client:
             is_number = False
         if not is_number:
             raise ClientError(f"timeout: it must be a number of seconds, is {timeout!r}.")
-        return self._backend.wait(str(job), None if timeout == math.inf else timeout)
+        return self._backend.wait(self._name(job), None if timeout == math.inf else timeout)
 
     def logs(
         self, job: Job | str, *, follow: bool = True, role: str | None = None, index: int | None = None
@@ -167,15 +171,15 @@ class Client:
             role: chief, worker, ps or evaluator; by default all.
             index: the task's index; by default all tasks of the role.
         """
-        return self._backend.logs(str(job), follow=follow, role=role, index=index)
+        return self._backend.logs(self._name(job), follow=follow, role=role, index=index)
 
     def progress(self, job: Job | str) -> Progress | None:
         """Return a job's newest progress; None before its program's first report."""
-        return self._backend.progress(str(job))
+        return self._backend.progress(self._name(job))
 
     def get(self, job: Job | str) -> Job:
         """Return a job's current state."""
-        return self._backend.get(str(job))
+        return self._backend.get(self._name(job))
 
     def list(self) -> list[Job]:
         """Return all jobs of the namespace. A local client returns the jobs that it has started."""
@@ -183,19 +187,32 @@ class Client:
 
     def scale(self, job: Job | str, workers: int) -> None:
         """Change the number of workers. Workers that stay continue to train."""
-        self._backend.scale(str(job), workers)
+        self._backend.scale(self._name(job), workers)
 
     def suspend(self, job: Job | str) -> None:
         """Stop a job; `resume` continues from its newest checkpoint."""
-        self._backend.suspend(str(job), True)
+        self._backend.suspend(self._name(job), True)
 
     def resume(self, job: Job | str) -> None:
         """Resume a suspended job."""
-        self._backend.suspend(str(job), False)
+        self._backend.suspend(self._name(job), False)
 
     def delete(self, job: Job | str) -> None:
         """Delete a job and its pods. `spec.checkpoint.retainPolicy` decides about its claim for checkpoints."""
-        self._backend.delete(str(job))
+        self._backend.delete(self._name(job))
+
+    def _name(self, job: Job | str) -> str:
+        """Return a job's name, which may also be that of a job in another namespace.
+
+        Raises:
+            ClientError: the job is in another namespace.
+        """
+        if isinstance(job, Job) and job.namespace != (own := self._backend.namespace):
+            raise ClientError(
+                f"{job} is in the namespace {job.namespace}, and this client's namespace is {own}: use the client that "
+                "has returned the job."
+            )
+        return str(job)
 
 
 def default_name(program: str) -> str:

@@ -46,7 +46,7 @@ class ClusterBackend:
     """
 
     def __init__(self, cluster: ClusterClient, namespace: str, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._cluster, self._namespace, self._sleep = cluster, namespace, sleep
+        self._cluster, self.namespace, self._sleep = cluster, namespace, sleep
 
     @classmethod
     def connected(cls, namespace: str | None, *, context: str, kubeconfig: str) -> "ClusterBackend":
@@ -61,7 +61,7 @@ class ClusterBackend:
 
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Create a job, and then its program's ConfigMap, which Kubernetes deletes with the job."""
-        job = build_job(name, self._namespace, program, options)
+        job = build_job(name, self.namespace, program, options)
         wrong = [str(finding) for finding in wrong_with(job) if finding.severity is Severity.ERROR]
         if wrong:
             raise ClientError(f"The job {name} is invalid: {'; '.join(wrong)}")
@@ -70,13 +70,13 @@ class ClusterBackend:
                 stored = self._cluster.create(f"/apis/{names.API_VERSION}", names.PLURAL, job)
             except ConflictError as error:
                 raise ClientError(
-                    f"The job {name} in {self._namespace} already exists: delete it, or choose another name."
+                    f"The job {name} in {self.namespace} already exists: delete it, or choose another name."
                 ) from error
             try:
                 self._cluster.create("/api/v1", "configmaps", build_config_map(stored, program))
             except BaseException as error:  # also Ctrl-C: the job would wait for its program forever
                 with suppress(CommandError):
-                    self._cluster.delete(self._namespace, name)
+                    self._cluster.delete(self.namespace, name)
                 if isinstance(error, ConflictError):
                     raise ClientError(
                         f"The ConfigMap {config_map_name(name)} exists. Kubernetes deletes that of a deleted job a "
@@ -92,7 +92,7 @@ class ClusterBackend:
     def jobs(self) -> list[Job]:
         """Return all jobs of the namespace."""
         with _translated():
-            return [_job(job) for job in self._cluster.jobs(self._namespace)]
+            return [_job(job) for job in self._cluster.jobs(self.namespace)]
 
     def wait(self, name: str, seconds: float | None) -> Job:
         """Wait until a job has succeeded, and return it."""
@@ -139,31 +139,31 @@ class ClusterBackend:
             if (end := end_of(job)) is not None:
                 raise ClientError(f"{name} has ended ({end}) and has no workers.")
             check_workers(job, workers)
-            self._cluster.scale(self._namespace, name, workers)
+            self._cluster.scale(self.namespace, name, workers)
 
     def suspend(self, name: str, suspended: bool) -> None:
         """Suspend a job, or resume it."""
         if (end := end_of(self._stored(name))) is not None:
             raise ClientError(f"{name} has ended ({end}).")
         with _translated():
-            self._cluster.patch(self._namespace, name, {"spec": {"runPolicy": {"suspend": suspended}}})
+            self._cluster.patch(self.namespace, name, {"spec": {"runPolicy": {"suspend": suspended}}})
 
     def delete(self, name: str) -> None:
         """Delete a job."""
         self._stored(name)
         with _translated():
-            self._cluster.delete(self._namespace, name)
+            self._cluster.delete(self.namespace, name)
 
     def _stored(self, name: str) -> Object:
         with _translated():
-            return job_named(self._cluster, self._namespace, name)
+            return job_named(self._cluster, self.namespace, name)
 
     def _present(self, name: str, selection: LogSelection) -> list[LogLine]:
         found: list[LogLine] = []
         with _translated():
             read(
                 self._cluster,
-                self._namespace,
+                self.namespace,
                 name,
                 selection,
                 lambda task, text: found.append(LogLine(task, text)),
@@ -174,7 +174,7 @@ class ClusterBackend:
     def _followed(self, name: str, selection: LogSelection) -> Iterator[LogLine]:
         writer = _QueueWriter()
         thread = threading.Thread(
-            target=writer.filled_by(Follower(self._cluster, self._namespace, name, selection, writer)), daemon=True
+            target=writer.filled_by(Follower(self._cluster, self.namespace, name, selection, writer)), daemon=True
         )
         thread.start()
         try:
@@ -189,7 +189,7 @@ class ClusterBackend:
         roles = [role] if role else [r for r in TaskRole if (status.get(r) or {}).get("lastFailure")]
         pods = {((status.get(r) or {}).get("lastFailure") or {}).get("pod") for r in roles}
         with suppress(CommandError):
-            for task in tasks_of(job, self._cluster.pods(self._namespace, job["metadata"]["name"])):
+            for task in tasks_of(job, self._cluster.pods(self.namespace, job["metadata"]["name"])):
                 if task.pod.name in pods:
                     return self._tail(task)
         return ""
@@ -198,9 +198,9 @@ class ClusterBackend:
         """Return the end of the program's log, as `kubectl pstraining logs` selects it; empty if it cannot be read."""
         selection = LogSelection(tail=TAIL)
         with suppress(RequestError):
-            for query in program_log(self._cluster, self._namespace, task, selection, is_over=True):
+            for query in program_log(self._cluster, self.namespace, task, selection, is_over=True):
                 with suppress(RequestError):
-                    if lines := list(self._cluster.log(self._namespace, task.pod.name, query)):
+                    if lines := list(self._cluster.log(self.namespace, task.pod.name, query)):
                         return "\n".join(f"{task.name}: {line}" for line in lines)
         return ""
 

@@ -56,6 +56,8 @@ class _Run:
 class LocalBackend:
     """The jobs that this process has started. They end with it."""
 
+    namespace: Final = "local"
+
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
         atexit.register(_end, self._runs, os.getpid())
@@ -94,7 +96,7 @@ class LocalBackend:
     def get(self, name: str) -> Job:
         """Return a job's current state."""
         run = self._run(name)
-        return Job(name, "local", name, run.phase)
+        return Job(name, self.namespace, name, run.phase)
 
     def jobs(self) -> list[Job]:
         """Return all jobs that this process has started."""
