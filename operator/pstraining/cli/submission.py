@@ -8,6 +8,7 @@ from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, ConflictError
 from pstraining.cli.manifests import LAST_APPLIED, SERVERS_OWN, Document
+from pstraining.cli.validation.values import wrong_namespace
 
 
 def placed(document: Document, wanted: str | None, default: str) -> Object:
@@ -19,8 +20,11 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
         default: the namespace of the context.
 
     Raises:
-        CommandError: the manifest's namespace differs from `wanted`, or metadata.name is missing.
+        CommandError: the manifest's namespace differs from `wanted`, `wanted` is not a name, or metadata.name is
+            missing.
     """
+    if wanted and (problem := wrong_namespace(wanted)):
+        raise CommandError(f"--namespace {problem}.")
     job = copied(document.body)
     metadata = job["metadata"]
     if not metadata.get("name"):

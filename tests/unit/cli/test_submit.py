@@ -51,6 +51,12 @@ def test_two_namespaces_contradict() -> None:
         sent(body, "b")
 
 
+@pytest.mark.parametrize("name", ["a b", "a/b", "Team", "\u00e4", "-", "a" * 64])
+def test_an_option_that_is_not_a_namespace_is_refused(name: str) -> None:
+    with pytest.raises(CommandError, match=r"^--namespace must be lower-case letters, digits and '-', with at most 63"):
+        sent(manifest(), name)
+
+
 def test_server_managed_fields_are_not_sent() -> None:
     body = {**job(), "status": {"phase": "Running"}}
     body["metadata"] |= {"managedFields": [], "labels": {"a": "b"}, "selfLink": "/x"}

@@ -176,6 +176,8 @@ def _field(value: Any) -> str:
 
 
 _name: Final = _text(_DNS, 63, "lower-case letters, digits and '-'")
+wrong_namespace: Final = _name
+"""Returns the problem of a namespace's name, or an empty text."""
 _value: Final = _text(f"({_WORD})?", 63, "letters, digits, '-', '_' and '.'")
 _port: Final = _number(1, 65535)
 _port_name: Final = _text(rf"(?=.*[a-z])(?!.*--){_DNS}", 15, "lower-case letters, digits and '-', with a letter")
