@@ -4,6 +4,8 @@ The apply uses the commands' field manager: it removes fields that a file no lon
 managers unless the file sets them.
 """
 
+from collections.abc import Sequence
+
 from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, ConflictError
@@ -44,6 +46,25 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
         del metadata["annotations"]
     job.pop("status", None)
     return job
+
+
+def all_placed(documents: Sequence[Document], wanted: str | None, default: str) -> list[Object]:
+    """Return the jobs of manifests, as `placed` does.
+
+    Raises:
+        CommandError: as `placed`; or two different manifests are of the same job, which would get the last one.
+    """
+    jobs = [placed(document, wanted, default) for document in documents]
+    first: dict[tuple[str, str], tuple[Document, Object]] = {}
+    for document, job in zip(documents, jobs, strict=True):
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        before, other = first.setdefault((namespace, name), (document, job))
+        if job != other:
+            raise CommandError(
+                f"{document}: {before} is another manifest of {name} in {namespace}: remove one of them, or give its "
+                "job another name."
+            )
+    return jobs
 
 
 def sent(cluster: ClusterClient, job: Object, *, dry_run: bool, force: bool) -> tuple[Object | None, Object]:

@@ -108,6 +108,18 @@ def test_fields_of_other_managers_conflict() -> None:
     )
 
 
+def test_two_manifests_of_one_job_are_refused_unless_they_are_equal(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.yaml"
+    one, other, elsewhere = manifest(), manifest(worker={"replicas": 3}), manifest(worker={"replicas": 3})
+    elsewhere["metadata"]["namespace"] = "team"
+    for command in (["submit", "--dry-run", "client"], ["plan"]):
+        path.write_text(yaml.safe_dump_all([one, one, elsewhere]))
+        assert CliRunner().invoke(app, [*command, "-f", str(path)]).exit_code == 0
+        path.write_text(yaml.safe_dump_all([one, elsewhere, other]))
+        said = str(CliRunner().invoke(app, [*command, "-f", str(path)]).exception)
+        assert "document 1 (PSTrainingJob digits) is another manifest of digits in default: remove one of them" in said
+
+
 def test_a_rejection_names_the_job() -> None:
     cluster = JobCluster(World(None))
     cluster.refusal = AbsentError('namespaces "default" not found.', 404)

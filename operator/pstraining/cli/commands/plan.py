@@ -29,7 +29,7 @@ from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.planning import bandwidth_table
 from pstraining.cli.planning.bandwidth_table import Carried
 from pstraining.cli.sizing import words
-from pstraining.cli.submission import placed, sent
+from pstraining.cli.submission import all_placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.validation.schema import with_defaults
 from pstraining.core import planner
@@ -118,7 +118,7 @@ def plan(
     found = require_valid(check_documents(documents(files, recursive)), "planned")
     cluster = KubeconfigClient(context) if live else None
     default = cluster.namespace if cluster else "default"
-    planned = [planned_for(cluster, placed(document, namespace, default), datetime.now(UTC)) for document in found]
+    planned = [planned_for(cluster, job, datetime.now(UTC)) for job in all_placed(found, namespace, default)]
     carried = [
         bandwidth_table.carried(p.job, values, bandwidth_megabits(p.job, asked)) if values else None for p in planned
     ]

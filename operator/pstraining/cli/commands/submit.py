@@ -16,7 +16,7 @@ from pstraining.cli.errors import CommandError
 from pstraining.cli.jobs import each
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
-from pstraining.cli.submission import placed, sent
+from pstraining.cli.submission import all_placed, sent
 from pstraining.cli.validation.documents import check_documents, require_valid
 from pstraining.cli.waiting import Patience, follow, is_held, running_or_ended, unchanged
 from pstraining.resources import kueue
@@ -58,11 +58,11 @@ def submit(
         raise CommandError("--wait waits for what --dry-run does not store: remove one of them.")
     found = require_valid(check_documents(documents(files, recursive)), "submitted")
     if dry_run is DryRun.CLIENT:
-        for job in [placed(document, namespace, "default") for document in found]:
+        for job in all_placed(found, namespace, "default"):
             typer.echo(f"{job['metadata']['name']}: would be submitted (checked offline)")
         return
     cluster = KubeconfigClient(context)
-    jobs = [placed(document, namespace, cluster.namespace) for document in found]
+    jobs = all_placed(found, namespace, cluster.namespace)
     stored = each(jobs, lambda job: apply(cluster, job, dry_run=dry_run is not None, force=force))
     if wait:
         each(stored, lambda job: typer.echo(awaited(cluster, job, Patience(timeout))))
