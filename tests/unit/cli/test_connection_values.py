@@ -10,7 +10,7 @@ import pytest
 
 from pstraining.cli.connection import exec_plugin
 from pstraining.cli.connection.access import Access, Surroundings, chosen
-from pstraining.cli.connection.kubeconfig import merged
+from pstraining.cli.connection.kubeconfig import load, merged
 from pstraining.cli.connection.models import ExecPlugin, KubeconfigCluster
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.connection.session import HttpSession
@@ -57,3 +57,8 @@ def test_texts_that_no_program_can_be_given_are_refused(given: dict[str, Any]) -
     plugin = ExecPlugin.model_validate({"command": "true", "apiVersion": exec_plugin.VERSIONS[0], **given})
     with pytest.raises(CommandError, match=r"of user jane cannot be run: .*\. Correct its command, args or env\.$"):
         exec_plugin.run(plugin, KubeconfigCluster(), "jane", {})
+
+
+def test_a_user_without_a_home_has_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
+    assert load(Overrides(), {}).missing == ("~/.kube/config",)

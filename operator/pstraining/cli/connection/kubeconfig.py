@@ -91,7 +91,8 @@ def _names(overrides: Overrides, environ: Mapping[str, str]) -> list[str]:
         return [overrides.kubeconfig]
     if listed := environ.get(KUBECONFIG):
         return [name for name in dict.fromkeys(listed.split(os.pathsep)) if name]
-    return [str(Path(environ.get("HOME") or Path.home()) / ".kube" / "config")]
+    # Not Path.home(), which raises an error for a user whom the system does not know, as in a pod.
+    return [str(Path(environ.get("HOME") or os.path.expanduser("~")) / ".kube" / "config")]
 
 
 def _way_out(overrides: Overrides) -> str:
