@@ -6,6 +6,7 @@ managers unless the file sets them.
 
 from collections.abc import Sequence
 
+from pstraining.api import names
 from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import CommandError, ConflictError
@@ -42,7 +43,10 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
     # Exported manifests have fields that only the API server, kubectl and the operator write.
     for written in SERVERS_OWN:
         metadata.pop(written, None)
-    if (metadata.get("annotations") or {}).pop(LAST_APPLIED, None) is not None and not metadata["annotations"]:
+    annotations = metadata.get("annotations") or {}
+    # The request of `takeover` is that of the exported job: it would fail over the first primary of a new one.
+    former = [annotations.pop(name, None) for name in (LAST_APPLIED, names.ANNOTATION_TAKEOVER)]
+    if any(former) and not annotations:
         del metadata["annotations"]
     job.pop("status", None)
     return job

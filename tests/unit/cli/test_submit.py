@@ -61,7 +61,8 @@ def test_server_managed_fields_are_not_sent() -> None:
     body = {**job(), "status": {"phase": "Running"}}
     body["metadata"] |= {"managedFields": [], "labels": {"a": "b"}, "selfLink": "/x"}
     body["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
-    body["metadata"] |= {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}
+    request = {"pstraining.dev/takeover": "0@0"}
+    body["metadata"] |= {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", **request}}
     before = copy.deepcopy(body)
     assert sent(body)["metadata"] == {"name": "digits", "namespace": "default", "labels": {"a": "b"}}
     assert "status" not in sent(body)
