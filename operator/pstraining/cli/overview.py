@@ -8,7 +8,7 @@ from pstraining.api import names
 from pstraining.api.packed_records import numbers
 from pstraining.cli.client import ClusterClient, Object
 from pstraining.cli.errors import DeniedError
-from pstraining.cli.jobs import end_of, job_named, manager, one_line, phase, why
+from pstraining.cli.jobs import end_of, is_sent, job_named, manager, one_line, phase, why
 from pstraining.cli.metrics.scraping import devices_of, trains
 from pstraining.cli.sizing import words
 from pstraining.cli.status.pod_state import is_unexplained, state
@@ -60,7 +60,7 @@ def look(cluster: ClusterClient, namespace: str, name: str) -> dict[str, Any]:
     tasks = tasks_of(job, allowed("pods", lambda: cluster.pods(namespace, name)))
     unexplained = [t for t in tasks if is_unexplained(t)][:ASKED_PODS]
     pod_events = {t.pod.uid: events(t.pod.uid) for t in unexplained}
-    found = _Found(job, tasks, pod_events, devices_of(cluster, tasks), "pods" not in denied)
+    found = _Found(job, tasks, pod_events, devices_of(cluster, tasks), not ("pods" in denied or is_sent(job)))
     shown = describe(found, events(job["metadata"]["uid"]))
     return shown | {"notes": [*shown["notes"], *denied.values()]}
 
@@ -76,7 +76,7 @@ class _Found:
     devices: Mapping[str, Mapping[str, int]]
     """Number of devices that a task computes on, by the pod's uid and by type; only of pods that report it."""
     pods_known: bool
-    """Whether the pods could be read."""
+    """Whether the pods could be read, and are in this cluster."""
 
 
 def describe(found: _Found, events: Iterable[Object]) -> dict[str, Any]:

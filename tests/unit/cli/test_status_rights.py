@@ -1,4 +1,4 @@
-"""`status` without the right to list pods or events: it shows the rest, and names the right."""
+"""`status` without the right to list pods or events, or of a job in another cluster: it shows the rest."""
 
 from pstraining.cli import overview
 from pstraining.cli.errors import DeniedError
@@ -48,3 +48,11 @@ def test_a_job_is_shown_without_its_pods() -> None:
     (worker,) = (role for role in found["roles"] if role["role"] == "worker")
     assert (worker["ready"], worker["pods"], worker["withoutPod"]) == (2, [], [])
     assert worker["sizing"] == "memory: measured peak 1Gi, recommended limit 2Gi, now unknown"
+
+
+def test_pods_in_another_cluster_are_not_called_missing() -> None:
+    made = job(spec={"managedBy": "kueue.x-k8s.io/multikueue"})
+    made["status"] = {"observedGeneration": 1, "phase": "Running", "worker": {"desired": 2, "ready": 2}}
+    found = overview.look(WithJobs(made), "default", "digits")
+    assert "Its pods are there" in found["notes"][0]
+    assert [role["withoutPod"] for role in found["roles"]] == [[], [], []]
