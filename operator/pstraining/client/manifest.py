@@ -1,13 +1,14 @@
 """Builds the objects of a job: the PSTrainingJob, and the ConfigMap with its program. Pure."""
 
 import copy
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pstraining.api import names
-from pstraining.api.values import merged
+from pstraining.api.values import merged, path_of
 from pstraining.client.errors import ClientError
 from pstraining.client.program import JobProgram
 
@@ -48,12 +49,32 @@ class JobOptions:
         for name in ("training", "resources", "env", "spec"):
             if not isinstance(given := getattr(self, name), Mapping):
                 raise ClientError(f"{name}: it must be a dict, is {given!r}.")
+        if not isinstance(self.image, str):
+            raise ClientError(f"image: it must be a text, is {self.image!r}.")
         if isinstance(self.packages, str):
             raise ClientError(f"packages: it must be a list of requirements, such as [{self.packages!r}].")
+        requirements: Sequence[object] = self.packages or ()
+        if wrong := [requirement for requirement in requirements if not isinstance(requirement, str)]:
+            raise ClientError(f"packages: requirements are texts, but one is {wrong[0]!r}.")
         if not isinstance(self.checkpoint, str | Mapping | None):
             raise ClientError(f"checkpoint: it must be the size of a claim, a URI or a dict, is {self.checkpoint!r}.")
         if unset := [name for name, value in self.env.items() if value is None]:
             raise ClientError(f"env: {', '.join(unset)} is None: give it a text, or leave it out.")
+        for name in ("training", "checkpoint", "spec"):
+            for path, value in _without_json(getattr(self, name), name):
+                raise ClientError(f"{path}: it must be a number, text, boolean, None, list or dict, is {value!r}.")
+
+
+def _without_json(value: Any, *steps: str | int) -> Iterator[tuple[str, Any]]:
+    """Yield the values that JSON does not have, each with its path."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _without_json(item, *steps, str(name))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _without_json(item, *steps, index)
+    elif not isinstance(value, str | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
+        yield path_of(steps), value
 
 
 def config_map_name(job: str) -> str:

@@ -1,5 +1,6 @@
 """Options of `Client.train` with a wrong type are refused by name."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def program() -> None:
         ({"env": [("A", "b")]}, r"env: it must be a dict, is \[\('A', 'b'\)\]"),
         ({"env": {"A": "b", "TOKEN": None}}, "env: TOKEN is None: give it a text, or leave it out"),
         ({"spec": "x"}, "spec: it must be a dict"),
+        ({"spec": {"a": [{"b": Path("x")}]}}, r"spec\.a\[0\]\.b: it must be a number, text, .* is PosixPath\('x'\)"),
+        ({"training": {"seed": {1}}}, r"training\.seed: it must be a number, text, boolean, .* is \{1\}"),
+        ({"checkpoint": {"every": math.nan}}, r"checkpoint\.every: it must be a number, .* is nan"),
+        ({"image": Path("a/b")}, "image: it must be a text, is PosixPath"),
+        ({"packages": [Path("a.whl")]}, "packages: requirements are texts, but one is PosixPath"),
         ({"checkpoint": Path("/data")}, "checkpoint: it must be the size of a claim, a URI or a dict"),
     ],
 )
