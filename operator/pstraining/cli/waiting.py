@@ -16,6 +16,8 @@ EVERY, SELDOM = 0.5, 5.0
 """Initial and maximum seconds between two polls."""
 GROWTH = 1.2
 """Factor from one pause to the next."""
+UNSEEN = 30.0
+"""Seconds after which a wait reports that no operator has processed the job."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,15 @@ def follow(cluster: ClusterClient, job: Object, reached: Callable[[Object], str]
     Raises:
         CommandError: the job was deleted, or the timeout has expired.
     """
-    end, pause, last = patience.clock() + patience.seconds, EVERY, ""
+    begin, pause, last = patience.clock(), EVERY, ""
     while True:
         found, line = _look(cluster, job, reached)
         if found:
             return found
-        left = end - patience.clock()
+        passed = patience.clock() - begin
+        left = patience.seconds - passed
+        if not line and passed >= UNSEEN:
+            line = _unseen(job)
         if left <= 0:
             message = f"{job['metadata']['name']}: timed out after {patience.seconds:g} s. {line or _unseen(job)}"
             raise CommandError(message, ExitCode.TIMED_OUT)

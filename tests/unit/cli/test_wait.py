@@ -103,6 +103,26 @@ def test_a_short_outage_of_the_api_server_does_not_end_the_wait() -> None:
     assert code_of(denied.wait, "You may not") is ExitCode.ERROR
 
 
+def test_a_wait_for_a_job_that_no_operator_processes_says_so_once() -> None:
+    cluster = Sent(managedBy="pstraining.dev/operator")
+    del cluster.there[0]["status"]
+    reported: list[str] = []
+    moments: list[float] = [0.0]
+
+    def sleep(seconds: float) -> None:
+        moments.append(moments[-1] + seconds)
+
+    patience = Patience(100, lambda: moments[-1], sleep, lambda line: reported.append(f"{moments[-1]:.0f}: {line}"))
+    found = code_of(lambda: follow(cluster, cluster.there[0], goal_of("end"), patience), "has not processed the job")
+    assert found is ExitCode.TIMED_OUT
+    (said,) = reported
+    moment, _, line = said.partition(": ")
+    assert 30 <= int(moment) < 30 + SELDOM
+    assert line.endswith(
+        "has not processed the job yet. Check that it is running, with `kubectl pstraining doctor -n default`."
+    )
+
+
 def test_running_and_conditions() -> None:
     world = running()
     world.edit({"runPolicy": {"suspend": True}})
