@@ -1,7 +1,10 @@
-"""The remark about a log of which no line was printed."""
+"""Logs of which no line is printed: their remarks, and a closed output."""
+
+import sys
 
 import pytest
 
+from pstraining.cli.commands import logs
 from pstraining.cli.logs.log_lines import LogSelection
 from pstraining.cli.tasks import TaskRole
 from tests.support.builders import job
@@ -19,3 +22,12 @@ from tests.unit.cli.test_logs import Logged, read
 )
 def test_a_log_is_called_empty_only_if_it_is(tail: int | None, since: float | None, remarks: list[str]) -> None:
     assert read(Logged(job()), LogSelection(TaskRole.CHIEF, tail=tail, since=since)) == ([], remarks)
+
+
+def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Logged(job())
+    cluster.logs["digits-chief-1"] = ["a line"]
+    monkeypatch.setattr(logs, "KubeconfigClient", lambda context: cluster)
+    monkeypatch.setattr(sys, "stdout", None)
+    logs.logs("digits")
+    assert "digits-ps-0): the log is empty" in capsys.readouterr().err

@@ -48,7 +48,8 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     if folder is not None and (follow or young is not None):
         raise CommandError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
     selection = LogSelection(role, index, previous, None if tail == -1 else tail, young)
-    writer = LogWriter(coloured=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    writer = LogWriter(coloured=is_terminal and not os.environ.get("NO_COLOR"))
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     where = namespace or cluster.namespace
     if follow:

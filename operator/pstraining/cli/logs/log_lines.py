@@ -54,11 +54,13 @@ class LogWriter:
             if self._coloured:
                 prefix = typer.style(prefix, fg=COLOURS[len(self._prefixes) % len(COLOURS)])
             self._prefixes[task] = prefix
-        sys.stdout.write(f"{prefix}{text}\n")
+        if sys.stdout is not None:  # it was not closed, as by >&-
+            sys.stdout.write(f"{prefix}{text}\n")
 
     def flush(self) -> None:
         """Flush the written lines."""
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
     def remark(self, text: str) -> None:
         """Write a remark after the lines that precede it."""
