@@ -33,7 +33,7 @@ _MEANINGS = {
     ExitCode.JOB_DELETED: "the job was deleted while the command waited",
     ExitCode.UNREACHABLE: "the API server did not respond",
     ExitCode.INTERRUPTED: "Ctrl-C has ended the command",
-    ExitCode.UNREAD: "the reader of the output has ended, as `head` does",
+    ExitCode.UNREAD: "the reader of the output ended before the command, as `head` does",
 }
 ALWAYS = (ExitCode.SUCCESS, ExitCode.USAGE, ExitCode.INTERRUPTED, ExitCode.UNREAD)
 """Exit statuses that every command can return."""

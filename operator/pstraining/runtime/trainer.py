@@ -42,24 +42,24 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains a Keras model on parameter servers.
 
-    Every task of a job runs the same program and calls `run`: a parameter server becomes TensorFlow's server, a worker
-    trains, the chief (worker 0 in a job without one) initializes, saves and evaluates. Import Keras inside the
+    Every task of a job runs the same program and calls `run`: a parameter server becomes TensorFlow's server, and a
+    worker trains. The chief (worker 0 in a job without one) initializes, saves and evaluates. Import Keras inside the
     functions, not at the top of the program: a parameter server then never loads it.
 
     Args:
         model: builds the Keras model with its variables (start a Sequential with `keras.Input`). Called on the chief
             and on every worker; the chief's initial values are used.
-        optimizer: creates the Keras optimizer: one of Keras's own, or a MultiOptimizer of them.
+        optimizer: creates the Keras optimizer: one of Keras's own optimizers, or a MultiOptimizer of them.
         loss: as for `keras.Model.compile`.
         data: a worker's `tf.data.Dataset` of (x, y) or (x, y, sample_weight) batches, from its index and the number of
-            workers; a dataset restarts when it ends. It is called again when the number of workers changes. Or `Ranges`
-            or `Files`, whose splits are assigned to workers one at a time, so that every sample is trained once per
-            epoch even if processes fail.
+            workers; a dataset restarts when it ends. The function is called again when the number of workers changes.
+            Alternatively, `Ranges` or `Files`: their splits are assigned to workers one at a time, so every sample is
+            trained once per epoch even if processes fail.
         steps: number of updates in the job, by all workers together.
         epochs: number of passes over `Ranges` or `Files`, or of `steps_per_epoch` steps. With `steps`, training ends at
             the first limit.
         steps_per_epoch: number of updates, by all workers together, in an epoch of data that is not assigned. Without
-            it all training is one epoch.
+            it, the whole training is one epoch.
         validation: creates the dataset on which the chief evaluates a snapshot at the end of an epoch, during training.
             The results are in the epoch's logs as val_loss and val_<metric>.
         validation_every: epochs from one validation to the next.
@@ -68,19 +68,20 @@ class Trainer:
             `self.model` is a Keras model with a snapshot of the parameters; its `stop_training` ends the job.
         train_step: computes the loss instead of `loss`. It is traced with the Keras model and a batch of any structure,
             and returns a scalar, or (scalar, {name: scalar}). The means of the named scalars are in the logs.
-        tensorboard: folder for TensorBoard's event files; by default "tensorboard" beside the checkpoints. False: none.
+        tensorboard: folder for TensorBoard's event files; by default, "tensorboard" beside the checkpoints. False:
+            none.
         evaluate: creates the dataset on which the chief evaluates the last checkpoint.
         metrics: as for `keras.Model.compile`, or a function that creates them. An epoch's logs have their values over
-            the batches of all workers, and the validation's.
+            the batches of all workers, and over the validation data.
         loss_weights: as for `keras.Model.compile`.
         weighted_metrics: as for `keras.Model.compile`, or a function that creates them.
         class_weight: as for `keras.Model.fit`: factor of a sample's loss by its class.
-        checkpoint: place and interval of checkpoints: a folder, or a URI as `s3://bucket/prefix`. The place also gets
-            `result.json`, `final.keras` and `final.weights.h5`.
-        training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync",
-            "backup_workers": 1}`.
-        devices: a worker's devices that compute, such as `["GPU:0"]`; None: all accelerators that TensorFlow sees, or
-            else the CPU. The chief uses the named devices that it has.
+        checkpoint: place and interval of checkpoints: a folder, or a URI such as `s3://bucket/prefix`. The place also
+            gets `result.json`, `final.keras` and `final.weights.h5`.
+        training: update mode and its settings, by the names of `TrainingSettings`: `{"mode": "Sync", "backup_workers":
+            1}`.
+        devices: the devices on which a worker computes, such as `["GPU:0"]`; None: all accelerators that TensorFlow
+            sees, or else the CPU. The chief uses the named devices that it has.
         jit_compile: as for `keras.Model.compile`: whether XLA compiles the forward and backward pass on workers.
 
     The job's `spec.training` and `spec.checkpoint` override `steps`, `training` and `checkpoint`, field by field.
@@ -188,7 +189,7 @@ class Trainer:
     def total_updates(
         self, *, batch_size: int | None = None, samples: int | None = None, workers: int | None = None
     ) -> int:
-        """Return the number of updates in the job: `decay_steps` of a learning-rate schedule counts them.
+        """Return the number of updates in the job, for `decay_steps` of a learning-rate schedule.
 
         For the `optimizer` function: it needs the job's environment. Where data ends training, the number is that of
         undisturbed training.

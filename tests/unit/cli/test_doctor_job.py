@@ -114,7 +114,7 @@ def test_the_operators_findings_come_first() -> None:
     assert done["mostLikely"] == {
         "cause": "Unschedulable",
         "message": "Pod digits-ps-0 cannot be scheduled: 0/2 nodes are available",
-        "todo": "Ask for less, add nodes, or check taints, node selectors and unbound volumes. See "
+        "todo": "Request less, add nodes, or check taints, node selectors and unbound volumes. See "
         "docs/users/troubleshoot.md#the-job-stays-pending",
     }
     assert done["checks"][0]["check"] == "Unschedulable"

@@ -52,7 +52,7 @@ def test_what_must_have_an_entry_is_read_from_its_source() -> None:
     needed = mechanisms.wanted()
     assert needed["codec"] == [f"{way} {codec}" for way in ("push", "pull") for codec in Codec]
     assert {f"mode {mode}, standby Hot" for mode in Mode} | {"standby Warm"} <= set(needed["training"])
-    assert "a worker's program ends with 0" in needed["failure"]
+    assert "a worker's program exits with 0" in needed["failure"]
     assert "what happens" not in needed["failure"]
     assert len(needed["failure"]) >= 14
     assert {"Names of jobs", "A separate store for Leases"} <= set(needed["limit"])
@@ -137,6 +137,6 @@ def test_a_parameter_outside_make_test_is_reported() -> None:
 def test_the_page_has_a_table_for_each_group_and_lists_untested_entries() -> None:
     page = mechanisms.page()
     assert all(f"## {title}\n" in page for title in [*mechanisms.GROUPS.values(), mechanisms.CAUSES])
-    assert "| a worker's program ends with 0 | `tests/processes/" in page
+    assert "| a worker's program exits with 0 | `tests/processes/" in page
     assert "| a gap: " in page
     assert "nothing to test: " in page

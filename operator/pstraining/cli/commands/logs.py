@@ -36,8 +36,8 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Print the logs of a job's tasks.
 
-    With --follow, new lines are printed as they arrive, also from pods that start later. The command then ends with the
-    job, and its exit status reports whether the job has succeeded.
+    With --follow, new lines are printed as they arrive, including those of pods that start later. The command then
+    returns when the job has ended, and its exit status reports whether the job has succeeded.
     """
     try:
         young = None if since is None else seconds(since)

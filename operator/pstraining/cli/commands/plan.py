@@ -107,7 +107,7 @@ def plan(
     """Show every object that the operator would create, change or delete for jobs. Nothing is stored.
 
     The operator's own planner decides, offline for jobs that do not exist yet. With --live, the command compares with
-    existing jobs by a dry run, which requires the right to change them. With --parameters, the output adds the bytes on
+    existing jobs in a dry run, which requires the right to change them. With --parameters, the output adds the bytes on
     every link when each worker processes one batch, their duration at the bandwidth, the best number of parameter
     servers, and the traffic of other settings.
     """

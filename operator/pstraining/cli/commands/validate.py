@@ -20,7 +20,7 @@ from pstraining.cli.validation.schema import Severity
 
 
 def validate(files: Files, recursive: Recursive = False, output: Format = Output.TEXT) -> None:
-    """Check manifests of jobs by the API server's own rules, without a cluster. Exit status 1 if one is invalid.
+    """Check manifests of jobs against the API server's rules, without a cluster. Exit status 1 if one is invalid.
 
     The rules of the API cover types, bounds, required fields and combinations of fields. Pod templates are checked for
     errors that Kubernetes would reject in the operator's pods: wrong types and values, such as a quantity of 512MB,

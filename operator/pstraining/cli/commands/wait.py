@@ -45,10 +45,10 @@ def wait(
 ) -> None:
     """Wait until jobs have ended. The exit status reports whether they have succeeded.
 
-    With --for running, the command waits until a job runs; with --for condition=NAME, until the condition is true. Each
-    ends when the job has ended or was deleted, because its state is then final. Changes of a job's state are printed.
-    Requests to an API server that does not respond are repeated. --timeout holds for each job; by default, there is no
-    limit.
+    With --for running, the command waits until a job runs; with --for condition=NAME, until the condition is true. A
+    wait also ends when the job has ended or was deleted, because its state is then final. Changes of a job's state are
+    printed. Requests to an API server that does not respond are repeated. --timeout applies to each job; by default,
+    there is no limit.
     """
     reached = goal_of(goal)
     cluster = KubeconfigClient(context)

@@ -54,7 +54,9 @@ class Advice:
 
 
 OF_REASONS: Final[Mapping[str, Advice]] = {
-    Reason.WAITING_FOR_PODS: Advice("Wait: a pod that does not start within a minute gets another reason.", PENDING),
+    Reason.WAITING_FOR_PODS: Advice(
+        "Wait: after a minute, a pod that has not started is reported under another reason.", PENDING
+    ),
     Reason.CHILDREN_MISSING: Advice("Wait: objects of the job are being created.", PENDING),
     Reason.SCHEDULING_GATED: Advice(
         "Wait for the controller that set the gate. For kueue.x-k8s.io/admission, check the queue's quota.", PENDING
@@ -65,9 +67,9 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.KUEUE_NOT_INSTALLED: Advice("Install Kueue, or remove the label kueue.x-k8s.io/queue-name.", PENDING),
     Reason.QUEUE_IGNORED: Advice("Set kueue.enabled in the values of the operator's chart.", PENDING),
     Reason.UNSCHEDULABLE: Advice(
-        "Ask for less, add nodes, or check taints, node selectors and unbound volumes.", PENDING
+        "Request less, add nodes, or check taints, node selectors and unbound volumes.", PENDING
     ),
-    Reason.WAITING_FOR_GANG: Advice("Ask for less, add nodes, or check that the job's scheduler runs.", PENDING),
+    Reason.WAITING_FOR_GANG: Advice("Request less, add nodes, or check that the job's scheduler runs.", PENDING),
     Reason.IMAGE_PULL_FAILED: Advice("Check the image's name, and the template's imagePullSecrets.", PENDING),
     Reason.CONTAINER_CONFIG_INVALID: Advice(
         "Check that every ConfigMap, Secret and key exists, and that the image has python3 on its PATH.", PENDING
@@ -76,24 +78,26 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     Reason.INIT_CONTAINER_FAILED: Advice(f"Read its log: kubectl logs --previous POD -c NAME{NAMESPACE}.", PENDING),
     Reason.QUOTA_EXCEEDED: Advice("Raise the quota, or request less.", PENDING),
     Reason.PODS_REFUSED: Advice(
-        "Correct what the API server names: a policy, Pod Security, a LimitRange, a service account.",
+        "Correct the cause that the API server names: a policy, Pod Security, a LimitRange, a service account.",
         PENDING,
     ),
     Reason.NODE_LOST: Advice("Repair the node, or delete its Node object if the machine is off.", PENDING),
     Reason.VOLUME_NOT_MOUNTED: Advice("Create the Secret, ConfigMap or claim, or check its storage.", PENDING),
     Reason.STILL_WAITING: Advice("Read the log and the events of the pod.", PENDING),
-    Reason.WRITE_REFUSED: Advice("Correct what the API server names; the operator retries.", PENDING),
+    Reason.WRITE_REFUSED: Advice("Correct the cause that the API server names; the operator retries.", PENDING),
     Reason.GANG_NOT_INSTALLED: Advice("Install the scheduler that the job names, or name another one.", PENDING),
     Reason.TEMPLATE_REFUSED: Advice("Correct the field that the message names, and apply the job again.", INVALID),
     Reason.NAME_TAKEN: Advice("Delete the object, or give the job another name.", INVALID),
     Reason.STATUS_TOO_LARGE: Advice("Use fewer replicas in one job, or raise etcd's --max-request-bytes.", INVALID),
-    Reason.STATUS_REFUSED: Advice("Bring CRD and operator to the same version.", INVALID),
-    Reason.NO_STEP: Advice("Look for workers that are missing, or wait for their data.", STANDS_STILL),
-    Reason.STANDBY_MISSING: Advice("Correct what the standby waits for: members of a shard need two nodes.", STANDBYS),
+    Reason.STATUS_REFUSED: Advice("Upgrade the CRD or the operator, so that both have the same version.", INVALID),
+    Reason.NO_STEP: Advice("Look for workers that are missing or that wait for their data.", STANDS_STILL),
+    Reason.STANDBY_MISSING: Advice(
+        "Remove the obstacle that the message names: members of a shard need separate nodes.", STANDBYS
+    ),
     Reason.PS_LOST: Advice("Wait: a parameter server is being restarted.", RESTARTS),
     Reason.CHIEF_REPLACED: Advice("Wait: a new attempt of the chief starts.", RESTARTS),
     Reason.WORKERS_LOST: Advice("Wait: the missing workers are being restarted.", RESTARTS),
-    Reason.SPEC_CHANGED: Advice("Wait: the job stops in order, and then starts with the new spec.", RESTARTS),
+    Reason.SPEC_CHANGED: Advice("Wait: the job stops, the chief first, and then starts with the new spec.", RESTARTS),
     Reason.JOB_RESTARTED: Advice("Wait: a rule of failurePolicy restarts the whole job.", RESTARTS),
     Reason.BACKOFF_LIMIT_EXCEEDED: Advice("Correct the cause of the last failure, and create the job again.", FAILED),
     Reason.REPLICA_FAILED: Advice("Correct the cause, or set restartPolicy: OnFailure for the role.", FAILED),
@@ -107,9 +111,9 @@ OF_REASONS: Final[Mapping[str, Advice]] = {
     ),
     Reason.WORKER_TEMPLATE_COPIED: Advice("Set the fields that the message names.", GPUS),
     Reason.SUSPENDED: Advice(f"Resume the job when it should run: kubectl pstraining resume{NAMESPACE}.", STOPS),
-    Reason.STOPPING: Advice("Wait for the pods that are left: they have their grace period.", STOPS),
-    Reason.CHECKPOINTING: Advice("Wait: the chief saves, or prepares the next parameter servers.", STOPS),
-    Reason.RESHARDING: Advice("Wait: the pods are deleted, and created again.", STOPS),
+    Reason.STOPPING: Advice("Wait for the remaining pods, which end within their grace period.", STOPS),
+    Reason.CHECKPOINTING: Advice("Wait: the chief saves the state, or prepares the next parameter servers.", STOPS),
+    Reason.RESHARDING: Advice("Wait: the pods are deleted and created again.", STOPS),
     Reason.RESUMING: Advice("Wait: training resumes with the new number of parameter servers.", STOPS),
     Reason.STARTING_SERVERS: Advice("Wait, or correct what keeps the new servers from starting.", STOPS),
     Reason.REPLACING_SERVERS: Advice("Wait: parameter servers are replaced one at a time.", SIZES),

@@ -46,8 +46,8 @@ class Row:
 
 
 TABLE: dict[FailureReason, Row] = {
-    FailureReason.ERROR: Row("the program ends with another code than 0", "exit code"),
-    FailureReason.OOM_KILLED: Row("the kernel kills it at its memory limit", "container reason OOMKilled"),
+    FailureReason.ERROR: Row("the program exits with a code other than 0", "exit code"),
+    FailureReason.OOM_KILLED: Row("the kernel kills the program at its memory limit", "container reason OOMKilled"),
     FailureReason.START_TIMEOUT: Row(
         "the launcher or the runtime has waited too long for the parameter servers",
         f"exit code {contract.EXIT_START_TIMEOUT}",
@@ -57,20 +57,20 @@ TABLE: dict[FailureReason, Row] = {
         f"exit code {contract.EXIT_BAD_SETTINGS}",
         final=True,
     ),
-    FailureReason.INIT_FAILED: Row("an init container fails", "its own status", retryable=False),
+    FailureReason.INIT_FAILED: Row("an init container fails", "status of the init container", retryable=False),
     FailureReason.EVICTED: Row(
-        "evicted, drained, or ended or rejected by its kubelet",
+        "the pod is evicted, drained, or ended or rejected by its kubelet",
         "condition DisruptionTarget: EvictionByEvictionAPI, TerminationByKubelet, and any reason that is not named "
         "below; pod reason Evicted, Shutdown, UnexpectedAdmissionError, OutOfcpu, NodeAffinity and the like",
         disruption=True,
     ),
     FailureReason.PREEMPTED: Row(
-        "preempted by a pod of higher priority",
+        "the pod is preempted by a pod of higher priority",
         "condition DisruptionTarget: PreemptionByScheduler; pod reason Preempting",
         disruption=True,
     ),
     FailureReason.NODE_LOST: Row(
-        "its node no longer answers, was deleted or was restarted",
+        "the node no longer responds, was deleted or was restarted",
         "condition DisruptionTarget: DeletionByTaintManager, DeletionByPodGC; pod reason NodeLost; container reason "
         "ContainerStatusUnknown or Unknown",
         disruption=True,

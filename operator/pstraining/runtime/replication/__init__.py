@@ -17,12 +17,12 @@ Glossary, which docs/reference/glossary.md repeats:
 - *quorum*: a strict majority of the voters
 - *learner*: a member that applies every step while it receives older state (Raft's sense, not Paxos')
 - *state transfer*: the copy of a shard's state to a member, whole or in chunks
-- *fence*: the fencing token, a ballot or a term as one integer in a server's record; lower ones are rejected
+- *fence*: the fencing token, a ballot or a term as one integer in a server's record; lower tokens are rejected
 - *lease*: the time for which a member applies steps without a poll by the chief; the operator has a Kubernetes Lease
 - *heartbeat*: the message that shows that a worker is alive
 - *crashed*: the process's port refuses connections
-- *suspected*: the process does not answer
+- *suspected*: the process does not respond
 - *failover*: the change to another member after a loss
-- *switchover*: the planned change away from a member, such as one on a drained node
+- *switchover*: the planned change to another member, such as before a drained node stops
 - *renewal*: a process runs its program again in place, to free TensorFlow's memory
 """

@@ -27,7 +27,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     # The course of training
     "devices": EventText(_ANY, "The task has started; `compute` counts the devices that it uses, by type."),
     "initialized": EventText(_CHIEF, "The parameter servers have the initial parameters; training starts at step 0."),
-    "restored": EventText(_CHIEF, "The parameter servers have the parameters of a checkpoint, of step `step`."),
+    "restored": EventText(_CHIEF, "The parameter servers have the parameters of the checkpoint of step `step`."),
     "worker": EventText(
         _WORKER, "Every few seconds: the worker's steps, its loss, the longest step and the staleness."
     ),
@@ -48,17 +48,19 @@ EVENTS: Final[Mapping[str, EventText]] = {
         _CHIEF, "There is no folder for checkpoints, and the model is not saved.", "Set `spec.checkpoint`."
     ),
     "checkpoint": EventText(
-        _CHIEF, "A checkpoint was written to `path`, in `seconds`; with `fullEvery` also whether it is `full`."
+        _CHIEF, "A checkpoint was written to `path`, in `seconds`; with `fullEvery`, `full` shows whether it is full."
     ),
     "checkpoint_way": EventText(
         _CHIEF,
-        "Large tensors are saved, or restored, `by` the servers, or by the chief because of `reason`.",
+        "Large tensors are saved or restored `by` the servers, or by the chief because of `reason`.",
         "To let the servers write to a volume, mount it in their pods as well.",
     ),
     "checkpoint_interval": EventText(
-        _CHIEF, "The interval was set by the time that a checkpoint takes and by the losses of parameter servers."
+        _CHIEF, "The interval was derived from the duration of a checkpoint and the losses of parameter servers."
     ),
-    "checkpoint_failed": EventText(_CHIEF, "A checkpoint could not be written. Training continues, and it is retried."),
+    "checkpoint_failed": EventText(
+        _CHIEF, "A checkpoint could not be written. Training continues, and the chief tries again."
+    ),
     "checkpoint_unreadable": EventText(_CHIEF, "A checkpoint is damaged; the chief uses the previous one."),
     "not_saved": EventText(_CHIEF, "The last state or the result could not be written, and the chief fails."),
     "not_exported": EventText(
@@ -73,17 +75,21 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "no_tracker": EventText(
         _CHIEF, "`MLFLOW_TRACKING_URI` is set, but MLflow is not in the image.", "Install `mlflow-skinny` in the image."
     ),
-    "tracker_failed": EventText(_CHIEF, "MLflow did not store logged values. Training continues, and they are resent."),
+    "tracker_failed": EventText(
+        _CHIEF, "MLflow did not store logged values. Training continues, and the values are resent."
+    ),
     "tracker_incomplete": EventText(
         _CHIEF, "`dropped` points or artifacts did not reach MLflow. Training is not affected.", "See `tracker_failed`."
     ),
     "data_begins_anew": EventText(
         _CHIEF,
-        "The checkpoint has no record of the trained data, or that of other `Ranges` or `Files`. The first epoch, or "
-        "the one that was not complete, starts again.",
+        "The checkpoint has no record of the trained data, or a record of other `Ranges` or `Files`. The first epoch, "
+        "or the incomplete one, starts again.",
     ),
     # Data and metrics
-    "workers_changed": EventText(_WORKER, "The job was scaled; the worker created its dataset for the new number."),
+    "workers_changed": EventText(
+        _WORKER, "The job was scaled; the worker created its dataset for the new number of workers."
+    ),
     "no_gradient": EventText(
         _WORKER,
         "The loss does not depend on `variables`, which therefore do not change.",
@@ -91,13 +97,13 @@ EVENTS: Final[Mapping[str, EventText]] = {
     ),
     "metrics_left_out": EventText(
         _ANY,
-        "A worker: the logs of training lack the metrics, because of `reason`; the validation has them. The chief: "
-        "validation and result lack them as well.",
-        "If their result is not one number, use one that is, such as the mean over classes.",
+        "From a worker: the logs of training lack the metrics, because of `reason`; the validation has them. From the "
+        "chief: the validation and the result lack them as well.",
+        "If a metric's result is not a single number, use one whose result is, such as the mean over classes.",
     ),
     "batch_hooks_not_called": EventText(
         _CHIEF,
-        "A callback has methods for batches, which the workers train.",
+        "A callback has methods for batches; they are not called, because the workers train the batches.",
         "None, if its other methods suffice.",
     ),
     "metrics": EventText(_ANY, "Prometheus can scrape the task on `port`."),
@@ -112,8 +118,8 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "non_finite": EventText(_WORKER, "A gradient contains NaN or infinity, and was not applied."),
     "diverged": EventText(
         _WORKER,
-        "Mode Hybrid: the parameters differ from a neighbor's; the ring continues with the lowest worker's.",
-        "None for one event. If there are many, the nodes' processors compute differently.",
+        "Mode Hybrid: the parameters differ from a neighbor's; the ring continues with those of the lowest worker.",
+        "None for a single event. If there are many, the processors of the nodes give different results.",
     ),
     # The parameter servers and their load
     "unused_servers": EventText(
@@ -129,7 +135,7 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "uneven_load": EventText(
         _CHIEF,
         "Workers exchange 1.5 times the mean or more with one shard.",
-        "Spread the indices of the most used rows of embedding tables.",
+        "Spread the indices of the most frequently used rows of embedding tables.",
     ),
     "table_full": EventText(
         _CHIEF,
@@ -138,8 +144,10 @@ EVENTS: Final[Mapping[str, EventText]] = {
     ),
     "compression": EventText(_WORKER, "Codec Auto has changed its choice; `on` shows whether gradients are encoded."),
     # Connections
-    "waiting": EventText(_ANY, "The task waits for what the field `what` names."),
-    "silent": EventText(_ANY, "A server has not answered for seconds; its connections were cut, and are opened again."),
+    "waiting": EventText(_ANY, "The task waits; the field `what` names the cause."),
+    "silent": EventText(
+        _ANY, "A server has not responded for seconds; its connections were cut, and are opened again."
+    ),
     "cut": EventText(_ANY, "A call has taken too long, and its connections were cut."),
     "stuck": EventText(_ANY, "A call did not return although its connections were cut; the process ends and restarts."),
     "reconnected": EventText(_ANY, "The connections were restored, after `seconds`."),
@@ -147,11 +155,11 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "refused": EventText(
         _WORKER, "The servers have rejected an update of a former session, and the worker joins again."
     ),
-    "superseded": EventText(_WORKER, "A newer process has this worker's index, and this process idles."),
+    "superseded": EventText(_WORKER, "A newer process has this worker's index, so this process idles."),
     "good_bye_failed": EventText(
-        _WORKER, "The worker ends, but could not deregister; the chief waits until its heartbeats expire."
+        _WORKER, "The worker ends, but could not deregister; the chief waits until the worker's heartbeats expire."
     ),
-    "workers_left_behind": EventText(_CHIEF, "Training is over, but workers have not left in time."),
+    "workers_left_behind": EventText(_CHIEF, "Training is over, but workers have not deregistered in time."),
     "not_owned": EventText(
         _CHIEF,
         "The launchers could not be informed that the next chief may use the state; it would restore a checkpoint.",
@@ -162,14 +170,14 @@ EVENTS: Final[Mapping[str, EventText]] = {
     "not_renewed": EventText(_ANY, "The process cannot run its program again; it keeps its memory.", "See `reason`."),
     # Hybrid
     "ring": EventText(_WORKER, "The worker is in a ring, with these members."),
-    "ring_left": EventText(_WORKER, "The worker has left its ring; `suspects` do not answer it."),
+    "ring_left": EventText(_WORKER, "The worker has left its ring; `suspects` do not respond to it."),
     # Hot standbys
     "view": EventText(_CHIEF, "A view is active, with these members in sync and these learners."),
     "state_transfer": EventText(
         _CHIEF, "A member receives the state: `whole`, in `chunks`, `complete`; or the transfer was `given_up`."
     ),
     "failover_ready": EventText(
-        _WORKER, "The worker is prepared for the loss of any member, without a pause to trace."
+        _WORKER, "The worker is prepared for the loss of any member: it can continue without first tracing functions."
     ),
     "switchover": EventText(_CHIEF, "Training continues without a member on a drained node."),
     "layout_prepared": EventText(
@@ -177,16 +185,16 @@ EVENTS: Final[Mapping[str, EventText]] = {
     ),
     "layout": EventText(
         _CHIEF,
-        "Training continues with `shards` shards; no step was applied for `seconds`. Tables of `moved` bytes went from "
-        "server to server.",
+        "Training continues with `shards` shards; no step was applied for `seconds`. Tables of `moved` bytes moved "
+        "between servers.",
     ),
     "layout_followed": EventText(_WORKER, "The worker trains with the servers of another layout."),
-    "layout_waits": EventText(_CHIEF, "Training does not continue in the next layout yet, or not without a restart."),
+    "layout_waits": EventText(_CHIEF, "Training cannot move to the next layout yet, or only with a restart."),
     "layout_unprepared": EventText(
         _WORKER, "The worker could not prepare its functions for the next layout; it prepares them at the change."
     ),
     "not_marked": EventText(
-        _CHIEF, "A member could not be marked as in sync. The drain of its node does not wait for it."
+        _CHIEF, "A member could not be marked as in sync. A drain of its node will not wait for it."
     ),
 }
 """The text of each event by its name, in groups."""

@@ -42,13 +42,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     Args:
         input_dim: number of rows. None: one row for each int64 key in the training data; see `docs/users/updates.md`.
         output_dim: length of a row.
-        embeddings_initializer: initializer of the table; without input_dim RandomUniform, Zeros, Ones or Constant.
+        embeddings_initializer: initializer of the table; without input_dim, RandomUniform, Zeros, Ones or Constant.
         max_rows: maximum number of rows of a table without input_dim, on all servers together. None: any number.
         min_count: number of updates with a gradient for a key after which the key gets a row, without input_dim.
         expire_after: number of updates without a gradient for a key after which the key loses its row, without
             input_dim. None: rows are kept.
 
-    Input: integers of any shape, in [0, input_dim), or any keys. Output: that shape with one more dimension,
+    Input: integers of any shape, in [0, input_dim), or any keys. Output: the input's shape with one more dimension,
     `output_dim`.
 
     Raises:
