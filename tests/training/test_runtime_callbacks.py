@@ -182,3 +182,67 @@ def like(array: Any) -> Any:
     import tensorflow as tf
 
     return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+
+
+def test_what_keras_refuses_in_a_callback_ends_the_job_at_once(client: Any, tmp_path: Path) -> None:
+    """Another run would meet the same error of Keras; an error of the program's own callback may pass."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, created
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+    from pstraining.runtime.errors import final_error
+
+    def falls(epoch: int, rate: float) -> float:
+        return rate / 2
+
+    def fails(epoch: int, logs: Any) -> None:
+        raise ValueError("a server of the program's has not answered")
+
+    def scheduled() -> Any:
+        return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9))
+
+    with pytest.raises(CallbackRefusedError, match=r"callbacks: .* must end in `.keras`"):
+        created(lambda: keras.callbacks.ModelCheckpoint(tmp_path / "best.h6"))
+    with pytest.raises(CallbackRefusedError, match=r"callbacks: .*learning rate is not settable"):
+        Drained([keras.callbacks.LearningRateScheduler(falls)], optimizer=scheduled)
+    refused = keras.callbacks.ModelCheckpoint(tmp_path / "{val_acc:.2f}.keras"), keras.callbacks.EarlyStopping("score")
+    for callback, message in zip(refused, ("Failed to format .*'val_acc'", "Pass `mode='max'`"), strict=True):
+        run = Drained([callback])
+        with pytest.raises(CallbackRefusedError, match=f"callbacks: .*{message}"):
+            run.end(1, loss=1.0, score=0.5)
+    run = Drained([keras.callbacks.LambdaCallback(on_epoch_end=fails)])
+    with pytest.raises(CallbackError, match="has not answered") as raised:
+        run.end(1)
+    assert final_error(raised.value) is None
+
+
+def score(y: Any, predicted: Any) -> Any:
+    """Return a metric of the program's own, of which Keras does not know whether it is to rise."""
+    return 0.0 * predicted[:, 0] + 0.5
+
+
+def test_a_monitor_without_a_direction_is_refused_before_the_end_of_an_epoch(client: Any) -> None:
+    """All training may be one epoch. With `mode`, and for metrics whose direction Keras knows, nothing is refused."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError
+    from pstraining.runtime.chief.reports.reporting import FitOptions, TrainingReporter
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+    from pstraining.runtime.telemetry.counters import ChiefCounters
+
+    (batch,) = batches(1)
+    stop, plateau = keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau
+    best = partial(keras.callbacks.ModelCheckpoint, "best.keras", save_best_only=True)
+    accepted = [stop("score", mode="max"), stop("accuracy"), best("loss"), plateau("score", mode="min")]
+    for callbacks in (accepted, [stop("score")], [plateau("score")], [best("score")]):
+        model = Model(small, still, Objective("sparse_categorical_crossentropy", metrics=["accuracy", score]))
+        model.step.loss(batch)
+        fit = FitOptions(callbacks=callbacks)
+        reporter = TrainingReporter(partial(leading, model), fit, ChiefCounters(), steps=20, total=20)
+        reporter._aggregate.outputs = model.step.compiled.outputs
+        if callbacks is accepted:
+            reporter._check_monitors()
+            continue
+        with pytest.raises(CallbackRefusedError, match=r"received monitor=score.* Pass `mode='max'`"):
+            reporter._check_monitors()

@@ -4,6 +4,7 @@ Batches are trained on the workers, so a callback's hooks for batches are never 
 as well, as those of experiment trackers do, is accepted, and an event names the hooks that are not called.
 """
 
+import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ import keras
 from pstraining.runtime.data.batches import check_batches, repeats_forever
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
-from pstraining.runtime.model.tensor import Dataset, KerasOptimizer
+from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 
 BATCH_HOOKS: Final = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
@@ -28,6 +29,17 @@ REFUSED: Final = {
 }
 """Keras's callbacks that do not work on a chief, each with its replacement or the reason."""
 
+MONITORING: Final = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+)
+"""Keras's callbacks that monitor a name in the logs."""
+OF_KERAS: Final = ("keras.src.callbacks.", "keras.src.optimizers.")
+"""Modules of Keras that raise an error for settings of callbacks."""
+OF_SETTINGS: Final = (LookupError, TypeError, ValueError)
+"""The errors that Keras raises for settings."""
+
 
 class CallbackRefusedError(FinalError, ValueError):
     """A callback or a dataset that cannot be used on a chief; the message names the replacement."""
@@ -38,8 +50,16 @@ def created(make: Callable[[], object] | None) -> list["keras.callbacks.Callback
 
     Args:
         make: creates them; None: there are none.
+
+    Raises:
+        CallbackRefusedError: Keras refuses the arguments of a callback.
     """
-    found = make() if make else None
+    try:
+        found = make() if make else None
+    except OF_SETTINGS as error:
+        if refusal := refused(error):
+            raise refusal from error
+        raise
     if found is None:
         return []
     flat: list[keras.callbacks.Callback] = keras.tree.flatten(list(found) if isinstance(found, Iterable) else found)
@@ -105,6 +125,37 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
                 "one for each optimizer: use Keras 3.15, set the rates of self.model.optimizer.optimizers in a custom "
                 "callback, or use schedules"
             )
+
+
+def refused(error: BaseException) -> CallbackRefusedError | None:
+    """Return a refusal with Keras's message if its own callbacks or optimizers have raised the error.
+
+    Such an error is about a setting, so another run would meet it again: a name in `filepath` that no log has, or a
+    learning rate that cannot be set beside a schedule. Errors of the program's own callbacks may be of any kind.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    module = str(frames[-1].f_globals.get("__name__")) if frames else ""
+    if isinstance(error, OF_SETTINGS) and error.args and module.startswith(OF_KERAS):
+        return CallbackRefusedError(f"callbacks: {error.args[0]}")  # the text of a KeyError has quotes
+    return None
+
+
+def check_directions(callbacks: Sequence["keras.callbacks.Callback"], model: KerasModel) -> None:
+    """Refuse callbacks without `mode` for whose monitor Keras knows no direction, once the model's metrics are built.
+
+    Raises:
+        CallbackRefusedError: has Keras's message, which names the way out.
+    """
+    if model._compile_metrics is not None and not model._compile_metrics.built:
+        return
+    for callback in callbacks:
+        if isinstance(callback, MONITORING) and getattr(callback, "monitor_op", callback) is None:
+            try:
+                callback._set_monitor_op()  # Keras does so at the end of the first epoch
+            except ValueError as error:
+                if refusal := refused(error):
+                    raise refusal from error
+                raise
 
 
 def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequence[str]) -> None:
@@ -187,8 +238,7 @@ def check_monitors(callbacks: Sequence["keras.callbacks.Callback"], names: LogNa
 
 def _monitored(callback: "keras.callbacks.Callback") -> str | None:
     """Return the name in the logs that one of Keras's callbacks monitors; None if it monitors none."""
-    kinds = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
-    if not isinstance(callback, kinds) or not getattr(callback, "save_best_only", True):
+    if not isinstance(callback, MONITORING) or not getattr(callback, "save_best_only", True):
         return None
     return str(callback.monitor)
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
 from pstraining.runtime.checkpoint.state import StateParts
+from pstraining.runtime.chief.refusals import refused
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
 from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.data.validation import Validation
@@ -116,10 +117,13 @@ class EpochEnds:
 
         Raises:
             CallbackError: a callback or the validation has failed.
+            CallbackRefusedError: Keras refuses a callback's setting.
         """
         while self._busy.acquire(blocking=False):
             self._waiting -= 1
         if self._error is not None:
+            if refusal := refused(self._error):
+                raise refusal from self._error
             what = f"{type(self._error).__name__}: {self._error}"
             raise CallbackError(f"a callback or the validation has failed: {what}") from self._error
         return self._waiting > 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from pstraining import progress
 from pstraining.runtime.checkpoint.state import StateParts
-from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_monitors
+from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_directions, check_monitors
 from pstraining.runtime.chief.reports.callbacks import SCHEDULE, EpochEnd, EpochEnds, learning_rates, scheduled
 from pstraining.runtime.chief.reports.row_reports import RowReporter
 from pstraining.runtime.chief.store_admin import StoreAdmin
@@ -218,18 +218,20 @@ class TrainingReporter:
         return late or found or not (own or self._metrics.are_reported)
 
     def _check_monitors(self) -> None:
-        """Check once the names that callbacks monitor, when the workers have reported the names of their metrics.
+        """Check once what callbacks monitor, when the workers have reported the names of their metrics.
 
         Raises:
-            CallbackRefusedError: no log has the name.
+            CallbackRefusedError: no log has the name, or Keras does not know whether it is to fall or to rise.
         """
         if self._monitors_checked or not (outputs := self._aggregate.outputs):
             return
         self._monitors_checked = True
         others = {"loss", *self._aggregate.names(METRIC), *learning_rates(self._optimizers, 0)}
-        own, validated = names_results(self._admin.store.model.keras), self._fit.validation
+        model, validated = self._admin.store.model.keras, self._fit.validation
+        own = names_results(model)
         names = log_names(self._metrics, outputs, others, validated=validated, has_own_results=own)
         check_monitors(self._fit.callbacks, names)
+        check_directions(self._fit.callbacks, model)
 
     def _adopt_learning_rates(self, epoch: int) -> None:
         """Adopt the servers' learning rates, which callbacks of the former chief may have set.
