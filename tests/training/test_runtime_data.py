@@ -136,15 +136,36 @@ def test_a_split_that_has_become_shorter_is_not_called_empty(client: Any) -> Non
     import tensorflow as tf
 
     from pstraining.runtime import Ranges
-    from pstraining.runtime.data.batches import AssignedBatches
+    from pstraining.runtime.data.batches import AssignedBatches, NoBatchError
 
     source = Ranges(64, 64, lambda begin, end: tf.data.Dataset.range(begin, end).batch(32))
-    with pytest.raises(ValueError, match=r"at most 5 batches for position 0.*another batch size.*change the seed"):
+    with pytest.raises(NoBatchError, match=r"at most 5 batches for position 0.*another batch size.*change the seed"):
         AssignedBatches(source, lambda: (0, 5), DEVICE).draw(1)
     empty = Ranges(64, 64, lambda begin, end: tf.data.Dataset.range(0).batch(32))
     for use in (AssignedBatches.draw, AssignedBatches.sample):
-        with pytest.raises(ValueError, match=r"an empty dataset for position 0.*leave out empty files"):
+        with pytest.raises(NoBatchError, match=r"an empty dataset for position 0.*leave out empty files"):
             use(AssignedBatches(empty, lambda: (0, 0), DEVICE), 1)
+
+
+def test_an_empty_dataset_is_refused(client: Any) -> None:
+    """Another run would get the same one. The chief's datasets are refused before training."""
+    import tensorflow as tf
+
+    from pstraining.runtime.chief.refusals import check_all
+    from pstraining.runtime.data.batches import DatasetBatches
+    from pstraining.runtime.data.validation import Validation
+    from pstraining.runtime.errors import FinalError
+
+    def few() -> Any:
+        return tf.data.Dataset.range(3).batch(4, drop_remainder=True)
+
+    with pytest.raises(FinalError, match=r"data: the function returned an empty dataset\. .*drop_remainder=True"):
+        DatasetBatches(few, DEVICE).draw(1)
+    for steps in (None, 3):
+        with pytest.raises(FinalError, match=r"validation: the dataset is empty.*drop_remainder=True"):
+            check_all([], Validation(few, steps=steps), None)
+    with pytest.raises(FinalError, match="evaluate: the dataset is empty"):
+        check_all([], None, few)
 
 
 def test_arrays_are_no_batches(client: Any) -> None:

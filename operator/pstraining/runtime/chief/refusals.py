@@ -12,7 +12,7 @@ from typing import Final
 
 import keras
 
-from pstraining.runtime.data.batches import check_batches, repeats_forever
+from pstraining.runtime.data.batches import check_batches, is_empty, repeats_forever
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
 from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
@@ -177,7 +177,7 @@ def check_restores(callbacks: Sequence["keras.callbacks.Callback"], layers: Sequ
 
 
 def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_be_endless: bool = False) -> None:
-    """Refuse data that are no batches, and a dataset that is known to be endless.
+    """Refuse data that are no batches, and a dataset that is known to be empty or endless.
 
     Args:
         argument: name of the `Trainer`'s argument.
@@ -191,6 +191,11 @@ def check_data(argument: str, data: Callable[[], Dataset], instead: str, *, may_
     """
     found = data()
     check_batches(found, argument)
+    if is_empty(found):
+        raise CallbackRefusedError(
+            f"{argument}: the dataset is empty, but must have a batch. With drop_remainder=True, it must have the "
+            "samples of a batch"
+        )
     if may_be_endless:
         return
     if isinstance(found, keras.utils.PyDataset):

@@ -26,6 +26,10 @@ class EndlessSplitError(FinalError, ValueError):
     """A split of assigned data that never ends."""
 
 
+class NoBatchError(FinalError, ValueError):
+    """A data function that returns an empty dataset, or fewer batches of a split than before."""
+
+
 @dataclass(frozen=True)
 class UpdateBatches:
     """Batches for one update."""
@@ -47,14 +51,14 @@ class Batches(Protocol):
 
         Raises:
             EndOfDataError: no batch is left.
-            ValueError: the user's function returned an empty dataset.
+            NoBatchError: the user's function returned an empty dataset.
         """
 
     def draw_ahead(self, number: int) -> UpdateBatches | None:
         """Draw before the last update is applied; return None if that needs a new split of the data.
 
         Raises:
-            ValueError: see `draw`.
+            NoBatchError: see `draw`.
         """
 
     def sample(self, number: int) -> list[Batch]:
@@ -125,7 +129,11 @@ class DatasetBatches:
             self._iterator = on_device(iter(self._of_next_pass()), self._compute, cpu=self._device)
             for batch in self._iterator:
                 return batch
-        raise ValueError("the data function returned an empty dataset")
+        raise NoBatchError(
+            "data: the function returned an empty dataset. Each worker must have a batch at each call: divide the data "
+            "by samples, use fewer workers, and return no iterator twice. With drop_remainder=True, a worker must have "
+            "the samples of a batch"
+        )
 
     def _of_next_pass(self) -> Dataset:
         """Return the data of the next pass, and release the iterator of the last one."""
@@ -162,7 +170,7 @@ class AssignedBatches:
             with tf.device(self._device):
                 self._split = _Split(*taken, self._open(taken[0]))
             if self._split.is_over:
-                raise ValueError(_nothing_left(*taken))
+                raise NoBatchError(_nothing_left(*taken))
         with tf.device(self._device):
             return self._split.draw(number)
 
@@ -178,7 +186,7 @@ class AssignedBatches:
         with tf.device(self._device):
             found = list(itertools.islice(self._open(0), number))
         if not found:
-            raise ValueError(_nothing_left(0, 0))
+            raise NoBatchError(_nothing_left(0, 0))
         return found
 
     def _open(self, position: int) -> Iterator[Batch]:
@@ -248,6 +256,14 @@ def repeats_forever(data: Dataset) -> bool:
     """Return whether a `tf.data.Dataset` is known to be endless."""
     cardinality = getattr(data, "cardinality", None)
     return callable(cardinality) and int(cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
+def is_empty(data: Dataset) -> bool:
+    """Return whether data is known to have no batch, such as few samples with `drop_remainder`."""
+    if isinstance(data, keras.utils.PyDataset):
+        return bool(data.num_batches == 0)
+    cardinality = getattr(data, "cardinality", None)
+    return callable(cardinality) and int(cardinality()) == 0
 
 
 def _ending(split: Dataset) -> Dataset:
