@@ -323,3 +323,19 @@ def test_arrays_in_place_of_batches_are_refused_before_training() -> None:
     for steps in (None, 3):
         with pytest.raises(FinalError, match="validation: the function returned tuple"):
             check_all([], Validation(arrays, steps=steps), None)
+
+
+def test_a_step_that_cannot_be_traced_is_refused(client: Any) -> None:
+    """Another run would trace the same step: the loss is unknown, or the model does not fit the batches."""
+    import keras
+
+    whole, narrow = classified(1)[0], (np.zeros((16, 5), "float32"), np.zeros(16, "int32"))
+    for loss, batch, message in (
+        ("msee", whole, "Could not interpret loss identifier: msee"),
+        ("sparse_categorical_crossentropy", narrow, "axis -1 of input shape to have value 8"),
+    ):
+        rig = Rig(client, lambda: keras.optimizers.SGD(0.1), ps=1, build=small, loss=loss)
+        rig.start()
+        with pytest.raises(Exception, match=message) as raised:
+            rig.step(batch)
+        assert str(final_error(raised.value)).startswith("the training step cannot be traced: ValueError: ")

@@ -20,7 +20,7 @@ from keras.src.utils import naming
 from pstraining.runtime.model import overrides, own_state, partition
 from pstraining.runtime.model.connections import Connections
 from pstraining.runtime.model.embeddings.embedding import Embedding, Lookups, looking_up, remote_tables
-from pstraining.runtime.model.errors import ModelError
+from pstraining.runtime.model.errors import ModelError, refusing_errors
 from pstraining.runtime.model.identity import described
 from pstraining.runtime.model.optimizers import loss_scale, optimizer, sparse_optimizer
 from pstraining.runtime.model.tensor import (
@@ -292,6 +292,9 @@ class Model:
 
         Returns:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
+
+        Raises:
+            ModelError: the model, its loss, its metrics and the batch do not fit together.
         """
         plain = tf.autograph.experimental.do_not_convert  # AutoGraph would read the loops
         with self._tracing:
@@ -299,7 +302,7 @@ class Model:
             with tf.GradientTape() as tape:
                 tape.watch(values or ())
                 lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
-                with looking_up(lookups), normalization.from_variables(self._normalizing):
+                with looking_up(lookups), normalization.from_variables(self._normalizing), refusing_errors():
                     loss = self.step.loss(batch)
             plain(self.connections.check_built)()
             if values is None:
