@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from pstraining.api import contract
 from pstraining.runtime.checkpoint.objects.choice import local_files
+from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.tracking import tracker as tracker_module
@@ -41,7 +43,7 @@ class StubRun:
         self.points: list[TrackedPoint] = []
         self.artifacts: list[Path] | None = None
         self.failures = 0
-        self.has_failed = False
+        self.status = "RUNNING"
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
         if self.failures:
@@ -53,7 +55,10 @@ class StubRun:
         self.artifacts = [*artifacts]
 
     def fail(self) -> None:
-        self.has_failed = True
+        self.status = "FAILED"
+
+    def stop(self) -> None:
+        self.status = "KILLED"
 
 
 def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -70,7 +75,7 @@ def test_points_reach_the_run_in_their_order_and_artifacts_end_it(tmp_path: Path
     assert run.artifacts == [tmp_path]
 
 
-def test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_batch_is_logged_again_and_a_closed_tracker_ends_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     run = StubRun()
     run.failures = 1
     tracker = Tracker(lambda: run, retry=0.01)
@@ -84,12 +89,19 @@ def test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run(capsys: 
 
 
 @pytest.mark.parametrize(
-    ("error", "has_failed"),
-    [(SettingsError("training.steps: wrong"), True), (ConnectionError("a server is lost"), False)],
+    ("error", "status"),
+    [
+        (SettingsError("training.steps: wrong"), "FAILED"),
+        (ConnectionError("a server is lost"), "FAILED"),
+        (SystemExit(143), "KILLED"),
+        (SystemExit(contract.EXIT_SAVED), "RUNNING"),
+        (SupersededError("term 1 is over"), "RUNNING"),
+    ],
 )
-def test_only_an_error_that_no_other_chief_can_mend_ends_the_run_as_failed(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, has_failed: bool
+def test_a_run_ends_with_its_chief_unless_another_one_leads_the_job(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, status: str
 ) -> None:
+    """No chief may follow: the budget is spent, a worker's program was refused, or the job is suspended or deleted."""
     run = StubRun()
     monkeypatch.setattr(tracking_module, "tracker_of", lambda *_: Tracker(lambda: run))
 
@@ -97,12 +109,26 @@ def test_only_an_error_that_no_other_chief_can_mend_ends_the_run_as_failed(
         with Tracking(cluster(), lambda *_: []) as tracking:
             tracking.start({})
             tracking.write(1, {"loss": 1.0})
-            raise RuntimeError("wrapped") from error
+            raise error
 
-    with pytest.raises(RuntimeError, match="wrapped"):
+    with pytest.raises(type(error)):
         train()
     assert [point.step for point in run.points] == [1]
-    assert (run.has_failed, run.artifacts) == (has_failed, None)
+    assert (run.status, run.artifacts) == (status, None)
+
+
+def test_a_refusal_that_another_error_wraps_ends_the_run_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = StubRun()
+    monkeypatch.setattr(tracking_module, "tracker_of", lambda *_: Tracker(lambda: run))
+
+    def train() -> None:
+        with Tracking(cluster(), lambda *_: []) as tracking:
+            tracking.start({})
+            raise SystemExit(143) from SettingsError("training.steps: wrong")
+
+    with pytest.raises(SystemExit):
+        train()
+    assert run.status == "FAILED"
 
 
 def test_a_hung_tracker_delays_nothing_and_dropped_points_are_counted(
@@ -205,7 +231,7 @@ time.sleep(600)
 
 
 @in_all(
-    "tests/unit/runtime/test_tracking.py::test_a_failed_batch_is_logged_again_and_a_stopped_chief_ends_no_run"
+    "tests/unit/runtime/test_tracking.py::test_a_failed_batch_is_logged_again_and_a_closed_tracker_ends_no_run"
 )  # installs MLflow
 def test_a_killed_chiefs_run_of_mlflow_is_continued_without_a_metric_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

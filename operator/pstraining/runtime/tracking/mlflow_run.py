@@ -108,8 +108,12 @@ class MlflowRun:
         self._client.set_terminated(self._id, "FINISHED")
 
     def fail(self) -> None:
-        """End the run as failed."""
+        """End the run as failed; a later chief may continue it."""
         self._client.set_terminated(self._id, "FAILED")
+
+    def stop(self) -> None:
+        """End the run as stopped from outside; a later chief may continue it."""
+        self._client.set_terminated(self._id, "KILLED")
 
     def _found(self, tags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
         if given := environ.get("MLFLOW_RUN_ID"):

@@ -44,7 +44,10 @@ class Run(Protocol):
         """Log files, and end the run."""
 
     def fail(self) -> None:
-        """End the run as failed."""
+        """End the run as failed; a later chief may continue it."""
+
+    def stop(self) -> None:
+        """End the run as stopped from outside; a later chief may continue it."""
 
 
 class TrackerMissingError(Exception):
@@ -72,7 +75,7 @@ class Tracker:
         self._points: queue.Queue[TrackedPoint] = queue.Queue(WAITING)
         self._dropped = 0
         self._is_missing = False
-        self._end: Callable[[Run], None] | None = None  # None: the next chief continues the run
+        self._end: Callable[[Run], None] | None = None  # None: another chief continues the run
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pstraining-tracker", daemon=True)
         self._thread.start()
@@ -96,8 +99,13 @@ class Tracker:
         self._end = lambda run: run.fail()
         self.close(seconds)
 
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Log queued points, end the run as stopped from outside, and return within this number of seconds."""
+        self._end = lambda run: run.stop()
+        self.close(seconds)
+
     def close(self, seconds: float = STOP_SECONDS) -> None:
-        """Log queued points, and return within this number of seconds; the next chief continues the run."""
+        """Log queued points, and return within this number of seconds; another chief continues the run."""
         self._closing.set()
         self._thread.join(seconds)
         if self._is_missing:

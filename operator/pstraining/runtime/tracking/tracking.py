@@ -6,12 +6,13 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final
 
+from pstraining.api import contract
 from pstraining.api.summary import SUMMARY_FILE
 from pstraining.runtime.config.cluster import Cluster
 from pstraining.runtime.errors import final_error
 from pstraining.runtime.telemetry.events import event
 from pstraining.runtime.tracking.mlflow_run import tracker_of
-from pstraining.runtime.tracking.tracker import Tracker
+from pstraining.runtime.tracking.tracker import STOP_SECONDS, Tracker
 
 ARTIFACTS: Final = ("final.keras", "final.weights.h5", "result.json", SUMMARY_FILE)
 """Files beside the checkpoints that become artifacts of the run."""
@@ -19,7 +20,10 @@ LEAVE_SECONDS: Final = 0.5
 
 
 class Tracking:
-    """Sends the chief's scalars to a tracker; a context manager that ends the run, or leaves it to the next chief.
+    """Sends the chief's scalars to a tracker; a context manager that ends the run, or leaves it to another chief.
+
+    The chief does not know whether its job goes on without it. So a run ends with every chief that another one has not
+    replaced, and the next chief continues it.
 
     Args:
         cluster: this task's view of the job.
@@ -51,13 +55,17 @@ class Tracking:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._tracker is None:
             return
-        if final_error(error) is not None:  # no chief follows
-            self._tracker.fail()
-        elif error is not None:
-            self._tracker.close()
-        else:
+        if error is None:
             with TemporaryDirectory(prefix="pstraining-") as folder:
                 self._tracker.finish(self._artifacts(Path(folder)))
+        elif final_error(error) is not None:  # no chief follows
+            self._tracker.fail()
+        elif _continues(error):
+            self._tracker.close()
+        elif isinstance(error, SystemExit):  # after SIGTERM
+            self._tracker.stop()
+        else:
+            self._tracker.fail(STOP_SECONDS)
 
     def _artifacts(self, folder: Path) -> Sequence[Path]:
         """Return the job's results as local files; none if an object store does not return them."""
@@ -66,3 +74,10 @@ class Tracking:
         except OSError as error:
             event("tracker_failed", reason=f"the job's results cannot be read: {error}")
             return []
+
+
+def _continues(error: BaseException) -> bool:
+    """Return whether another chief leads the job, or this program starts again at once for another layout."""
+    from pstraining.runtime.checkpoint.state import SupersededError  # NumPy, which no parameter server loads
+
+    return isinstance(error, SupersededError) or getattr(error, "code", None) == contract.EXIT_SAVED
