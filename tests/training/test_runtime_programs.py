@@ -258,3 +258,21 @@ def test_a_tensor_created_before_the_connection_is_rejected(monkeypatch: pytest.
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(SettingsError, match=r"before Trainer\.run, .* inside the functions"):
         Trainer(lambda: None, sgd, "mse", lambda worker, workers: made, steps=1).run()
+
+
+def test_what_keras_refuses_in_a_program_is_refused_before_training(client: Any) -> None:
+    """A restart would meet the same error, until the job's budget is spent."""
+    import keras
+
+    from pstraining.runtime.errors import FinalError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def build() -> Any:
+        return line(keras.Model)
+
+    with pytest.raises(FinalError, match=r"the optimizer cannot be created: ValueError: .*not recognized"):
+        Model(build, lambda: keras.optimizers.Adam(lr=0.1), Objective("mse"))
+    for metrics in ("accuracy", keras.metrics.MeanSquaredError()):
+        with pytest.raises(FinalError, match="the model cannot be compiled: "):
+            Model(build, sgd, Objective("mse", metrics=metrics))

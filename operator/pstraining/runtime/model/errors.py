@@ -6,8 +6,8 @@ from typing import Final
 
 from pstraining.runtime.errors import FinalError
 
-OF_TRACING: Final = (AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
-"""Errors of Keras, and of the program, while a step is traced. Another run would trace the same step."""
+OF_PROGRAM: Final = (AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
+"""Errors of Keras, or of the program, in what depends on neither data nor other tasks: another run has them as well."""
 
 
 class ModelError(FinalError, ValueError):
@@ -15,8 +15,11 @@ class ModelError(FinalError, ValueError):
 
 
 @contextmanager
-def refusing_errors() -> Iterator[None]:
-    """Refuse a program if its forward pass cannot be traced, such as for an unknown loss or labels of another shape.
+def refusing_errors(what: str) -> Iterator[None]:
+    """Refuse a program in which a block fails, such as for an unknown loss or labels of another shape.
+
+    Args:
+        what: what has failed, at the beginning of the message.
 
     Raises:
         ModelError: has the message of Keras, of TensorFlow or of the program.
@@ -25,5 +28,5 @@ def refusing_errors() -> Iterator[None]:
         yield
     except FinalError:
         raise
-    except OF_TRACING as error:
-        raise ModelError(f"the training step cannot be traced: {type(error).__name__}: {error}") from error
+    except OF_PROGRAM as error:
+        raise ModelError(f"{what}: {type(error).__name__}: {error}") from error

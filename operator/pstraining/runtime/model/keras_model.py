@@ -68,14 +68,16 @@ class Model:
             raise ModelError(f"{held[0]}: a pstraining.runtime.Embedding cannot be frozen; use keras.layers.Embedding")
         local = {id(layer.embeddings) for layer in self.embeddings}
         self.trainable = [variable for variable in self.keras.trainable_variables if id(variable) not in local]
-        given = make_optimizer()
+        with refusing_errors("the optimizer cannot be created"):
+            given = make_optimizer()
         self.optimizer = loss_scale.inner(given)
         trained: list[KerasVariable | optimizer.TableVariable] = [*self.trainable, *map(_as_variable, self.embeddings)]
         self.optimizers, self._numbers = optimizer.assign(self.optimizer, trained)
         """The optimizers that train the model: those of a MultiOptimizer, or the program's only one."""
-        options = objective.options(given)
-        overrides.check(self.keras, options, has_step=objective.train_step is not None)
-        self.keras.compile(**options)
+        with refusing_errors("the model cannot be compiled"):
+            options = objective.options(given)
+            overrides.check(self.keras, options, has_step=objective.train_step is not None)
+            self.keras.compile(**options)
         self.scaling = loss_scale.settings_of(self.keras.optimizer)
         """Settings of loss scaling, which Keras's `compile` decides; None for none."""
         self.loss_scale = loss_scale.LossScale(self.scaling) if self.scaling else None
@@ -302,7 +304,8 @@ class Model:
             with tf.GradientTape() as tape:
                 tape.watch(values or ())
                 lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
-                with looking_up(lookups), normalization.from_variables(self._normalizing), refusing_errors():
+                failed = refusing_errors("the training step cannot be traced")
+                with looking_up(lookups), normalization.from_variables(self._normalizing), failed:
                     loss = self.step.loss(batch)
             plain(self.connections.check_built)()
             if values is None:
