@@ -115,6 +115,7 @@ class Trainer:
     ) -> None:
         install_exit_code()
         arguments.check_functions(model, optimizer, data, evaluate=evaluate, validation=validation, callbacks=callbacks)
+        arguments.check_call("train_step", train_step, model, data, how="with the model and a batch")
         arguments.check_kinds(class_weight=class_weight, checkpoint=checkpoint, training=training)
         arguments.check_summaries(tensorboard)
         self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile

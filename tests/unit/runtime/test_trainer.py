@@ -1,13 +1,14 @@
 """The arguments that `Trainer` rejects at the start, and the folder of its summaries."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pstraining.runtime import Ranges, Trainer, TrainingSettings
+from pstraining.runtime import Files, Ranges, Trainer, TrainingSettings
 from pstraining.runtime.config.settings import SettingsError
 
 
@@ -58,6 +59,45 @@ def test_objects_in_place_of_functions_are_rejected(arguments: dict[str, Any], w
     usual = {"model": lambda: None, "optimizer": lambda: None, "loss": "mse", "data": lambda worker, workers: None}
     with pytest.raises(SettingsError, match=words):
         Trainer(**{**usual, **arguments})
+
+
+def two(first: object, second: object) -> None:
+    """A function of two arguments."""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: trainer(lambda: []), "data: .* called with a worker's index and the number of workers, and"),
+        (
+            lambda: trainer(lambda worker: []),
+            r"data: .*\(too many positional arguments\); functools.partial",
+        ),
+        (lambda: Trainer(two, lambda: None, "mse", two), r"model: .* without arguments, .*required argument: 'first'"),
+        (lambda: Trainer(lambda: None, two, "mse", two), "optimizer: the function is called without arguments"),
+        (lambda: trainer(callbacks=two), "callbacks: the function is called without arguments"),
+        (lambda: trainer(validation=two), "validation: the function is called without arguments"),
+        (lambda: trainer(evaluate=two), "evaluate: the function is called without arguments"),
+        (
+            lambda: trainer(train_step=lambda batch: 0.0),
+            "train_step: the function is called with the model and a batch",
+        ),
+        (lambda: trainer(train_step="mse"), "train_step: give a function; it is a str"),
+        (lambda: Ranges(10, 5, lambda begin: []), "Ranges: read: the function is called with the first index and"),
+        (lambda: Files(["a"], two), "Files: read: the function is called with a path"),
+    ],
+)
+def test_functions_that_cannot_be_called_as_they_will_be_are_refused(make: Any, words: str) -> None:
+    """A restart would meet the same error, until the job's budget is spent."""
+    with pytest.raises(SettingsError, match=words):
+        make()
+
+
+def test_functions_may_accept_more_and_those_without_a_signature_are_accepted() -> None:
+    optional = partial(two, second=1)
+    trainer(lambda worker, workers, batch=32: [], evaluate=partial(two, 1, 2), train_step=two)
+    trainer(lambda *_: [], callbacks=list, validation=dict)
+    Files(["a"], optional), Files(["a"], str), Ranges(10, 5, range)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The checks of the arguments that a program gives the `Trainer`. Imports no TensorFlow."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from numbers import Integral
@@ -26,6 +27,38 @@ def check_functions(model: object, optimizer: object, data: object, **others: ob
             "data: give a function of a worker's index and the number of workers that returns a dataset of batches, or "
             f"Ranges or Files; it is a {type(data).__name__}"
         )
+    for name, given in {"model": model, "optimizer": optimizer, **others}.items():
+        check_call(name, given, how="without arguments")
+    if callable(data):
+        check_call("data", data, 0, 1, how="with a worker's index and the number of workers")
+
+
+def check_call(name: str, function: object, *given: object, how: str) -> None:
+    """Refuse a function that cannot be called with the arguments that it will get.
+
+    Args:
+        name: name of the argument of the program.
+        function: the function; None, and a function of C without a signature, are accepted.
+        given: such arguments.
+        how: the arguments in words.
+
+    Raises:
+        SettingsError: names the argument and what the function gets.
+    """
+    if function is None:
+        return
+    if not callable(function):
+        raise SettingsError(f"{name}: give a function; it is a {type(function).__name__}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        raise SettingsError(
+            f"{name}: the function is called {how}, and cannot be ({error}); functools.partial sets other arguments"
+        ) from None
 
 
 def check_kinds(**given: object) -> None:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from pstraining.runtime.config.arguments import count
+from pstraining.runtime.config.arguments import check_call, count
 from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.model.tensor import Dataset
 
@@ -79,6 +79,7 @@ class Ranges:
     def __post_init__(self) -> None:
         for name in ("size", "block"):
             count(f"Ranges: {name}", getattr(self, name))
+        check_call("Ranges: read", self.read, 0, self.block, how="with the first index and the index after the last")
 
     @property
     def count(self) -> int:
@@ -119,6 +120,7 @@ class Files:
             raise SettingsError(f"Files: give a list of paths, such as [{str(self.paths)!r}]")
         if not self.paths:
             raise SettingsError("Files: there is no path")
+        check_call("Files: read", self.read, self.paths[0], how="with a path")
 
     @property
     def count(self) -> int:
