@@ -94,6 +94,7 @@ def test_a_failed_batch_is_logged_again_and_a_closed_tracker_ends_no_run(capsys:
         (SettingsError("training.steps: wrong"), "FAILED"),
         (ConnectionError("a server is lost"), "FAILED"),
         (SystemExit(143), "KILLED"),
+        (KeyboardInterrupt(), "KILLED"),
         (SystemExit(contract.EXIT_SAVED), "RUNNING"),
         (SupersededError("term 1 is over"), "RUNNING"),
     ],

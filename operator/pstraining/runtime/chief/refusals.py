@@ -130,8 +130,8 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
 def refused(error: BaseException) -> CallbackRefusedError | None:
     """Return a refusal with Keras's message if its own callbacks or optimizers have raised the error.
 
-    Such an error is about a setting, so another run would meet it again: a name in `filepath` that no log has, or a
-    learning rate that cannot be set beside a schedule. Errors of the program's own callbacks may be of any kind.
+    Such an error is about a setting, so another run would meet it again. Examples are a name in `filepath` that no log
+    has, and a learning rate that cannot be set beside a schedule. Errors of the program's own callbacks may pass.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     module = str(frames[-1].f_globals.get("__name__")) if frames else ""

@@ -62,7 +62,7 @@ class Tracking:
             self._tracker.fail()
         elif _continues(error):
             self._tracker.close()
-        elif isinstance(error, SystemExit):  # after SIGTERM
+        elif isinstance(error, SystemExit | KeyboardInterrupt):  # after a signal
             self._tracker.stop()
         else:
             self._tracker.fail(STOP_SECONDS)
