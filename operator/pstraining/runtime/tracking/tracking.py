@@ -22,7 +22,7 @@ LEAVE_SECONDS: Final = 0.5
 class Tracking:
     """Sends the chief's scalars to a tracker; a context manager that ends the run, or leaves it to another chief.
 
-    The chief does not know whether its job goes on without it. So a run ends with every chief that another one has not
+    The chief does not know whether its job continues without it. So a run ends with every chief that another one has not
     replaced, and the next chief continues it.
 
     Args:
