@@ -1,6 +1,7 @@
 """Errors that would occur in every further run, and the exit code of a process that ends with one."""
 
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from pstraining.api import contract
 
 MESSAGE_BYTES: Final = 4096
 """Maximum bytes of a container's message that Kubernetes keeps."""
+_STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""Escapes of a terminal for bold text and colors, which Keras writes into messages."""
 
 
 class FinalError(Exception):
@@ -29,7 +32,7 @@ def install_exit_code() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         former(kind, error, trace)
         if (final := final_error(error)) is not None:
-            _explain(" ".join(str(final).split()))
+            _explain(" ".join(_STYLES.sub("", str(final)).split()))
             raise SystemExit(contract.EXIT_BAD_SETTINGS)
 
     sys.excepthook = hook

@@ -47,6 +47,16 @@ def test_the_cause_of_an_error_counts() -> None:
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (contract.EXIT_BAD_SETTINGS, "the cause")
 
 
+def test_the_reason_has_no_escapes_of_a_terminal() -> None:
+    """Keras writes the cause of an error in bold."""
+    program = (
+        "from pstraining.runtime.errors import FinalError, install_exit_code\n"
+        "install_exit_code()\n"
+        r"raise FinalError('In call().\n\n\x1b[1mInput 0 is \x1b[1;31mincompatible\x1b[0m\n\n  shape=[1m]')"
+    )
+    assert run(program).stderr.splitlines()[-1] == "In call(). Input 0 is incompatible shape=[1m]"
+
+
 def test_the_error_can_be_caught() -> None:
     program = "try:\n    " + WRONG.replace("\n", "\n    ") + CAUGHT
     ended = run(program)
