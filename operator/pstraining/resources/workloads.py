@@ -1,6 +1,6 @@
 """The children with pods: StatefulSets of PSs, one Deployment per worker, one Job per attempt of the chief."""
 
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
@@ -9,6 +9,12 @@ from pstraining.resources.installation import STANDARD, Installation
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.layout import FIRST, ServerLayout
 from pstraining.resources.metadata import metadata, role_selector, without_owner
+
+LABELS_OF_JOBS: Final = (
+    *("job-name", "batch.kubernetes.io/job-name"),
+    *("controller-uid", "batch.kubernetes.io/controller-uid"),
+)
+"""The labels that Kubernetes sets on the pods of Jobs. It refuses a Job whose template has other values."""
 
 
 def build_parameter_servers(
@@ -109,6 +115,8 @@ def build_attempt(
     """
     template = pods.build(job, pods.PodTask(role, term=number), launcher, installation)
     template["spec"]["restartPolicy"] = "Never"
+    for label in LABELS_OF_JOBS:
+        template["metadata"]["labels"].pop(label, None)
     spec = {
         "backoffLimit": 0,
         # A terminating pod may still write, so it is replaced only after its end.

@@ -22,7 +22,7 @@ from pstraining.api.read_fields import must
 from pstraining.api.values import path_of
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.values import Steps, wrong_values
-from pstraining.resources import pods
+from pstraining.resources import pods, workloads
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 
@@ -111,6 +111,8 @@ def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
 def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     for role in _ROLES:
         template, steps = (of_job.get(role) or {}).get("template") or {}, ("spec", role, "template")
+        if template and (tasks := _in_jobs(of_job, role)):
+            yield from _labels_of_jobs(template, tasks, steps)
         if (template.get("metadata") or {}).get("finalizers"):
             path = path_of((*steps, "metadata", "finalizers"))
             message = "keep the pods, and with them the job, until another program removes them; remove them here"
@@ -130,6 +132,23 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
                     is_beside = container is not pods.main_container(spec)
                 if is_beside:
                     yield from _ports_beside(container, (*steps, "spec", kind, index))
+
+
+def _in_jobs(of_job: Mapping[str, Any], role: str) -> list[str]:
+    """Return the roles that use the template of a role, and whose pods belong to Jobs."""
+    chief, evaluator = of_job.get(names.CHIEF) or {}, of_job.get(names.EVALUATOR) or {}
+    enabled = [(names.CHIEF, chief)] if chief.get("enabled", True) else []
+    enabled += [(names.EVALUATOR, evaluator)] if evaluator.get("enabled", False) else []
+    return [task for task, own in enabled if role == (task if own.get("template") else names.WORKER)]
+
+
+def _labels_of_jobs(template: Mapping[str, Any], tasks: Sequence[str], steps: Steps) -> Iterator[Finding]:
+    """Yield the labels that Kubernetes itself sets on the pods of Jobs."""
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    for name in (name for name in workloads.LABELS_OF_JOBS if name in labels):
+        path = path_of((*steps, "metadata", "labels", name))
+        message = f"is Kubernetes' on pods of Jobs, and has another value there (pods of {', '.join(tasks)})"
+        yield Finding(path, f"{message}; choose another label", Severity.WARNING)
 
 
 def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
