@@ -159,6 +159,8 @@ def _template(job: PSTrainingJob, role: str) -> dict[str, Any]:
     if own is None and role != names.WORKER:
         drop_devices(template["spec"], spec.worker.resources)
         drop_probes(template["spec"])
+        if role != names.PS:
+            _drop_restarts(template["spec"])
     return template
 
 
@@ -184,6 +186,12 @@ def drop_probes(spec: dict[str, Any]) -> None:
     container = main_container(spec)
     for probe in _PROBES:
         container.pop(probe, None)
+
+
+def _drop_restarts(spec: dict[str, Any]) -> None:
+    """Remove the restarts for a resize, which Kubernetes refuses in pods that never restart."""
+    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+        container.pop("resizePolicy", None)
 
 
 def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> None:

@@ -48,3 +48,37 @@ def test_the_labels_of_jobs_are_a_warning() -> None:
     assert len(warned(chief=labelled)) == 2
     assert warned(worker=labelled, chief=plain) == warned(ps=labelled) == []
     assert warned(worker=labelled, chief={"enabled": False}) == warned(evaluator=labelled) == []
+
+
+RESTARTS = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+
+
+def restarting() -> dict[str, Any]:
+    """Return a template whose containers restart for another size of memory."""
+    found = template()
+    found["spec"]["containers"][0]["resizePolicy"] = RESTARTS
+    found["spec"]["initContainers"] = [{**found["spec"]["containers"][0], "name": "beside", "restartPolicy": "Always"}]
+    return found
+
+
+@pytest.mark.parametrize("role", ["chief", "evaluator"])
+def test_a_copied_template_does_not_restart_for_a_resize(role: str) -> None:
+    """Kubernetes refuses a Job whose pod never restarts and has containers that restart for a resize."""
+    made = typed(job(spec={"worker": {"template": restarting()}}))
+    attempt = workloads.build_attempt(made, role, 1, LauncherMap("l"))["spec"]["template"]["spec"]
+    assert not [c for c in (*attempt["containers"], *attempt["initContainers"]) if "resizePolicy" in c]
+    for kept in (
+        workloads.build_worker(made, 0, LauncherMap("l")),
+        workloads.build_parameter_servers(made, LauncherMap("l")),
+    ):
+        spec = kept["spec"]["template"]["spec"]
+        assert [c["resizePolicy"] for c in (*spec["containers"], *spec["initContainers"])] == [RESTARTS] * 2
+
+
+def test_a_template_of_its_own_that_restarts_for_a_resize_is_refused() -> None:
+    assert warned(worker={"template": restarting()}, ps={"template": restarting()}) == []
+    assert warned(chief={"template": restarting()}) == [
+        f"spec.chief.template.spec.{which}[0].resizePolicy: must be NotRequired: each attempt has a pod that never "
+        "restarts; remove it"
+        for which in ("initContainers", "containers")
+    ]
