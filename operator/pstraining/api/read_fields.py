@@ -55,6 +55,7 @@ class _Container(_ReadFields):
     resources: ReadResources | None = None
     security_context: _ContainerSecurity | None = None
     ports: list[_Port] = []
+    resize_policy: _Objects = []
     volume_mounts: _Objects = []
     env: _Objects = []
     command: list[Any] = []

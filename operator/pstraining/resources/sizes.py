@@ -51,6 +51,8 @@ def refusal(before: str, after: str, spec: Mapping[str, Any], container: str) ->
         return f"{others[0]} changes, but Kubernetes resizes only cpu and memory of a running pod"
     if removed:
         return f"{removed[0]} is removed, but a running pod keeps each request and limit"
+    if restarts := [name for name in changed if _restarts(spec, container, name)]:
+        return f"resizePolicy of the template restarts the container when its {restarts[0]} changes"
     if spec.get("resources"):
         return "the template has pod-level resources, and Kubernetes does not resize such a pod"
     classes = [qos_class(_with(spec, container, size)) for size in (before, after)]
@@ -142,6 +144,12 @@ def changes(before: str, after: str) -> Iterator[str]:
 
 def _changes(name: str, old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]) -> bool:
     return any(old.get((kind, name)) != new.get((kind, name)) for kind in _KINDS)
+
+
+def _restarts(spec: Mapping[str, Any], container: str, resource: str) -> bool:
+    """Whether the kubelet restarts a container to change the amounts of a resource."""
+    wanted = {"resourceName": resource, "restartPolicy": "RestartContainer"}
+    return any(wanted in (c.get("resizePolicy") or ()) for c in spec["containers"] if c.get("name") == container)
 
 
 def _amounts(size: str) -> dict[tuple[str, str], Any]:
