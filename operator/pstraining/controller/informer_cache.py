@@ -199,6 +199,13 @@ class InformerCache:
         theirs = (raw["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID)
         return None if uid is None or theirs in (None, uid) else key
 
+    def version(self, kind: Kind, namespace: str, name: str) -> str:
+        """Return the resourceVersion of an object; empty if it is not cached."""
+        ref = (str(kind), namespace, name)
+        key = self._keys.get(ref)
+        stored = None if key is None else self._find(key, ref)
+        return "" if stored is None else stored.version
+
     def wrote(self, namespace: str, job: str, written: Object) -> None:
         """Cache the object that our own write returned."""
         self._put((namespace, job), transform(written))

@@ -152,6 +152,8 @@ class Verdict(StrEnum):
     """The result of an action."""
 
     DONE = "Done"
+    UNCHANGED = "Unchanged"
+    """The API server has stored no change, because an admission policy sets the former values again."""
     EXISTS = "Exists"
     """A claim of this name exists and does not belong to the job; the job uses it unchanged."""
     NAME_TAKEN = "NameTaken"
@@ -174,8 +176,8 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the cluster is in the state that the action requests."""
-        return self.verdict in (Verdict.DONE, Verdict.EXISTS)
+        """Whether the cluster is in the state that the action requests, or in one that its policies prefer."""
+        return self.verdict in (Verdict.DONE, Verdict.UNCHANGED, Verdict.EXISTS)
 
 
 @dataclass(frozen=True)

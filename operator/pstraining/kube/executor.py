@@ -44,11 +44,15 @@ PREDECESSOR = "the objects of an earlier job of this name are still being delete
 LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
 LABELS_RESTORED = "the labels by which the operator finds its object were removed; they are restored"
 CLAIM_DELETED = "the existing claim of this name is being deleted"
+SET_BACK = "an apply stored no change: an admission policy, such as a mutating webhook, sets other values"
 CLAIM_USED = "it exists already, is used unchanged, and is not deleted with the job"
 
 
 class WriteCache(Protocol):
     """Records our own writes, so that the next pass sees them before the watch delivers them."""
+
+    def version(self, kind: Kind, namespace: str, name: str) -> str:
+        """Return the resourceVersion of an object; empty if it is not known."""
 
     def wrote(self, namespace: str, job: str, written: Object) -> None:
         """Record that the API server now has this object."""
@@ -132,9 +136,7 @@ class Executor:
             case Create():
                 return await self._create(namespace, job, job_uid, action)
             case Apply():
-                written = await self._port.apply(action.kind, namespace, action.name, _with_uid(action))
-                self._on_write(action.kind, "apply")
-                self._cache.wrote(namespace, job, written)
+                return await self._apply(namespace, job, action)
             case Replace():
                 port = self._port
                 written = await port.replace(action.kind, namespace, action.name, action.uid, action.parts)
@@ -152,6 +154,17 @@ class Executor:
                 self._cache.wrote(namespace, job, written)
             case Delete():
                 await self._delete(namespace, job, action)
+        return Outcome(action, Verdict.DONE)
+
+    async def _apply(self, namespace: str, job: str, action: Apply) -> Outcome:
+        before = self._cache.version(action.kind, namespace, action.name)
+        written = await self._port.apply(action.kind, namespace, action.name, _with_uid(action))
+        self._on_write(action.kind, "apply")
+        self._cache.wrote(namespace, job, written)
+        if before and written["metadata"].get("resourceVersion") == before:
+            # Another pass at once would send the same apply, again and again.
+            logger.info("%s %s: %s", action.kind, action.name, SET_BACK)
+            return Outcome(action, Verdict.UNCHANGED, SET_BACK)
         return Outcome(action, Verdict.DONE)
 
     async def _create(self, namespace: str, job: str, job_uid: str, action: Create) -> Outcome:

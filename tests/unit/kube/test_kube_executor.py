@@ -215,6 +215,16 @@ async def test_an_apply_names_the_uid_of_its_object(bench: Bench) -> None:
         await bench.run(Apply(Kind.SERVICE, "a", "other", body("a"), Reason.DRIFTED))
 
 
+async def test_an_apply_that_stores_no_change_is_told_apart(bench: Bench) -> None:
+    await bench.run(create("a", x="1"))
+    uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
+    same = Apply(Kind.SERVICE, "a", uid, body("a", x="1"), Reason.DRIFTED)
+    outcomes = await bench.run(same, create("b"))
+    assert verdicts(outcomes) == [Verdict.UNCHANGED, Verdict.DONE], "and the actions after it are sent"
+    bench.kube.objects["Service", "default", "a"]["metadata"]["resourceVersion"] = "999"
+    assert verdicts(await bench.run(same)) == [Verdict.DONE], "another client's change was not observed yet"
+
+
 async def test_a_delete_of_a_missing_or_replaced_object_is_complete(bench: Bench) -> None:
     await bench.run(create("a"), create("b"))
     uid = bench.kube.objects["Service", "default", "a"]["metadata"]["uid"]
