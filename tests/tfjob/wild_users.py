@@ -41,6 +41,15 @@ USERS = (
         ),
     ),
     Wild(
+        "the-users-of-images-that-may-be-root",
+        job(
+            pod="securityContext: {runAsNonRoot: false}\ninitContainers: "
+            "[{name: own, image: b, command: [id], securityContext: {runAsNonRoot: true}}]"
+        ),
+        NOTES,
+        ("initContainers[0].securityContext: it has no runAsUser: in TFJob this container runs as its image's user",),
+    ),
+    Wild(
         "root-with-rights-of-its-own",
         job(pod="securityContext: {runAsUser: 0}", container=f"{COMMAND}\nsecurityContext: {{privileged: true}}"),
     ),

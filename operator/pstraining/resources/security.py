@@ -1,5 +1,6 @@
 """Sets the unset fields of a pod's security contexts to the Pod Security Standard "restricted"."""
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +30,17 @@ def sets_ids(setting: PodIds, *, platform_assigns_ids: bool) -> bool:
     return setting is PodIds.SET or (setting is PodIds.AUTO and not platform_assigns_ids)
 
 
+def runs_as_image_user(of_pod: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether a container runs as its image's user, also if that is root: the template requires no other user.
+
+    Args:
+        of_pod: the security context of the pod in the template.
+        own: the security context of the container in the template.
+    """
+    context = {**of_pod, **own}
+    return context.get("runAsNonRoot") is False and "runAsUser" not in context
+
+
 def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
     """Set the unset fields of a pod's security contexts; fields of the template stay unchanged.
 
@@ -37,17 +49,16 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         ids: whether to set the user and group IDs as well.
     """
     pod = spec.setdefault("securityContext", {})
+    containers = (*spec["containers"], *(spec.get("initContainers") or ()))
     says_root = pod.get("runAsUser") == 0
     if not says_root:
-        pod.setdefault("runAsNonRoot", True)
         if ids:
-            pod.setdefault("runAsUser", _USER)
-            pod.setdefault("runAsGroup", _USER)
-            pod.setdefault("fsGroup", _USER)
+            _set_ids(pod, containers)
+        pod.setdefault("runAsNonRoot", True)
         # Shared checkpoint volumes can have very many files.
         pod.setdefault("fsGroupChangePolicy", "OnRootMismatch")
     pod.setdefault("seccompProfile", {"type": "RuntimeDefault"})
-    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+    for container in containers:
         own = container.setdefault("securityContext", {})
         if own.get("privileged"):
             continue
@@ -58,3 +69,14 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         if not added & _ESCALATING:
             own.setdefault("allowPrivilegeEscalation", False)
         own.setdefault("capabilities", {"drop": ["ALL"]})
+
+
+def _set_ids(pod: dict[str, Any], containers: Iterable[dict[str, Any]]) -> None:
+    """Set the unset user and group IDs, for the whole pod unless a container runs as its image's user."""
+    pod.setdefault("fsGroup", _USER)
+    contexts = [container.setdefault("securityContext", {}) for container in containers]
+    others = [own for own in contexts if not runs_as_image_user(pod, own)]
+    for target in [pod] if len(others) == len(contexts) else others:
+        for field in ("runAsUser", "runAsGroup"):
+            if field not in pod:
+                target.setdefault(field, _USER)

@@ -10,6 +10,7 @@ from pstraining.core.actions import Create
 from pstraining.core.facts import gather
 from pstraining.core.observe import observe
 from pstraining.core.planner import plan
+from pstraining.resources import security
 from pstraining.resources.installation import Installation
 from pstraining.resources.security import PodIds, sets_ids
 from tests.support.builders import LAUNCHER, TEMPLATE, deep_merge, job
@@ -64,3 +65,36 @@ def test_ids_of_the_template_are_kept(ids: bool) -> None:
     kept = [c for c in contexts if c.get("runAsUser") == 7]
     assert len(kept) >= 2
     assert {c["fsGroup"] for c in kept} == {8}
+
+
+def contexts(pod: dict[str, Any], *containers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the security contexts of a restricted pod and of its containers; the last one is an init container."""
+    made: list[dict[str, Any]] = [{"name": "c", "securityContext": own} if own else {"name": "c"} for own in containers]
+    spec: dict[str, Any] = {"securityContext": pod, "containers": made[:-1], "initContainers": made[-1:]}
+    security.restrict(spec)
+    return [found["securityContext"] for found in (spec, *made)]
+
+
+def test_a_pod_that_may_run_as_root_has_its_images_user() -> None:
+    """A plain pod with this setting runs as its image's user; the runtime refuses a group without a user."""
+    of_pod, *own = contexts({"runAsNonRoot": False}, {}, {"runAsNonRoot": True}, {"runAsUser": 0})
+    assert of_pod["runAsNonRoot"] is False
+    assert not {"runAsUser", "runAsGroup"} & {*of_pod, *own[0]}
+    assert of_pod["fsGroup"] == 1000, "volumes stay writable for any user"
+    assert [(c["runAsUser"], c["runAsGroup"]) for c in own[1:]] == [(1000, 1000), (0, 1000)]
+
+
+def test_one_container_that_may_run_as_root_leaves_the_others_their_user() -> None:
+    of_pod, *own = contexts({}, {}, {"runAsNonRoot": False}, {})
+    assert of_pod["runAsNonRoot"] is True
+    assert "runAsUser" not in of_pod | own[1]
+    assert [own[i]["runAsUser"] for i in (0, 2)] == [1000] * 2
+    with_group = contexts({"runAsGroup": 7}, {}, {"runAsNonRoot": False}, {})
+    assert [c.get("runAsGroup") for c in with_group] == [7, None, None, None]
+
+
+@pytest.mark.parametrize("own", [{"runAsNonRoot": False, "runAsUser": 7}, {"runAsNonRoot": True}, {"privileged": True}])
+def test_other_containers_have_the_user_of_the_pod(own: dict[str, Any]) -> None:
+    of_pod, *_ = contexts({}, own, {})
+    assert (of_pod["runAsUser"], of_pod["runAsGroup"]) == (1000, 1000)
+    assert contexts({"runAsUser": 5}, {"runAsNonRoot": False}, {})[0]["runAsUser"] == 5

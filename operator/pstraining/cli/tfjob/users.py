@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pstraining.cli.tfjob.notes import Notes
-from pstraining.resources import pods
+from pstraining.resources import pods, security
 
 _WITHOUT_FILES: Final = {"emptyDir", "hostPath", "nfs"}
 """Kinds of volumes that are empty, or whose files Kubernetes does not change."""
@@ -16,7 +16,8 @@ def note_users(template: Mapping[str, Any], path: str, notes: Notes) -> None:
     of_pod = spec.get("securityContext", {})
     of_main = pods.main_container(spec).get("securityContext", {})
     is_whole = "runAsUser" not in of_pod and "runAsUser" not in of_main
-    if is_whole:
+    is_told = is_whole and not security.runs_as_image_user(of_pod, of_main)
+    if is_told:
         notes.different(
             f"{path}.spec.securityContext",
             "it has no runAsUser: TFJob's pods run as the image's user, often root, and pods here as user 1000.",
@@ -28,7 +29,7 @@ def note_users(template: Mapping[str, Any], path: str, notes: Notes) -> None:
         for index, container in enumerate(spec.get(kind, ())):
             own = container.get("securityContext", {})
             where, user = f"{path}.spec.{kind}[{index}].securityContext", own.get("runAsUser", of_pod.get("runAsUser"))
-            if user is None and not is_whole:
+            if user is None and not (is_told or security.runs_as_image_user(of_pod, own)):
                 notes.different(
                     where,
                     "it has no runAsUser: in TFJob this container runs as its image's user, and here as user 1000.",
@@ -49,7 +50,7 @@ def _note_groups(spec: Mapping[str, Any], context: Mapping[str, Any], path: str,
         spec: the pod's spec.
         context: the security contexts of the pod and of the training container.
         path: path of the pod's security context.
-        is_whole: whether a note says that the operator sets the user as well.
+        is_whole: whether the template sets no user, so that the group is the user's.
         notes: receives the notes.
     """
     if not is_whole and "runAsGroup" not in context:

@@ -187,9 +187,8 @@ def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], s
             path = path_of((*steps, "envFrom", index, "prefix"))
             message = f"names that start with {_RESERVED} are reserved; choose another prefix"
             yield Finding(path, message, Severity.WARNING)
-    of_pod, own = spec.get("securityContext") or {}, container.get("securityContext") or {}
-    context = {**of_pod, **own}
-    if (context.get("privileged") or context.get("runAsNonRoot") is False) and "runAsUser" not in context:
+    context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    if context.get("privileged") and "runAsUser" not in context and context.get("runAsNonRoot") is not False:
         path = path_of((*steps, "securityContext", "runAsUser"))
         message = "is not set: the container does not run as its image's user, but as 1000 or as the platform sets it"
         yield Finding(path, f"{message}; set it, to 0 for root", Severity.WARNING)
