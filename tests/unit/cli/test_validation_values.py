@@ -122,7 +122,6 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
     ("path", "value", "message"),
     [
         (f"{POD}.containers", probe("http"), "livenessProbe names the port http, which the container does not have"),
-        (f"{POD}.containers", probe("grpc", {"name": "grpc", "containerPort": 2222}), "here 2222 is tf"),
         (f"{POD}.hostname", "me", "hostname: is the operator's, which names its pods itself"),
         (f"{POD}.subdomain", "me", "subdomain: is the operator's"),
         (
@@ -168,6 +167,45 @@ def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str
     (said,) = found(path, value)
     assert message in said
     assert said.startswith("warning: ")
+
+
+def test_a_probe_of_another_name_of_tensorflows_port_is_named() -> None:
+    (left_out, probed) = sorted(found(f"{POD}.containers", probe("grpc", {"name": "grpc", "containerPort": 2222})))
+    assert "container tensorflow: livenessProbe names the port grpc" in left_out
+    assert "here 2222 is tf" in left_out
+    assert "name of port 2222 is left out" in probed
+
+
+@pytest.mark.parametrize(
+    ("port", "field", "pods"),
+    [
+        ({"name": "metrics", "containerPort": 2240}, "name of port 2240", "worker, chief"),
+        ({"name": "grpc", "containerPort": 2222, "protocol": "TCP"}, "name of port 2222", "worker, ps, chief"),
+        ({"name": "tf", "containerPort": 2222, "hostPort": 2222}, "hostPort of port 2222", "worker, ps, chief"),
+        ({"containerPort": 2223, "hostIP": "10.0.0.1"}, "hostIP of port 2223", "worker, ps, chief"),
+    ],
+)
+def test_fields_of_the_operators_ports_are_left_out(port: dict[str, Any], field: str, pods: str) -> None:
+    """A Service or a PodMonitor that selects the port by this name finds nothing."""
+    ours = {2222: "tf", 2223: "status", 2240: "pst-metrics"}[port["containerPort"]]
+    assert found(f"{POD}.containers", main(ports=[port])) == [
+        f"warning: {POD}.containers: container tensorflow: {field} is left out: the port is the operator's, named "
+        f"{ours}; use that name, or another port (pods of {pods})"
+    ]
+
+
+@pytest.mark.parametrize(
+    "port",
+    [
+        {"name": "pst-metrics", "containerPort": 2240},
+        {"containerPort": 2222, "hostPort": 0},
+        {"name": "stats", "containerPort": 2222, "protocol": "UDP"},
+        {"name": "http", "containerPort": 8080, "hostPort": 80},
+        {"name": "ring", "containerPort": 2224},
+    ],
+)
+def test_other_ports_are_kept(port: dict[str, Any]) -> None:
+    assert found(f"{POD}.containers", main(ports=[port])) == []
 
 
 def test_thousandths_of_bytes_are_a_warning() -> None:

@@ -20,9 +20,10 @@ from pstraining.api.models import PSTrainingJob
 from pstraining.api.nulls import without_nulls
 from pstraining.api.read_fields import must
 from pstraining.api.values import path_of
+from pstraining.cli.validation import overridden
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.values import Steps, wrong_values
-from pstraining.resources import pods, workloads
+from pstraining.resources import pods
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 
@@ -80,7 +81,7 @@ def _unrendered(job: Mapping[str, Any]) -> tuple[list[Finding], bool]:
     if are_sound:
         found += [finding for steps, value, _ in _parts(job) for finding in wrong_values(steps, value, f".{steps[-1]}")]
         found += _not_in_templates(job)
-    return [*found, *_operators_own(job), *_own_probe(job["spec"].get(names.PS) or {})], are_sound
+    return [*found, *overridden.names_and_marks(job), *overridden.probe(job["spec"].get(names.PS) or {})], are_sound
 
 
 def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
@@ -122,8 +123,7 @@ def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
 def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     for role in _ROLES:
         template, steps = (of_job.get(role) or {}).get("template") or {}, ("spec", role, "template")
-        if template and (tasks := _in_jobs(of_job, role)):
-            yield from _labels_of_jobs(template, tasks, steps)
+        yield from overridden.labels_of_jobs(of_job, role)
         if (template.get("metadata") or {}).get("finalizers"):
             path = path_of((*steps, "metadata", "finalizers"))
             message = "keep the pods, and with them the job, until another program removes them; remove them here"
@@ -143,23 +143,6 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
                     is_beside = container is not pods.main_container(spec)
                 if is_beside:
                     yield from _ports_beside(container, (*steps, "spec", kind, index))
-
-
-def _in_jobs(of_job: Mapping[str, Any], role: str) -> list[str]:
-    """Return the roles that use the template of a role, and whose pods belong to Jobs."""
-    chief, evaluator = of_job.get(names.CHIEF) or {}, of_job.get(names.EVALUATOR) or {}
-    enabled = [(names.CHIEF, chief)] if chief.get("enabled", True) else []
-    enabled += [(names.EVALUATOR, evaluator)] if evaluator.get("enabled", False) else []
-    return [task for task, own in enabled if role == (task if own.get("template") else names.WORKER)]
-
-
-def _labels_of_jobs(template: Mapping[str, Any], tasks: Sequence[str], steps: Steps) -> Iterator[Finding]:
-    """Yield the labels that Kubernetes itself sets on the pods of Jobs."""
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    for name in (name for name in workloads.LABELS_OF_JOBS if name in labels):
-        path = path_of((*steps, "metadata", "labels", name))
-        message = f"is Kubernetes' on pods of Jobs, and has another value there (pods of {', '.join(tasks)})"
-        yield Finding(path, f"{message}; choose another label", Severity.WARNING)
 
 
 def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
@@ -192,35 +175,6 @@ def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], s
         path = path_of((*steps, "securityContext", "runAsUser"))
         message = "is not set: the container does not run as its image's user, but as 1000 or as the platform sets it"
         yield Finding(path, f"{message}; set it, to 0 for root", Severity.WARNING)
-
-
-def _operators_own(job: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the fields, labels and annotations of templates that the operator overrides."""
-    for role in _ROLES:
-        template = (job["spec"].get(role) or {}).get("template") or {}
-        for field in ("hostname", "subdomain"):
-            if (template.get("spec") or {}).get(field):
-                path = path_of(("spec", role, "template", "spec", field))
-                yield Finding(path, "is the operator's, which names its pods itself", Severity.WARNING)
-        metadata = template.get("metadata")
-        for kind in ("labels", "annotations"):
-            marks = metadata.get(kind) if isinstance(metadata, Mapping) else None
-            for name in marks if isinstance(marks, Mapping) else ():
-                if name.startswith(f"{names.GROUP}/"):
-                    path = path_of(("spec", role, "template", "metadata", kind, name))
-                    yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
-
-
-def _own_probe(servers: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the readiness probe of hot standbys, which the operator overrides."""
-    if servers.get("template") and (servers.get("standby") or {}).get("mode") == "Hot":
-        spec = servers["template"]["spec"]
-        container = pods.main_container(spec)
-        if container.get("readinessProbe"):
-            index = spec["containers"].index(container)
-            path = path_of(("spec", names.PS, "template", "spec", "containers", index, "readinessProbe"))
-            ours = "is the operator's: hot standbys are ready while they are in sync"
-            yield Finding(path, ours, Severity.WARNING)
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
@@ -303,7 +257,10 @@ def _rendered(job: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
             made = pods.build(typed, task, LauncherMap("launcher"))["spec"]
             claims = [c.metadata.name for c in spec.ps.volume_claim_templates] if role == names.PS else []
             owner = names.WORKER if template is None else role
-            yield from ((role, f) for f in _asked_of_pod(made, claims, f"spec.{owner}.template.spec"))
+            path = f"spec.{owner}.template.spec"
+            yield from ((role, f) for f in _asked_of_pod(made, claims, path))
+            given = spec.worker.template if template is None else template
+            yield from ((role, f) for f in overridden.ports_left_out(given["spec"], made, f"{path}.containers"))
 
 
 def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iterator[Finding]:

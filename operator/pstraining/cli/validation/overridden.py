@@ -1,0 +1,81 @@
+"""Fields of pod templates that the operator, or Kubernetes, sets to other values in pods. All are warnings."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pstraining.api import contract, names
+from pstraining.api.values import path_of
+from pstraining.cli.validation.schema import Finding, Severity
+from pstraining.resources import pods, workloads
+
+
+def names_and_marks(job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the fields, labels and annotations of templates that the operator overrides."""
+    for role in (names.PS, names.WORKER, names.CHIEF, names.EVALUATOR):
+        template = (job["spec"].get(role) or {}).get("template") or {}
+        for field in ("hostname", "subdomain"):
+            if (template.get("spec") or {}).get(field):
+                path = path_of(("spec", role, "template", "spec", field))
+                yield Finding(path, "is the operator's, which names its pods itself", Severity.WARNING)
+        metadata = template.get("metadata")
+        for kind in ("labels", "annotations"):
+            marks = metadata.get(kind) if isinstance(metadata, Mapping) else None
+            for name in marks if isinstance(marks, Mapping) else ():
+                if name.startswith(f"{names.GROUP}/"):
+                    path = path_of(("spec", role, "template", "metadata", kind, name))
+                    yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
+
+
+def probe(servers: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the readiness probe of hot standbys, which the operator overrides."""
+    if servers.get("template") and (servers.get("standby") or {}).get("mode") == "Hot":
+        spec = servers["template"]["spec"]
+        container = pods.main_container(spec)
+        if container.get("readinessProbe"):
+            index = spec["containers"].index(container)
+            path = path_of(("spec", names.PS, "template", "spec", "containers", index, "readinessProbe"))
+            ours = "is the operator's: hot standbys are ready while they are in sync"
+            yield Finding(path, ours, Severity.WARNING)
+
+
+def labels_of_jobs(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
+    """Yield the labels in the template of a role that Kubernetes itself sets on the pods of Jobs.
+
+    Args:
+        of_job: the spec of the job.
+        role: the role.
+    """
+    tasks, template = _in_jobs(of_job, role), (of_job.get(role) or {}).get("template") or {}
+    labels = ((template.get("metadata") or {}).get("labels") or {}) if tasks else {}
+    for name in (name for name in workloads.LABELS_OF_JOBS if name in labels):
+        path = path_of(("spec", role, "template", "metadata", "labels", name))
+        message = f"is Kubernetes' on pods of Jobs, and has another value there (pods of {', '.join(tasks)})"
+        yield Finding(path, f"{message}; choose another label", Severity.WARNING)
+
+
+def ports_left_out(given: dict[str, Any], made: dict[str, Any], path: str) -> Iterator[Finding]:
+    """Warn of fields of the operator's ports, which the operator replaces.
+
+    Args:
+        given: the spec of the pod's template.
+        made: the spec of the pod.
+        path: the path of the template's containers.
+    """
+    container = pods.main_container(given)
+    ours = {port["containerPort"]: port for port in pods.main_container(made)["ports"] if pods.is_tcp(port)}
+    for port in filter(pods.is_tcp, container.get("ports") or ()):
+        number = port.get("containerPort")
+        known = ours.get(number, {})
+        lost = [f for f in ("name", "hostPort", "hostIP") if port.get(f) and port[f] != known.get(f)]
+        if lost and known.get("name") in contract.PORTS:
+            why = f"the port is the operator's, named {known['name']}; use that name, or another port"
+            message = f"container {container['name']}: {lost[0]} of port {number} is left out: {why}"
+            yield Finding(path, message, Severity.WARNING)
+
+
+def _in_jobs(of_job: Mapping[str, Any], role: str) -> list[str]:
+    """Return the roles that use the template of a role, and whose pods belong to Jobs."""
+    chief, evaluator = of_job.get(names.CHIEF) or {}, of_job.get(names.EVALUATOR) or {}
+    enabled = [(names.CHIEF, chief)] if chief.get("enabled", True) else []
+    enabled += [(names.EVALUATOR, evaluator)] if evaluator.get("enabled", False) else []
+    return [task for task, own in enabled if role == (task if own.get("template") else names.WORKER)]
