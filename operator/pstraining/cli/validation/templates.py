@@ -80,8 +80,15 @@ def _unrendered(job: Mapping[str, Any]) -> tuple[list[Finding], bool]:
     are_sound = all(f.severity is Severity.WARNING or _LEAVES.search(f.field) for f in found)
     if are_sound:
         found += [finding for steps, value, _ in _parts(job) for finding in wrong_values(steps, value, f".{steps[-1]}")]
+        found += wrong_values(("spec",), _copied_into_pods(job["spec"]))
         found += _not_in_templates(job)
     return [*found, *overridden.names_and_marks(job), *overridden.probe(job["spec"].get(names.PS) or {})], are_sound
+
+
+def _copied_into_pods(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a job's own fields that are copied into pods, where Kubernetes checks their values."""
+    policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}
+    return {"network": spec.get("network") or {}, "runPolicy": {"schedulingPolicy": policy}}
 
 
 def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:

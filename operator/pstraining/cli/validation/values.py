@@ -175,10 +175,16 @@ def _field(value: Any) -> str:
     return "" if _FIELD.fullmatch(value) else f"must be a field such as metadata.labels['app'], is {value!r}"
 
 
+def _key(value: Any) -> str:
+    fits = not isinstance(value, str) or _KEY.fullmatch(value)
+    return "" if fits else f"must be the key of a label, NAME or PREFIX/NAME, is {value!r}"
+
+
 _name: Final = _text(_DNS, 63, "lower-case letters, digits and '-'")
 wrong_namespace: Final = _name
 """Returns the problem of a namespace's name, or an empty text."""
 _value: Final = _text(f"({_WORD})?", 63, "letters, digits, '-', '_' and '.'")
+_object: Final = _text(rf"({_DNS}(\.{_DNS})*)?", 253, "lower-case letters, digits, '-' and '.'")
 _port: Final = _number(1, 65535)
 _port_name: Final = _text(rf"(?=.*[a-z])(?!.*--){_DNS}", 15, "lower-case letters, digits and '-', with a letter")
 
@@ -206,6 +212,12 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "limits.*": _quantity,
     "requests.*": _quantity,
     "emptyDir.sizeLimit": _quantity,
+    "topologyKey": _key,
+    "packTopologyKey": _key,
+    "schedulingPolicy.priorityClass": _object,
+    "spec.priorityClassName": _object,
+    "spec.runtimeClassName": _object,
+    "spec.serviceAccountName": _object,
     "imagePullPolicy": _one_of("Always", "IfNotPresent", "Never"),
     "tolerations.#.operator": _one_of("Exists", "Equal", "Gt", "Lt"),
     "tolerations.#.effect": _one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
