@@ -1,7 +1,8 @@
 """Renders a task's pod template: the user's template, with the launcher before its command and with safe defaults.
 
-The user's template wins, except for the fields that make a pod a task of a job: the wrapped command, the identity
-(labels and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host names.
+The user's template wins, except for the fields that make a pod a task of a job: the wrapped command and its restarts,
+the identity (labels and annotations of pstraining.dev), the volumes under /pstraining and /run/pstraining, and the host
+names.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ from pstraining.resources.metadata import on_template, role_labels
 TOKEN_SECONDS = 3600
 """Seconds for which a token for reports of progress is valid; the kubelet renews it earlier."""
 
+RESTART_FIELDS: Final = ("restartPolicy", "restartPolicyRules")
+"""Fields of a container by which its kubelet restarts it (KEP-5307). For the training container, the role decides."""
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
@@ -211,6 +214,8 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
 def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
     command = [*(container.get("command") or ()), *(container.pop("args", None) or ())]
     container["command"] = [*contract.LAUNCH_COMMAND, *command]
+    for field in RESTART_FIELDS:
+        container.pop(field, None)
     container["env"] = [*_identity(job, task), *_gpus(container), *(container.get("env") or ())]
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     own = _own_ports(job, task)

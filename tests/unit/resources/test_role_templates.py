@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pstraining.cli.validation.documents import wrong_with
 from pstraining.resources import cluster_map, pods
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
@@ -106,3 +107,21 @@ def test_the_checkpoints_volume() -> None:
         assert volume({"volume": nothing}) == {}, "an emptyDir in Kubernetes, and not a claim that nobody creates"
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {}}
     assert volume({"volumeClaimTemplate": claim}) == {"persistentVolumeClaim": {"claimName": "digits-checkpoint"}}
+
+
+def test_the_role_decides_about_restarts_of_its_training_container() -> None:
+    """A chief that its kubelet restarts would run the same attempt twice; a worker that ends would not come back."""
+    own: dict[str, Any] = copy.deepcopy(TEMPLATE)
+    beside = {"name": "proxy", "image": "i", "restartPolicy": "OnFailure"}
+    rules = [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]
+    own["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": rules}
+    own["spec"]["containers"].append(beside)
+    spec = {"worker": {"template": own}}
+    for task in (*TASKS.values(), WORKER):
+        assert not {"restartPolicy", "restartPolicyRules"} & container(task, spec).keys()
+        built = pods.build(typed(job(spec=spec)), task, LauncherMap("l"))
+        assert built["spec"]["containers"][1]["restartPolicy"] == "OnFailure", "it is not the operator's"
+    found = {f.field: f.message for f in wrong_with(job(spec={**spec, "checkpoint": {"uri": "s3://bucket/a"}}))}
+    path = "spec.worker.template.spec.containers[0]"
+    left_out = "is left out: use spec.worker.restartPolicy"
+    assert found == {f"{path}.restartPolicy": left_out, f"{path}.restartPolicyRules": left_out}

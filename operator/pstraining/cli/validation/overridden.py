@@ -1,6 +1,6 @@
 """Fields of pod templates that the operator, or Kubernetes, sets to other values in pods. All are warnings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pstraining.api import contract, names
@@ -38,14 +38,29 @@ def probe(servers: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(path, ours, Severity.WARNING)
 
 
-def labels_of_jobs(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
-    """Yield the labels in the template of a role that Kubernetes itself sets on the pods of Jobs.
+def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
+    """Yield the fields in the template of a role that are left out, if the template has one.
 
     Args:
-        of_job: the spec of the job.
+        of_job: the spec of a job without errors.
         role: the role.
     """
-    tasks, template = _in_jobs(of_job, role), (of_job.get(role) or {}).get("template") or {}
+    if template := (of_job.get(role) or {}).get("template"):
+        yield from _restarts(template["spec"], role)
+        yield from _labels_of_jobs(template, role, _in_jobs(of_job, role))
+
+
+def _restarts(spec: dict[str, Any], role: str) -> Iterator[Finding]:
+    """Yield the fields of the training container by which the kubelet would restart it."""
+    container = pods.main_container(spec)
+    for field in (field for field in pods.RESTART_FIELDS if field in container):
+        index = spec["containers"].index(container)
+        path = path_of(("spec", role, "template", "spec", "containers", index, field))
+        yield Finding(path, f"is left out: use spec.{role}.restartPolicy", Severity.WARNING)
+
+
+def _labels_of_jobs(template: Mapping[str, Any], role: str, tasks: Sequence[str]) -> Iterator[Finding]:
+    """Yield the labels in a template that Kubernetes itself sets on the pods of Jobs, those of some tasks."""
     labels = ((template.get("metadata") or {}).get("labels") or {}) if tasks else {}
     for name in (name for name in workloads.LABELS_OF_JOBS if name in labels):
         path = path_of(("spec", role, "template", "metadata", "labels", name))

@@ -130,7 +130,7 @@ def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
 def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     for role in _ROLES:
         template, steps = (of_job.get(role) or {}).get("template") or {}, ("spec", role, "template")
-        yield from overridden.labels_of_jobs(of_job, role)
+        yield from overridden.in_template(of_job, role)
         if (template.get("metadata") or {}).get("finalizers"):
             path = path_of((*steps, "metadata", "finalizers"))
             message = "keep the pods, and with them the job, until another program removes them; remove them here"
