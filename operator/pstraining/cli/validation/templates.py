@@ -95,6 +95,9 @@ def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the fields of pods that Kubernetes refuses in the templates of Deployments and StatefulSets."""
     for role in _ROLES:
         spec = ((job["spec"].get(role) or {}).get("template") or {}).get("spec") or {}
+        if (spec.get("os") or {}).get("name") not in (None, "", "linux"):
+            path = path_of(("spec", role, "template", "spec", "os", "name"))
+            yield Finding(path, "must be linux: the launcher, and the users and rights of pods, are Linux'; remove it")
         if spec.get("ephemeralContainers"):
             path = path_of(("spec", role, "template", "spec", "ephemeralContainers"))
             yield Finding(path, "cannot be in a template: they are added to pods that run")
