@@ -12,6 +12,7 @@ from pstraining.api.models import CheckpointSpec, PSTrainingJobSpec
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.errors import CommandError
 from pstraining.cli.manifests import Document
+from pstraining.cli.validation.interplay import without_effect
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.schema import validate as findings
 from pstraining.cli.validation.templates import of_other_effect, refused
@@ -68,6 +69,7 @@ def wrong_with(job: dict[str, Any]) -> list[Finding]:
     if not any(f.severity is Severity.ERROR for f in found):
         found += [*lost_with_pods(job), *inherited_settings(job)]
         found += [*of_other_effect(job), *thousandths(("spec",), job["spec"])]
+        found += without_effect(without_nulls(job["spec"]))
     return sorted(found, key=lambda f: f.severity is not Severity.ERROR)
 
 

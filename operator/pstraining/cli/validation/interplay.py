@@ -1,0 +1,33 @@
+"""Fields of a job that have no effect, or cannot work, together with other fields. All are warnings."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pstraining.api import names
+from pstraining.cli.validation.schema import Finding, Severity
+
+_ONE_POD = "ReadWriteOncePod"
+
+
+def without_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the fields that other fields make useless.
+
+    Args:
+        of_job: the spec of a job without errors and nulls.
+    """
+    yield from _standbys(of_job[names.PS].get("standby") or {})
+    yield from _claim_of_one_pod(of_job)
+
+
+def _standbys(standby: Mapping[str, Any]) -> Iterator[Finding]:
+    number = standby.get("replicasPerShard", 1)  # a stored job has the default
+    if number != 1 and standby.get("mode", "None") == "None":
+        message = f"is {number}, but mode None has no standbys: set spec.ps.standby.mode to Warm or Hot, or remove it"
+        yield Finding("spec.ps.standby.replicasPerShard", message, Severity.WARNING)
+
+
+def _claim_of_one_pod(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    claim = (of_job.get("checkpoint") or {}).get("volumeClaimTemplate") or {}
+    if _ONE_POD in (claim.get("accessModes") or ()) and (of_job.get(names.EVALUATOR) or {}).get("enabled"):
+        message = f"is {_ONE_POD}, so the evaluator's pod waits until the chief has ended; use another mode"
+        yield Finding("spec.checkpoint.volumeClaimTemplate.accessModes", message, Severity.WARNING)

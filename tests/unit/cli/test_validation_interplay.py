@@ -1,0 +1,41 @@
+"""Warnings of fields that have no effect, or cannot work, together with other fields of the job."""
+
+from typing import Any
+
+import pytest
+
+from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import with_defaults
+from tests.support.builders import job
+
+URI = {"checkpoint": {"uri": "s3://bucket/a"}}
+
+
+def said(**spec: Any) -> list[str]:
+    return [f"{finding.severity} {finding}" for finding in wrong_with(job(spec={**URI, **spec}))]
+
+
+@pytest.mark.parametrize("standby", [{"replicasPerShard": 2}, {"replicasPerShard": 2, "mode": "None"}])
+def test_a_number_of_standbys_needs_a_mode(standby: dict[str, Any]) -> None:
+    assert said(ps={"standby": standby}) == [
+        "warning spec.ps.standby.replicasPerShard: is 2, but mode None has no standbys: set spec.ps.standby.mode to "
+        "Warm or Hot, or remove it"
+    ]
+
+
+def test_the_default_number_of_standbys_is_no_request() -> None:
+    assert said(ps={"standby": {"mode": "Warm", "replicasPerShard": 2}}) == said(ps={"standby": None}) == []
+    assert wrong_with(with_defaults(job(spec=URI))) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "evaluator", "warns"),
+    [("ReadWriteOncePod", True, True), ("ReadWriteOncePod", False, False), ("ReadWriteOnce", True, False)],
+)
+def test_a_claim_of_one_pod_is_not_for_an_evaluator(mode: str, evaluator: bool, warns: bool) -> None:
+    claim = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
+    found = said(checkpoint={"volumeClaimTemplate": claim}, evaluator={"enabled": evaluator})
+    assert found == warns * [
+        "warning spec.checkpoint.volumeClaimTemplate.accessModes: is ReadWriteOncePod, so the evaluator's pod waits "
+        "until the chief has ended; use another mode"
+    ]
