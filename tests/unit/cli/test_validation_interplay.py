@@ -39,3 +39,15 @@ def test_a_claim_of_one_pod_is_not_for_an_evaluator(mode: str, evaluator: bool, 
         "warning spec.checkpoint.volumeClaimTemplate.accessModes: is ReadWriteOncePod, so the evaluator's pod waits "
         "until the chief has ended; use another mode"
     ]
+
+
+def test_marks_of_kueue_belong_on_the_job() -> None:
+    """Kueue holds each pod with the label of a queue by itself, so a job would wait although it was admitted."""
+    marks = {"labels": {"kueue.x-k8s.io/queue-name": "a"}, "annotations": {"kueue.x-k8s.io/podset-x": "b"}}
+    path = "spec.worker.template.metadata"
+    assert said(worker={"template": {"metadata": marks}}) == [
+        f"warning {path}.labels.kueue.x-k8s.io/queue-name: belongs on the job: in a template, Kueue ignores it, or "
+        "holds the pods one by one; write it to metadata.labels",
+        f"warning {path}.annotations.kueue.x-k8s.io/podset-x: has no effect: the operator does not pass it to Kueue; "
+        "remove it",
+    ]

@@ -1,12 +1,17 @@
-"""Fields of pod templates that the operator, or Kubernetes, sets to other values in pods. All are warnings."""
+"""Fields of pod templates that the operator, Kubernetes or Kueue sets or reads elsewhere. All are warnings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import contract, names
 from pstraining.api.values import path_of
 from pstraining.cli.validation.schema import Finding, Severity
-from pstraining.resources import pods, workloads
+from pstraining.resources import kueue, pods, workloads
+
+_LABEL_OF_KUEUE: Final = (
+    "belongs on the job: in a template, Kueue ignores it, or holds the pods one by one; write it to metadata.labels"
+)
+_NOT_PASSED_ON: Final = "has no effect: the operator does not pass it to Kueue; remove it"
 
 
 def names_and_marks(job: Mapping[str, Any]) -> Iterator[Finding]:
@@ -39,7 +44,7 @@ def probe(servers: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
-    """Yield the fields in the template of a role that are left out, if the template has one.
+    """Yield the fields in the template of a role that have no effect there, if the role has a template.
 
     Args:
         of_job: the spec of a job without errors.
@@ -48,6 +53,7 @@ def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
     if template := (of_job.get(role) or {}).get("template"):
         yield from _restarts(template["spec"], role)
         yield from _labels_of_jobs(template, role, _in_jobs(of_job, role))
+        yield from _marks_of_kueue(template, role)
 
 
 def _restarts(spec: dict[str, Any], role: str) -> Iterator[Finding]:
@@ -66,6 +72,15 @@ def _labels_of_jobs(template: Mapping[str, Any], role: str, tasks: Sequence[str]
         path = path_of(("spec", role, "template", "metadata", "labels", name))
         message = f"is Kubernetes' on pods of Jobs, and has another value there (pods of {', '.join(tasks)})"
         yield Finding(path, f"{message}; choose another label", Severity.WARNING)
+
+
+def _marks_of_kueue(template: Mapping[str, Any], role: str) -> Iterator[Finding]:
+    """Yield the labels and annotations in a template that Kueue reads on the job, or not at all."""
+    metadata, messages = template.get("metadata") or {}, {"labels": _LABEL_OF_KUEUE, "annotations": _NOT_PASSED_ON}
+    for kind, message in messages.items():
+        for name in (name for name in metadata.get(kind) or {} if name.startswith(f"{kueue.GROUP}/")):
+            path = path_of(("spec", role, "template", "metadata", kind, name))
+            yield Finding(path, message, Severity.WARNING)
 
 
 def ports_left_out(given: dict[str, Any], made: dict[str, Any], path: str) -> Iterator[Finding]:
