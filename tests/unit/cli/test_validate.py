@@ -110,7 +110,8 @@ AT_C = {"name": "data", "mountPath": "/c"}
         ),
         (
             {"ps": {"volumeClaimTemplates": [{"metadata": {"name": "shard"}, "spec": {
-                **CLAIM, "storageClass": "fast"}}]}},
+                **CLAIM, "storageClass": "fast"}}], "template": {"spec": {"containers": [
+                {**CONTAINER, "volumeMounts": [{**MOUNT, "name": "shard"}]}]}}}},
             "warning spec.ps.volumeClaimTemplates[0].spec.storageClass: is not a known field of Kubernetes; "
             "did you mean storageClassName?",
         ),

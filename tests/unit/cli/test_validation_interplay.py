@@ -41,6 +41,23 @@ def test_a_claim_of_one_pod_is_not_for_an_evaluator(mode: str, evaluator: bool, 
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "mount"),
+    [
+        ("volumeMounts", {"name": "shard", "mountPath": "/shard"}),
+        ("volumeDevices", {"name": "shard", "devicePath": "/dev/shard"}),
+    ],
+)
+def test_a_claim_that_no_server_mounts_stays_empty(kind: str, mount: dict[str, str]) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = [{"metadata": {"name": name}, "spec": spec} for name in ("shard", "other")]
+    container = {"name": "tensorflow", "image": "i", "command": ["c"], kind: [mount]}
+    own = {"template": {"spec": {"containers": [container]}}, "volumeClaimTemplates": claims}
+    unused = "no container of a parameter server mounts it, so it stays empty: mount it in spec.ps.template"
+    assert said(ps=own) == [f"warning spec.ps.volumeClaimTemplates[1]: {unused}"]
+    assert len(said(ps={"volumeClaimTemplates": claims})) == 2
+
+
 def test_marks_of_kueue_belong_on_the_job() -> None:
     """Kueue holds each pod with the label of a queue by itself, so a job would wait although it was admitted."""
     marks = {"labels": {"kueue.x-k8s.io/queue-name": "a"}, "annotations": {"kueue.x-k8s.io/podset-x": "b"}}

@@ -16,6 +16,7 @@ def without_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
         of_job: the spec of a job without errors and nulls.
     """
     yield from _standbys(of_job[names.PS].get("standby") or {})
+    yield from _unused_claims(of_job)
     yield from _claim_of_one_pod(of_job)
 
 
@@ -24,6 +25,18 @@ def _standbys(standby: Mapping[str, Any]) -> Iterator[Finding]:
     if number != 1 and standby.get("mode", "None") == "None":
         message = f"is {number}, but mode None has no standbys: set spec.ps.standby.mode to Warm or Hot, or remove it"
         yield Finding("spec.ps.standby.replicasPerShard", message, Severity.WARNING)
+
+
+def _unused_claims(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    servers, workers = of_job[names.PS], of_job[names.WORKER]
+    spec = (servers.get("template") or workers["template"])["spec"]
+    containers = (*spec["containers"], *(spec.get("initContainers") or ()))
+    kinds = ("volumeMounts", "volumeDevices")
+    used = {mount["name"] for container in containers for kind in kinds for mount in container.get(kind) or ()}
+    for index, claim in enumerate(servers.get("volumeClaimTemplates") or ()):
+        if claim["metadata"]["name"] not in used:
+            message = "no container of a parameter server mounts it, so it stays empty: mount it in spec.ps.template"
+            yield Finding(f"spec.ps.volumeClaimTemplates[{index}]", message, Severity.WARNING)
 
 
 def _claim_of_one_pod(of_job: Mapping[str, Any]) -> Iterator[Finding]:
