@@ -54,7 +54,7 @@ AT_C = {"name": "data", "mountPath": "/c"}
             "labels?",
         ),
         (
-            {"ps": {"standby": {"mode": "Warm", "placement": {"tolerations": [{"oprator": "Exists"}]}}}},
+            {"ps": {"standby": {"mode": "Warm", "placement": {"tolerations": [{"key": "a", "oprator": "Exists"}]}}}},
             "warning spec.ps.standby.placement.tolerations[0].oprator: is not a known field of Kubernetes; did you "
             "mean operator?",
         ),

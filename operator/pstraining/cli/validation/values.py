@@ -29,6 +29,8 @@ _MAPS: Final = ("labels", "annotations", "nodeSelector", "matchLabels", "limits"
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage", "storage")
 _MILLI: Final = re.compile(r"([0-9.]+)m")
 _ONE_POD: Final = "ReadWriteOncePod"
+_ACTIONS: Final = ("exec", "httpGet", "tcpSocket")
+"""Actions of both probes and hooks, which have one."""
 _DEVICE: Final = re.compile(r"hugepages-.+|.+/.+")
 """Resources that are not overcommitted: a request equals the limit."""
 
@@ -93,6 +95,17 @@ def _wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, 
     if rule.endswith(("containers.#", "initContainers.#")):
         ports = Counter(port.get("name") for port in value.get("ports") or ())
         yield from (("ports", f"has the name {name} twice") for name, times in ports.items() if name and times > 1)
+        if rule.endswith("initContainers.#") and value.get("restartPolicy") != "Always":
+            ends = "cannot be set: the container ends before the program starts (sidecars have restartPolicy: Always)"
+            yield from ((name, ends) for name in value if name == "lifecycle" or name.endswith("Probe"))
+    elif rule.endswith(("Probe", "postStart", "preStop")):
+        ways = (*_ACTIONS, "grpc" if rule.endswith("Probe") else "sleep")
+        given = [name for name in ways if name in value]
+        if not given:
+            yield ways[0], f"is required, or {', '.join(ways[1:-1])} or {ways[-1]}"
+        yield from ((name, f"excludes {given[0]}") for name in given[1:])
+    elif rule.endswith("tolerations.#"):
+        yield from _wrong_toleration(value)
     elif rule.endswith("env.#") and value.get("value") and "valueFrom" in value:
         yield "valueFrom", "excludes value"
     elif rule.endswith("volumes.#") and len(sources := [name for name in value if name != "name"]) > 1:
@@ -101,6 +114,16 @@ def _wrong_together(rule: str, value: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield from _wrong_amounts(value)
     elif "accessModes" in value:
         yield from _wrong_claim(value)
+
+
+def _wrong_toleration(toleration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    exists = toleration.get("operator") == "Exists"
+    if exists and toleration.get("value"):
+        yield "value", "must be empty with operator Exists"
+    if not exists and not toleration.get("key"):
+        yield "operator", "must be Exists without a key"
+    if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
+        yield "tolerationSeconds", "needs effect NoExecute"
 
 
 def _wrong_claim(claim: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
