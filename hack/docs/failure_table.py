@@ -16,8 +16,8 @@ The first rule of `spec.failurePolicy.rules` that matches a failure decides. A f
 table. The table shows each cause, and what happens to the replica under its role's `restartPolicy`.
 
 - *Counted* failures use the replica's budget: `<role>.backoff`, or else `runPolicy.backoffLimit`. When the budget is
-  spent, the job fails. Instead, a worker is given up while at least `worker.minReplicas` workers are left. Worker 0 of a
-  job without a chief is not given up if its success is the job's.
+  spent, the job fails. Instead, a worker is given up while at least `worker.minReplicas` workers are left. Worker 0 of
+  a job without a chief is not given up if its success is the job's.
 - *Free* restarts use no budget: Kubernetes itself has ended the pod.
 - Wrong settings fail the job at once. `pstraining.runtime` exits with code 78 if another run would fail as well,
   and your program may do the same.

@@ -1,6 +1,6 @@
 """Constraints of variables hold after each step, as in `fit`, on any number of servers."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -9,6 +9,8 @@ from tests.support.servers import Rig, batches
 from tests.support.soak_marks import in_all, some
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+LIMIT: Final = 0.2
+"""A limit for the norms of the first kernel's columns, most of which are larger at the beginning."""
 
 
 def tight(w: Any) -> Any:
@@ -21,7 +23,7 @@ def tight(w: Any) -> Any:
 def model() -> Any:
     import keras
 
-    of_first = {"kernel_constraint": keras.constraints.MaxNorm(0.3), "bias_constraint": tight}
+    of_first = {"kernel_constraint": keras.constraints.MaxNorm(LIMIT), "bias_constraint": tight}
     of_last = {"kernel_constraint": "non_neg"}
     layers = [
         keras.layers.Dense(300, activation="tanh", **of_first),
@@ -63,7 +65,7 @@ def test_parameters_equal_those_of_fit(client: Any, mode: str, ps: int) -> None:
     for variable, tensor in zip(alone.trainable_variables, rig.model.tensors, strict=True):
         np.testing.assert_allclose(found[tensor.path], variable.numpy(), rtol=0, atol=2e-6, err_msg=tensor.path)
     kernels = [found[tensor.path] for tensor in rig.model.tensors if tensor.path.endswith("kernel")]
-    assert np.linalg.norm(kernels[0], axis=0).max() == pytest.approx(0.3, abs=1e-4), "some norms are at the limit"
+    assert np.linalg.norm(kernels[0], axis=0).max() == pytest.approx(LIMIT, abs=1e-4), "some norms are at the limit"
     assert kernels[2].min() == 0
 
 

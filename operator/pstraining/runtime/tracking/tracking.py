@@ -22,8 +22,8 @@ LEAVE_SECONDS: Final = 0.5
 class Tracking:
     """Sends the chief's scalars to a tracker; a context manager that ends the run, or leaves it to another chief.
 
-    The chief does not know whether its job continues without it. So a run ends with every chief that another one has not
-    replaced, and the next chief continues it.
+    The chief does not know whether its job continues without it. So a run ends with every chief that another one has
+    not replaced, and the next chief continues it.
 
     Args:
         cluster: this task's view of the job.
