@@ -16,14 +16,14 @@ import pytest
 
 from pstraining.runtime.allreduce import transport as ring_transport
 from tests.support.servers import Rig, batches, in_float64, small
-from tests.support.soak_marks import ALL, in_all, in_soak, some
+from tests.support.soak_marks import THOROUGH, in_all, in_soak, some
 from tests.support.worker_threads import Crew
 from tests.training import test_runtime_sync as sync
 from tests.training.test_runtime_clipping import LIMITS, sgd
 from tests.training.test_runtime_optimizers import OPTIMIZERS, assert_equal
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300), pytest.mark.usefixtures("plain_arithmetic")]
-STEPS = 50 if ALL else 20
+STEPS = 50 if THOROUGH else 20
 
 
 def _adamw() -> Any:
