@@ -46,11 +46,16 @@ class HiddenWorkloads:
             Transient: a request failed and is worth a retry.
         """
         key = snapshot.namespace, snapshot.name
-        vanished = self._watch_state.hidden_workloads.get(key, {})
-        for name, uid in list(vanished.items()):
+        vanished = self._watch_state.hidden_workloads.get(key)
+        if vanished is None:
+            return False
+        while vanished:  # others may vanish meanwhile
+            name, uid = next(iter(vanished.items()))
             await self._look(snapshot, name, uid)
-            vanished.pop(name, None)
-        return self._watch_state.hidden_workloads.pop(key, None) is not None
+            if vanished.get(name) == uid:
+                del vanished[name]
+        self._watch_state.hidden_workloads.pop(key, None)
+        return True
 
     async def _look(self, snapshot: Snapshot, name: str, uid: str) -> None:
         labels = {names.LABEL_JOB: snapshot.name, names.LABEL_JOB_UID: snapshot.uid}

@@ -146,10 +146,10 @@ class Reconciler:
                 return None
             waiting = self._decisions.unexplained(snapshot, self._clock())
             read = (
-                await self._hidden_workloads.read(snapshot),
                 await self._mount_failures.read(key, waiting),
                 await self._pod_groups.read(snapshot),
                 await self._queue_objects.read(snapshot),
+                await self._hidden_workloads.read(snapshot),  # last, because any of them may vanish meanwhile
             )
             if any(read):
                 snapshot = self._watch_state.snapshot(key, self._mount_failures.of(key))

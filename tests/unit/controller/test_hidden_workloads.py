@@ -6,11 +6,13 @@ import pytest
 
 from pstraining.api import names
 from pstraining.controller.clocks import ReconcilerClocks
+from pstraining.controller.hidden_workloads import HiddenWorkloads
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.reconciler import Reconciler
 from pstraining.controller.watch_state import WatchState
 from pstraining.core.actions import Kind
 from pstraining.kube.errors import Conflict, Transient
+from pstraining.kube.executor import Executor
 from pstraining.kube.port import Object
 from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
@@ -95,6 +97,25 @@ async def test_a_workload_is_looked_for_until_the_api_server_answers(error: Exce
     bench.kube.failures = lambda *request: None
     await bench.settle()
     assert bench.kube.world == before
+
+
+async def test_a_workload_that_vanishes_while_another_one_is_read_is_read_as_well() -> None:
+    """One command may remove the label of both slices of a job; the second event comes during the first read."""
+    bench = Bench()
+    await bench.admit()
+    second = {**bench.workload, "metadata": {**bench.workload["metadata"], "name": "second", "uid": "", "labels": {}}}
+    bench.unlabel(names.LABEL_JOB_UID)
+    late = bench.kube.put(second)["metadata"]["uid"]
+
+    def vanish(verb: str, *place: str) -> None:
+        if verb == "get" and place[-1] != "second":
+            bench.watch_state.hidden_workloads[KEY]["second"] = late
+
+    bench.kube.failures = vanish
+    restore = Executor(bench.kube, bench.watch_state.cache).with_labels
+    assert await HiddenWorkloads(bench.kube, bench.watch_state, restore).read(bench.watch_state.snapshot(KEY))
+    assert set(LABELS) <= bench.kube.objects["Workload", "default", "second"]["metadata"]["labels"].keys()
+    assert bench.watch_state.hidden_workloads == {}
 
 
 async def test_a_job_whose_workload_was_deleted_stops() -> None:
