@@ -218,7 +218,7 @@ class Reconciler:
             is_healthy = not any(p.finished or p.deleting or p.container.restarts for p in snapshot.pods)
             if is_healthy and is_startup_only(snapshot.status, status) and not self._status_queue.may_write(key):
                 return RECHECK_SECONDS
-        return 0.0 if outcomes.outcomes else rate_limit.progress_delay(snapshot.status, status, now)
+        return 0.0 if outcomes.have_writes else rate_limit.progress_delay(snapshot.status, status, now)
 
     async def _write_status(
         self, key: Key, snapshot: Snapshot, status: dict[str, Any], now: datetime, uncounted: Mapping[str, str]

@@ -196,6 +196,11 @@ class Outcomes:
 
     outcomes: tuple[Outcome, ...] = field(default_factory=tuple)
 
+    @property
+    def have_writes(self) -> bool:
+        """Whether there is an action, except those that an admission policy undoes in each pass."""
+        return any(o.verdict is not Verdict.UNCHANGED for o in self.outcomes)
+
     def with_verdict(self, verdict: Verdict) -> tuple[Outcome, ...]:
         """Return the outcomes with a verdict."""
         return tuple(o for o in self.outcomes if o.verdict is verdict)

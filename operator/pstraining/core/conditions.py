@@ -74,7 +74,7 @@ class Situation:
         """Whether a job that may run needs no write, and waits for no change of its spec."""
         facts = self.facts
         waits = facts.refused_generation == facts.snapshot.generation or facts.failures.restart_job is not None
-        return not (self.outcomes.outcomes or self.suspended or self.end is not None or waits)
+        return not (self.outcomes.have_writes or self.suspended or self.end is not None or waits)
 
     @property
     def refusals(self) -> tuple[Outcome, ...]:
@@ -257,7 +257,7 @@ def _created(situation: Situation) -> ConditionUpdate:
         return ConditionUpdate(Condition.CREATED, False, Reason.WAITING_FOR_GANG, message)
     # These are over once there is nothing to write.
     waited = (Reason.WAITING_FOR_GANG, Reason.WRITE_REFUSED, *([Reason.CHILDREN_MISSING] * situation.is_settled))
-    if stored is not None and stored.reason not in waited and not situation.outcomes.outcomes:
+    if stored is not None and stored.reason not in waited and not situation.outcomes.have_writes:
         return ConditionUpdate(Condition.CREATED, situation.was_true(Condition.CREATED), stored.reason, stored.message)
     message = "Every object of the job exists."
     for outcome in situation.outcomes.with_verdict(Verdict.EXISTS):
@@ -325,7 +325,7 @@ def _troubles(situation: Situation) -> Iterator[ConditionUpdate]:
     outcomes, is_over = situation.outcomes, situation.end is not None
     taken = outcomes.with_verdict(Verdict.NAME_TAKEN)
     invalid = [o for o in outcomes.with_verdict(Verdict.INVALID) if not _is_update(o)]
-    clean = situation.is_settled or (outcomes.outcomes and not taken and not invalid)
+    clean = situation.is_settled or (outcomes.have_writes and not taken and not invalid)
     if taken:
         held = ", ".join(f"{o.action.kind} {o.action.name}" for o in taken)
         message = f"{held} exists and does not belong to the job; it is not changed. Delete it or rename the job."
@@ -361,7 +361,7 @@ def _is_accepted(situation: Situation) -> bool:
     """Whether the refused spec was changed, and an owner of pods was created or no further object is needed."""
     created = (o.action for o in situation.outcomes.with_verdict(Verdict.DONE) if isinstance(o.action, Create))
     is_other = situation.facts.refused_generation != situation.facts.snapshot.generation
-    return is_other and (not situation.outcomes.outcomes or any(a.kind not in _BEFORE_PODS for a in created))
+    return is_other and (not situation.outcomes.have_writes or any(a.kind not in _BEFORE_PODS for a in created))
 
 
 def _checkpoint(situation: Situation) -> Iterator[ConditionUpdate]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pstraining.core.actions import Action, Create, Verdict
+from pstraining.core.actions import Action, Apply, Create, Verdict
 from tests.support.builders import job
 from tests.support.simulation import World, phase, running
 
@@ -87,3 +87,18 @@ def test_a_claim_is_released_although_a_quota_refuses_an_object(state: str) -> N
     world.edit({"worker": {"replicas": 2}, "runPolicy": {"suspend": False}, "checkpoint": {"retainPolicy": "Retain"}})
     passes(world)
     assert not world.children["PersistentVolumeClaim", "digits-checkpoint"]["metadata"].get("ownerReferences")
+
+
+def test_a_corrected_job_is_valid_although_a_policy_sets_a_service_back() -> None:
+    world = running(worker={"replicas": 1})
+    world.refuse = without_room
+    world.edit({"worker": {"replicas": 2}})
+    passes(world)
+    assert phase(world) == "Invalid"
+    world.children["Service", "digits-hs"]["spec"]["publishNotReadyAddresses"] = False
+    world.refuse = lambda action: "set back" if isinstance(action, Apply) and action.kind == "Service" else ""
+    world.verdict = Verdict.UNCHANGED
+    world.edit({"worker": {"replicas": 1}})
+    passes(world)
+    assert world.plan().actions, "the operator writes the Service after each event"
+    assert phase(world) == "Running"
