@@ -162,8 +162,8 @@ def _template(job: PSTrainingJob, role: str) -> dict[str, Any]:
     if own is None and role != names.WORKER:
         drop_devices(template["spec"], spec.worker.resources)
         drop_probes(template["spec"])
-        if role != names.PS:
-            _drop_restarts(template["spec"])
+    if role in names.ATTEMPT_LABELS:
+        _drop_resize_policies(template["spec"])
     return template
 
 
@@ -191,8 +191,8 @@ def drop_probes(spec: dict[str, Any]) -> None:
         container.pop(probe, None)
 
 
-def _drop_restarts(spec: dict[str, Any]) -> None:
-    """Remove the restarts for a resize, which Kubernetes refuses in pods that never restart."""
+def _drop_resize_policies(spec: dict[str, Any]) -> None:
+    """Remove the policies of resizes: Kubernetes 1.33 or newer refuses restarts in pods that never restart."""
     for container in (*spec["containers"], *(spec.get("initContainers") or ())):
         container.pop("resizePolicy", None)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.cli.validation.documents import wrong_with
+from pstraining.cli.validation.schema import Severity
 from pstraining.resources import workloads
 from pstraining.resources.launcher import LauncherMap
 from tests.support.builders import TEMPLATE, job, typed
@@ -62,9 +63,11 @@ def restarting() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("role", ["chief", "evaluator"])
-def test_a_copied_template_does_not_restart_for_a_resize(role: str) -> None:
-    """Kubernetes refuses a Job whose pod never restarts and has containers that restart for a resize."""
-    made = typed(job(spec={"worker": {"template": restarting()}}))
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_attempt_does_not_restart_for_a_resize(role: str, is_own: bool) -> None:
+    """Kubernetes 1.33 refuses a Job whose pod never restarts and has containers that restart for a resize."""
+    own = {role: {"template": restarting()}} if is_own else {}
+    made = typed(job(spec={"worker": {"template": restarting()}, **own}))
     attempt = workloads.build_attempt(made, role, 1, LauncherMap("l"))["spec"]["template"]["spec"]
     assert not [c for c in (*attempt["containers"], *attempt["initContainers"]) if "resizePolicy" in c]
     for kept in (
@@ -75,10 +78,12 @@ def test_a_copied_template_does_not_restart_for_a_resize(role: str) -> None:
         assert [c["resizePolicy"] for c in (*spec["containers"], *spec["initContainers"])] == [RESTARTS] * 2
 
 
-def test_a_template_of_its_own_that_restarts_for_a_resize_is_refused() -> None:
+def test_a_template_of_its_own_that_restarts_for_a_resize_is_a_warning() -> None:
+    """Kubernetes before 1.33 does not read the field, so such a job may already run."""
     assert warned(worker={"template": restarting()}, ps={"template": restarting()}) == []
     assert warned(chief={"template": restarting()}) == [
-        f"spec.chief.template.spec.{which}[0].resizePolicy: must be NotRequired: each attempt has a pod that never "
-        "restarts; remove it"
+        f"spec.chief.template.spec.{which}[0].resizePolicy: is left out: each attempt has a pod that never restarts"
         for which in ("initContainers", "containers")
     ]
+    findings = wrong_with(job(spec={"evaluator": {"enabled": True, "template": restarting()}}))
+    assert {f.severity for f in findings} == {Severity.WARNING}

@@ -52,6 +52,7 @@ def in_template(of_job: Mapping[str, Any], role: str) -> Iterator[Finding]:
     """
     if template := (of_job.get(role) or {}).get("template"):
         yield from _restarts(template["spec"], role)
+        yield from _resize_policies(template["spec"], role)
         yield from _labels_of_jobs(template, role, _in_jobs(of_job, role))
         yield from _marks_of_kueue(template, role)
 
@@ -63,6 +64,15 @@ def _restarts(spec: dict[str, Any], role: str) -> Iterator[Finding]:
         index = spec["containers"].index(container)
         path = path_of(("spec", role, "template", "spec", "containers", index, field))
         yield Finding(path, f"is left out: use spec.{role}.restartPolicy", Severity.WARNING)
+
+
+def _resize_policies(spec: Mapping[str, Any], role: str) -> Iterator[Finding]:
+    """Yield the restarts for a resize in the template of pods that never restart."""
+    for kind in ("initContainers", "containers") if role in names.ATTEMPT_LABELS else ():
+        for index, container in enumerate(spec.get(kind) or ()):
+            if any(policy.get("restartPolicy") == "RestartContainer" for policy in container.get("resizePolicy") or ()):
+                path = path_of(("spec", role, "template", "spec", kind, index, "resizePolicy"))
+                yield Finding(path, "is left out: each attempt has a pod that never restarts", Severity.WARNING)
 
 
 def _labels_of_jobs(template: Mapping[str, Any], role: str, tasks: Sequence[str]) -> Iterator[Finding]:

@@ -104,17 +104,6 @@ def _not_in_templates(job: Mapping[str, Any]) -> Iterator[Finding]:
         if role in (names.PS, names.WORKER) and spec.get("activeDeadlineSeconds") is not None:
             path = path_of(("spec", role, "template", "spec", "activeDeadlineSeconds"))
             yield Finding(path, "cannot be in the template of a Deployment; use spec.runPolicy.activeDeadlineSeconds")
-        if role in (names.CHIEF, names.EVALUATOR):
-            yield from _restarts_of(spec, ("spec", role, "template", "spec"))
-
-
-def _restarts_of(spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
-    """Yield the restarts for a resize in the template of pods that never restart."""
-    for kind in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(kind) or ()):
-            if any(policy.get("restartPolicy") == "RestartContainer" for policy in container.get("resizePolicy") or ()):
-                path = path_of((*steps, kind, index, "resizePolicy"))
-                yield Finding(path, "must be NotRequired: each attempt has a pod that never restarts; remove it")
 
 
 def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
