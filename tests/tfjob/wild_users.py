@@ -47,7 +47,10 @@ USERS = (
             "[{name: own, image: b, command: [id], securityContext: {runAsNonRoot: true}}]"
         ),
         NOTES,
-        ("initContainers[0].securityContext: it has no runAsUser: in TFJob this container runs as its image's user",),
+        (
+            "initContainers[0].securityContext: it has no runAsUser: in TFJob this container runs as its image's user",
+            "Worker.template.spec.containers[0].securityContext: root has no capabilities here: chown and",
+        ),
     ),
     Wild(
         "root-with-rights-of-its-own",

@@ -29,13 +29,14 @@ def note_users(template: Mapping[str, Any], path: str, notes: Notes) -> None:
         for index, container in enumerate(spec.get(kind, ())):
             own = container.get("securityContext", {})
             where, user = f"{path}.spec.{kind}[{index}].securityContext", own.get("runAsUser", of_pod.get("runAsUser"))
-            if user is None and not (is_told or security.runs_as_image_user(of_pod, own)):
+            may_be_root = user == 0 or security.runs_as_image_user(of_pod, own)
+            if user is None and not (is_told or may_be_root):
                 notes.different(
                     where,
                     "it has no runAsUser: in TFJob this container runs as its image's user, and here as user 1000.",
                     "Set runAsUser if it must run as another user, such as root.",
                 )
-            elif user == 0 and "capabilities" not in own and not own.get("privileged"):
+            elif may_be_root and "capabilities" not in own and not own.get("privileged"):
                 notes.different(
                     where,
                     "root has no capabilities here: chown and access to other users' files fail, for example.",
