@@ -224,7 +224,7 @@ def _changes(facts: Facts, launcher: LauncherFiles) -> Iterator[Action]:
 
 
 def _resizes(facts: Facts, launcher_map: LauncherMap) -> Iterator[Action]:
-    """Give pods the size of the spec. This comes last: a refusal of a size ends the writes of the pass."""
+    """Give pods the size of the spec, after all other changes: a refusal of a size ends the writes of the pass."""
 
     def worker(index: int) -> Manifest:
         installation = facts.snapshot.installation

@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pstraining.api import contract, names
+from pstraining.api.condition_reasons import OVER
 from pstraining.api.conditions import Condition, Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.numbers import number
@@ -49,9 +50,6 @@ from pstraining.core.policies import durability, teardown
 from pstraining.core.snapshot import Child, Pod, Snapshot
 from pstraining.resources import standbys
 from pstraining.resources.layout import ServerLayout, with_shards
-
-_HELD = (Reason.SUSPENDED, Reason.AWAITS_ADMISSION, Reason.KUEUE_NOT_INSTALLED)
-"""The reasons with which the condition Rescaling is false once the job was suspended during a change."""
 
 
 class ReshardingStep(Enum):
@@ -258,7 +256,7 @@ def progress(
     if step is ReshardingStep.REPLACE_ALL:
         return True, Reason.RESHARDING, f"All pods are replaced for ps.replicas {count}; {_base(job)}"
     is_open = stored is not None and stored.status == "True"
-    if step is ReshardingStep.STEADY and runs and stored is not None and (is_open or stored.reason in _HELD):
+    if step is ReshardingStep.STEADY and runs and stored is not None and (is_open or stored.reason in OVER):
         return False, Reason.RESCALED, f"Training continues with ps.replicas {count}."
     if step is ReshardingStep.STEADY and not is_open:
         return None
