@@ -1,7 +1,7 @@
 """The arguments that `Trainer` rejects at the start, and the folder of its summaries."""
 
 import json
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,25 @@ def test_functions_may_accept_more_and_those_without_a_signature_are_accepted() 
     for read in (optional, str):
         any_files(["a"], read)
     any_ranges(10, 5, range)
+
+
+def test_a_decorator_may_supply_arguments_of_the_decorated_function() -> None:
+    """As gin.configurable and mock.patch do: `functools.wraps` shows the decorated function's parameters."""
+
+    @wraps(two)
+    def supplied(*given: object) -> None:
+        two(*given, *["units"] * (2 - len(given)))
+
+    @wraps(two)
+    def alone() -> None:
+        two(1, 2)
+
+    for function in (supplied, alone):
+        any_trainer(function, function, "mse", two)
+        trainer(callbacks=function, validation=function, evaluate=function)
+    any_files(["a"], supplied)
+    with pytest.raises(SettingsError, match="data: the function is called with a worker's index"):
+        trainer(alone)
 
 
 @pytest.mark.parametrize(

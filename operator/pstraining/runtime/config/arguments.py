@@ -38,7 +38,8 @@ def check_call(name: str, function: object, *given: object, how: str) -> None:
 
     Args:
         name: name of the argument of the program.
-        function: the function; None, and a function of C without a signature, are accepted.
+        function: the function; None, and a function of C without a signature, are accepted. A decorator may add
+            arguments to those of the decorated function, so its own parameters count.
         given: such arguments.
         how: the arguments in words.
 
@@ -50,7 +51,7 @@ def check_call(name: str, function: object, *given: object, how: str) -> None:
     if not callable(function):
         raise SettingsError(f"{name}: give a function; it is a {type(function).__name__}")
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     try:
