@@ -137,13 +137,17 @@ def test_a_split_that_has_become_shorter_is_not_called_empty(client: Any) -> Non
 
     from pstraining.runtime import Ranges
     from pstraining.runtime.data.batches import AssignedBatches, NoBatchError
+    from pstraining.runtime.errors import FinalError
 
     source = Ranges(64, 64, lambda begin, end: tf.data.Dataset.range(begin, end).batch(32))
-    with pytest.raises(NoBatchError, match=r"at most 5 batches for position 0.*another batch size.*change the seed"):
+    with pytest.raises(
+        NoBatchError, match=r"at most 5 batches for position 0.*another batch size.*change the seed"
+    ) as raised:
         AssignedBatches(source, lambda: (0, 5), DEVICE).draw(1)
+    assert not isinstance(raised.value, FinalError), "the function may return enough batches the next time"
     empty = Ranges(64, 64, lambda begin, end: tf.data.Dataset.range(0).batch(32))
     for use in (AssignedBatches.draw, AssignedBatches.sample):
-        with pytest.raises(NoBatchError, match=r"an empty dataset for position 0.*leave out empty files"):
+        with pytest.raises(FinalError, match=r"an empty dataset for position 0.*leave out empty files"):
             use(AssignedBatches(empty, lambda: (0, 0), DEVICE), 1)
 
 
@@ -166,6 +170,20 @@ def test_an_empty_dataset_is_refused(client: Any) -> None:
             check_all([], Validation(few, steps=steps), None)
     with pytest.raises(FinalError, match="evaluate: the dataset is empty"):
         check_all([], None, few)
+
+
+@pytest.mark.parametrize(("worker", "parts"), [(1, [[]]), (0, [["a batch"], []])])
+def test_an_empty_dataset_of_one_worker_does_not_fail_the_job_at_once(
+    client: Any, worker: int, parts: list[list[str]]
+) -> None:
+    """There may be more workers than files, or a data service may have no batch for the moment."""
+    from pstraining.runtime.data.batches import DatasetBatches, NoBatchError
+    from pstraining.runtime.errors import FinalError
+
+    batches = DatasetBatches(iter(parts).__next__, DEVICE, worker=worker)
+    with pytest.raises(NoBatchError, match="use fewer workers") as raised:
+        batches.draw(2)
+    assert not isinstance(raised.value, FinalError)
 
 
 def test_arrays_are_no_batches(client: Any) -> None:

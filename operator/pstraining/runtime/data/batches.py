@@ -26,8 +26,15 @@ class EndlessSplitError(FinalError, ValueError):
     """A split of assigned data that never ends."""
 
 
-class NoBatchError(FinalError, ValueError):
-    """A data function that returns an empty dataset, or fewer batches of a split than before."""
+class NoBatchError(ValueError):
+    """A data function that returns an empty dataset, or fewer batches of a split than before.
+
+    Another run, or the other workers, may have a batch.
+    """
+
+
+class NoDataError(FinalError, NoBatchError):
+    """A data function that has never returned a batch to worker 0, or returns none of a split."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,14 @@ class DatasetBatches:
         make: creates the dataset.
         device: the worker's CPU.
         compute: the computing device, to which batches are copied; None for the CPU.
+        worker: the worker's index. With more workers than files, worker 0 still has a part.
     """
 
-    def __init__(self, make: Callable[[], Dataset], device: str, compute: str | None = None) -> None:
-        self._make, self._device, self._compute = make, device, compute or device
+    def __init__(
+        self, make: Callable[[], Dataset], device: str, compute: str | None = None, *, worker: int = 0
+    ) -> None:
+        self._make, self._device, self._compute, self._worker = make, device, compute or device, worker
+        self._has_had_batches = False
         self._dataset: tf.data.Dataset | None = None  # the one to iterate again
         self._iterator: Iterator[Batch] | None = None
         self._sampled: list[Batch] = []
@@ -128,8 +139,10 @@ class DatasetBatches:
                     return batch
             self._iterator = on_device(iter(self._of_next_pass()), self._compute, cpu=self._device)
             for batch in self._iterator:
+                self._has_had_batches = True
                 return batch
-        raise NoBatchError(
+        kind = NoBatchError if self._worker or self._has_had_batches else NoDataError
+        raise kind(
             "data: the function returned an empty dataset. Each worker must have a batch at each call: divide the data "
             "by samples, use fewer workers, and return no iterator twice. With drop_remainder=True, a worker must have "
             "the samples of a batch"
@@ -170,7 +183,7 @@ class AssignedBatches:
             with tf.device(self._device):
                 self._split = _Split(*taken, self._open(taken[0]))
             if self._split.is_over:
-                raise NoBatchError(_nothing_left(*taken))
+                raise _nothing_left(*taken)
         with tf.device(self._device):
             return self._split.draw(number)
 
@@ -186,7 +199,7 @@ class AssignedBatches:
         with tf.device(self._device):
             found = list(itertools.islice(self._open(0), number))
         if not found:
-            raise NoBatchError(_nothing_left(0, 0))
+            raise _nothing_left(0, 0)
         return found
 
     def _open(self, position: int) -> Iterator[Batch]:
@@ -280,15 +293,15 @@ def _ending(split: Dataset) -> Dataset:
     return split
 
 
-def _nothing_left(position: int, done: int) -> str:
-    """Return why a split has no batch to train, from its position and its number of trained batches."""
+def _nothing_left(position: int, done: int) -> NoBatchError:
+    """Return the error of a split without a batch to train, from its position and its number of trained batches."""
     if done == 0:
-        return (
+        return NoDataError(
             f"the data function returned an empty dataset for position {position}. Each file of Files, and each block "
             "of Ranges, must have a batch: leave out empty files. With drop_remainder=True, the last block must have "
             "the samples of a batch, too"
         )
-    return (
+    return NoBatchError(  # not final: a shuffle or filter without a seed may return enough the next time
         f"the data function returned at most {done} batches for position {position}, but more than {done} before. It "
         "must return the same batches each time. With another batch size, change the seed of Ranges or Files as well: "
         "the epoch that was not complete then starts again"

@@ -66,7 +66,7 @@ class Worker:
         store = where.first[0]
         self._client, self._store, self._identity, self._training = store.client, store, identity, training
         self._batches: Batches = (
-            DatasetBatches(data, store.client.local, store.client.compute)
+            DatasetBatches(data, store.client.local, store.client.compute, worker=identity.worker)
             if callable(data)
             else AssignedBatches(data, self._assign_split, store.client.local, store.client.compute)
         )
