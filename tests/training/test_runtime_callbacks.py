@@ -205,15 +205,38 @@ def test_what_keras_refuses_in_a_callback_ends_the_job_at_once(client: Any, tmp_
         created(lambda: keras.callbacks.ModelCheckpoint(tmp_path / "best.h6"))
     with pytest.raises(CallbackRefusedError, match=r"callbacks: .*learning rate is not settable"):
         Drained([keras.callbacks.LearningRateScheduler(falls)], optimizer=scheduled)
-    refused = keras.callbacks.ModelCheckpoint(tmp_path / "{val_acc:.2f}.keras"), keras.callbacks.EarlyStopping("score")
-    for callback, message in zip(refused, ("Failed to format .*'val_acc'", "Pass `mode='max'`"), strict=True):
+    run = Drained([keras.callbacks.EarlyStopping("score")])
+    with pytest.raises(CallbackRefusedError, match=r"callbacks: .*Pass `mode='max'`"):
+        run.end(1, loss=1.0, score=0.5)
+    named = keras.callbacks.ModelCheckpoint(tmp_path / "{accuracy:.2f}.keras")  # whose workers may be late
+    for callback, message in (
+        (keras.callbacks.LambdaCallback(on_epoch_end=fails), "has not answered"),
+        (named, "Failed to format .*'accuracy'"),
+    ):
         run = Drained([callback])
-        with pytest.raises(CallbackRefusedError, match=f"callbacks: .*{message}"):
-            run.end(1, loss=1.0, score=0.5)
-    run = Drained([keras.callbacks.LambdaCallback(on_epoch_end=fails)])
-    with pytest.raises(CallbackError, match="has not answered") as raised:
-        run.end(1)
-    assert final_error(raised.value) is None
+        with pytest.raises(CallbackError, match=message) as raised:
+            run.end(1, loss=1.0)
+        assert final_error(raised.value) is None
+
+
+def test_a_name_in_a_path_that_no_log_has_is_refused(client: Any) -> None:
+    """Keras's error at the end of an epoch would not show whether the name is wrong, or the workers are late."""
+    import keras
+
+    from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_all, check_monitors
+
+    class Adds(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            super().on_epoch_end(epoch, {**logs, "f1": 0.5})
+
+    known = LogNames({"loss", "accuracy"}, {"val_loss"})
+    for path in ("best.keras", "{epoch:02d}-{val_loss:.2f}.keras", "{accuracy}-{loss.real}.keras", "{loss.keras"):
+        check_monitors([keras.callbacks.ModelCheckpoint(path)], known)
+    check_monitors([Adds("{f1:.2f}.keras")], known)
+    with pytest.raises(CallbackRefusedError, match=r"ModelCheckpoint has {acc} in filepath.*they have accuracy, loss"):
+        check_monitors([keras.callbacks.ModelCheckpoint("{epoch}-{acc:.2f}.keras")], known)
+    with pytest.raises(CallbackRefusedError, match=r"has {val_loss} in filepath.*give the Trainer a validation"):
+        check_all([keras.callbacks.ModelCheckpoint("{val_loss:.2f}.keras")], None, None)
 
 
 def score(y: Any, predicted: Any) -> Any:

@@ -4,10 +4,12 @@ Batches are trained on the workers, so a callback's hooks for batches are never 
 as well, as those of experiment trackers do, is accepted, and an event names the hooks that are not called.
 """
 
+import re
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from string import Formatter
 from typing import Final
 
 import keras
@@ -37,8 +39,8 @@ MONITORING: Final = (
 """Keras's callbacks that monitor a name in the logs."""
 OF_KERAS: Final = ("keras.src.callbacks.", "keras.src.optimizers.")
 """Modules of Keras that raise an error for settings of callbacks."""
-OF_SETTINGS: Final = (LookupError, TypeError, ValueError)
-"""The errors that Keras raises for settings."""
+OF_SETTINGS: Final = (TypeError, ValueError)
+"""The errors that Keras raises for settings. A KeyError may pass: an epoch's logs lack the metrics of late workers."""
 
 
 class CallbackRefusedError(FinalError, ValueError):
@@ -130,13 +132,13 @@ def check_rates(callbacks: Sequence["keras.callbacks.Callback"], optimizers: Seq
 def refused(error: BaseException) -> CallbackRefusedError | None:
     """Return a refusal with Keras's message if its own callbacks or optimizers have raised the error.
 
-    Such an error is about a setting, so another run would meet it again. Examples are a name in `filepath` that no log
-    has, and a learning rate that cannot be set beside a schedule. Errors of the program's own callbacks may pass.
+    Such an error is about a setting, so another run would meet it again. An example is a learning rate that cannot be
+    set beside a schedule. Errors of the program's own callbacks may pass.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     module = str(frames[-1].f_globals.get("__name__")) if frames else ""
-    if isinstance(error, OF_SETTINGS) and error.args and module.startswith(OF_KERAS):
-        return CallbackRefusedError(f"callbacks: {error.args[0]}")  # the text of a KeyError has quotes
+    if isinstance(error, OF_SETTINGS) and module.startswith(OF_KERAS):
+        return CallbackRefusedError(f"callbacks: {error}")
     return None
 
 
@@ -221,31 +223,42 @@ class LogNames:
 
 
 def check_monitors(callbacks: Sequence["keras.callbacks.Callback"], names: LogNames) -> None:
-    """Refuse callbacks that monitor a name that no log has.
+    """Refuse callbacks that monitor a name that no log has, or have it in their path.
 
-    A callback of the program's own may add to the logs of an epoch, which later callbacks get, as in `fit`.
+    A callback with the program's own `on_epoch_end` may add to the logs of an epoch, which it and later callbacks use,
+    as in `fit`.
 
     Raises:
-        CallbackRefusedError: names the callback, and the names that it can monitor.
+        CallbackRefusedError: names the callback, and the names that it can use.
     """
-    may_be_added = False
     for callback in callbacks:
-        monitor = None if may_be_added else _monitored(callback)
-        may_be_added = may_be_added or _is_own(callback, "on_epoch_end")
-        if monitor is None or not names.lack(monitor):
-            continue
-        known = ", ".join(sorted({*(names.training or ()), *(names.validation or ())}))
-        instead = f"they have {known}" if known else "give the Trainer a validation"
-        raise CallbackRefusedError(
-            f"callbacks: {type(callback).__name__} has monitor={monitor!r}, which no epoch's logs have: {instead}"
-        )
+        if _is_own(callback, "on_epoch_end"):
+            return
+        for use, name in _used(callback):
+            if names.lack(name):
+                known = ", ".join(sorted({*(names.training or ()), *(names.validation or ())}))
+                instead = f"they have {known}" if known else "give the Trainer a validation"
+                raise CallbackRefusedError(
+                    f"callbacks: {type(callback).__name__} has {use}, which no epoch's logs have: {instead}"
+                )
 
 
-def _monitored(callback: "keras.callbacks.Callback") -> str | None:
-    """Return the name in the logs that one of Keras's callbacks monitors; None if it monitors none."""
-    if not isinstance(callback, MONITORING) or not getattr(callback, "save_best_only", True):
-        return None
-    return str(callback.monitor)
+def _used(callback: "keras.callbacks.Callback") -> Iterator[tuple[str, str]]:
+    """Yield each use of a name in the logs by one of Keras's callbacks, in words, and the name."""
+    if isinstance(callback, MONITORING) and getattr(callback, "save_best_only", True):
+        yield f"monitor={callback.monitor!r}", str(callback.monitor)
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        for name in _placeholders(callback.filepath):
+            yield f"{{{name}}} in filepath", name
+
+
+def _placeholders(path: str) -> list[str]:
+    """Return the names in a path, such as {val_loss:.2f}, that Keras replaces by values of the logs."""
+    try:
+        fields = [re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(path) if field is not None]
+    except ValueError:  # Keras refuses the path when it uses it
+        return []
+    return [name for name in fields if name != "epoch"]
 
 
 def _option_of_batches(callback: "keras.callbacks.Callback") -> str:
