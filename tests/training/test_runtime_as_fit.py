@@ -339,3 +339,19 @@ def test_a_step_that_cannot_be_traced_is_refused(client: Any) -> None:
         with pytest.raises(Exception, match=message) as raised:
             rig.step(batch)
         assert str(final_error(raised.value)).startswith("the training step cannot be traced: ValueError: ")
+
+
+def test_a_later_batch_that_does_not_fit_the_step_does_not_fail_the_job_at_once(client: Any) -> None:
+    """The program has trained, so the batch is wrong: after a restart, the data may have another order."""
+    import tensorflow as tf
+
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    whole, narrow = classified(1)[0], (tf.zeros((16, 5)), tf.zeros(16, tf.int64))
+    model = Model(small, sgd, Objective("sparse_categorical_crossentropy"))
+    step = tf.function(lambda batch: model.loss_and_gradients(batch, lambda *_: None)[0], autograph=False)
+    step.get_concrete_function(whole)
+    with pytest.raises(ValueError, match="axis -1 of input shape to have value 8") as raised:
+        step.get_concrete_function(narrow)
+    assert final_error(raised.value) is None

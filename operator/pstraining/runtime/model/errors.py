@@ -7,7 +7,7 @@ from typing import Final
 from pstraining.runtime.errors import FinalError
 
 OF_PROGRAM: Final = (AttributeError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
-"""Errors of Keras, or of the program, in what depends on neither data nor other tasks: another run has them as well."""
+"""Errors of Keras, or of the program, in what no other task influences: another run has them as well."""
 
 
 class ModelError(FinalError, ValueError):

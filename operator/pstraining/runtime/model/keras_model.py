@@ -85,6 +85,7 @@ class Model:
         self.step = TrainingStep(self.keras, objective.train_step, objective.class_weight)
         self._normalizing = normalization.adapted(layers)
         self._tracing = threading.RLock()  # while a worker trains, a thread traces steps on the other members
+        self._is_traced = False  # whether the step was traced, so that an error of a later trace is about its batch
         self.carried = own_state.carried_states(layers)
         own = {id(variable) for variable in self.carried}
         untrained = [variable for variable in self.keras.non_trainable_variables if id(variable) not in own]
@@ -296,7 +297,7 @@ class Model:
             The loss, a dense gradient for each trained variable, and for each table the touched rows.
 
         Raises:
-            ModelError: the model, its loss, its metrics and the batch do not fit together.
+            ModelError: the model, its loss, its metrics and the first batch do not fit together.
         """
         plain = tf.autograph.experimental.do_not_convert  # AutoGraph would read the loops
         with self._tracing:
@@ -304,9 +305,10 @@ class Model:
             with tf.GradientTape() as tape:
                 tape.watch(values or ())
                 lookups = Lookups(tape, lambda layer, indices: fetch(self.embeddings.index(layer), indices))
-                failed = refusing_errors("the training step cannot be traced")
+                failed = nullcontext() if self._is_traced else refusing_errors("the training step cannot be traced")
                 with looking_up(lookups), normalization.from_variables(self._normalizing), failed:
                     loss = self.step.loss(batch)
+            self._is_traced = True
             plain(self.connections.check_built)()
             if values is None:
                 self.writes = plain(written.of)(self.variables[len(self.trainable) :])
