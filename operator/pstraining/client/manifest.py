@@ -53,6 +53,9 @@ class JobOptions:
             raise ClientError(f"image: it must be a text, is {self.image!r}.")
         if isinstance(self.packages, str):
             raise ClientError(f"packages: it must be a list of requirements, such as [{self.packages!r}].")
+        given_packages: object = self.packages
+        if isinstance(given_packages, Iterator):  # the next check would use it up
+            raise ClientError(f"packages: it must be a list of requirements, such as {[*given_packages]}.")
         requirements: Sequence[object] = self.packages or ()
         if wrong := [requirement for requirement in requirements if not isinstance(requirement, str)]:
             raise ClientError(f"packages: requirements are texts, but one is {wrong[0]!r}.")

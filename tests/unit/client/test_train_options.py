@@ -46,6 +46,7 @@ def program() -> None:
         ({"training": {"seed": {1}}}, r"training\.seed: it must be a number, text, boolean, .* is \{1\}"),
         ({"checkpoint": {"every": math.nan}}, r"checkpoint\.every: it must be a number, .* is nan"),
         ({"image": Path("a/b")}, "image: it must be a text, is PosixPath"),
+        ({"packages": (name for name in ["numpy"])}, r"packages: it must be a list .*, such as \['numpy'\]\."),
         ({"packages": [Path("a.whl")]}, "packages: requirements are texts, but one is PosixPath"),
         ({"checkpoint": Path("/data")}, "checkpoint: it must be the size of a claim, a URI or a dict"),
     ],
