@@ -17,7 +17,7 @@ EVERY, SELDOM = 0.5, 5.0
 GROWTH = 1.2
 """Factor from one pause to the next."""
 UNSEEN = 30.0
-"""Seconds after which a wait reports that no operator has processed the job."""
+"""Seconds after which a wait reports that the job's last change has no status yet."""
 
 
 @dataclass(frozen=True)
@@ -172,5 +172,9 @@ def state(job: Object) -> str:
 
 def _unseen(job: Object) -> str:
     found, _ = manager(job)
-    command = f"kubectl pstraining doctor -n {job['metadata']['namespace']}"
+    namespace = job["metadata"]["namespace"]
+    if is_sent(job):  # it may wait in its queue for hours
+        command = f"kubectl get workloads -n {namespace}"
+        return f"Kueue has not reported the job's state in another cluster yet. Look at its Workload, with `{command}`."
+    command = f"kubectl pstraining doctor -n {namespace}"
     return f"{found} has not processed the job yet. Check that it is running, with `{command}`."
