@@ -224,6 +224,7 @@ def test_a_name_in_a_path_that_no_log_has_is_refused(client: Any) -> None:
     import keras
 
     from pstraining.runtime.chief.refusals import CallbackRefusedError, LogNames, check_all, check_monitors
+    from pstraining.runtime.data.validation import Validation
 
     class Adds(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -237,6 +238,9 @@ def test_a_name_in_a_path_that_no_log_has_is_refused(client: Any) -> None:
         check_monitors([keras.callbacks.ModelCheckpoint("{epoch}-{acc:.2f}.keras")], known)
     with pytest.raises(CallbackRefusedError, match=r"has {val_loss} in filepath.*give the Trainer a validation"):
         check_all([keras.callbacks.ModelCheckpoint("{val_loss:.2f}.keras")], None, None)
+    check_all([keras.callbacks.ModelCheckpoint("{val_loss:.2f}.keras")], Validation(lambda: batches(1)), None)
+    with pytest.raises(CallbackRefusedError, match=r"{val_loss} in filepath.*leave out validation_every"):
+        check_all([keras.callbacks.ModelCheckpoint("{val_loss:.2f}.keras")], Validation(lambda: batches(1), 2), None)
 
 
 def score(y: Any, predicted: Any) -> Any:

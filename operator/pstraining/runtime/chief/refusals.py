@@ -83,6 +83,8 @@ def check_all(
         check_monitors(callbacks, LogNames(None, ()))
     else:
         check_data("validation", validation.data, "give validation_steps", may_be_endless=validation.steps is not None)
+        if validation.every > 1:
+            _check_paths(callbacks)
     if evaluate is not None:
         check_data("evaluate", evaluate, "end it with take(n)")
 
@@ -247,18 +249,31 @@ def _used(callback: "keras.callbacks.Callback") -> Iterator[tuple[str, str]]:
     """Yield each use of a name in the logs by one of Keras's callbacks, in words, and the name."""
     if isinstance(callback, MONITORING) and getattr(callback, "save_best_only", True):
         yield f"monitor={callback.monitor!r}", str(callback.monitor)
-    if isinstance(callback, keras.callbacks.ModelCheckpoint):
-        for name in _placeholders(callback.filepath):
-            yield f"{{{name}}} in filepath", name
+    for name in _placeholders(callback):
+        yield f"{{{name}}} in filepath", name
 
 
-def _placeholders(path: str) -> list[str]:
-    """Return the names in a path, such as {val_loss:.2f}, that Keras replaces by values of the logs."""
+def _placeholders(callback: "keras.callbacks.Callback") -> list[str]:
+    """Return the names in ModelCheckpoint's path, such as {val_loss:.2f}, that Keras replaces by values of the logs."""
+    if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return []
     try:
-        fields = [re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(path) if field is not None]
+        fields = [field for _, field, _, _ in Formatter().parse(callback.filepath) if field is not None]
     except ValueError:  # Keras refuses the path when it uses it
         return []
-    return [name for name in fields if name != "epoch"]
+    return [name for field in fields if (name := re.split(r"[.\[]", field)[0]) != "epoch"]
+
+
+def _check_paths(callbacks: Sequence["keras.callbacks.Callback"]) -> None:
+    """Refuse results of the validation in paths, because some epochs are not validated."""
+    for callback in callbacks:
+        if _is_own(callback, "on_epoch_end"):  # it may add to the logs
+            return
+        if found := [name for name in _placeholders(callback) if name.startswith("val_")]:
+            raise CallbackRefusedError(
+                f"callbacks: {type(callback).__name__} has {{{found[0]}}} in filepath, which epochs without a "
+                "validation lack: leave it out, or leave out validation_every"
+            )
 
 
 def _option_of_batches(callback: "keras.callbacks.Callback") -> str:
