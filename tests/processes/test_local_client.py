@@ -10,6 +10,7 @@ import pytest
 
 from pstraining import Client
 from pstraining.client.errors import ClientError, JobFailedError
+from pstraining.runtime import local
 from tests.support.cli_runs import ROOT
 
 SCRIPT = """
@@ -41,10 +42,15 @@ def test_an_error_has_the_log_of_the_task_that_failed(script: Path) -> None:
     assert raised.value.log.splitlines() == ["worker-0: no data"] * 4
 
 
-def test_a_job_that_does_not_start_has_no_name(script: Path) -> None:
+def test_a_job_that_does_not_start_has_no_name(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(*_: object) -> None:
+        raise BlockingIOError("no more processes")
+
     client = Client(local=True)
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        client.train(script, name="digits", training={"steps": object()})
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "spawn", spawn)
+        with pytest.raises(BlockingIOError, match="no more processes"):
+            client.train(script, name="digits")
     assert client.list() == []
     client.delete(client.train(script, name="digits"))
 
