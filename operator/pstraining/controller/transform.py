@@ -23,7 +23,10 @@ POD_CONDITIONS = (
     *("PodResizePending", "PodResizeInProgress"),
 )
 POD_CONDITION_FIELDS = ("type", "status", "reason", "message", "lastTransitionTime", "observedGeneration")
-QUEUE_STATUS = ("conditions", "admission", "admissionChecks", "reclaimablePods")
+QUEUE_STATUS = (
+    *("conditions", "admission", "admissionChecks", "reclaimablePods"),
+    "accumulatedPastExecutionTimeSeconds",
+)
 CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState", "image")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from pstraining.api import names
 from pstraining.core.actions import Manifest
@@ -30,6 +30,10 @@ class QueueCondition(StrEnum):
 
 _REPLACED = "WorkloadSliceReplaced"
 """Kueue's reason for the end of a Workload that a larger one has replaced."""
+PAST_SECONDS: Final = "accumulatedPastExecutionTimeSeconds"
+"""The field of a Workload's status with the time for which its job ran by former admissions."""
+TIME_LIMIT: Final = "MaximumExecutionTimeExceeded"
+"""End of Kueue's reason for the eviction of a job whose time limit has passed."""
 REQUEUED_REASONS = ("Preempted", "NodeFailures")
 """Reasons for an eviction after which the Workload queues again at once; Kueue decides after the others."""
 
@@ -98,6 +102,11 @@ class QueueWorkload:
     def reclaimable(self) -> Mapping[str, int]:
         """Return the number of pods of each pod set that need no quota any more."""
         return {str(i["name"]): int(i.get("count", 0)) for i in self.status.get("reclaimablePods") or ()}
+
+    @property
+    def past_seconds(self) -> int:
+        """The seconds for which the job ran before the present admission, which count against its time limit."""
+        return int(self.status.get(PAST_SECONDS) or 0)
 
     def condition(self, kind: QueueCondition) -> Mapping[str, Any]:
         """Return a condition; empty without it."""

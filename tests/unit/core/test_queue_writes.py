@@ -1,6 +1,7 @@
 """The operator's writes to a job's Workload: each at its time, with every field that Kueue needs."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -81,6 +82,28 @@ def test_the_returned_quota_has_kueues_message() -> None:
     stated = admitted["status"], admitted["reason"], admitted["message"]
     assert stated == ("False", "NoReservation", "The workload has no reservation")
     assert world.workload["status"].keys() == {"conditions"}, "neither an admission nor pods that returned its quota"
+
+
+def test_the_time_before_an_eviction_counts_against_the_time_limit() -> None:
+    world = queued()
+    assert world.job is not None
+    world.job["metadata"]["labels"][kueue.LABEL_MAX_SECONDS] = "3600"
+    world.run()
+    spent = 0
+    for reason in ("Preempted", "PodsReadyTimeout"):
+        since = datetime.fromisoformat(condition(world, "Admitted")["lastTransitionTime"])
+        world.now += timedelta(seconds=600)
+        world.evict(reason)
+        world.quota = 0
+        world.run()
+        spent += int((world.now - since).total_seconds())
+        assert world.workload["status"]["accumulatedPastExecutionTimeSeconds"] == spent >= 600
+        world.quota = 100
+        world.run()
+    world.evict("DeactivatedDueToMaximumExecutionTimeExceeded")
+    world.quota = 0
+    world.run()
+    assert "accumulatedPastExecutionTimeSeconds" not in world.workload["status"], "it may run once more"
 
 
 def test_a_job_that_waits_asks_for_the_workers_that_it_is_scaled_to() -> None:

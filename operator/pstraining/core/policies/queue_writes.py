@@ -6,7 +6,14 @@ from typing import Any
 from pstraining.api.conditions import Reason
 from pstraining.core.actions import Create, Delete, Kind, PatchStatus, Replace
 from pstraining.core.facts import Facts
-from pstraining.core.queue_workload import REQUEUED_REASONS, QueueCondition, QueueWorkload
+from pstraining.core.observe import parse_time
+from pstraining.core.queue_workload import (
+    PAST_SECONDS,
+    REQUEUED_REASONS,
+    TIME_LIMIT,
+    QueueCondition,
+    QueueWorkload,
+)
 from pstraining.resources import kueue
 from pstraining.resources.kueue import SliceChain
 
@@ -63,4 +70,21 @@ def quota_returned(facts: Facts, current: QueueWorkload) -> PatchStatus:
     )
     # PodsReady is removed as well: the time of the next start counts from the next admission.
     kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
-    return patched(current, {"admission": None, "reclaimablePods": None, "conditions": kept}, Reason.QUOTA_RETURNED)
+    returned: dict[str, Any] = {"admission": None, "reclaimablePods": None, "conditions": kept}
+    returned |= _spent_time(facts, current, reason)
+    return patched(current, returned, Reason.QUOTA_RETURNED)
+
+
+def _spent_time(facts: Facts, current: QueueWorkload, reason: str) -> dict[str, int | None]:
+    """Return the change of the time that counts against the time limit of an evicted job; empty without a limit.
+
+    Kueue counts the time since the newest admission. The client that clears the admission adds it to the time before.
+    A job whose limit has passed runs again only if a user permits it; it then has all of the time.
+    """
+    admitted = current.condition(QueueCondition.ADMITTED)
+    since = parse_time(admitted.get("lastTransitionTime"))
+    if current.terms.max_seconds is None or admitted.get("status") != "True" or since is None:
+        return {}
+    if reason.endswith(TIME_LIMIT):
+        return {PAST_SECONDS: None}
+    return {PAST_SECONDS: current.past_seconds + max(0, int((facts.now - since).total_seconds()))}
