@@ -100,10 +100,13 @@ def _lacks_flavor(state: QueueState) -> str:
 
 def _reason(workload: QueueWorkload) -> str:
     """Return Kueue's message about a Workload that waits; empty without one."""
+    evicted, reserved = workload.condition(QueueCondition.EVICTED), workload.condition(QueueCondition.QUOTA_RESERVED)
+    # An evicted Workload stays evicted until it has quota again. Meanwhile, QuotaReserved says why it waits.
+    is_past = not workload.has_quota and reserved.get("message", "") not in ("", evicted.get("message"))
     for kind in (QueueCondition.EVICTED, QueueCondition.QUOTA_RESERVED, QueueCondition.ADMITTED):
         found = workload.condition(kind)
         waits = found.get("status") == ("True" if kind is QueueCondition.EVICTED else "False")
-        if waits and found.get("message"):
+        if waits and found.get("message") and not (is_past and kind is QueueCondition.EVICTED):
             return f"{found.get('reason', '')}: {found['message']}"
     checks = (c for c in workload.status.get("admissionChecks") or () if c.get("state") != "Ready")
     return next((f"Admission check {c['name']} is {c['state']}: {c.get('message', '')}" for c in checks), "")

@@ -81,6 +81,19 @@ def test_an_evicted_job_keeps_its_quota_until_the_last_pod_is_gone() -> None:
     assert world.job["status"]["restarts"] == 0, "no failure of the job"
 
 
+def test_a_preempted_job_reports_why_it_waits_now() -> None:
+    world = running()
+    world.evict("ClusterQueueStopped", "The ClusterQueue is stopped")
+    world.quota = 0
+    while world.with_quota():
+        world.reconcile()
+        world.controllers()
+    world.reconcile()
+    assert world.condition("Queued")["message"] == "ClusterQueueStopped: The ClusterQueue is stopped"
+    world.run()
+    assert world.condition("Queued")["message"] == "WaitingForQuota: insufficient unused quota for pods"
+
+
 def test_a_stopped_workload_is_not_requeued() -> None:
     world = running()
     world.stop_queue()
