@@ -93,7 +93,7 @@ def _needed(snapshot: Snapshot) -> list[_Ref]:
     state = admission.observed(job, snapshot, snapshot.typed_status)
     # The class is needed for each Workload that may be created, and a running job may get another slice.
     classes = [] if state.priority_class is None else [state.priority_class]
-    flavors = frozenset() if state.current is None or not state.current.has_quota else state.current.flavors
+    flavors = frozenset() if state.granted is None or not state.granted.has_quota else state.granted.flavors
     return [*classes, *((Kind.RESOURCE_FLAVOR, name) for name in sorted(flavors))]
 
 

@@ -1,6 +1,7 @@
 """Pods of an admitted job follow the flavors of its admission; a flavor that cannot be read holds new pods back."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from pstraining.core.actions import Kind
 from pstraining.core.policies.queueing import LOOK_AGAIN
@@ -72,3 +73,23 @@ def test_an_admission_that_contradicts_a_template_is_reported() -> None:
     world.run()
     assert not world.pods
     assert "nodeSelector pool of pod set ps to a" in world.condition("Queued")["message"]
+
+
+def test_pods_that_start_while_a_slice_is_checked_follow_the_admission_by_which_the_job_runs() -> None:
+    world = with_flavor(queued(), {"nodeLabels": {"pool": "a"}})
+    world.checks = True
+    world.reconcile()
+    world.admit()
+    (check,) = world.workload["status"]["admissionChecks"]
+    check["podSetUpdates"] = [{"name": "chief", "nodeSelector": {"provisioned": "yes"}}]
+    world.pass_checks()
+    world.run()
+    world.edit({"worker": {"replicas": 4}})
+    world.run()
+    assert len(world.workloads) == 2, "the check of the slice is not ready"
+    world.end("chief", code=1)
+    world.run()
+    world.now += timedelta(minutes=10)
+    world.run()
+    spec = world.children["Job", "digits-chief-2"]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "a", "provisioned": "yes"}

@@ -163,16 +163,21 @@ class QueueState:
         return self.current is not None and self.current.reclaimable.get(names.WORKER, 0) > len(self.retired)
 
     @property
+    def granted(self) -> QueueWorkload | None:
+        """The Workload whose admission the pods of the job have now."""
+        return self.former or self.current
+
+    @property
     def unknown_flavors(self) -> frozenset[str]:
         """The flavors of the admission that the operator could not read."""
-        return frozenset() if self.current is None else self.current.flavors - self.objects.flavors.keys()
+        return frozenset() if self.granted is None else self.granted.flavors - self.objects.flavors.keys()
 
     @cached_property
     def assignments(self) -> dict[str, PodSetAssignment]:
         """Return the assignment of each pod set of an admitted job; empty for a job without a queue."""
-        if not self.decides or self.current is None or not self.is_admitted or self.unknown_flavors:
+        if not self.decides or self.granted is None or not self.is_admitted or self.unknown_flavors:
             return {}
-        return self.current.assignments(self.objects)
+        return self.granted.assignments(self.objects)
 
     @cached_property
     def conflict(self) -> str:
