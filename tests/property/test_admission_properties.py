@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.api import names
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
@@ -61,6 +62,19 @@ def delete_workload(world: QueuedWorld, draw: random.Random) -> None:
             del world.children["Workload", workload["metadata"]["name"]]
 
 
+def linger(world: QueuedWorld, draw: random.Random) -> None:
+    """Let a container beside the chief's program stop later than the program."""
+    world.lingering ^= {names.CHIEF}
+
+
+def end_stopping_chief(world: QueuedWorld, draw: random.Random) -> None:
+    chiefs = [
+        pod["metadata"] for pod in world.pods.values() if pod["metadata"]["labels"][names.LABEL_ROLE] == names.CHIEF
+    ]
+    if chiefs and all("deletionTimestamp" in chief for chief in chiefs):
+        world.end(names.CHIEF, code=143)
+
+
 def crash(world: QueuedWorld, draw: random.Random) -> None:
     world.reconcile(stop_after=draw.randint(0, 4))
 
@@ -77,6 +91,8 @@ EVENTS: tuple[Event, ...] = (
     delete_workload,
     crash,
     check_admissions,
+    linger,
+    end_stopping_chief,
     lambda world, draw: world.pass_checks(),
     lambda world, draw: world.evict(),
     lambda world, draw: world.admit(),
@@ -92,6 +108,7 @@ def play(seed: int, *, elastic: bool, events: int = 25) -> QueuedWorld:
     draw = random.Random(seed)
     worker = {"replicas": 4} if elastic else {"replicas": 4, "minReplicas": 2}
     world = queued(worker=worker, successPolicy="AllWorkers")
+    world.beside = draw.random() < 0.5
     for _ in range(events):
         draw.choice(EVENTS)(world, draw)
         acts: tuple[Callable[[], object], ...] = (world.admit, world.reconcile, world.controllers, world.reconcile)
@@ -113,6 +130,7 @@ def settle(world: QueuedWorld, seed: int) -> None:
     """
     world.quota, world.checks = 100, False
     world.pass_checks()
+    world.gone(names.CHIEF)
     world.edit({"runPolicy": {"suspend": False}})
     for _ in world.steps():
         check(world, seed)

@@ -152,6 +152,11 @@ class Pod:
         """Whether the program has ended or is lost."""
         return self.finished or self.lost
 
+    @property
+    def stopped(self) -> bool:
+        """Whether all containers have ended or are lost: the pod uses no quota any more."""
+        return self.terminal or self.lost
+
 
 @dataclass(frozen=True)
 class Node:

@@ -10,7 +10,7 @@ from pstraining.api import names
 from pstraining.api.conditions import Condition
 from pstraining.core.actions import Kind
 from pstraining.core.policies import queueing
-from pstraining.core.snapshot import Child, Pod
+from pstraining.core.snapshot import Child, Container, Pod, Termination
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
@@ -211,6 +211,7 @@ WORKLOAD = a_child(Kind.WORKLOAD, "w", spec={"queueName": "team-a"})
 SECOND = a_child(Kind.DEPLOYMENT, "digits-worker-1")
 STANDBYS = a_child(Kind.STATEFUL_SET, names.standby_stateful_set("digits", 2))
 CHIEF = a_child(Kind.JOB, "digits-chief-3")
+ENDED = Container(terminated=Termination(0, "Completed", "", None))
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,8 @@ CHIEF = a_child(Kind.JOB, "digits-chief-3")
         ((STANDBYS, a_pod(names.PS, 0, "n")), False),
         ((CHIEF, a_pod(names.CHIEF, 0, "n", term=3)), True),
         ((CHIEF, a_pod(names.EVALUATOR, 0, "n", term=3)), False),
+        ((a_pod(names.CHIEF, 0, "n", term=3, container=ENDED, others_run=True),), False),
+        ((CHIEF, a_pod(names.CHIEF, 0, "n", term=3, container=ENDED, others_run=True)), True),
     ],
 )
 def test_the_end_waits_for_pods_that_are_about_to_go(seen: tuple[Pod | Child, ...], returned: bool) -> None:
@@ -276,6 +279,24 @@ def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
     world.run()
     assert [write for write in world.writes if write[0] == "Delete"] == [world.writes[1]]
     assert len(world.workloads) == 1
+
+
+def test_a_container_beside_the_chief_keeps_the_quota_until_it_has_stopped() -> None:
+    world = queued()
+    world.beside = True
+    world.run()
+    world.lingering.add(names.CHIEF)
+    world.evict()
+    world.quota = 0
+    for _ in range(10):
+        world.reconcile()
+        world.controllers()
+        world.end(names.CHIEF, code=143)
+        assert not world.without_quota()
+    assert set(world.existing()) == {names.CHIEF}
+    world.gone(names.CHIEF)
+    world.run()
+    assert not world.with_quota()
 
 
 @pytest.mark.parametrize("minimum", [2, None], ids=["partial admission", "elastic"])

@@ -58,7 +58,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     state = facts.queue
     if state.support is not KueueSupport.ON:
         return
-    is_over = teardown.is_over(facts.snapshot)
+    is_over = not teardown.workloads(facts.snapshot) and all(pod.stopped for pod in facts.snapshot.pods)
     yield from deletions([w for w in state.finished if w.is_replaced and w is not state.former], Reason.NOT_DESIRED)
     is_suspended = state.job.spec.run_policy.suspend
     if not state.decides or is_suspended:
@@ -80,7 +80,7 @@ def changes(facts: Facts) -> Iterator[Action]:
 
 def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
     """Report the end of a job to Kueue, which returns the quota, once none of its pods is about to be deleted."""
-    if any(not pod.over and _is_about_to_go(facts, pod) for pod in facts.snapshot.pods):
+    if any(not pod.stopped and _is_about_to_go(facts, pod) for pod in facts.snapshot.pods):
         return
     reason = "Succeeded" if end is Condition.SUCCEEDED else "Failed"
     for workload in facts.queue.live:
