@@ -215,6 +215,11 @@ class Child:
         """Return spec.replicas, by default 1."""
         return int(self.manifest.get("spec", {}).get("replicas", 1))
 
+    @property
+    def first_ordinal(self) -> int:
+        """Return spec.ordinals.start of a StatefulSet, by default 0."""
+        return int(((self.manifest.get("spec") or {}).get("ordinals") or {}).get("start", 0))
+
 
 @dataclass(frozen=True)
 class QueueObjects:

@@ -212,6 +212,8 @@ SECOND = a_child(Kind.DEPLOYMENT, "digits-worker-1")
 STANDBYS = a_child(Kind.STATEFUL_SET, names.standby_stateful_set("digits", 2))
 CHIEF = a_child(Kind.JOB, "digits-chief-3")
 ENDED = Container(terminated=Termination(0, "Completed", "", None))
+KEPT = a_child(Kind.STATEFUL_SET, names.ps_stateful_set("digits"), spec={"replicas": 1, "ordinals": {"start": 1}})
+EMPTY = replace(SECOND, manifest={**SECOND.manifest, "spec": {"replicas": 0}})
 
 
 @pytest.mark.parametrize(
@@ -228,6 +230,10 @@ ENDED = Container(terminated=Termination(0, "Completed", "", None))
         ((STANDBYS, a_pod(names.PS, 0, "n")), False),
         ((CHIEF, a_pod(names.CHIEF, 0, "n", term=3)), True),
         ((CHIEF, a_pod(names.EVALUATOR, 0, "n", term=3)), False),
+        ((KEPT, a_pod(names.PS, 1, "n")), True),
+        ((KEPT, a_pod(names.PS, 0, "n")), False),
+        ((KEPT, a_pod(names.PS, 2, "n")), False),
+        ((EMPTY, a_pod(names.WORKER, 1, "n")), False),
         ((a_pod(names.CHIEF, 0, "n", term=3, container=ENDED, others_run=True),), False),
         ((CHIEF, a_pod(names.CHIEF, 0, "n", term=3, container=ENDED, others_run=True)), True),
     ],

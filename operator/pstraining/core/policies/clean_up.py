@@ -69,7 +69,7 @@ def clean_up(facts: Facts, end: Condition) -> CleanUpStep:
     narrow = tuple(
         (c, ordinal)
         for c in running
-        if (ordinal := kept[c.name]) is not None and (c.replicas, _first(c)) != (1, ordinal) and not c.deleting
+        if (ordinal := kept[c.name]) is not None and (c.replicas, c.first_ordinal) != (1, ordinal) and not c.deleting
     )
     until = over if failed and any(c.name in kept for c in workloads) else None
     return CleanUpStep(tuple(c for c in delete if not c.deleting), narrow, bool(running), until)
@@ -147,7 +147,3 @@ def _is_over(facts: Facts, child: Child) -> bool:
     number = child.number(names.ATTEMPT_LABELS.get(role, names.LABEL_ATTEMPT))
     pods = [p for p in facts.snapshot.pods_of(role) if p.term == number]
     return all(p.over for p in pods)
-
-
-def _first(child: Child) -> int:
-    return int(((child.manifest.get("spec") or {}).get("ordinals") or {}).get("start", 0))

@@ -91,18 +91,20 @@ def ended(facts: Facts, end: Condition) -> Iterator[PatchStatus]:
 
 def _is_about_to_go(facts: Facts, pod: Pod) -> bool:
     """Whether a pod is being or will be deleted; the garbage collector deletes it shortly after its owner."""
-    name = facts.snapshot.name
+    name, surplus = facts.snapshot.name, False
     match pod.role:
         case names.PS:
             owner = names.standby_stateful_set(name, pod.member) if pod.member else names.ps_stateful_set(name)
             child = facts.snapshot.child(Kind.STATEFUL_SET, owner)
+            surplus = child is not None and not 0 <= pod.index - child.first_ordinal < child.replicas
         case names.WORKER:
             child = facts.snapshot.child(Kind.DEPLOYMENT, names.worker_name(name, pod.index))
+            surplus = child is not None and not child.replicas
         case names.CHIEF:
             child = facts.snapshot.child(Kind.JOB, names.chief_job(name, pod.term))
         case _:
             child = facts.snapshot.child(Kind.JOB, names.evaluator_job(name, pod.term))
-    return pod.deleting or child is None or child.deleting
+    return pod.deleting or child is None or child.deleting or surplus
 
 
 def _first(facts: Facts) -> Iterator[Action]:
