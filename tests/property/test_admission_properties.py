@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.api import names
+from pstraining.core.policies.queueing import LOOK_AGAIN
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
 from tests.support.simulation import phase
@@ -62,6 +63,10 @@ def delete_workload(world: QueuedWorld, draw: random.Random) -> None:
             del world.children["Workload", workload["metadata"]["name"]]
 
 
+def stop_kueue(world: QueuedWorld, draw: random.Random) -> None:
+    world.forgets = draw.random() < 0.5
+
+
 def linger(world: QueuedWorld, draw: random.Random) -> None:
     """Let a container beside the chief's program stop later than the program."""
     world.lingering ^= {names.CHIEF}
@@ -91,6 +96,7 @@ EVENTS: tuple[Event, ...] = (
     delete_workload,
     crash,
     check_admissions,
+    stop_kueue,
     linger,
     end_stopping_chief,
     lambda world, draw: world.pass_checks(),
@@ -128,9 +134,10 @@ def settle(world: QueuedWorld, seed: int) -> None:
     """Demand that with quota and without suspension the job runs or has ended, and that only running pods have
     quota.
     """
-    world.quota, world.checks = 100, False
+    world.quota, world.checks, world.forgets = 100, False, False
     world.pass_checks()
     world.gone(names.CHIEF)
+    world.now += 2 * LOOK_AGAIN
     world.edit({"runPolicy": {"suspend": False}})
     for _ in world.steps():
         check(world, seed)

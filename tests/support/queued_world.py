@@ -35,6 +35,8 @@ class QueuedWorld(World):
     """Whether the ClusterQueue has an admission check, which `pass_checks` passes."""
     flavors: tuple[str, ...] = ()
     """ResourceFlavors that are assigned to every pod set."""
+    forgets: bool = False
+    """Whether Kueue stops between the admission of a slice and the end of the Workload that the slice replaces."""
 
     def _write(self, action: Action) -> Outcome:
         key = str(action.kind), action.name
@@ -145,7 +147,7 @@ class QueuedWorld(World):
             self._set(workload, "Admitted", False, "NoReservation", "")
         else:
             self._set(workload, "Admitted", True, "Admitted", "")
-        if old is not None:
+        if old is not None and not self.forgets:
             self._set(old, "Finished", True, "WorkloadSliceReplaced", "Replaced by a larger slice")
 
     def pass_checks(self) -> None:

@@ -287,6 +287,25 @@ def test_a_workload_that_a_slice_has_replaced_is_deleted_once() -> None:
     assert len(world.workloads) == 1
 
 
+def test_a_replaced_workload_that_kueue_has_not_finished_returns_its_quota() -> None:
+    world = running()
+    world.edit({"worker": {"replicas": 4}})
+    world.reconcile()
+    world.admit()
+    former, current = world.workloads
+    # Kueue was stopped between its two writes.
+    former["status"]["conditions"] = [c for c in former["status"]["conditions"] if c["type"] != "Finished"]
+    world.run()
+    assert len(world.workloads) == 2, "Kueue may be about to finish it"
+    requeue_at = world.plan().requeue_at
+    assert requeue_at is not None
+    world.now = requeue_at
+    for _ in world.steps():
+        assert not world.without_quota()
+    assert world.workload["metadata"]["uid"] == current["metadata"]["uid"]
+    assert world.with_quota() == world.existing()
+
+
 def test_a_container_beside_the_chief_keeps_the_quota_until_it_has_stopped() -> None:
     world = queued()
     world.beside = True

@@ -9,6 +9,7 @@
     evicted, and stopped                                    clear the admission: quota is returned; delete it if the
                                                             job would get another one now
     sent by MultiKueue with other pods, and stopped         Finished: MultiKueue sends the job again
+    admitted instead of another one, which still has quota  delete the other one
     admitted, and more workers are wanted                   create a Workload that replaces it (a slice)
     admitted, and fewer workers are wanted and left         lower its count
     admitted                                                report pods that are ready, and those that have ended
@@ -25,8 +26,9 @@ from typing import Any, Final
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.core import role_status
-from pstraining.core.actions import Action, Kind, PatchStatus, Replace
+from pstraining.core.actions import Action, Delete, Kind, PatchStatus, Replace
 from pstraining.core.facts import Facts
+from pstraining.core.observe import parse_time
 from pstraining.core.policies import teardown
 from pstraining.core.policies.admission import QueueState
 from pstraining.core.policies.queue_writes import (
@@ -44,13 +46,18 @@ from pstraining.resources.installation import KueueSupport
 from pstraining.resources.kueue import SliceChain
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""Time after which a missing object of Kueue is read again, because no watch reports its creation."""
+"""Time after which a missing object of Kueue is read again, because no watch reports its creation. Kueue also has this
+time to finish a Workload that it has replaced."""
 
 
 def look_again(facts: Facts) -> datetime | None:
-    """Return the time of the next pass for a job that lacks an object of Kueue; None if it lacks none."""
-    is_due = facts.queue.support is KueueSupport.ON and facts.queue.lacks_object
-    return facts.now + LOOK_AGAIN if is_due else None
+    """Return the time of the next pass for a job that waits for something that no watch reports; None without it."""
+    if facts.queue.support is not KueueSupport.ON:
+        return None
+    if facts.queue.lacks_object:
+        return facts.now + LOOK_AGAIN
+    replaced = _replaced(facts)
+    return None if replaced is None or replaced[1] <= facts.now else replaced[1]
 
 
 def changes(facts: Facts) -> Iterator[Action]:
@@ -73,7 +80,7 @@ def changes(facts: Facts) -> Iterator[Action]:
     elif state.is_admitted:
         # One write to a Workload per pass: the next write needs its new version.
         reports: tuple[Action, ...] = () if state.former is not None else tuple(_reported(facts, current))
-        yield from reports or tuple(reprioritized(facts)) or _scaled(facts, current)
+        yield from reports or tuple(_left_over(facts)) or tuple(reprioritized(facts)) or _scaled(facts, current)
     elif is_over:
         yield from _waiting(facts, current)
 
@@ -116,6 +123,26 @@ def _first(facts: Facts) -> Iterator[Action]:
     if not state.workloads:
         name = kueue.workload_name(state.job)
         yield from created(facts, name)
+
+
+def _left_over(facts: Facts) -> Iterator[Delete]:
+    """Delete the Workload that the current one has replaced, if Kueue has left it with its quota."""
+    replaced = _replaced(facts)
+    if replaced is not None and replaced[1] <= facts.now:
+        yield from deletions([replaced[0]], Reason.NOT_DESIRED)
+
+
+def _replaced(facts: Facts) -> tuple[QueueWorkload, datetime] | None:
+    """Return the Workload that the current one has replaced and that Kueue has not finished, and when to delete it.
+
+    Kueue finishes it right after the admission of the slice, unless it is stopped between the two writes.
+    """
+    current = facts.queue.current
+    if current is None or not current.may_run:
+        return None
+    replaced = next((w for w in facts.queue.live if w.name == current.replaces), None)
+    since = parse_time(current.condition(QueueCondition.ADMITTED).get("lastTransitionTime"))
+    return None if replaced is None or since is None else (replaced, since + LOOK_AGAIN)
 
 
 def _waiting(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
