@@ -40,6 +40,8 @@ class QueuedWorld(World):
 
     def _write(self, action: Action) -> Outcome:
         key = str(action.kind), action.name
+        if action.kind is Kind.WORKLOAD and self.refuse is not None and (message := self.refuse(action)):
+            return Outcome(action, self.verdict, message)
         if isinstance(action, Replace) and action.kind is Kind.PS_TRAINING_JOB:
             assert self.job is not None
             metadata = self.job["metadata"]

@@ -266,7 +266,7 @@ class World:
                 continue
             outcome = self._write(action)
             found.append(outcome)
-            stopped = not outcome.succeeded
+            stopped = not outcome.succeeded and action.kind is not Kind.WORKLOAD
         return Outcomes(tuple(found))
 
     def _write(self, action: Action) -> Outcome:

@@ -83,6 +83,11 @@ class NotFound(ApiError):  # noqa: N818 - says what happened
 class Transient(ApiError):  # noqa: N818 - says what happened
     """A temporary failure: 429, 5xx, 401 while a token is replaced, timeouts, broken connections."""
 
+    @property
+    def of_webhook(self) -> bool:
+        """Whether an admission webhook does not answer. Other kinds of objects may have no such webhook."""
+        return "failed calling webhook" in self.message
+
 
 class Refused(ApiError):  # noqa: N818 - says what happened
     """The API server rejects the request permanently: 400, 403, 422 and similar, and denials of policies."""

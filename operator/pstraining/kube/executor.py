@@ -4,6 +4,8 @@ A refused action becomes a verdict and ends the writes of the pass, because a jo
 was refused or whose name is taken. An error that is worth a retry is raised to the queue, which requests a new plan.
 Such an error means that the plan was computed from outdated observations, so its other actions are not sent either.
 Requests in flight are always awaited and recorded.
+
+Writes to Workloads are an exception: while Kueue's webhook does not answer, running jobs are still looked after.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from pstraining.core.actions import (
     Verdict,
 )
 from pstraining.core.observe import controller_uid
-from pstraining.kube.errors import Conflict, NotFound, Refused
+from pstraining.kube.errors import Conflict, NotFound, Refused, Transient
 from pstraining.kube.port import ApiPort, Object
 from pstraining.kube.write_order import Stage, stages
 
@@ -79,7 +81,7 @@ class Executor:
         self._on_write = on_write
 
     async def execute(self, namespace: str, job: str, job_uid: str, actions: Iterable[Action]) -> Outcomes:
-        """Execute actions until one is refused.
+        """Execute actions until one is refused that is no write to a Workload.
 
         Args:
             namespace: the job's namespace.
@@ -99,7 +101,7 @@ class Executor:
         outcomes: dict[int, Outcome] = {}
         for stage in stages(planned):
             outcomes |= await self._stage(namespace, job, job_uid, planned, stage)
-            if any(not outcome.succeeded for outcome in outcomes.values()):
+            if any(not o.succeeded and o.action.kind is not Kind.WORKLOAD for o in outcomes.values()):
                 break
         return Outcomes(tuple(outcomes.get(i) or Outcome(a, Verdict.NOT_TRIED) for i, a in enumerate(planned)))
 
@@ -121,8 +123,10 @@ class Executor:
                 except Refused as error:
                     outcomes[position] = _refusal(action, error)
                 except Exception as error:  # noqa: BLE001 - raised below, after the others
-                    errors[position] = error
-                    return
+                    if not _is_of_kueue(action, error):
+                        errors[position] = error
+                        return
+                    outcomes[position] = Outcome(action, Verdict.REFUSED, str(error))
                 refused = refused or not outcomes[position].succeeded
 
         await asyncio.gather(*(send() for _ in range(min(IN_FLIGHT, len(stage)))))
@@ -265,6 +269,11 @@ def _refusal(action: Action, error: Refused) -> Outcome:
         logger.debug("%s %s: %s", action.kind, action.name, error.message)
         return Outcome(action, Verdict.NOT_TRIED, NAMESPACE_TERMINATING)
     return Outcome(action, Verdict.INVALID if error.invalid and _is_of_spec(action) else Verdict.REFUSED, error.message)
+
+
+def _is_of_kueue(action: Action, error: Exception) -> bool:
+    """Whether an error is that of Kueue's webhook, which does not answer."""
+    return action.kind is Kind.WORKLOAD and isinstance(error, Transient) and error.of_webhook
 
 
 def _is_of_spec(action: Action) -> bool:

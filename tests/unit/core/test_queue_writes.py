@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
-from pstraining.api.conditions import Condition
-from pstraining.core.actions import Kind
+from pstraining.api.conditions import Condition, Reason
+from pstraining.core.actions import Kind, Verdict
 from pstraining.core.policies import queueing
 from pstraining.core.snapshot import Child, Container, Pod, Termination
 from pstraining.resources import kueue
@@ -322,6 +322,28 @@ def test_a_container_beside_the_chief_keeps_the_quota_until_it_has_stopped() -> 
     world.gone(names.CHIEF)
     world.run()
     assert not world.with_quota()
+
+
+def test_a_running_job_is_looked_after_while_kueue_accepts_no_writes() -> None:
+    world = running(worker={"replicas": 3})
+    world.refuse = lambda action: "no endpoints available" if action.kind is Kind.WORKLOAD else ""
+    world.verdict = Verdict.REFUSED
+    del world.children["Deployment", "digits-worker-1"]
+    for _ in range(4):
+        world.controllers()
+        world.reconcile()
+    assert "digits-worker-1" in world.names_of("Deployment")
+    world.edit({"worker": {"replicas": 2}})
+    world.run()
+    assert phase(world) == "Running"
+    created = world.condition("Created")
+    workload = world.workload["metadata"]["name"]
+    assert created["reason"] == Reason.WRITE_REFUSED
+    assert created["message"] == f"Workload {workload} was refused: no endpoints available"
+    world.refuse = None
+    world.run()
+    assert world.with_quota() == world.existing()
+    assert world.condition("Created")["status"] == "True"
 
 
 @pytest.mark.parametrize("minimum", [2, None], ids=["partial admission", "elastic"])

@@ -279,3 +279,21 @@ async def test_errors_that_reach_the_queue(bench: Bench, verb: str, error: Excep
     with pytest.raises(type(error)):
         await bench.run(actions[verb], create("c"))
     assert ("Service", "c") not in bench.kube.world
+
+
+NO_WEBHOOK = 'Internal error occurred: failed calling webhook "vworkload.kb.io": no endpoints available'
+
+
+@pytest.mark.parametrize("error", [Transient(NO_WEBHOOK, status=500), Refused("workloads is forbidden", status=403)])
+async def test_without_kueue_the_other_writes_of_a_pass_are_sent(bench: Bench, error: Exception) -> None:
+    bench.kube.failures = lambda verb, kind, namespace, name: error if kind == Kind.WORKLOAD else None
+    report = PatchStatus(Kind.WORKLOAD, "w", "u", "1", {}, Reason.PODS_REPORTED)
+    outcomes = await bench.run(report, create("a"))
+    assert verdicts(outcomes) == [Verdict.REFUSED, Verdict.DONE]
+    assert outcomes.outcomes[0].message == str(error)
+
+
+async def test_an_outage_of_the_api_server_during_a_write_to_a_workload_reaches_the_queue(bench: Bench) -> None:
+    bench.fail("merge_status", Transient("503"))
+    with pytest.raises(Transient):
+        await bench.run(PatchStatus(Kind.WORKLOAD, "w", "u", "1", {}, Reason.PODS_REPORTED), create("a"))
