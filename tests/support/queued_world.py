@@ -19,6 +19,8 @@ from tests.support.kueue_webhook import check_create, check_update
 from tests.support.simulation import StaleError, World
 
 QUEUE = "team-a"
+REQUEUED = ("Deactivated", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped")
+"""The reasons of evictions after which Kueue lets a Workload queue again."""
 WITH_KUEUE = Installation(kueue=KueueSupport.ON)
 
 
@@ -121,8 +123,16 @@ class QueuedWorld(World):
         """Admit what fits, as Kueue does: partially where a pod set has a minimum; a slice replaces its predecessor."""
         for workload in self.workloads:
             waits = not self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")
-            if waits and workload["spec"].get("active", True):
+            if waits and workload["spec"].get("active", True) and self._is_requeued(workload):
                 self._admit(workload)
+
+    def _is_requeued(self, workload: dict[str, Any]) -> bool:
+        """Whether a Workload queues, perhaps again: only after evictions for a known reason, as in Kueue 0.19."""
+        conditions = workload.get("status", {}).get("conditions", ())
+        found = next((c for c in conditions if c["type"] == "Requeued" and c["status"] == "False"), None)
+        if found is not None and found["reason"] in REQUEUED:
+            self._set(workload, "Requeued", True, "Reactivated", "The workload was reactivated")
+        return found is None or found["reason"] in REQUEUED
 
     def _admit(self, workload: dict[str, Any]) -> None:
         former = workload["metadata"]["annotations"].get(kueue.ANNOTATION_REPLACES, "").partition("/")[2]
@@ -166,11 +176,11 @@ class QueuedWorld(World):
             if self._holds(workload):
                 self._set(workload, "Evicted", True, reason, message)
 
-    def stop_queue(self) -> None:
-        """Stop the Workload, as `kueuectl stop workload` does."""
+    def stop_queue(self, cause: str = "") -> None:
+        """Stop the Workload, as `kueuectl stop workload` does, or as Kueue does for a cause."""
         for workload in self.workloads:
             workload["spec"]["active"] = False
-        self.evict("Deactivated", "The workload is deactivated")
+        self.evict(f"DeactivatedDueTo{cause}" if cause else "Deactivated", "The workload is deactivated")
 
     def _holds(self, workload: dict[str, Any]) -> bool:
         return self.is_true(workload, "QuotaReserved") and not self.is_true(workload, "Finished")

@@ -104,6 +104,17 @@ def test_a_stopped_workload_is_not_requeued() -> None:
     assert "spec.active" in world.condition("Queued")["message"]
 
 
+@pytest.mark.parametrize("cause", ["", "MaximumExecutionTimeExceeded", "RequeuingLimitExceeded", "AdmissionCheck"])
+def test_a_stopped_workload_queues_again_once_it_is_active(cause: str) -> None:
+    world = running()
+    world.stop_queue(cause)
+    world.run()
+    assert phase(world) == "Queued"
+    world.workload["spec"]["active"] = True
+    world.run()
+    assert phase(world) == "Running"
+
+
 @pytest.mark.parametrize("code", [0, 78])
 def test_a_finished_job_returns_its_quota(code: int) -> None:
     world = running()

@@ -19,6 +19,9 @@ from pstraining.resources.kueue import SliceChain
 
 _PENDING = "Pending"
 """The reason of QuotaReserved after an eviction."""
+_DEACTIVATED = "Deactivated"
+"""The only reason of Requeued, among all that begin with it, with which Kueue 0.19 queues a Workload again once it is
+active (kueue #14309)."""
 
 
 def created(facts: Facts, name: str, chain: SliceChain | None = None) -> Iterator[Create]:
@@ -62,11 +65,12 @@ def quota_returned(facts: Facts, current: QueueWorkload) -> PatchStatus:
     """Clear the admission of an evicted Workload, which returns its quota; conditions use Kueue's own messages."""
     evicted = current.condition(QueueCondition.EVICTED)
     reason, message = str(evicted["reason"]), str(evicted["message"])
+    requeued = _DEACTIVATED if reason.startswith(_DEACTIVATED) else reason
     changed = current.with_conditions(
         facts.now,
         (QueueCondition.QUOTA_RESERVED, False, _PENDING, message),
         (QueueCondition.ADMITTED, False, "NoReservation", "The workload has no reservation"),
-        (QueueCondition.REQUEUED, reason in REQUEUED_REASONS, reason, message),
+        (QueueCondition.REQUEUED, reason in REQUEUED_REASONS, requeued, message),
     )
     # PodsReady is removed as well: the time of the next start counts from the next admission.
     kept = [c for c in changed or () if c["type"] != QueueCondition.PODS_READY]
