@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstraining.api import names
+from pstraining.core.actions import Kind, Verdict
 from pstraining.core.policies.queueing import LOOK_AGAIN
 from pstraining.resources import kueue
 from tests.support.queued_world import QueuedWorld, queued
@@ -63,6 +64,23 @@ def delete_workload(world: QueuedWorld, draw: random.Random) -> None:
             del world.children["Workload", workload["metadata"]["name"]]
 
 
+def stop(world: QueuedWorld, draw: random.Random) -> None:
+    world.stop_queue(draw.choice(["", "MaximumExecutionTimeExceeded"]))
+
+
+def activate(world: QueuedWorld, draw: random.Random) -> None:
+    for workload in world.workloads:
+        workload["spec"]["active"] = True
+
+
+def break_kueue(world: QueuedWorld, draw: random.Random) -> None:
+    """Let the webhook of Kueue accept no write, or all again."""
+    world.verdict = Verdict.REFUSED
+    world.refuse = (
+        (lambda action: "no endpoints" if action.kind is Kind.WORKLOAD else "") if draw.random() < 0.5 else None
+    )
+
+
 def stop_kueue(world: QueuedWorld, draw: random.Random) -> None:
     world.forgets = draw.random() < 0.5
 
@@ -96,6 +114,9 @@ EVENTS: tuple[Event, ...] = (
     delete_workload,
     crash,
     check_admissions,
+    stop,
+    activate,
+    break_kueue,
     stop_kueue,
     linger,
     end_stopping_chief,
@@ -137,6 +158,8 @@ def settle(world: QueuedWorld, seed: int) -> None:
     world.quota, world.checks, world.forgets = 100, False, False
     world.pass_checks()
     world.gone(names.CHIEF)
+    activate(world, random.Random())
+    world.refuse = None
     world.now += 2 * LOOK_AGAIN
     world.edit({"runPolicy": {"suspend": False}})
     for _ in world.steps():
