@@ -74,8 +74,9 @@ def waiting(state: QueueState) -> str:
         )
     if current is None and state.prebuilt:
         return f"Workload {state.prebuilt}, which MultiKueue sends with the job, does not exist."
-    # A Workload with quota keeps the priority that it was created with.
-    if (current is None or not current.has_quota) and state.priority is None and state.priority_class is not None:
+    # A Workload with quota, or one that stays as it is, keeps the priority that it was created with.
+    keeps = current is not None and (current.has_quota or state.is_settled)
+    if not keeps and state.priority is None and state.priority_class is not None:
         return _absent(state.priority_class)
     if current is None:
         return "The Workload of the job is being created."

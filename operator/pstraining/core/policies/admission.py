@@ -147,12 +147,21 @@ class QueueState:
     @property
     def lacks_object(self) -> bool:
         """Whether the next step needs an object of Kueue that could not be read."""
-        current = self.current
         if self.unknown_flavors:
             return True
-        is_settled = current is not None and current.has_quota and self.keeps_priority
         is_asked = self.decides and not (self.prebuilt or self.job.spec.run_policy.suspend)
-        return is_asked and self.priority is None and not is_settled
+        return is_asked and self.priority is None and not self.is_settled
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no Workload is written for which the priority must be known."""
+        current = self.current
+        if current is None or not self.keeps_priority:
+            return False
+        if not current.has_quota:
+            return self.is_up_to_date()
+        grows = current.is_elastic and self.job.spec.worker.replicas > current.terms.workers
+        return not grows or self.next_slice is not None
 
     @property
     def is_spent(self) -> bool:
