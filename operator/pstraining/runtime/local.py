@@ -330,10 +330,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="overrides the program's steps, as spec.training.steps does")
     parser.add_argument("--training", type=_training, default="{}", help="the job's spec.training, as JSON")
     parser.add_argument("--checkpoint-dir", help="folder or URI for checkpoints")
-    parser.add_argument("-m", dest="module", help="module to run; its own arguments follow")
+    # As with `python -m`, whatever follows the module is its own, also options with the name of one of these.
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="module to run, and its arguments")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="or a file to run, and its arguments")
     options = parser.parse_args(arguments)
-    command = (["-m", options.module] if options.module else []) + options.program
+    command = (["-m", *options.module] if options.module else []) + options.program
     if not command:
         parser.error("give a module with -m, or a file")
     if options.no_chief and options.workers < 1:

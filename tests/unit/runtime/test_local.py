@@ -105,3 +105,27 @@ def test_only_whole_lines_are_events() -> None:
     with LocalJob(["-c", "import time; time.sleep(60)"], ps=0, workers=0) as job:
         job.leader.lines += lines
         assert job.leader.events("step") == [{"event": "step", "step": 1}]
+
+
+class JobWasMadeError(Exception):
+    """Takes the place of a local job: its arguments are those of the job."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--ps", "2", "-m", "train", "--steps", "5", "--rate=1"], ["-m", "train", "--steps", "5", "--rate=1"]),
+        (["--ps", "2", "-m", "train", "data", "-m", "x"], ["-m", "train", "data", "-m", "x"]),
+        (["--ps", "2", "train.py", "--steps", "5", "-m", "x"], ["train.py", "--steps", "5", "-m", "x"]),
+    ],
+)
+def test_what_follows_the_program_is_its_own(
+    arguments: list[str], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(command: list[str], **options: Any) -> None:
+        raise JobWasMadeError(command, options["ps"], options["training"])
+
+    monkeypatch.setattr(local, "LocalJob", make)
+    with pytest.raises(JobWasMadeError) as made:
+        local.main(arguments)
+    assert made.value.args == (command, 2, {})
