@@ -128,3 +128,45 @@ def test_a_job_ends_with_the_program_that_started_it(tmp_path: Path, end: str, c
     for pid in left:
         os.kill(pid, 9)
     assert (len(pids), left) == (4, [])
+
+
+WAITS = """
+import os, sys, time
+
+with open("starts", "a") as file:
+    file.write(os.environ["PSTRAINING_TASK_TYPE"] + "\\n")
+while not os.path.exists("go"):
+    time.sleep(0.02)
+"""
+INTERRUPTED = """
+import os, pathlib, signal, sys, time
+from pstraining import Client
+
+client = Client(local=True)
+job = client.train(sys.argv[1])
+starts = pathlib.Path("starts")
+while not starts.exists() or len(starts.read_text().split()) < 3:
+    time.sleep(0.02)
+try:
+    os.killpg(0, signal.SIGINT)
+    client.wait(job, 60)
+except KeyboardInterrupt:
+    starts.with_name("go").touch()
+print(client.wait(job, 60).phase, *sorted(set(starts.read_text().split())), starts.read_text().count("chief"))
+"""
+"""Interrupts its wait as a terminal and Jupyter do, by a signal to the whole process group, and waits again."""
+
+
+def test_a_job_goes_on_when_the_wait_for_it_is_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WAITS, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "script.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "operator")},
+        cwd=tmp_path,
+        start_new_session=True,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ran.stdout, ran.returncode) == ("Succeeded chief ps worker 1\n", 0), ran.stderr

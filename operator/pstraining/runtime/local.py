@@ -191,7 +191,13 @@ class LocalJob:
         """Start a task's process, as its next attempt if it had one."""
         former = self.processes.get(task.label)
         term = former.term + 1 if former and task.type == "chief" else 1
-        popen = spawn(task, self._place(task).prefix, self._command, self._environment_of(task, term))
+        # Ctrl-C, and the button of a notebook that interrupts a cell, send SIGINT to the whole process group. Only this
+        # process decides whether it ends the job.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            popen = spawn(task, self._place(task).prefix, self._command, self._environment_of(task, term))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if former:
             process = former
             process.popen, process.term, process.starts = popen, term, former.starts + 1
