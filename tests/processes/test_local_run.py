@@ -1,6 +1,7 @@
 """`python -m pstraining.runtime.local`: its output and its arguments, with programs that need no TensorFlow."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pstraining.runtime.local import main
+from tests.processes.pods import is_alive
 
 PRINTS = """
 import json, os, sys, time
@@ -49,6 +51,35 @@ def test_characters_that_the_locale_lacks_are_escaped(tmp_path: Path) -> None:
     assert (output, errors, process.returncode) == (b"[chief] \\u2501 0\n", b"", 0)
 
 
+STOPS_SLOWLY = """
+import os, signal, time
+
+if "chief" in os.environ["PSTRAINING_TASK_TYPE"]:
+    signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"saves\\n"))
+    os.write(1, f"{os.getpid()}\\n".encode())
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_second_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(STOPS_SLOWLY, encoding="utf-8")
+    command = [sys.executable, "-m", "pstraining.runtime.local", "--workers", "1", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        chief = int(process.stdout.readline().removeprefix("[chief] "))
+        try:
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "[chief] saves\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert not is_alive(chief)
+        finally:
+            if is_alive(chief):
+                os.kill(chief, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -57,6 +88,8 @@ def test_characters_that_the_locale_lacks_are_escaped(tmp_path: Path) -> None:
         (["--no-chief", "--workers", "0"], "--workers must be at least 1"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--ps", "0"], "--ps must be at least 1"),
+        (["--workers", "0"], "--workers must be at least 1"),
+        (["--standbys", "-1"], "--standbys must be at least 0"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

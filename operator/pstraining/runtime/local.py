@@ -23,7 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TextIO
+from types import FrameType
+from typing import Any, Final, NoReturn, TextIO
 
 from pstraining.api import contract
 from pstraining.launcher.contract import memory_settings, tf_config
@@ -31,6 +32,7 @@ from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
 from pstraining.runtime.transport import sockets
 
 POLL: Final = 0.05
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 STOP_SECONDS: Final = 3.0
 """Seconds from SIGTERM until a process is killed."""
 OUTPUT_SECONDS: Final = 10.0
@@ -325,6 +327,13 @@ def _training(text: str) -> dict[str, object]:
     return found
 
 
+def _stop(received: int, _: FrameType | None) -> NoReturn:
+    """End the job on the first signal. A further one must not end this process before those of the job."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + received)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m pstraining.runtime.local", description=__doc__.split("\n")[0])
@@ -362,8 +371,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checkpoint={"path": _absolute(options.checkpoint_dir)} if options.checkpoint_dir else None,
         echo=sys.stdout,
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop)
     try:
         with job:
             return job.wait()
