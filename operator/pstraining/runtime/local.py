@@ -352,11 +352,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = (["-m", *options.module] if options.module else []) + options.program
     if not command:
         parser.error("give a module with -m, or a file")
-    if options.no_chief and options.workers < 1:
-        parser.error("--no-chief: worker 0 does the chief's work, so --workers must be at least 1")
-    for name in ("ps", "steps"):
-        if (number := getattr(options, name)) is not None and number < 1:
-            parser.error(f"--{name} must be at least 1")
+    for name, least in {"ps": 1, "standbys": 0, "workers": 1, "steps": 1}.items():
+        if (number := getattr(options, name)) is not None and number < least:
+            parser.error(f"--{name} must be at least {least}")
     training = options.training | ({"steps": options.steps} if options.steps else {})
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # programs print more characters than a locale may have
