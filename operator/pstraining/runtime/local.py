@@ -289,13 +289,16 @@ class LocalJob:
 
     def _drain(self, process: LocalProcess, popen: subprocess.Popen[str]) -> None:
         for line in popen.stdout or ():
-            process.lines.append(line.rstrip("\n"))
-            if self._echo and self._unread is None:
-                try:
-                    self._echo.write(f"[{process.task.label}] {line}")
-                    self._echo.flush()
-                except OSError as error:  # the processes would wait if their output were not read any more
-                    self._unread = error
+            self._show(process, line.rstrip("\n"))
+
+    def _show(self, process: LocalProcess, line: str) -> None:
+        process.lines.append(line)
+        if self._echo and self._unread is None:
+            try:
+                self._echo.write(f"[{process.task.label}] {line}\n")
+                self._echo.flush()
+            except OSError as error:  # the processes would wait if their output were not read any more
+                self._unread = error
 
 
 def hold_port(held: ExitStack, port: int = 0) -> int:

@@ -90,6 +90,13 @@ def test_the_end_of_a_process_is_known_once_its_output_is_read() -> None:
     assert shown.getvalue() == '[chief] one\n[chief] {"event": "two"}\n'
 
 
+def test_each_line_of_the_output_begins_with_the_name_of_its_task() -> None:
+    shown = io.StringIO()
+    with LocalJob(["-c", "print('one', end='')"], ps=0, workers=0, chief=True, restarts=0, echo=shown) as job:
+        assert job.wait() == 0
+    assert (shown.getvalue(), job.leader.lines) == ("[chief] one\n", ["one"])
+
+
 def test_a_child_that_keeps_the_output_open_does_not_hide_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "OUTPUT_SECONDS", 0.2)
     with LocalJob(["-c", "import os, time; print(os.fork() or time.sleep(600))"], ps=0, workers=0) as job:
