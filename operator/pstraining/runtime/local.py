@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn, TextIO
 
 from pstraining.api import contract
-from pstraining.launcher.contract import memory_settings, tf_config
+from pstraining.launcher.contract import EXIT_MEANINGS, memory_settings, tf_config
 from pstraining.runtime.config.cluster import ENV_CLUSTER_FILE, Task
 from pstraining.runtime.transport import sockets
 
@@ -228,7 +228,11 @@ class LocalJob:
             )
             if may_restart:
                 self.start(process.task)
-            elif process is self.leader or code != 0:
+                continue
+            if code == 0 and process.task.type == "ps" and self.leader.poll() is None:
+                self._show(process, f"the program has ended with 0: {EXIT_MEANINGS[0]}")
+                code = 1  # as in a cluster: the others would wait for it forever
+            if process is self.leader or code != 0:
                 self.failed = process if code else None
                 return code if code >= 0 else 128 - code
         return None

@@ -63,6 +63,16 @@ def test_a_program_with_invalid_settings_is_not_restarted(code: int, starts: int
         assert job.leader.starts == starts
 
 
+def test_a_job_fails_whose_parameter_server_ends_again_and_again_with_0() -> None:
+    """The other tasks wait for it, with a program that forgets this role."""
+    program = "import os, sys, time; 'ps' == os.environ['PSTRAINING_TASK_TYPE'] and sys.exit() or time.sleep(600)"
+    with LocalJob(["-c", program], ps=1, workers=0, restarts=2) as job:
+        while (code := job.supervise()) is None and job.processes["ps-0"].popen.wait() == 0:
+            pass
+        assert (code, job.failed, job.processes["ps-0"].starts) == (1, job.processes["ps-0"], 3)
+    assert job.processes["ps-0"].lines == ["the program has ended with 0: a PS's program must not end"]
+
+
 @pytest.mark.parametrize("roles", [{"ps": 0, "workers": 0}, {"ps": 0, "workers": 1, "chief": False}])
 def test_a_program_that_a_signal_ends_has_the_exit_code_of_a_shell(roles: dict[str, Any]) -> None:
     with LocalJob(["-c", "import os; os.kill(os.getpid(), 9)"], **roles) as job:
