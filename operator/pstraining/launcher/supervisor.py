@@ -45,6 +45,20 @@ def next_delay(delay: float, lived: float) -> float:
     return 0 if lived >= 2 else min(5, max(0.1, delay * 2))
 
 
+def _kill_adopted() -> bool:
+    """Kill the processes that this one has adopted; return whether it has any.
+
+    An init such as `tini` starts its program in a process group of its own. When the init is killed, the program stays.
+    """
+    found: list[str] = []
+    with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        found = file.read().split()
+    for pid in found:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(int(pid), signal.SIGKILL)
+    return bool(found)
+
+
 class Supervisor:
     """Runs commands from the main thread, which handles signals and children while it sleeps in `wait`."""
 
@@ -100,7 +114,7 @@ class Supervisor:
         is_over: Callable[[], bool] | None = None,
         stop_seconds: float = 0,
     ) -> tuple[int, float]:
-        """Run a command in a new process group, and end all processes of the group afterwards.
+        """Run a command in a new process group, and end all processes that it leaves behind afterwards.
 
         Args:
             command: the command and its arguments.
@@ -129,7 +143,7 @@ class Supervisor:
             elif self.was_cut_short and time.monotonic() >= kill_at:
                 self._signal_group(signal.SIGKILL)
         child.returncode, ended = self._code, time.monotonic()  # reaped here, not by Popen
-        while self._signal_group(signal.SIGKILL) and time.monotonic() < ended + KILL_SECONDS:
+        while (self._signal_group(signal.SIGKILL) | _kill_adopted()) and time.monotonic() < ended + KILL_SECONDS:
             self.wait(0.02)
         self._pid = 0
         return self._code, ended - started
