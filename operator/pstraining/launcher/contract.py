@@ -176,12 +176,11 @@ def progress_env(env: Mapping[str, str]) -> dict[str, str]:
 def write_authority(env: Mapping[str, str]) -> None:
     """Write the certificate with which the program verifies the operator's endpoint, if the task has one."""
     if authority := env.get(ENV_PROGRESS_AUTHORITY):
-        with open(os.path.join(RUN_DIR, PROGRESS_AUTHORITY_FILE), "w", encoding="ascii") as file:
-            file.write(authority)
+        mark(os.path.join(RUN_DIR, PROGRESS_AUTHORITY_FILE), authority)
 
 
 def mark(path: str, text: str = "") -> None:
-    """Write a marker file. A full disk is only logged, because it must not change how a program has ended."""
+    """Write a file of the run folder. A full disk is only logged: it must not change how a program runs and ends."""
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

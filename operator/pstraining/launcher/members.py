@@ -71,14 +71,9 @@ class ShardMembers:
 
 
 def write_node(folder: str, env: Mapping[str, str]) -> None:
-    """Write the node's name, if it is known, to the file that workers read.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the node's name, if it is known, to the file that workers read."""
     if env.get(ENV_NODE):
-        with open(os.path.join(folder, NODE_FILE), "w", encoding="utf-8") as file:
-            file.write(env[ENV_NODE])
+        mark(os.path.join(folder, NODE_FILE), env[ENV_NODE])
 
 
 class Draining:

@@ -46,3 +46,20 @@ def test_a_full_disk_does_not_change_how_a_program_has_ended(
         monkeypatch.setattr(launcher.supervisor, "run", lambda *_, code=code: (code, 5.0))
         assert launcher.run_program() == code
     assert f"{absent} cannot be written: No such file or directory" in capfd.readouterr().err
+
+
+def test_a_full_disk_does_not_keep_a_program_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.json").write_text('{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
+    env = {"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}
+    for name, file in {
+        contract.ENV_NODE: contract.NODE_FILE,
+        contract.ENV_PROGRESS_AUTHORITY: contract.PROGRESS_AUTHORITY_FILE,
+    }.items():
+        (tmp_path / file).symlink_to("/dev/full")
+        env[name] = "text"
+    assert launch.Launcher(env, ["program"]).command == ["program"]
+    assert capfd.readouterr().err.count("cannot be written: No space left on device") == 2
