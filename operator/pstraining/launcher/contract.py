@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from typing import List, Mapping  # noqa: UP035 - Python 3.8
 
 CLUSTER_FILE = "cluster.json"
@@ -87,8 +88,9 @@ class NotAMemberError(ExitError):
 
 
 def log(message: str) -> None:
-    """Write one line to stderr."""
-    os.write(2, f"pstraining-launcher: {message}\n".encode())
+    """Write one line to stderr, if it can be written: the program may have made it non-blocking, and filled it."""
+    with suppress(OSError):
+        os.write(2, f"pstraining-launcher: {message}\n".encode())
 
 
 def host_and_port(address: str) -> tuple[str, int]:

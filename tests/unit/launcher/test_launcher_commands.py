@@ -1,7 +1,10 @@
 """Commands that the launcher cannot run, and how the error names the way out."""
 
+import os
+
 import pytest
 
+from pstraining.launcher import contract
 from pstraining.launcher.contract import ExitError
 from pstraining.launcher.supervisor import Supervisor
 
@@ -22,3 +25,19 @@ def test_a_long_argument_of_the_command_itself() -> None:
     with pytest.raises(ExitError) as refused:
         Supervisor().run(["true", "x" * 140_000], {"PATH": "/usr/bin:/bin", "TF_CONFIG": "{}"})
     assert refused.value.args[1].endswith("Argument list too long; check the container's command and image")
+
+
+def test_a_log_that_takes_no_line_does_not_end_the_launcher() -> None:
+    """A program shares the launcher's stderr, and frameworks for asynchronous programs make it non-blocking."""
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    kept = os.dup(2)
+    try:
+        while os.write(writing, b"." * 4096) == 4096:
+            pass
+    except BlockingIOError:
+        os.dup2(writing, 2)
+        contract.log("this line is lost")
+    finally:
+        os.dup2(kept, 2)
+        for descriptor in (reading, writing, kept):
+            os.close(descriptor)
