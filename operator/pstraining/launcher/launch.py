@@ -234,8 +234,8 @@ class Launcher:
             self.supervisor.wait(POLL_SECONDS if waited < 10 else 5 * POLL_SECONDS)
 
     def can_start(self, servers: list[str], probes: probe.Probes) -> bool:
-        """Whether the program can start with the PSs that have been probed so far."""
-        return not self.unavailable(servers, probes)
+        """Whether the program can start with the PSs that have been probed so far, or the launcher must stop."""
+        return self.supervisor.must_stop or not self.unavailable(servers, probes)
 
     def unavailable(self, servers: list[str], probes: probe.Probes) -> dict[str, str]:
         """Return the unavailable PSs without which the program cannot start, each with the reason."""
@@ -254,7 +254,7 @@ class Launcher:
             return False
         started = time.monotonic()
         while True:
-            after = probe.probe_all(before)
+            after = probe.probe_all(before, lambda _: self.supervisor.must_stop)
             verdict = probe.judge(before, after, time.monotonic() - started, contract.PS_LOSS_GRACE_SECONDS)
             if verdict is not probe.LossVerdict.ASK_AGAIN:
                 break

@@ -27,6 +27,8 @@ ANSWER_SECONDS = 3
 """Timeout for the launcher's answer where TensorFlow's port is open."""
 LATE_SECONDS = 0.1
 """Wait for further answers once enough PSs have answered: a reachable PS answers within milliseconds."""
+CHECK_SECONDS = 0.5
+"""Seconds between two checks whether answers are still awaited."""
 AT_ONCE = 128
 """Maximum number of threads that probe: a node may permit a pod no more than some hundreds of threads."""
 LossVerdict = Enum("LossVerdict", "PS_LOST OWN_FAILURE ASK_AGAIN")
@@ -118,6 +120,7 @@ def probe_all(addresses: Collection[str], is_enough: Callable[[Probes], bool] = 
     """Probe many PSs, AT_ONCE at the same time, until all or enough of them have answered.
 
     A PS whose answer was not awaited has the default result. Its thread ends later and holds no resources.
+    `is_enough` is called at each answer, and every CHECK_SECONDS: a name server may keep all threads waiting.
     """
     answers: queue.SimpleQueue[tuple[str, PsProbe]] = queue.SimpleQueue()
     left = deque(addresses)
@@ -138,9 +141,10 @@ def probe_all(addresses: Collection[str], is_enough: Callable[[Probes], bool] = 
         if until is None and is_enough(results):
             until = time.monotonic() + LATE_SECONDS
         try:
-            ps, result = answers.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            ps, result = answers.get(timeout=CHECK_SECONDS if until is None else max(0.0, until - time.monotonic()))
+            results[ps] = result
         except queue.Empty:
-            break
-        results[ps] = result
+            if until is not None:
+                break
     left.clear()
     return {ps: results.get(ps, PsProbe()) for ps in addresses}

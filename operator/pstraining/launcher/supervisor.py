@@ -68,6 +68,8 @@ class Supervisor:
         """The signal on which the launcher stops; 0 before."""
         self.before_stop: Callable[[], object] = lambda: None
         """Called after a stop signal has arrived, before it is forwarded."""
+        self.must_stop = False
+        """Whether a stop signal has arrived, which `wait` may not have handled yet."""
         self.was_cut_short = False
         """Whether the last command was stopped because it was over, before it ended by itself."""
         self._pid, self._code = 0, -1
@@ -75,7 +77,7 @@ class Supervisor:
         # Python writes the number of each signal to the pipe, one byte each.
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         for number in SIGNALS:
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, self._arrived)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # launch.py has blocked them until now
         self._in_child: Callable[[], object] | None = None
         # Orphans are adopted, and the command dies with the launcher. For pid 1 the kernel does both.
@@ -147,6 +149,9 @@ class Supervisor:
             self.wait(0.02)
         self._pid = 0
         return self._code, ended - started
+
+    def _arrived(self, number: int, _: object) -> None:
+        self.must_stop |= number in STOP_SIGNALS
 
     def _signal_group(self, number: int) -> bool:
         """Send a signal to the command's process group; return whether the group exists."""

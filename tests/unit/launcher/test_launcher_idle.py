@@ -1,11 +1,15 @@
 """A pod idles whose program must not run again; a success is returned once more."""
 
+import os
+import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pstraining.launcher import contract, launch
+from pstraining.launcher import contract, launch, probe
 
 
 @pytest.mark.parametrize(("marker", "waits", "code"), [("success", 1, 0), ("failed", 5, 143)])
@@ -63,3 +67,28 @@ def test_a_full_disk_does_not_keep_a_program_from_its_start(
         env[name] = "text"
     assert launch.Launcher(env, ["program"]).command == ["program"]
     assert capfd.readouterr().err.count("cannot be written: No space left on device") == 2
+
+
+@pytest.mark.parametrize(
+    "work", [launch.Launcher.await_ps, lambda launcher: launcher.was_ps_lost({"ps:1": probe.PsProbe()}, 1)]
+)
+def test_a_stop_is_not_delayed_by_a_name_server_that_is_silent(
+    work: Callable[[launch.Launcher], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup takes up to a minute, which no timeout of a connection shortens."""
+    resolved, late = threading.Event(), list[bool]()
+
+    def probe_slowly(_: str) -> probe.PsProbe:
+        os.kill(os.getpid(), signal.SIGTERM)
+        late.append(not resolved.wait(10))
+        return probe.PsProbe()
+
+    (tmp_path / "cluster.json").write_text('{"cluster": {"worker": ["127.0.0.1:2"], "ps": ["ps:1"]}}')
+    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
+    monkeypatch.setattr(probe, "probe", probe_slowly)
+    launcher = launch.Launcher({"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}, ["program"])
+    with pytest.raises(contract.ExitError) as stopped:
+        work(launcher)
+    assert (stopped.value.args[0], late) == (143, []), "it has not waited for the name server"
+    resolved.set()
