@@ -154,8 +154,16 @@ def tf_config(cluster: Cluster, kind: str, index: int) -> str:
 
 
 def filled_in(command: list[str], env: Mapping[str, str]) -> list[str]:
-    """Return the command with $(TF_CONFIG) filled in, which the kubelet cannot do because the container lacks it."""
-    return [word.replace("$(TF_CONFIG)", env["TF_CONFIG"]) for word in command]
+    """Return the command with $(TF_CONFIG) filled in, which the kubelet cannot do because the container lacks it.
+
+    As with the kubelet, $$ is an escaped $.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        dollars = len(found[1])
+        return "$" * (dollars // 2) + (env["TF_CONFIG"] if dollars % 2 else "(TF_CONFIG)")
+
+    return [re.sub(r"(\$+)\(TF_CONFIG\)", fill, word) for word in command]
 
 
 def program_env(env: Mapping[str, str], cluster: Cluster, kind: str, index: int) -> dict[str, str]:

@@ -5,6 +5,7 @@ the identity (labels and annotations of pstraining.dev), the volumes under /pstr
 names.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,6 +40,7 @@ TOKEN_SECONDS = 3600
 
 RESTART_FIELDS: Final = ("restartPolicy", "restartPolicyRules")
 """Fields of a container by which its kubelet restarts it (KEP-5307). For the training container, the role decides."""
+_ESCAPED_TF_CONFIG: Final = re.compile(r"\${2,}(?=\(TF_CONFIG\))")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTRACT_VOLUME, _RUN_VOLUME, _CHECKPOINT_VOLUME = names.VOLUMES
 
@@ -90,7 +92,7 @@ def build(
             metadata.get("annotations"), annotations | {names.ANNOTATION_SIZE: sizes.text(container)}
         ),
     }
-    _wrap(job, task, container)
+    _wrap(job, task, container, launcher)
     if task.role == names.PS and standbys.is_hot(job):
         # Evictions and replacements of a shard's members wait for this: another probe would let them lose updates.
         container["readinessProbe"] = _readiness(job, task)
@@ -211,8 +213,10 @@ def _set_resources(job: PSTrainingJob, role: str, container: dict[str, Any]) -> 
         container["resources"] = ({"claims": claims} if claims else {}) | copied(own)
 
 
-def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
+def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any], launcher: LauncherMap) -> None:
     command = [*(container.get("command") or ()), *(container.pop("args", None) or ())]
+    if launcher.is_current:
+        command = list(map(_for_launcher, command))
     container["command"] = [*contract.LAUNCH_COMMAND, *command]
     for field in RESTART_FIELDS:
         container.pop(field, None)
@@ -224,6 +228,14 @@ def _wrap(job: PSTrainingJob, task: PodTask, container: dict[str, Any]) -> None:
         *({"name": n, "containerPort": p, "protocol": "TCP"} for p, n in own.items()),
         *ports,
     ]
+
+
+def _for_launcher(word: Any) -> Any:
+    """Return a word of a command from which the kubelet makes the word as it is in the template, as for $$(TF_CONFIG).
+
+    Only the launcher knows the value of TF_CONFIG. It then distinguishes a reference from an escaped one.
+    """
+    return _ESCAPED_TF_CONFIG.sub(lambda dollars: 2 * dollars[0], word) if isinstance(word, str) else word
 
 
 def is_tcp(port: Mapping[str, Any]) -> bool:

@@ -1,11 +1,14 @@
 """A task's pod: the user's template with the launcher around it, and no other additions."""
 
 import copy
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pstraining.api import contract
+from pstraining.launcher.contract import filled_in
 from pstraining.resources import pods
 from pstraining.resources.installation import Installation, ProgressEndpoint
 from pstraining.resources.launcher import LauncherMap
@@ -276,6 +279,26 @@ def test_a_launcher_that_reports_no_readiness_is_not_probed() -> None:
     former = LauncherMap("digits-launcher-former", is_current=False)
     assert "readinessProbe" not in main(pods.build(typed(job()), PodTask("worker", 0), former))
     assert "readinessProbe" in main(pods.build(typed(job()), PodTask("ps"), former)), "servers have always had one"
+
+
+def expanded(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with the references that the kubelet expands; $$ is an escaped $, and unknown references stay."""
+
+    def expand(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else values.get(found[1], found[0])
+
+    return re.sub(r"\$(?:\$|\(([^)]*)\))", expand, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a=$(TF_CONFIG)", "$$(TF_CONFIG)", "$$$(TF_CONFIG) $$(TF_CONFIG)", "$$$$(TF_CONFIG)", "$a $$b", "$(OTHER)"]
+)
+def test_tf_config_is_filled_in_as_if_the_container_had_it(text: str) -> None:
+    own = copy.deepcopy(GPU)
+    own["spec"]["containers"][0]["args"] = [text]
+    built = template("worker", {"worker": {"template": own}}, index=0)
+    in_pod = [expanded(word, {}) for word in main(built)["command"]]
+    assert filled_in(in_pod, {"TF_CONFIG": "{}"})[-1] == expanded(text, {"TF_CONFIG": "{}"})
 
 
 def test_names_in_dns() -> None:
