@@ -23,6 +23,8 @@ STAMP = VENV / "installed.json"
 EXTRAS = ("operator", "cli", "runtime-cpu", "examples", "dev")
 LOCK = ROOT / "hack" / "locks" / "development.txt"
 """The versions that are installed; `make lock` writes it."""
+NEWEST_PYTHON = (3, 13)
+"""The newest Python for which the locked TensorFlow has packages."""
 
 
 def fingerprint() -> str:
@@ -101,6 +103,14 @@ def run_and_print(command: Sequence[str]) -> None:
 def main() -> int:
     """Run the command line, and return the exit status."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = ".".join(map(str, NEWEST_PYTHON))
+        print(
+            f"error: TensorFlow has no packages for Python {sys.version.split()[0]}, only up to {newest}; "
+            f"name another one: make PYTHON=python{newest} ...",
+            file=sys.stderr,
+        )
+        return 1
     wanted = fingerprint()
     if is_current(wanted):
         return 0
