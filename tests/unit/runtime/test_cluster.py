@@ -14,6 +14,7 @@ from pstraining.runtime.config.cluster import (
     next_layout,
     read,
 )
+from pstraining.runtime.errors import FinalError
 
 CLUSTER = {"chief": ["c:2222"], "worker": ["w0:2222", "w1:2333"], "ps": ["p0:2222"]}
 
@@ -146,8 +147,8 @@ def test_addresses_by_index_are_put_in_order() -> None:
         ({"TF_CONFIG": "{"}, "TF_CONFIG is not what"),
         ({"TF_CONFIG": "[]"}, "TF_CONFIG is not what"),
         (environment(("worker", 2)), "no address for its own task worker 2"),
-        (environment(("evaluator", 0)), "no address"),
-        (environment(("evaluator", 0), {**CLUSTER, "evaluator": ["e:1"]}), "evaluator are not supported"),
+        (environment(("master", 0)), "no address for its own task master 0"),
+        (environment(("master", 0), {**CLUSTER, "master": ["m:1"]}), "tasks of type master are not supported"),
         (environment(cluster={"worker": ["a:1", "b:1"]}), "no parameter server"),
         (environment(PSTRAINING_TERM="0"), "PSTRAINING_TERM"),
         (environment(PSTRAINING_TERM="first"), "PSTRAINING_TERM"),
@@ -156,3 +157,11 @@ def test_addresses_by_index_are_put_in_order() -> None:
 def test_missing_settings_are_named(env: dict[str, str], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         read(env)
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, {**CLUSTER, "evaluator": ["e:1"]}])
+def test_an_evaluator_ends_the_job_with_the_way_out(cluster: dict[str, list[str]]) -> None:
+    """As the evaluator, the program fails in each run, until the failure budget is spent."""
+    with pytest.raises(ClusterError, match=r"spec.evaluator: .* leave the field out") as raised:
+        read(environment(("evaluator", 0), cluster))
+    assert isinstance(raised.value, FinalError)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pstraining.api import contract
+from pstraining.runtime.errors import FinalError
 
 ENV_CLUSTER_FILE: Final = "PSTRAINING_CLUSTER_FILE"
 """Environment variable with the path of the cluster file, for runs outside a cluster; default: the path in a pod."""
@@ -18,6 +19,10 @@ ENV_CLUSTER_FILE: Final = "PSTRAINING_CLUSTER_FILE"
 
 class ClusterError(ValueError):
     """The environment does not describe a task of a job."""
+
+
+class EvaluatorError(ClusterError, FinalError):
+    """This program is the job's evaluator, which no further run changes."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,11 @@ def read(environ: Mapping[str, str] | None = None) -> Cluster:
         task = Task(str(config["task"]["type"]), int(config["task"]["index"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClusterError(f"TF_CONFIG is not what TensorFlow documents: {error!r}") from None
+    if task.type == "evaluator":
+        raise EvaluatorError(
+            "spec.evaluator: a Trainer is no evaluator, because its chief evaluates (evaluate, validation): "
+            "leave the field out, or give it a template with another program"
+        )
     if task.index >= len(addresses.get(task.type, ())) or task.index < 0:
         raise ClusterError(f"TF_CONFIG's cluster has no address for its own task {task.type} {task.index}")
     if task.type not in ("chief", "worker", "ps"):
