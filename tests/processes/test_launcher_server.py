@@ -131,6 +131,12 @@ def test_a_server_in_a_crash_loop_is_given_up(pod: MakePod, ends: int, code: int
     assert last == ("started" if ends else "pstraining-launcher: the program ended with 0: a PS's program must not end")
 
 
+def test_a_server_whose_program_fails_after_slow_imports_is_given_up(server: Server) -> None:
+    """With a small share of a processor, the import of TensorFlow takes longer than a crash may."""
+    assert server.pod.start("sh", "-c", "echo started; exit 5").wait() == 5
+    assert server.pod.log().count("started\n") == 3
+
+
 def test_a_server_that_does_not_exist_is_given_up(server: Server) -> None:
     assert server.pod.start("no-such-server").wait() == 127
     assert "cannot run 'no-such-server'" in server.pod.log()

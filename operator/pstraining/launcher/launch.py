@@ -44,6 +44,8 @@ FIRST_LOG_SECONDS = 2.0
 """Time in seconds after which the log names a PS that is not available."""
 CRASH_SECONDS = 10
 """A server that ends within this time has crashed."""
+START_SECONDS = 300
+"""The same time for a server that has not served."""
 CRASH_LIMIT = 3
 """After this many crashes in a row, Kubernetes restarts the container."""
 STOP_SECONDS = 10
@@ -84,7 +86,7 @@ class Launcher:
         self.terms = terms.Terms(map_file(), layout_file, *map(_in_run_dir, contract.OWNED_MARKERS))
         self.terms.require(int(env.get(contract.ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.draining = members.Draining(contract.RUN_DIR, self.in_sync_marker)
-        self.boot_id, self.restarts, self.began = "", -1, 0.0
+        self.boot_id, self.restarts, self.began, self.served = "", -1, 0.0, ""
         self.meter = usage.Meter(env.get(contract.ENV_POD_NAME, ""))
         self.port = 0
         with suppress(contract.NotAMemberError):
@@ -289,7 +291,7 @@ class Launcher:
                 contract.log("the server is started again, empty: for the chief's next attempt, or for another layout")
                 self.start_boot()
                 continue
-            crashes = crashes + 1 if lived < CRASH_SECONDS else 0
+            crashes = crashes + 1 if lived < (CRASH_SECONDS if self.served == self.boot_id else START_SECONDS) else 0
             if contract.ENV_MEMBER in self.env and not self.shard_members.hot:
                 crashes = CRASH_LIMIT  # the failover to a warm standby begins when the container has ended
             if self.supervisor.stopped_by and self.shard_members.hot:
@@ -326,6 +328,7 @@ class Launcher:
         """
         term, layout, boot_id = self.terms.term, self.terms.layout, self.boot_id
         state = "Serving" if probe.is_open("127.0.0.1", self.port) else "Starting"
+        self.served = boot_id if state == "Serving" else self.served
         return {
             "bootId": boot_id,
             "state": "Terminating" if self.supervisor.stopped_by else state,
