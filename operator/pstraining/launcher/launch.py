@@ -4,10 +4,8 @@
     python3 launch.py serve                  be the TensorFlow server that TF_CONFIG names
 
 docs/concepts/job-contract.md is its contract. This file and those beside it run in users' images, with Python 3.8's
-standard library only. The main thread handles signals and children.
+standard library only. The main thread handles signals and children. Python 3.6 can compile this file, to refuse it.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -22,6 +20,9 @@ if TYPE_CHECKING or __package__:
     from . import contract, members, probe, status_port, supervisor, terms, transfers, usage
     from . import serve as server
 else:
+    if sys.version_info < (3, 8):  # noqa: UP036 - the image's
+        sys.stderr.write("pstraining-launcher: python3 in the image is older than 3.8; use an image with a newer one\n")
+        sys.exit(78)
     if sys.argv[1:2] == ["--"]:
         # The kernel drops a signal without a handler for the first process of a container. A blocked one waits for the
         # supervisor, whose imports and preparations take a while.
@@ -64,7 +65,7 @@ class Launcher:
     layout = terms.FIRST_LAYOUT
     """The layout of the cluster map; `cluster` updates it."""
 
-    def __init__(self, env: Mapping[str, str], command: list[str]) -> None:
+    def __init__(self, env: Mapping[str, str], command: "list[str]") -> None:
         """Check the pod's contract and prepare the task.
 
         Args:
@@ -79,16 +80,13 @@ class Launcher:
         is_builtin = self.task[0] == "ps" and env[contract.ENV_SERVER] == "Builtin"
         self.command = [sys.executable, __file__, "serve"] if is_builtin else command
         self.policy = env.get(contract.ENV_RESTART_POLICY, "")
-        self.success_marker = _in_run_dir(contract.SUCCESS_MARKER)
-        self.failed_marker = _in_run_dir(contract.FAILED_MARKER)
+        self.success_marker, self.failed_marker = map(_in_run_dir, (contract.SUCCESS_MARKER, contract.FAILED_MARKER))
         self.in_sync_marker = _in_run_dir(contract.IN_SYNC_MARKER)
-        layout_file = _in_run_dir(contract.LAYOUT_FILE)
-        self.terms = terms.Terms(map_file(), layout_file, *map(_in_run_dir, contract.OWNED_MARKERS))
+        self.terms = terms.Terms(map_file(), *map(_in_run_dir, (contract.LAYOUT_FILE, *contract.OWNED_MARKERS)))
         self.terms.require(int(env.get(contract.ENV_TERM) or 1) if self.task[0] == "chief" else 1)
         self.draining = members.Draining(contract.RUN_DIR, self.in_sync_marker)
-        self.boot_id, self.restarts, self.began, self.served = "", -1, 0.0, ""
+        self.boot_id, self.restarts, self.began, self.served, self.port = "", -1, 0.0, "", 0
         self.meter = usage.Meter(env.get(contract.ENV_POD_NAME, ""))
-        self.port = 0
         with suppress(contract.NotAMemberError):
             self.cluster()  # a bad map ends the container at once
         if not self.command:
@@ -151,7 +149,7 @@ class Launcher:
         delay = 0.0
         self.serve_program_status()
         usage.Reporter(self.env, map_file()).start()
-        while not (reason := self.must_idle()):
+        while not self.must_idle():
             cluster, before = self.await_ps()
             env = contract.program_env(self.env, cluster, *self.task)
             self.terms.note_layout(self.layout)
@@ -168,7 +166,7 @@ class Launcher:
                 return self.exit_code(code)
             delay = supervisor.next_delay(delay, lived)
             self.supervisor.wait(delay)
-        return self.idle(reason)
+        return self.idle(self.must_idle())
 
     def serve_program_status(self) -> None:
         """Serve whether the program runs, for the container's readiness probe, if the pod's contract requires it."""
@@ -182,7 +180,7 @@ class Launcher:
         except OSError as error:
             contract.log(f"port {port} is taken ({error.strerror}): the pod stays unready; leave 2222 to 2240 free")
 
-    def report_program(self) -> dict[str, object]:
+    def report_program(self) -> "dict[str, object]":
         """Return the answer to GET /v1/status in a pod that is not a PS."""
         state = "Running" if self.supervisor.is_running else "Waiting"
         return {"state": "Terminating" if self.supervisor.stopped_by else state}
@@ -203,14 +201,14 @@ class Launcher:
         """
         contract.log(f"{reason}; {contract.IDLES}")
         has_succeeded = os.path.exists(self.success_marker)
-        left = again = time.monotonic() + IDLE_SECONDS
+        again = time.monotonic() + IDLE_SECONDS
         with suppress(contract.ExitError):
-            while not has_succeeded or (left := again - time.monotonic()) > 0:
-                self.supervisor.wait(left if has_succeeded else None)
+            while not has_succeeded or time.monotonic() < again:
+                self.supervisor.wait(max(0.0, again - time.monotonic()) if has_succeeded else None)
         # Without the marker, exit code 0 would mean success.
         return 0 if has_succeeded else 128 + self.supervisor.stopped_by
 
-    def await_ps(self) -> tuple[contract.Cluster, probe.Probes]:
+    def await_ps(self) -> "tuple[contract.Cluster, probe.Probes]":
         """Wait until every shard has an available PS; return the cluster and the available PSs.
 
         Raises:
@@ -219,9 +217,11 @@ class Launcher:
         started, next_log = time.monotonic(), FIRST_LOG_SECONDS
         timeout = int(self.env.get(contract.ENV_START_TIMEOUT) or 1800)
         while True:
-            servers = (cluster := self.cluster()).get("ps", [])
+            cluster = self.cluster()
+            servers = cluster.get("ps", [])
             probes = probe.probe_all(servers, partial(self.can_start, servers))
-            if not (unavailable := self.unavailable(servers, probes)):
+            unavailable = self.unavailable(servers, probes)
+            if not unavailable:
                 return cluster, {ps: result for ps, result in probes.items() if not self.why_unavailable(result)}
             waited = time.monotonic() - started
             names = ", ".join(f"{ps} ({reason})" for ps, reason in unavailable.items())
@@ -235,11 +235,11 @@ class Launcher:
                 next_log = waited + min(waited, 60)
             self.supervisor.wait(POLL_SECONDS if waited < 10 else 5 * POLL_SECONDS)
 
-    def can_start(self, servers: list[str], probes: probe.Probes) -> bool:
+    def can_start(self, servers: "list[str]", probes: probe.Probes) -> bool:
         """Whether the program can start with the PSs that have been probed so far, or the launcher must stop."""
         return self.supervisor.must_stop or not self.unavailable(servers, probes)
 
-    def unavailable(self, servers: list[str], probes: probe.Probes) -> dict[str, str]:
+    def unavailable(self, servers: "list[str]", probes: probe.Probes) -> "dict[str, str]":
         """Return the unavailable PSs without which the program cannot start, each with the reason."""
         reasons = {ps: self.why_unavailable(probes.get(ps, probe.PsProbe())) for ps in servers}
         return {ps: reasons[ps] for ps in self.shard_members.required([ps for ps, reason in reasons.items() if reason])}
@@ -270,8 +270,8 @@ class Launcher:
 
     def run_server(self) -> int:
         """Keep this PS's server running until it is stopped, crashes repeatedly or fails over; return the exit code."""
-        if reason := self.must_idle():
-            return self.idle(reason)
+        if self.must_idle():
+            return self.idle(self.must_idle())
         self.start_boot()  # before the status port answers
         transfer = partial(transfers.transfer, contract.RUN_DIR)
         port = probe.status_port(self.port)
@@ -320,7 +320,7 @@ class Launcher:
             contract.mark(self.failed_marker, str(code or 1))
         return code or 1
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> "dict[str, object]":
         """Return the answer to GET /v1/status.
 
         The server may restart meanwhile. The term is read first, so that the other fields are not older: a chief that
@@ -377,7 +377,7 @@ def serve(env: Mapping[str, str]) -> None:
         raise contract.ExitError(1, str(error)) from None
 
 
-def main(argv: list[str], env: Mapping[str, str]) -> int:
+def main(argv: "list[str]", env: Mapping[str, str]) -> int:
     """Run the command line; return the exit code."""
     try:
         if argv[:1] == ["--"]:

@@ -1,10 +1,13 @@
 """Commands that the launcher cannot run, and how the error names the way out."""
 
+import ast
 import os
+import subprocess
+import sys
 
 import pytest
 
-from pstraining.launcher import contract
+from pstraining.launcher import contract, launch, launcher_files
 from pstraining.launcher.contract import ExitError
 from pstraining.launcher.supervisor import Supervisor
 
@@ -41,3 +44,29 @@ def test_a_log_that_takes_no_line_does_not_end_the_launcher() -> None:
         os.dup2(kept, 2)
         for descriptor in (reading, writing, kept):
             os.close(descriptor)
+
+
+OLD_PYTHON = """
+import runpy, sys
+
+sys.version_info = (3, 7, 16)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_an_image_with_an_old_python_is_refused_by_a_sentence() -> None:
+    """Images of TensorFlow 1 have Python 3.6, which does not know `from __future__ import annotations`."""
+    text = launcher_files()["launch.py"]
+    assert "annotations" not in {
+        name.name
+        for node in ast.walk(ast.parse(text, feature_version=(3, 6)))
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    command = [sys.executable, "-c", OLD_PYTHON, launch.__file__, "--", "true"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == contract.EXIT_BAD_SETTINGS
+    assert done.stderr == (
+        "pstraining-launcher: python3 in the image is older than 3.8; use an image with a newer one\n"
+    )
