@@ -33,7 +33,9 @@ def test_figures_come_out(kind: str, tmp_path: Path) -> None:
     options = ["--small", "--seconds", "1", "--rounds", "1", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "bench.training", *options, "--only", measurement.name]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=390)
-    kept = json.loads((tmp_path / "training.json").read_text())["figures"]
+    written = tmp_path / "training.json"
+    assert written.exists(), done.stderr[-3000:]
+    kept = json.loads(written.read_text())["figures"]
     assert set(kept) == set(measurement.figures), done.stderr[-3000:]
     assert all(figure["value"] > 0 for figure in kept.values()), kept
     assert done.returncode == 1, "figures that were never taken fail the run"
