@@ -56,7 +56,8 @@ def _rows(job: LocalJob) -> list[dict[str, float]]:
         deadline = time.monotonic() + LIMIT
         worker = job.processes[Task("worker", 0).label]
         while not worker.events("transferred"):
-            if job.supervise() is not None or time.monotonic() > deadline:
+            is_over = job.supervise() is not None or time.monotonic() > deadline
+            if is_over and not worker.events("transferred"):  # the last line, which may have come with the end
                 raise TimeoutError("\n".join(["the worker does not come to an end", *worker.lines[-30:]]))
             time.sleep(0.1)
         return worker.events("transfer")
