@@ -60,8 +60,9 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
     from pstraining.runtime.model.training.objective import Objective
     from pstraining.runtime.ps.store import ModelMembers, ParameterStore
     from pstraining.runtime.updates import factory
+    from pstraining.runtime.updates.asynchronous.messages import UpdateHeader
     from pstraining.runtime.updates.asynchronous.updates import AsyncUpdates
-    from pstraining.runtime.updates.base import Identity, as_tensor
+    from pstraining.runtime.updates.base import Identity, as_numbers
 
     mode = factory.choose(TrainingSettings(steps=1), workers=1)
     model = Model(partial(models.build, name), lambda: keras.optimizers.SGD(1e-9), Objective("mse"))
@@ -82,7 +83,7 @@ def _prepared(client: Any, name: str) -> tuple[Any, Any]:
 
     def push() -> None:
         with tf.device(client.local):
-            what = tf.concat([as_tensor(None), [next(numbers)]], 0)  # servers apply each number once
+            what = UpdateHeader.pack(as_numbers(None), next(numbers), batches=1)  # servers apply each number once
             answer = client.call(updates._push[0], *arguments, what)
         assert answer[0], "the push was refused"
 
