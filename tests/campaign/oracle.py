@@ -156,7 +156,9 @@ def _writes(run: Run, undisturbed: Sequence[Run]) -> list[str]:
             low, high = 0, high + STATUS_SLACK
         if kind == "events":
             low = 0 if run.plan.on_write is not None or run.plan.on_watch is OnWatch.SILENT else low
-        high += run.plan.is_queued and (kind, name) == ("events", "PodsRefused")
+        # Kueue's webhook may refuse a pod whose ReplicaSet it does not know yet; the next pod is reported as running.
+        if run.plan.is_queued and kind == "events":
+            high += {"PodsRefused": 1, "Running": done["create", kind, "PodsRefused"]}.get(name, 0)
         if (verb, kind) == ("apply", "pods") and f"pods/{name}" not in run.state:
             low = 0
         if kind == "events" and run.plan.on_write is OnWrite.STALE and "pods" in run.plan.kinds:

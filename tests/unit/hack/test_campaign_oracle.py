@@ -61,3 +61,12 @@ def test_a_restored_object_must_be_deleted_again() -> None:
     undisturbed = _run(Plan("scale"), CREATE, TELL, DELETE, pods=1)
     run = _run(Plan("scale", OnWrite.LATE, CREATE), CREATE, TELL, DELETE, CREATE, pods=2, left=True)
     assert any("deployments/job-worker-1" in line for line in oracle.compare(run, [undisturbed]))
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_job_reports_again_that_it_runs_after_the_webhook_of_kueue_has_refused_a_pod(refused: bool) -> None:
+    runs, refusal = Point("create", "events", "Running", 1), Point("create", "events", "PodsRefused", 1)
+    undisturbed = _run(Plan("slice"), CREATE, runs, pods=1, left=True)
+    disturbed = _run(Plan("slice"), CREATE, runs, *([refusal] if refused else []), runs, pods=1, left=True)
+    found = [line for line in oracle.compare(disturbed, [undisturbed]) if "events" in line]
+    assert found == ([] if refused else ["create events/Running: 2 times instead of 1"])
