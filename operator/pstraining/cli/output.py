@@ -72,9 +72,14 @@ def show(
         case Output.TEXT:
             # Texts come from pods and other clients: [/x] and :ab: are not markup.
             # Not rich's is_terminal: FORCE_COLOR, as in CI, asks for colours and not for a terminal's width.
-            width = None if sys.stdout is not None and sys.stdout.isatty() else WIDE
+            width = None if is_terminal() else WIDE
             console = _Console(highlight=False, markup=False, emoji=False, width=width)
             console.print(picture())
+
+
+def is_terminal() -> bool:
+    """Whether the standard output is a terminal; it may also be closed, as by `>&-`."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 class _Console(Console):

@@ -1,4 +1,4 @@
-"""Why does a job that has run make no steps? The condition Restarting."""
+"""The cause in the condition Restarting, for a job that was training and makes no progress."""
 
 from pstraining.api.conditions import Reason
 from pstraining.core import role_status
@@ -24,8 +24,8 @@ def cause(facts: Facts, *, runs: bool, has_run: bool) -> tuple[Reason, str] | No
 
 
 def _cause(facts: Facts, *, runs: bool, has_run: bool) -> tuple[Reason, str] | None:
-    goes_on = missed_change.began(facts.status) is not None and not runs
-    if missed_change.is_due(facts.job, facts.snapshot) or goes_on:
+    continues = missed_change.began(facts.status) is not None and not runs
+    if missed_change.is_due(facts.job, facts.snapshot) or continues:
         message = "Fields that are fixed while a job runs have changed: the job stops in order and is created again."
         return Reason.SPEC_CHANGED, message
     if runs or not has_run:

@@ -8,6 +8,8 @@ any such selector all of them are kept.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from pstraining.resources.containers import all_containers
+
 _NODE_LABELS: Final = (
     "cloud.google.com/gke-accelerator",
     "cloud.google.com/gke-gpu",
@@ -65,7 +67,7 @@ def drop(spec: dict[str, Any], own: Mapping[str, Any] | None = None) -> None:
     if not kept_selectors(spec, own):
         _leave(spec, found)
     spec.pop("resourceClaims", None)
-    for container in _containers(spec):
+    for container in all_containers(spec):
         (container.get("resources") or {}).pop("claims", None)
     for amounts in _amounts(spec):
         for name in [name for name in amounts if "/" in name]:
@@ -81,16 +83,12 @@ def kept_selectors(spec: Mapping[str, Any], own: Mapping[str, Any] | None = None
 
 def _amounts(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield amounts of resources by name. Only names of extended resources have a domain."""
-    for container in _containers(spec):
+    for container in all_containers(spec):
         yield from _amounts_of(container.get("resources") or {})
 
 
 def _amounts_of(resources: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
-
-
-def _containers(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [*spec["containers"], *(spec.get("initContainers") or ())]
 
 
 def _marks(key: str, found: set[str]) -> bool:

@@ -25,6 +25,7 @@ from pstraining.resources import (
     standbys,
     tolerations,
 )
+from pstraining.resources.containers import all_containers
 from pstraining.resources.installation import (
     STANDARD,
     Installation,
@@ -195,7 +196,7 @@ def drop_probes(spec: dict[str, Any]) -> None:
 
 def _drop_resize_policies(spec: dict[str, Any]) -> None:
     """Remove the policies of resizes: Kubernetes 1.33 or newer refuses restarts in pods that never restart."""
-    for container in (*spec["containers"], *(spec.get("initContainers") or ())):
+    for container in all_containers(spec):
         container.pop("resizePolicy", None)
 
 

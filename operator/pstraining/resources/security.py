@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
+from pstraining.resources.containers import all_containers
+
 _USER = 1000
 """A non-root user for images without a user, which the kubelet otherwise refuses to start."""
 _ESCALATING = {"SYS_ADMIN", "ALL"}
@@ -49,7 +51,7 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         ids: whether to set the user and group IDs as well.
     """
     pod = spec.setdefault("securityContext", {})
-    containers = (*spec["containers"], *(spec.get("initContainers") or ()))
+    containers = all_containers(spec)
     says_root = pod.get("runAsUser") == 0
     if not says_root:
         if ids:

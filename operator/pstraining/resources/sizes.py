@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from pstraining.api.values import copied
+from pstraining.resources.containers import all_containers
 from pstraining.resources.resource_requests import Amounts, parse
 
 RESIZABLE: Final = ("cpu", "memory")
@@ -66,8 +67,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
     https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
     """
-    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
-    found = [_amounts(text(container)) for container in containers]
+    found = [_amounts(text(container)) for container in all_containers(spec)]
     if not any(amount for each in found for (_, name), amount in each.items() if name in RESIZABLE):
         return "BestEffort"
     exact = all(

@@ -11,6 +11,15 @@ import pytest
 
 from pstraining.launcher import contract, launch, probe
 
+WORKER = {"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}
+
+
+def pod(folder: Path, monkeypatch: pytest.MonkeyPatch, cluster_map: str) -> None:
+    """Let a folder be the one in which a pod has its cluster map and its markers."""
+    (folder / "cluster.json").write_text(cluster_map)
+    monkeypatch.setattr(contract, "RUN_DIR", str(folder))
+    monkeypatch.setattr(launch, "map_file", lambda: str(folder / "cluster.json"))
+
 
 @pytest.mark.parametrize(("marker", "waits", "code"), [("success", 1, 0), ("failed", 5, 143)])
 def test_only_a_success_is_returned_again(
@@ -26,11 +35,9 @@ def test_only_a_success_is_returned_again(
             launcher.supervisor.stopped_by = 15
             raise contract.ExitError(143, "")
 
-    (tmp_path / "cluster.json").write_text('{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
-    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
+    pod(tmp_path, monkeypatch, '{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    launcher = launch.Launcher({"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}, ["program"])
+    launcher = launch.Launcher(WORKER, ["program"])
     monkeypatch.setattr(launcher.supervisor, "wait", wait)
     (tmp_path / {"success": contract.SUCCESS_MARKER, "failed": contract.FAILED_MARKER}[marker]).write_text("")
     assert (launcher.idle("it has ended"), len(waited)) == (code, waits)
@@ -40,10 +47,8 @@ def test_a_full_disk_does_not_change_how_a_program_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A dataset's cache may have taken the last inode of the node's disk."""
-    (tmp_path / "cluster.json").write_text('{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
-    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
-    launcher = launch.Launcher({"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}, ["program"])
+    pod(tmp_path, monkeypatch, '{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
+    launcher = launch.Launcher(WORKER, ["program"])
     absent = str(tmp_path / "absent" / "marker")
     launcher.success_marker = launcher.failed_marker = launcher.terms._layout_file = absent
     for code in (0, contract.EXIT_BAD_SETTINGS):
@@ -55,10 +60,8 @@ def test_a_full_disk_does_not_change_how_a_program_has_ended(
 def test_a_full_disk_does_not_keep_a_program_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "cluster.json").write_text('{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
-    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
-    env = {"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}
+    pod(tmp_path, monkeypatch, '{"job": "digits", "cluster": {"worker": ["127.0.0.1:2"]}}')
+    env = dict(WORKER)
     for name, file in {
         contract.ENV_NODE: contract.NODE_FILE,
         contract.ENV_PROGRESS_AUTHORITY: contract.PROGRESS_AUTHORITY_FILE,
@@ -83,11 +86,9 @@ def test_a_stop_is_not_delayed_by_a_name_server_that_is_silent(
         late.append(not resolved.wait(10))
         return probe.PsProbe()
 
-    (tmp_path / "cluster.json").write_text('{"cluster": {"worker": ["127.0.0.1:2"], "ps": ["ps:1"]}}')
-    monkeypatch.setattr(contract, "RUN_DIR", str(tmp_path))
-    monkeypatch.setattr(launch, "map_file", lambda: str(tmp_path / "cluster.json"))
+    pod(tmp_path, monkeypatch, '{"cluster": {"worker": ["127.0.0.1:2"], "ps": ["ps:1"]}}')
     monkeypatch.setattr(probe, "probe", probe_slowly)
-    launcher = launch.Launcher({"PSTRAINING_TASK_TYPE": "worker", "PSTRAINING_TASK_INDEX": "0"}, ["program"])
+    launcher = launch.Launcher(WORKER, ["program"])
     with pytest.raises(contract.ExitError) as stopped:
         work(launcher)
     assert (stopped.value.args[0], late) == (143, []), "it has not waited for the name server"

@@ -1,7 +1,6 @@
 """`logs JOB`: print the logs of a job's tasks, each line prefixed with its task."""
 
 import os
-import sys
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from pstraining.cli.logs.following import Follower
 from pstraining.cli.logs.log_lines import LogSelection, LogWriter
 from pstraining.cli.logs.reading import read
 from pstraining.cli.options import Context, IndexOption, Job, Namespace, RoleOption
+from pstraining.cli.output import is_terminal
 
 
 def logs(  # noqa: PLR0913, PLR0917 - one for each option
@@ -48,8 +48,7 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     if folder is not None and (follow or young is not None):
         raise CommandError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
     selection = LogSelection(role, index, previous, None if tail == -1 else tail, young)
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    writer = LogWriter(coloured=is_terminal and not os.environ.get("NO_COLOR"))
+    writer = LogWriter(coloured=is_terminal() and not os.environ.get("NO_COLOR"))
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     where = namespace or cluster.namespace
     if follow:

@@ -5,6 +5,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.cli.validation.schema import Finding, Severity
+from pstraining.resources.containers import all_containers
 
 _ONE_POD = "ReadWriteOncePod"
 
@@ -30,9 +31,10 @@ def _standbys(standby: Mapping[str, Any]) -> Iterator[Finding]:
 def _unused_claims(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     servers, workers = of_job[names.PS], of_job[names.WORKER]
     spec = (servers.get("template") or workers["template"])["spec"]
-    containers = (*spec["containers"], *(spec.get("initContainers") or ()))
     kinds = ("volumeMounts", "volumeDevices")
-    used = {mount["name"] for container in containers for kind in kinds for mount in container.get(kind) or ()}
+    used = {
+        mount["name"] for container in all_containers(spec) for kind in kinds for mount in container.get(kind) or ()
+    }
     for index, claim in enumerate(servers.get("volumeClaimTemplates") or ()):
         if claim["metadata"]["name"] not in used:
             message = "no container of a parameter server mounts it, so it stays empty: mount it in spec.ps.template"

@@ -24,6 +24,7 @@ from pstraining.cli.validation import overridden
 from pstraining.cli.validation.schema import Finding, Severity, did_you_mean
 from pstraining.cli.validation.values import Steps, wrong_values
 from pstraining.resources import pods
+from pstraining.resources.containers import all_containers
 from pstraining.resources.launcher import LauncherMap
 from pstraining.resources.pods import PodTask
 
@@ -268,7 +269,7 @@ def _asked_of_pod(spec: Mapping[str, Any], claims: list[str], path: str) -> Iter
     for name in _twice(volumes):
         ours = ": the operator adds a volume with this name; choose another name" if name in names.VOLUMES else ""
         yield Finding(f"{path}.volumes", f"has {name} twice{ours}")
-    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    containers = all_containers(spec)
     for name in _twice([c["name"] for c in containers]):
         yield Finding(f"{path}.containers", f"has {name} twice")
     for container in containers:
