@@ -63,16 +63,16 @@ class FakeKube:
         found = self._find(kind, namespace, name)
         self._same_uid(found, uid)
         self._same_version(found, {"metadata": {"resourceVersion": parts.get("/metadata/resourceVersion")}})
-        before = copied(found.get("spec"))
+        before = copied(found)
         for place, value in parts.items():
             *path, last = (step.replace("~1", "/") for step in place.strip("/").split("/"))
             target = found
             for step in path:
                 target = target[step]
             target[last] = copied(value)
-        if found.get("spec") != before:
+        if found.get("spec") != before.get("spec"):
             found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
-        return self._changed("MODIFIED", found)
+        return self._changed("MODIFIED", found) if found != before else before
 
     async def resize(self, namespace: str, name: str, uid: str, container: str, resources: Mapping[str, Any]) -> Object:
         self._request("resize", Kind.POD, namespace, name)
@@ -81,8 +81,9 @@ class FakeKube:
         (target,) = (c for c in found["spec"]["containers"] if c["name"] == container)
         before = target.get("resources") or {}
         target["resources"] = before | {k: (before.get(k) or {}) | copied(v) for k, v in resources.items()}
-        if target["resources"] != before:
-            found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
+        if target["resources"] == before:
+            return copied(found)
+        found["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
         return self._changed("MODIFIED", found)
 
     async def delete(
@@ -107,9 +108,10 @@ class FakeKube:
         self._request("merge_status", kind, namespace, name)
         stored = self._find(kind, namespace, name)
         self._same_version(stored, {"metadata": {"resourceVersion": version}})
-        merged = {**(stored.get("status") or {}), **copied(dict(status))}
+        before = stored.get("status") or {}
+        merged = {**before, **copied(dict(status))}
         stored["status"] = {key: value for key, value in merged.items() if value is not None}
-        return self._changed("MODIFIED", stored)
+        return self._changed("MODIFIED", stored) if stored["status"] != before else copied(stored)
 
     async def patch_progress(self, namespace: str, name: str, version: str, progress: Manifest) -> Object:
         self._request("patch_progress", Kind.PS_TRAINING_JOB, namespace, name)

@@ -46,7 +46,7 @@ PREDECESSOR = "the objects of an earlier job of this name are still being delete
 LEFT_BEHIND = "an earlier job of this name left the object without an owner; it is replaced"
 LABELS_RESTORED = "the labels by which the operator finds its object were removed; they are restored"
 CLAIM_DELETED = "the existing claim of this name is being deleted"
-SET_BACK = "an apply stored no change: an admission policy, such as a mutating webhook, sets other values"
+SET_BACK = "the write stored no change: an admission policy, such as a mutating webhook, sets other values"
 CLAIM_USED = "it exists already, is used unchanged, and is not deleted with the job"
 
 
@@ -139,35 +139,32 @@ class Executor:
         match action:
             case Create():
                 return await self._create(namespace, job, job_uid, action)
-            case Apply():
-                return await self._apply(namespace, job, action)
-            case Replace():
-                port = self._port
-                written = await port.replace(action.kind, namespace, action.name, action.uid, action.parts)
-                self._on_write(action.kind, "replace")
-                self._cache.wrote(namespace, job, written)
-            case Resize():
-                asked = action.name, action.uid, action.container, action.resources
-                written = await self._port.resize(namespace, *asked)
-                self._on_write(action.kind, "resize")
-                self._cache.wrote(namespace, job, written)
-            case PatchStatus():
-                patched = action.kind, namespace, action.name, action.version, action.status
-                written = await self._port.merge_status(*patched)
-                self._on_write(action.kind, "patch")
-                self._cache.wrote(namespace, job, written)
             case Delete():
                 await self._delete(namespace, job, action)
-        return Outcome(action, Verdict.DONE)
+                return Outcome(action, Verdict.DONE)
+            case _:
+                return await self._change(namespace, job, action)
 
-    async def _apply(self, namespace: str, job: str, action: Apply) -> Outcome:
-        before = self._cache.version(action.kind, namespace, action.name)
-        written = await self._port.apply(action.kind, namespace, action.name, _with_uid(action))
-        self._on_write(action.kind, "apply")
+    async def _change(self, namespace: str, job: str, action: Apply | Replace | Resize | PatchStatus) -> Outcome:
+        """Change an existing object."""
+        port, kind, name = self._port, action.kind, action.name
+        before = self._cache.version(kind, namespace, name)
+        match action:
+            case Apply():
+                verb, written = "apply", await port.apply(kind, namespace, name, _with_uid(action))
+            case Replace():
+                verb, written = "replace", await port.replace(kind, namespace, name, action.uid, action.parts)
+            case Resize():
+                asked = name, action.uid, action.container, action.resources
+                verb, written = "resize", await port.resize(namespace, *asked)
+            case PatchStatus():
+                patched = kind, namespace, name, action.version, action.status
+                verb, written = "patch", await port.merge_status(*patched)
+        self._on_write(kind, verb)
         self._cache.wrote(namespace, job, written)
         if before and written["metadata"].get("resourceVersion") == before:
-            # Another pass at once would send the same apply, again and again.
-            logger.info("%s %s: %s", action.kind, action.name, SET_BACK)
+            # Another pass at once would send the same write, again and again.
+            logger.info("%s %s: %s", kind, name, SET_BACK)
             return Outcome(action, Verdict.UNCHANGED, SET_BACK)
         return Outcome(action, Verdict.DONE)
 

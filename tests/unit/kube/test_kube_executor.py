@@ -10,6 +10,7 @@ from pstraining.controller.informer_cache import InformerCache
 from pstraining.core.actions import Action, Apply, Create, Delete, Kind, Outcomes, PatchStatus, Replace, Resize, Verdict
 from pstraining.kube.errors import Conflict, NotFound, Refused, StatusCause, Transient
 from pstraining.kube.executor import CLAIM_DELETED, LEFT_BEHIND, NAMESPACE_TERMINATING, PREDECESSOR, Executor
+from pstraining.resources import kueue
 from tests.support.fakekube import UNKNOWN_FIELD, FakeKube
 
 pytestmark = pytest.mark.asyncio
@@ -223,6 +224,26 @@ async def test_an_apply_that_stores_no_change_is_told_apart(bench: Bench) -> Non
     assert verdicts(outcomes) == [Verdict.UNCHANGED, Verdict.DONE], "and the actions after it are sent"
     bench.kube.objects["Service", "default", "a"]["metadata"]["resourceVersion"] = "999"
     assert verdicts(await bench.run(same)) == [Verdict.DONE], "another client's change was not observed yet"
+
+
+async def test_other_writes_that_store_no_change_are_told_apart(bench: Bench) -> None:
+    """A mutating webhook may undo them, such as an owner, a size or a report to Kueue."""
+    await bench.run(create("a", x="1"))
+    container = {"name": "main", "resources": {"limits": {"cpu": "1"}}}
+    pod = {**body("p"), "kind": "Pod", "spec": {"containers": [container]}}
+    queued = {**body("w"), "apiVersion": kueue.API_VERSION, "kind": "Workload"}
+    for found in (pod, queued):
+        bench.cache.observed(bench.kube.put(found))
+    uids = {name: found["metadata"]["uid"] for (_, _, name), found in bench.kube.objects.items()}
+    version = bench.cache.version(Kind.WORKLOAD, "default", "w")
+    writes: list[Action] = [
+        Replace(Kind.SERVICE, "a", uids["a"], {"/spec": {"x": "1"}}, Reason.DRIFTED),
+        Resize("p", uids["p"], "main", {"limits": {"cpu": "1"}}, Reason.SPEC_CHANGED),
+        PatchStatus(Kind.WORKLOAD, "w", uids["w"], version, {}, Reason.PODS_REPORTED),
+    ]
+    outcomes = await bench.run(*writes)
+    assert verdicts(outcomes) == [Verdict.UNCHANGED] * 3
+    assert not outcomes.have_writes, "no pass follows at once"
 
 
 async def test_a_delete_of_a_missing_or_replaced_object_is_complete(bench: Bench) -> None:
