@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from pstraining.api import names
 from pstraining.api.conditions import Reason
 from pstraining.api.models import PSTrainingJob
 from pstraining.api.status import PSTrainingJobStatus, ShardStatus
@@ -63,7 +64,12 @@ def degraded(facts: Facts, *, stored: bool) -> tuple[bool, Reason, str] | None:
     if not lacking:
         return (False, Reason.STANDBYS_READY, "Every shard has its standbys.") if stored else None
     more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-    return True, Reason.STANDBY_MISSING, f"Shard {lacking[0].index}{more}: {_waits_for(facts, lacking[0])}"
+    message = f"Shard {lacking[0].index}{more}: {_waits_for(facts, lacking[0])}"
+    requested = next((s.index for s in lacking if s.awaits_switchover), None)
+    if requested is not None:
+        withdrawal = f"to withdraw it, remove the job's annotation {names.ANNOTATION_TAKEOVER}"
+        message += f"; the requested switchover of shard {requested} waits for a standby: {withdrawal}"
+    return True, Reason.STANDBY_MISSING, message
 
 
 def took_over(old: PSTrainingJobStatus, new: PSTrainingJobStatus) -> Iterator[Event]:
@@ -81,11 +87,12 @@ def _ready(shard: ShardState) -> tuple[Pod, ...]:
 
 
 def _lacks_standbys(facts: Facts, shard: ShardState) -> bool:
-    """Whether standbys are missing; a standby that starts for the first time counts as missing after its grace."""
+    """Whether standbys are missing; a standby that starts for the first time counts as missing after its grace, or if a
+    requested switchover waits for it."""
     missing = standbys(facts.job) - len(_ready(shard))
     recorded = next((s for s in facts.status.shards if s.index == shard.index), None)
     had_standbys = recorded is not None and (recorded.ready_standbys > 0 or recorded.takeovers > 0)
-    if missing <= 0 or had_standbys or _was_degraded(facts.status):
+    if missing <= 0 or had_standbys or shard.awaits_switchover or _was_degraded(facts.status):
         return missing > 0
     pods = [p for p in shard.members if p is not None]
     # Every member has its own StatefulSet: its pod may appear a moment after another member is ready.

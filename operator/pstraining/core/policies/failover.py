@@ -71,11 +71,18 @@ class ShardState:
     loss: Loss | None = None
     successor: Pod | None = None
     """The standby to promote now."""
+    requested: bool = False
+    """Whether a user requests a switchover from the present primary."""
 
     @property
     def standbys(self) -> tuple[Pod, ...]:
         """The pods of the members that are not primary."""
         return tuple(p for p in self.members if p is not None and p is not self.primary)
+
+    @property
+    def awaits_switchover(self) -> bool:
+        """Whether a requested switchover waits for a standby."""
+        return self.requested and self.successor is None
 
     @property
     def next_pointer(self) -> Pointer:
@@ -157,7 +164,7 @@ def _shard(
     pointer = _pointer(job, snapshot, status, index)
     members = _members(job, snapshot, index)
     primary = next((p for p in snapshot.pods_of(names.PS, index) if p.name == pointer.pod), None)
-    shard = ShardState(index, pointer, members, primary)
+    shard = ShardState(index, pointer, members, primary, requested=requested.get(index) == pointer.epoch)
     service = _service(job, snapshot, index)
     # A former primary cannot succeed itself before it has ended.
     others = (p for p in members if p is not None and p is not primary and p.uid != pointer.demoted)
@@ -165,7 +172,7 @@ def _shard(
     if service is None or service.deleting or ready is None:
         return shard
     loss = lost(primary, now, new_term(snapshot))
-    if loss is None and requested.get(index) == pointer.epoch:
+    if loss is None and shard.requested:
         loss = Loss(LossCause.REQUESTED, now, alive=True)
     return shard if loss is None else replace(shard, loss=loss, successor=ready)
 
