@@ -10,6 +10,7 @@ from pstraining.core.facts import Facts, gather
 from pstraining.core.observe import observe
 from pstraining.core.policies.completion import End, end, new_end
 from tests.support.builders import NOW, job, pod, stamp, terminated
+from tests.support.simulation import phase, running
 
 KEYERROR = terminated(1, "Traceback\nKeyError: 'a'")
 DONE = [pod("chief", term=1, phase="Succeeded", state=terminated(0)), *(pod("worker", i) for i in (0, 1))]
@@ -167,6 +168,34 @@ def test_all_workers_are_those_that_were_not_given_up() -> None:
     spec = ALL | ALONE | {"worker": {"minReplicas": 1}}
     assert reported(new_end(facts(spec, *ended_well(1), replicaRecords=given_up[:1]))) is not None
     assert new_end(facts(spec, replicaRecords=given_up)) is None, "no worker is left that could have succeeded"
+
+
+def test_a_job_whose_worker_0_an_earlier_operator_has_given_up_ends() -> None:
+    """Without a chief it could never end."""
+    spec = ALONE | {"worker": {"minReplicas": 1}, "runPolicy": {"backoffLimit": 1}}
+    spent = facts(spec, replicaRecords=[record(0, failures=2, givenUp=True)])
+    assert reported(new_end(spent)) == (
+        "BackoffLimitExceeded",
+        "worker 0 failed 2 times, more than runPolicy.backoffLimit 1",
+        "worker/0",
+    )
+    left = facts(spec, replicaRecords=[record(i, failures=1, givenUp=True) for i in (0, 1)])
+    assert new_end(left) is None
+    assert left.failures.given_up == {1}, "worker 0 runs again"
+    over = facts(spec, replicaRecords=[record(0, failures=1, givenUp=True)], completionTime=stamp(NOW))
+    assert over.failures_recorded, "a job that has ended stays as it is"
+
+
+def test_a_worker_0_that_an_earlier_operator_has_given_up_runs_again() -> None:
+    world = running(**ALONE, worker={"replicas": 2, "minReplicas": 1})
+    assert world.job is not None
+    world.job["status"]["replicaRecords"] = [record(0, failures=1, givenUp=True)]
+    deployment = world.children["Deployment", "digits-worker-0"]
+    deployment["spec"]["replicas"] = 0
+    world.controllers()
+    world.settle()
+    assert deployment["spec"]["replicas"] == 1
+    assert phase(world) == "Running"
 
 
 def test_a_recorded_spent_budget_ends_the_job_without_a_new_failure() -> None:

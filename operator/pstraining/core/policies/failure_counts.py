@@ -141,7 +141,8 @@ def count_failures(
     """
     keys, pods_by_uid = {key_of(p) for p in snapshot.pods}, {p.uid: p for p in snapshot.pods}
     # The record of a replica that was scaled down ends with its last pod; a later replica of its number starts at 0.
-    records = {key_of(r): r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys}
+    stored = (r for r in status.replica_records if _wanted(job, r) or key_of(r) in keys)
+    records = {key_of(r): r if status.completion_time is not None else _reinstated(job, r) for r in stored}
     failures, uncounted = [], dict[str, FailureReason]()
     changes = {role: None if trains and role != names.CHIEF else began(status) for role in names.ROLES}
     resumed = _resumed_at(job, snapshot, status)
@@ -176,6 +177,15 @@ def count_failures(
                 uncounted[pod.role] = decision.cause
     counts = FailureCounts(tuple(records[k] for k in sorted(records)), tuple(failures), uncounted=uncounted)
     return _given_up(job, counts).or_restart(job)
+
+
+def _reinstated(job: PSTrainingJob, record: ReplicaRecord) -> ReplicaRecord:
+    """Return the record of a worker without which the job cannot end well, as one that is not given up.
+
+    Version 0.2.0 gave it up, and the job never ended. It runs again, or its spent budget fails the job.
+    """
+    is_stuck = record.given_up and record.role == names.WORKER and decides_end(job, record.index)
+    return record.model_copy(update={"given_up": False}) if is_stuck else record
 
 
 def _forgiven(record: ReplicaRecord) -> ReplicaRecord:
