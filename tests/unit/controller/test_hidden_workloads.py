@@ -28,15 +28,20 @@ LABELS = (names.LABEL_JOB, names.LABEL_JOB_UID)
 class Bench:
     """A job that Kueue has admitted, with an operator whose watches deliver what a test says."""
 
-    def __init__(self) -> None:
-        self.kube, self.watch_state = FakeKube(), WatchState(installation=Installation(kueue=KueueSupport.ON))
+    def __init__(self, kube: FakeKube | None = None) -> None:
+        """Start an operator in a new cluster, or in one of an earlier operator."""
+        self.kube, self.watch_state = kube or FakeKube(), WatchState(installation=Installation(kueue=KueueSupport.ON))
         clocks = ReconcilerClocks(lambda: NOW, lambda: 0.0)
         metrics = OperatorMetrics(lambda: 0, lambda: 0)
         made: dict[str, Any] = {"watch_state": self.watch_state, "port": self.kube, "metrics": metrics}
         self.reconciler = Reconciler(**made, decisions=CORE, launcher=LAUNCHER, instance="op-0", clocks=clocks)
-        manifest = job()
-        manifest["metadata"]["labels"] = {kueue.LABEL_QUEUE: "team-a"}
-        self.watch_state.receive(self.kube.put(manifest), "ADDED")
+        if kube is None:
+            manifest = job()
+            manifest["metadata"]["labels"] = {kueue.LABEL_QUEUE: "team-a"}
+            self.kube.put(manifest)
+        for (kind, _, _), found in self.kube.objects.items():
+            if kind == "PSTrainingJob" or names.LABEL_JOB_UID in found["metadata"].get("labels", {}):
+                self.watch_state.receive(found, None)
 
     async def settle(self) -> None:
         for _ in range(50):
@@ -85,6 +90,21 @@ async def test_a_running_job_whose_workload_loses_a_label_runs_on(label: str) ->
     assert next(c["reason"] for c in status["conditions"] if c["type"] == "Queued") == "Admitted"
 
 
+@pytest.mark.parametrize("label", LABELS)
+async def test_a_job_whose_workload_has_lost_a_label_while_no_operator_ran_runs_on(label: str) -> None:
+    bench = Bench()
+    await bench.admit()
+    before = bench.kube.world
+    bench.unlabel(label)
+    restarted = Bench(bench.kube)
+    await restarted.settle()
+    assert bench.kube.world == before, "nothing was stopped"
+    assert set(LABELS) <= bench.workload["metadata"]["labels"].keys()
+    bench.kube.writes()
+    await restarted.settle()
+    assert not bench.kube.writes()
+
+
 @pytest.mark.parametrize("error", [Transient("busy"), Conflict("changed", status=409, reason="Conflict")])
 async def test_a_workload_is_looked_for_until_the_api_server_answers(error: Exception) -> None:
     bench = Bench()
@@ -128,3 +148,11 @@ async def test_a_job_whose_workload_was_deleted_stops() -> None:
     await bench.settle()
     assert ("Job", "digits-chief-1") not in bench.kube.world
     assert bench.watch_state.hidden_workloads == {}
+
+
+async def test_a_job_whose_workload_was_deleted_while_no_operator_ran_stops() -> None:
+    bench = Bench()
+    await bench.admit()
+    bench.kube.remove(Kind.WORKLOAD, "default", bench.workload["metadata"]["name"])
+    await Bench(bench.kube).settle()
+    assert ("Job", "digits-chief-1") not in bench.kube.world
