@@ -19,13 +19,14 @@ JOBS = Resource(group="pstraining.dev", version="v1alpha1", plural="pstrainingjo
 
 @asynccontextmanager
 async def jobs_of(
-    answer: Callable[[web.Request], Awaitable[web.Response]], *, retries: int
+    answer: Callable[[web.Request], Awaitable[web.Response]], *, retries: int, kind: Resource = JOBS
 ) -> AsyncIterator[tuple[Watches, AsyncIterator[Any]]]:
-    """Provide watches, and within them kopf's stream of the jobs in namespace b.
+    """Provide watches, and within them kopf's stream of the jobs, or of another kind, in namespace b.
 
     Args:
         answer: answers each request.
         retries: how often kopf repeats a request that fails; it does not wait in between.
+        kind: the kind.
     """
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
@@ -36,6 +37,6 @@ async def jobs_of(
         settings.networking.error_backoffs = (0.0,) * retries
         try:
             with watches.taken(lambda found: None):
-                yield watches, watching.infinite_watch(settings=settings, resource=JOBS, namespace=NamespaceName("b"))
+                yield watches, watching.infinite_watch(settings=settings, resource=kind, namespace=NamespaceName("b"))
         finally:
             await auth.vault_var.get().close()

@@ -38,6 +38,7 @@ from pstraining.kube.connection import NoApiServerError, load_configuration
 from pstraining.kube.errors import ApiError, Refused
 from pstraining.kube.lease import Lease, LeaseLostError
 from pstraining.kube.leased_port import LeasedPort
+from pstraining.resources import kueue
 from pstraining.resources.installation import Installation, KueueSupport
 from pstraining.resources.launcher import LauncherFiles
 from pstraining.resources.security import PodIds, sets_ids
@@ -121,12 +122,16 @@ class Operator:
         return _status(done, stopping)
 
     async def _reconcile(self, key: Key) -> float | None:
-        """Make a pass, unless lists of the job's namespace are incomplete; `_synced` then queues the job again."""
-        if not self.watches.is_ready(key[0]):
+        """Make a pass, unless lists on which the job depends are incomplete; `_synced` then queues the job again."""
+        if not self.watches.is_ready(key[0]) or not (self.watches.knows_queues(key[0]) or self._is_queueless(key)):
             return None
         if not self.watch_state.cache.has_job(key):
             self.board.forget(key)
         return await self.reconciler.reconcile(key)
+
+    def _is_queueless(self, key: Key) -> bool:
+        job, _ = self.watch_state.cache.job_and_pod(key, "")
+        return job is None or not (job["metadata"].get("labels") or {}).get(kueue.LABEL_QUEUE)
 
     def _synced(self, namespace: str | None) -> None:
         self.queue.open()
@@ -138,7 +143,7 @@ class Operator:
         queues = self.watch_state.installation.kueue is KueueSupport.ON
         kinds = registration.watched(nodes=self.settings.watch_nodes, queues=queues)
         registry = registration.build_registry(self.client.configuration, kinds)
-        self.watches.expected = len(kinds)
+        self.watches.expected, self.watches.watches_queues = len(kinds) - queues, queues
         before = asyncio.all_tasks()
         receive = registration.receiver(self.watch_state, self.queue, self.reconciler.startup_delay)
         with self.watches.taken(receive, self._synced, self.watch_state.cache.forget_versions):

@@ -24,7 +24,13 @@ from typing import Any, Final
 
 import aiohttp
 from kopf._cogs.clients import errors, fetching, watching
-from kopf._cogs.clients.errors import APIClientError, APIForbiddenError, APITooManyRequestsError
+from kopf._cogs.clients.errors import (
+    APIClientError,
+    APIError,
+    APIForbiddenError,
+    APIServerError,
+    APITooManyRequestsError,
+)
 
 from pstraining.api import names
 from pstraining.api.numbers import number
@@ -54,8 +60,14 @@ PAGE: Final = {names.PLURAL: 50, "pods": 250, "events": 20, "configmaps": 20}
 PAGE_DEFAULT: Final = 50
 FORBIDDEN_ATTEMPTS: Final = 5
 """Requests in a row that must be forbidden: an API server that starts forbids everything for a moment."""
-_REFUSALS: Final = ContextVar[list[APIForbiddenError] | None]("_REFUSALS", default=None)
+FAILED_ATTEMPTS: Final = 20
+"""Requests for Workloads in a row that must fail, in about half a minute: an API server that restarts answers 503."""
+QUEUES: Final = "workloads"
+"""The kind on which only jobs with a queue depend. Without its conversion webhook, which is Kueue's, a list fails."""
+_REFUSALS: Final = ContextVar[list[APIError] | None]("_REFUSALS", default=None)
 """The refusals since the last answer in the stream of the current task; None outside of streams."""
+_PLURAL: Final = ContextVar[str]("_PLURAL", default="")
+"""The kind of the stream of the current task."""
 Receiver = Callable[[dict[str, Any]], None]
 """Receives an event with its type (None from a list) and object."""
 Stream = tuple[str, str | None]
@@ -63,7 +75,7 @@ Stream = tuple[str, str | None]
 
 
 class ListForbiddenError(Exception):
-    """The API server forbids a list or a watch. kopf retries an APIForbiddenError for as long as an outage."""
+    """The API server forbids a list or a watch, or cannot list Workloads. kopf retries both as in an outage."""
 
 
 class Watches:
@@ -79,7 +91,7 @@ class Watches:
         """Create the watches without a stream.
 
         Args:
-            expected: number of streams that a job depends on, one per kind.
+            expected: number of streams that every job depends on, one per kind.
             namespaces: the watched namespaces; empty for all, with one stream per kind.
             clock: monotonic seconds.
             fence: returns the version of the write that acquired the Lease; 0 if it is unknown.
@@ -96,6 +108,10 @@ class Watches:
         self._listed: set[Stream] = set()
         self._forbidden: dict[Stream, str] = {}
         self._ready: set[str | None] = set()
+        self.watches_queues = False
+        """Whether Workloads are watched."""
+        self._with_queues: set[str | None] = set()
+        """Namespaces whose Workloads have been listed; None for all. They stay known while a later list fails."""
         self._last: dict[Stream, float] = {}
         self._jobs_listed: dict[str | None, asyncio.Event] = defaultdict(asyncio.Event)
 
@@ -107,6 +123,10 @@ class Watches:
     def is_ready(self, namespace: str) -> bool:
         """Whether the lists of a namespace are complete, so that passes over its jobs may start."""
         return None in self._ready or namespace in self._ready
+
+    def knows_queues(self, namespace: str) -> bool:
+        """Whether passes over the jobs of a namespace that have a queue may start, once `is_ready`."""
+        return not self.watches_queues or not self._with_queues.isdisjoint((None, namespace))
 
     def forbidden(self) -> dict[str, str]:
         """Return the API server's message for each namespace that forbids a list; "" for all namespaces."""
@@ -129,7 +149,8 @@ class Watches:
 
         Args:
             receive: called with every event.
-            synced: called with a namespace, or None for all, once all of its streams have finished a list.
+            synced: called with a namespace, or None for all, once all of its streams have finished a list. It is called
+                again if Workloads are listed later.
             restored: called with a kind's plural and a namespace, or None for all, whose versions have started again.
         """
         watch, fetch, check = watching.infinite_watch, fetching.fetch_objs, errors.check_response
@@ -138,10 +159,11 @@ class Watches:
             refusals = _REFUSALS.get()
             try:
                 await check(response)
-            except APIForbiddenError as error:
-                if refusals is None:
+            except (APIForbiddenError, APIServerError) as error:
+                if refusals is None or not (isinstance(error, APIForbiddenError) or _PLURAL.get() == QUEUES):
                     raise
-                if len(refusals) < FORBIDDEN_ATTEMPTS - 1:
+                limit = FORBIDDEN_ATTEMPTS if isinstance(error, APIForbiddenError) else FAILED_ATTEMPTS
+                if len(refusals) < limit - 1:
                     refusals.append(error)
                     raise
                 raise ListForbiddenError(error.message or str(error)) from error
@@ -154,6 +176,7 @@ class Watches:
         async def infinite_watch(**kwargs: Any) -> AsyncIterator[Any]:
             stream = (kwargs["resource"].plural, kwargs["namespace"])
             _REFUSALS.set([])  # every stream has its own task
+            _PLURAL.set(stream[0])
             while True:
                 try:
                     async for mark in self._take(stream, watch(**kwargs), receive, synced):
@@ -194,21 +217,29 @@ class Watches:
 
     def _forbid(self, stream: Stream, message: str) -> None:
         plural, namespace = stream
-        if not self._forbids(namespace):
+        is_of_queues = plural == QUEUES
+        if not (stream in self._forbidden if is_of_queues else self._forbids(namespace)):
+            ignored = "its jobs with a queue" if is_of_queues else "its jobs"
+            if is_of_queues and namespace in self._with_queues:
+                ignored = "later decisions of Kueue"
             logger.error(
-                "%s may not be listed in %s: %s. The operator ignores its jobs, and tries again every %.0f s",
+                "%s may not be listed in %s: %s. The operator ignores %s, and tries again every %.0f s",
                 plural,
                 namespace or "all namespaces",
                 message,
+                ignored,
                 FORBIDDEN_SECONDS,
             )
         self._forbidden[stream] = message
-        self._listed.discard(stream)
         self._last.pop(stream, None)
+        if is_of_queues:
+            return
+        self._listed.discard(stream)
         self._ready.difference_update(n for n in self._namespaces if namespace in (None, n))
 
     def _forbids(self, namespace: str | None) -> bool:
-        return any(n == namespace for _, n in list(self._forbidden))
+        """Whether a namespace forbids a list on which every job depends."""
+        return any(n == namespace and plural != QUEUES for plural, n in list(self._forbidden))
 
     def _permit(self, stream: Stream) -> None:
         if self._forbidden.pop(stream, None) is not None and not self._forbids(stream[1]):
@@ -218,6 +249,9 @@ class Watches:
 
     def _note_listed(self, stream: Stream, synced: Callable[[str | None], None]) -> None:
         self._permit(stream)
+        if stream[0] == QUEUES:
+            self._note_queues(stream[1], synced)
+            return
         self._listed.add(stream)
         if stream[0] == names.PLURAL:
             self._jobs_listed[stream[1]].set()
@@ -226,6 +260,14 @@ class Watches:
             if namespace not in self._ready and listed >= self.expected:
                 self._ready.add(namespace)
                 synced(namespace)
+
+    def _note_queues(self, namespace: str | None, synced: Callable[[str | None], None]) -> None:
+        if namespace in self._with_queues:
+            return
+        self._with_queues.add(namespace)
+        for known in self._namespaces:
+            if namespace in (None, known) and known in self._ready:
+                synced(known)  # its jobs with a queue have waited
 
     async def _fresh_list(
         self,
