@@ -86,7 +86,7 @@ def _dispatch(facts: Facts) -> Plan:
     expiry = clean_up.expiry(facts.job, facts.status)
     if expiry is not None and expiry <= facts.now:
         return Plan((Delete(Kind.PS_TRAINING_JOB, facts.snapshot.name, facts.snapshot.uid, Reason.TTL_EXPIRED),))
-    requeue_at = _earliest(expiry, dispatching.due(facts), queueing.look_again(facts))
+    requeue_at = _earliest(expiry, dispatching.requeue_at(facts), queueing.look_again(facts))
     return Plan(tuple(dispatching.changes(facts)), requeue_at)
 
 

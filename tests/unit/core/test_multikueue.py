@@ -112,6 +112,16 @@ def test_an_evicted_job_returns_its_quota_once_stopped_in_the_worker_cluster() -
     assert (conditions["Requeued"]["status"], conditions["Requeued"]["reason"]) == ("True", "Preempted")
 
 
+def test_a_return_of_quota_that_is_refused_is_not_repeated_at_once() -> None:
+    """While Kueue's webhook does not answer, the operator tries again after 30 s, and not at once."""
+    world = dispatched()
+    world.evict()
+    reports(world, "Queued")
+    found = world.plan()
+    assert [a.reason for a in found.actions] == [Reason.QUOTA_RETURNED]
+    assert found.requeue_at is None
+
+
 def test_a_lost_cluster_does_not_hold_the_quota() -> None:
     world = dispatched()
     reports(world, "Running")

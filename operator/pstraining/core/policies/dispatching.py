@@ -45,7 +45,7 @@ def changes(facts: Facts) -> Iterator[Action]:
 
 def _kept(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
     state = facts.queue
-    until = due(facts)
+    until = _due(facts)
     if not current.has_quota:
         yield from () if state.is_up_to_date() else corrected(facts, current)
     elif not (state.matches and state.keeps_priority):
@@ -54,7 +54,16 @@ def _kept(facts: Facts, current: QueueWorkload) -> Iterator[Action]:
         yield quota_returned(facts, current)
 
 
-def due(facts: Facts) -> datetime | None:
+def requeue_at(facts: Facts) -> datetime | None:
+    """Return when an evicted job that may still stop returns its quota.
+
+    What is due already is written in this pass. If that is refused, the next attempt must not follow at once.
+    """
+    until = _due(facts)
+    return None if until is None or until <= facts.now else until
+
+
+def _due(facts: Facts) -> datetime | None:
     """Return when an evicted job returns its quota; None if it is not evicted."""
     current = facts.queue.current
     if current is None or not current.has_quota or not current.is_evicted:
