@@ -257,8 +257,8 @@ class Reconciler:
             waits.append(max(0.0, (done.requeue_at - self._clock()).total_seconds()) + 0.005)
         verdicts = {o.verdict for o in done.outcomes.outcomes if not o.succeeded}
         # An invalid object stays invalid until the spec changes, which is an event. Other refusals may be resolved
-        # elsewhere.
-        if verdicts and Verdict.INVALID not in verdicts:
+        # elsewhere, such as that of a report to Kueue in the same pass.
+        if verdicts and (Verdict.INVALID not in verdicts or Verdict.REFUSED in verdicts):
             waits.append(UNKNOWN_DELAY if Verdict.NOT_SERVED in verdicts else REFUSED_DELAY)
         return min(waits, default=None)
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from pstraining.api.conditions import Reason
-from pstraining.core.actions import Apply, Kind, Plan
+from pstraining.controller.reconciler import REFUSED_DELAY
+from pstraining.core.actions import Apply, Kind, PatchStatus, Plan
 from pstraining.core.facts import Facts, Unreadable
+from pstraining.kube.errors import Refused, Transient
 from pstraining.resources.launcher import LauncherFiles
 from tests.support.fakekube_decisions import DECISIONS, plan
 from tests.unit.controller.test_reconciler import KEY, Bench
@@ -33,3 +35,21 @@ async def test_a_field_that_an_admission_policy_sets_back_ends_the_passes() -> N
     assert [request[:2] for request in bench.kube.writes()] == [("apply", "ConfigMap")]
     policy["n"] = "other"
     assert await bench.reconciler.reconcile(KEY) == 0.0, "a change that is stored is followed by a pass"
+
+
+async def test_a_report_to_kueue_is_repeated_although_an_object_of_the_pass_is_invalid() -> None:
+    report = PatchStatus(Kind.WORKLOAD, "w", "u", "1", {}, Reason.PODS_REPORTED)
+
+    def reporting(facts: Facts | Unreadable, launcher: LauncherFiles) -> Plan:
+        return Plan((report, *plan(facts, launcher).actions))
+
+    def failure(verb: str, kind: str, *_: str) -> Exception | None:
+        if kind == Kind.WORKLOAD:
+            return Transient('failed calling webhook "vworkload.kb.io": no endpoints available', status=500)
+        return Refused("unknown field", status=400) if (verb, kind) == ("create", "Deployment") else None
+
+    bench = Bench(replace(DECISIONS, plan=reporting))
+    bench.submit()
+    bench.kube.failures = failure
+    await bench.settle()
+    assert await bench.reconciler.reconcile(KEY) == REFUSED_DELAY
