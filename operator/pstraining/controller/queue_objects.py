@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pstraining.core.actions import Kind
+from pstraining.core.facts import recorded_end
 from pstraining.core.policies import admission, teardown
 from pstraining.core.snapshot import QueueObjects, Snapshot
 from pstraining.kube.errors import NotFound, Refused
@@ -85,11 +86,13 @@ def _needed(snapshot: Snapshot) -> list[_Ref]:
     labels = snapshot.job["metadata"].get("labels") or {}
     if snapshot.installation.kueue is not KueueSupport.ON:
         return []
-    if not labels.get(kueue.LABEL_QUEUE):
-        return [] if teardown.workloads(snapshot) else [(Kind.LOCAL_QUEUE, snapshot.namespace)]
     job = snapshot.typed_job
     if isinstance(job, str):
         return []
+    if not labels.get(kueue.LABEL_QUEUE):
+        is_held = job.spec.run_policy.suspend or recorded_end(snapshot.typed_status) is not None
+        may_start = not (is_held or teardown.workloads(snapshot))
+        return [(Kind.LOCAL_QUEUE, snapshot.namespace)] if may_start else []
     state = admission.observed(job, snapshot, snapshot.typed_status)
     # The class is needed for each Workload that may be created, and a running job may get another slice.
     classes = [] if state.priority_class is None else [state.priority_class]

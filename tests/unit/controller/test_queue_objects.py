@@ -8,9 +8,10 @@ import pytest
 from pstraining.controller.queue_objects import REREAD_SECONDS, QueueObjectReader
 from pstraining.core.actions import Kind
 from pstraining.core.snapshot import Snapshot
-from pstraining.kube.errors import NotFound, Refused
+from pstraining.kube.errors import NotFound, Refused, Transient
 from pstraining.kube.port import Object
 from pstraining.resources import kueue
+from tests.support.builders import NOW, stamp
 from tests.support.fakekube import FakeKube
 from tests.support.queued_world import QueuedWorld, queued
 
@@ -112,3 +113,18 @@ async def test_jobs_without_a_queue_read_the_default_queue_once(exists: bool) ->
     reading.seconds += REREAD_SECONDS
     await reading.read(world)
     assert len(reading.kube.reads) == 1, "it runs"
+
+
+@pytest.mark.parametrize("state", ["suspended", "ended"])
+async def test_a_job_that_does_not_start_reads_no_default_queue(state: str) -> None:
+    """While Kueue's objects cannot be read, such a job is cleaned up and deleted in time nevertheless."""
+    reading, world = Reading(default=Transient("conversion webhook failed", status=500)), queued()
+    assert world.job is not None
+    world.job["metadata"]["labels"] = {}
+    if state == "suspended":
+        world.edit({"runPolicy": {"suspend": True}})
+    else:
+        ended = {"type": "Succeeded", "status": "True", "reason": "ChiefSucceeded", "message": ""}
+        world.job["status"] = {"conditions": [{**ended, "lastTransitionTime": stamp(NOW)}]}
+    await reading.read(world)
+    assert reading.kube.reads == []
