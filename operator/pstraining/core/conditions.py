@@ -218,7 +218,7 @@ def _suspended(situation: Situation) -> ConditionUpdate:
     if kept or teardown.is_over(situation.facts.snapshot):
         message = "spec.runPolicy.suspend is true: nothing runs."
         return ConditionUpdate(Condition.SUSPENDED, True, Reason.SUSPENDED, message)
-    first = "the chief" if situation.facts.job.spec.chief.enabled else "worker 0"
+    first = role_status.leader(situation.facts)
     left = f"`kubectl get pods -l {names.LABEL_JOB}={situation.facts.snapshot.name}` shows what is left"
     message = f"spec.runPolicy.suspend is true: {first} stops first, then all others; {left}."
     return ConditionUpdate(Condition.SUSPENDED, False, Reason.STOPPING, message)
@@ -293,13 +293,14 @@ def _running(situation: Situation) -> ConditionUpdate:
         if trouble is not None:
             message = f"{trouble.message} (training continues without it)"
             return ConditionUpdate(Condition.RUNNING, True, trouble.reason, message)
-        message = "Every parameter server is ready and the chief runs."
+        message = f"Every parameter server is ready and {role_status.leader(facts)} runs."
         return ConditionUpdate(Condition.RUNNING, True, Reason.TRAINING, message)
     if refused := _refused(situation):  # pods wait for the object, but cannot report why it is missing
         return ConditionUpdate(Condition.RUNNING, False, Reason.WRITE_REFUSED, refused)
     if trouble is not None:
         return ConditionUpdate(Condition.RUNNING, False, trouble.reason, trouble.message)
-    message = "Waiting for the parameter servers, the chief and a worker."
+    chief = ", the chief and a worker" if facts.job.spec.chief.enabled else " and worker 0"
+    message = f"Waiting for the parameter servers{chief}."
     return ConditionUpdate(Condition.RUNNING, False, Reason.WAITING_FOR_PODS, message)
 
 

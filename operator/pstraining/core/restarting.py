@@ -35,5 +35,5 @@ def _cause(facts: Facts, *, runs: bool, has_run: bool) -> tuple[Reason, str] | N
     if not role_status.ps_ready(facts):
         return Reason.PS_LOST, "A parameter server is being restarted."
     if not role_status.chief_works(facts):
-        return Reason.CHIEF_REPLACED, "The chief is being restarted."
+        return Reason.CHIEF_REPLACED, f"{role_status.leader(facts).capitalize()} is being restarted."
     return Reason.WORKERS_LOST, "Missing workers are being restarted."

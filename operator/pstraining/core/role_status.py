@@ -60,6 +60,11 @@ def ps_ready(facts: Facts) -> bool:
     return facts.served_shards >= set(range(facts.job.spec.ps.replicas))
 
 
+def leader(facts: Facts) -> str:
+    """Return the task with the duties of the chief, for messages."""
+    return "the chief" if facts.job.spec.chief.enabled else "worker 0"
+
+
 def chief_works(facts: Facts) -> bool:
     """Whether the chief, or worker 0 in a job without one, runs or has succeeded."""
     if facts.job.spec.chief.enabled:

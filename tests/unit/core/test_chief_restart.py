@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pstraining.api import names
+from tests.support.builders import job
 from tests.support.simulation import World, phase, running
 
 
@@ -69,3 +70,15 @@ def test_an_operator_crash_before_the_next_attempt_does_not_change_the_term() ->
     world.settle()
     assert map_of(world)["term"] == 2
     assert world.names_of("Job") == ["digits-chief-2"]
+
+
+def test_the_messages_of_a_job_without_a_chief_name_worker_0() -> None:
+    world = World(job(spec={"chief": {"enabled": False}}))
+    world.reconcile()
+    world.reconcile()
+    assert world.condition("Running")["message"] == "Waiting for the parameter servers and worker 0."
+    world.settle()
+    assert world.condition("Running")["message"] == "Every parameter server is ready and worker 0 runs."
+    world.delete_pod("worker")
+    world.reconcile()
+    assert world.condition("Restarting")["message"] == "Worker 0 is being restarted."
