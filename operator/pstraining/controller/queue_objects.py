@@ -13,7 +13,7 @@ from pstraining.core.actions import Kind
 from pstraining.core.facts import recorded_end
 from pstraining.core.policies import admission, teardown
 from pstraining.core.snapshot import QueueObjects, Snapshot
-from pstraining.kube.errors import NotFound, Refused
+from pstraining.kube.errors import NotFound, Refused, Transient
 from pstraining.kube.port import ApiPort, Object
 from pstraining.resources import kueue
 from pstraining.resources.installation import KueueSupport
@@ -59,9 +59,10 @@ class QueueObjectReader:
         Raises:
             Transient: the read failed and is worth a retry.
         """
-        due = [ref for ref in _needed(snapshot) if self._is_due(ref, runs=bool(teardown.workloads(snapshot)))]
+        runs = bool(teardown.workloads(snapshot))
+        due = [ref for ref in _needed(snapshot) if self._is_due(ref, runs=runs)]
         for kind, name in due:
-            self._found[kind, name] = self._clock(), await self._read(kind, name)
+            self._found[kind, name] = self._clock(), await self._read(kind, name, runs=runs)
         return bool(due)
 
     def _is_due(self, ref: _Ref, *, runs: bool) -> bool:
@@ -70,13 +71,16 @@ class QueueObjectReader:
         since, found = self._found[ref]
         return (found is None or not runs) and self._clock() >= since + REREAD_SECONDS
 
-    async def _read(self, kind: Kind, name: str) -> Object | None:
+    async def _read(self, kind: Kind, name: str, *, runs: bool) -> Object | None:
         place = (name, kueue.DEFAULT_QUEUE) if kind is Kind.LOCAL_QUEUE else ("", name)
         try:
             return await self._port.get(kind, *place)
         except NotFound:
             return None
-        except Refused as error:
+        except (Refused, Transient) as error:
+            # A running job is looked after meanwhile.
+            if isinstance(error, Transient) and not (runs and error.of_webhook):
+                raise
             logger.warning("%s %s cannot be read: %s", kind, name, error.message)
             return None
 

@@ -14,6 +14,9 @@ TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger 
 PERMANENT_ERRORS = ("failed to create typed patch object", *TOO_LARGE)
 """Messages of permanent errors that the API server reports with status 500."""
 
+NO_WEBHOOK = ("failed calling webhook", "conversion webhook for ")
+"""Messages for a webhook that does not answer; the API server reports them with status 500."""
+
 DENIED = re.compile(
     r"^admission webhook \"[^\"]*\" denied the request"
     r"|ValidatingAdmissionPolicy '[^']*' (with binding '[^']*' )?denied request"
@@ -85,8 +88,8 @@ class Transient(ApiError):  # noqa: N818 - says what happened
 
     @property
     def of_webhook(self) -> bool:
-        """Whether an admission webhook does not answer. Other kinds of objects may have no such webhook."""
-        return "failed calling webhook" in self.message
+        """Whether a webhook for admission or conversion does not answer. Other kinds of objects may have none."""
+        return any(text in self.message for text in NO_WEBHOOK)
 
 
 class Refused(ApiError):  # noqa: N818 - says what happened

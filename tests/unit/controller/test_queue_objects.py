@@ -13,7 +13,7 @@ from pstraining.kube.port import Object
 from pstraining.resources import kueue
 from tests.support.builders import NOW, stamp
 from tests.support.fakekube import FakeKube
-from tests.support.queued_world import QueuedWorld, queued
+from tests.support.queued_world import QueuedWorld, queued, with_flavor
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,6 +78,22 @@ async def test_an_unreadable_object_is_read_again(error: Exception) -> None:
     reading.kube.found["gpu"] = {}
     reading.seconds += REREAD_SECONDS
     assert (await reading.read(world)).queue_objects.flavors == {"gpu": {}}
+
+
+async def test_a_running_job_does_not_wait_for_a_webhook_that_does_not_answer() -> None:
+    """An operator that has just started knows no flavor, and looks after the job nevertheless."""
+    error = Transient("conversion webhook for kueue.x-k8s.io/v1beta1, Kind=ResourceFlavor failed: EOF", status=500)
+    reading, world = Reading(gpu=error), with_flavor(queued(), {})
+    world.reconcile()
+    world.admit()
+    with pytest.raises(Transient):
+        await reading.read(world)
+    world.run()
+    assert (await reading.read(world)).queue_objects.flavors == {}
+    reading.kube.found["gpu"] = Transient("the API server is away", status=503)
+    reading.seconds += REREAD_SECONDS
+    with pytest.raises(Transient):
+        await reading.read(world)
 
 
 async def test_the_value_of_a_priority_class_is_read_before_the_workload_exists() -> None:

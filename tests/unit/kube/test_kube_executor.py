@@ -305,7 +305,17 @@ async def test_errors_that_reach_the_queue(bench: Bench, verb: str, error: Excep
 NO_WEBHOOK = 'Internal error occurred: failed calling webhook "vworkload.kb.io": no endpoints available'
 
 
-@pytest.mark.parametrize("error", [Transient(NO_WEBHOOK, status=500), Refused("workloads is forbidden", status=403)])
+NO_CONVERSION = "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Workload failed: no endpoints available"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Transient(NO_WEBHOOK, status=500),
+        Transient(NO_CONVERSION, status=500),
+        Refused("workloads is forbidden", status=403),
+    ],
+)
 async def test_without_kueue_the_other_writes_of_a_pass_are_sent(bench: Bench, error: Exception) -> None:
     bench.kube.failures = lambda verb, kind, namespace, name: error if kind == Kind.WORKLOAD else None
     report = PatchStatus(Kind.WORKLOAD, "w", "u", "1", {}, Reason.PODS_REPORTED)
