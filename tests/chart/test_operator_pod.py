@@ -1,6 +1,7 @@
 """The operator's Deployment: its settings, its probes, and its restricted pod."""
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -299,7 +300,9 @@ def test_the_network_policy_opens_only_used_ports(render: Render) -> None:
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     metrics, progress, health = ([{"port": name}] for name in ("metrics", "progress", "health"))
     assert spec["ingress"] == [{"ports": metrics, "from": [peer]}, {"ports": progress}, {"ports": health}]
-    assert spec["egress"][1] == {"ports": [{"port": 443}]}
+    dns, server = spec["egress"]
+    assert {(rule["port"], rule["protocol"]) for rule in dns["ports"]} == set(product((53, 5353), ("UDP", "TCP")))
+    assert server == {"ports": [{"port": 443}]}
 
 
 def test_extra_objects_are_templates(render: Render) -> None:
