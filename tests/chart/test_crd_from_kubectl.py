@@ -1,4 +1,4 @@
-"""A CRD that `kubectl apply` has created is adopted by Helm after the documented commands."""
+"""A CRD that `kubectl apply` has created is adopted by Helm after the documented commands, and Helm keeps its own."""
 
 import copy
 import json
@@ -44,7 +44,9 @@ class Answers(BaseHTTPRequestHandler):
 
 
 class ApiServer(ThreadingHTTPServer):
-    """Has only the CRD, and serves the kinds of the chart's objects."""
+    """Has only the CRD and perhaps the Deployment, and serves the kinds of the chart's objects."""
+
+    deployment: Manifest | None = None
 
     def __init__(self, crd: Manifest, kinds: set[tuple[str, str]]) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
@@ -69,6 +71,8 @@ class ApiServer(ThreadingHTTPServer):
             return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": rows}
         if path.endswith(f"customresourcedefinitions/{self.crd['metadata']['name']}"):
             return self.crd
+        if path == f"apis/apps/v1/namespaces/{NAMESPACE}/deployments/pstraining-operator":
+            return self.deployment
         if path.endswith("/secrets"):  # no release
             return {"kind": "SecretList", "apiVersion": "v1", "metadata": {}, "items": []}
         return None
@@ -87,6 +91,20 @@ def serving(crd: Manifest, render: Render) -> Iterator[ApiServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def install(server: ApiServer, folder: Path) -> tuple[str, ...]:
+    """Return the arguments of an installation that changes nothing."""
+    empty = folder / "kubeconfig"
+    empty.write_text("")
+    place = (
+        f"--kube-apiserver=http://127.0.0.1:{server.server_address[1]}",
+        f"--kubeconfig={empty}",
+        "--namespace",
+        NAMESPACE,
+    )
+    options = ("--dry-run=server", "--disable-openapi-validation", "--set", "image.repository=a/b")
+    return ("install", "pstraining", str(CHART), *place, *options)
 
 
 def commands(page: str) -> list[list[str]]:
@@ -111,20 +129,26 @@ def test_the_documented_commands_let_helm_adopt_the_crd(helm: Helm, render: Rend
     found = commands("operators/install.md")
     assert found
     with serving(crd, render) as server:
-        empty = tmp_path / "kubeconfig"
-        empty.write_text("")
-        place = (
-            f"--kube-apiserver=http://127.0.0.1:{server.server_address[1]}",
-            f"--kubeconfig={empty}",
-            "--namespace",
-            NAMESPACE,
-        )
-        install = ("install", "pstraining", str(CHART), *place, "--dry-run=server", "--disable-openapi-validation")
         # No command can be left out.
         for some in (found[:0], *(found[:index] + found[index + 1 :] for index in range(len(found)))):
             server.crd = changed(crd, some)
-            refused = helm(*install, "--set", "image.repository=a/b")
+            refused = helm(*install(server, tmp_path))
             assert "exists and cannot be imported" in refused.stderr, (some, refused)
         server.crd = changed(crd, found)
-        after = helm(*install, "--set", "image.repository=a/b")
+        after = helm(*install(server, tmp_path))
     assert after.returncode == 0, after.stderr
+
+
+def test_helm_does_not_delete_the_jobs_with_the_crd_of_a_release(helm: Helm, render: Render, tmp_path: Path) -> None:
+    """Helm deletes what a release no longer has, so a CRD without the annotation `keep` would be lost with all jobs."""
+    owner = {"meta.helm.sh/release-name": "pstraining", "meta.helm.sh/release-namespace": NAMESPACE}
+    for keep in (True, False):
+        made = copy.deepcopy(render({"crds": {"keep": keep}}).one("Deployment"))
+        made["metadata"] |= {"uid": "1", "resourceVersion": "1"}
+        made["metadata"]["annotations"] = {**made["metadata"].get("annotations", {}), **owner}
+        with serving(yaml.safe_load(CRD.read_text()), render) as server:
+            server.deployment = made
+            found = helm(*install(server, tmp_path), "--set", "crds.install=false")
+        assert ("crds.install=false would delete" in found.stderr) is not keep, found.stderr
+        assert (found.returncode == 0) is keep, found.stderr
+    assert not render({"crds": {"install": False}}).of_kind("CustomResourceDefinition"), "as for GitOps"

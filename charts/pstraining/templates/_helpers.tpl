@@ -96,6 +96,12 @@ refuses an object with two equal keys. */}}
 {{- include "pstraining.labelsAnd" (list . .Values.podLabels) -}}
 {{- end -}}
 
+{{/* The Deployment's annotation in a release that deletes the CRD once its manifests have none. An upgrade reads it there,
+because whoever upgrades the release may read its Deployment, but not always CRDs. */}}
+{{- define "pstraining.crdIsDeleted" -}}
+pstraining.dev/crd-deleted-with-release
+{{- end -}}
+
 {{/* "true" if the operator accepts progress, otherwise empty. auto: not if only progress would need a ClusterRole. */}}
 {{- define "pstraining.progress" -}}
 {{- $enabled := toString .Values.progress.enabled -}}
