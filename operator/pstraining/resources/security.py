@@ -1,6 +1,6 @@
 """Sets the unset fields of a pod's security contexts to the Pod Security Standard "restricted"."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -35,12 +35,14 @@ def sets_ids(setting: PodIds, *, platform_assigns_ids: bool) -> bool:
 def runs_as_image_user(of_pod: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
     """Whether a container runs as its image's user, also if that is root: the template requires no other user.
 
+    `privileged` requests the rights of root, and gives another user none of them.
+
     Args:
         of_pod: the security context of the pod in the template.
         own: the security context of the container in the template.
     """
     context = {**of_pod, **own}
-    return context.get("runAsNonRoot") is False and "runAsUser" not in context
+    return context.get("runAsNonRoot", not own.get("privileged")) is False and "runAsUser" not in context
 
 
 def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
@@ -51,17 +53,19 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         ids: whether to set the user and group IDs as well.
     """
     pod = spec.setdefault("securityContext", {})
-    containers = all_containers(spec)
+    contexts = [container.setdefault("securityContext", {}) for container in all_containers(spec)]
     says_root = pod.get("runAsUser") == 0
     if not says_root:
+        for own in contexts:
+            if own.get("privileged") and runs_as_image_user(pod, own):
+                own["runAsNonRoot"] = False
         if ids:
-            _set_ids(pod, containers)
+            _set_ids(pod, contexts)
         pod.setdefault("runAsNonRoot", True)
         # Shared checkpoint volumes can have very many files.
         pod.setdefault("fsGroupChangePolicy", "OnRootMismatch")
     pod.setdefault("seccompProfile", {"type": "RuntimeDefault"})
-    for container in containers:
-        own = container.setdefault("securityContext", {})
+    for own in contexts:
         if own.get("privileged"):
             continue
         added = {str(name).removeprefix("CAP_") for name in (own.get("capabilities") or {}).get("add") or ()}
@@ -73,10 +77,9 @@ def restrict(spec: dict[str, Any], *, ids: bool = True) -> None:
         own.setdefault("capabilities", {"drop": ["ALL"]})
 
 
-def _set_ids(pod: dict[str, Any], containers: Iterable[dict[str, Any]]) -> None:
+def _set_ids(pod: dict[str, Any], contexts: Sequence[dict[str, Any]]) -> None:
     """Set the unset user and group IDs, for the whole pod unless a container runs as its image's user."""
     pod.setdefault("fsGroup", _USER)
-    contexts = [container.setdefault("securityContext", {}) for container in containers]
     others = [own for own in contexts if not runs_as_image_user(pod, own)]
     for target in [pod] if len(others) == len(contexts) else others:
         for field in ("runAsUser", "runAsGroup"):

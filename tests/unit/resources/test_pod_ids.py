@@ -93,8 +93,27 @@ def test_one_container_that_may_run_as_root_leaves_the_others_their_user() -> No
     assert [c.get("runAsGroup") for c in with_group] == [7, None, None, None]
 
 
-@pytest.mark.parametrize("own", [{"runAsNonRoot": False, "runAsUser": 7}, {"runAsNonRoot": True}, {"privileged": True}])
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_privileged_container_has_its_images_user(ids: bool) -> None:
+    """As user 1000 it has no right that `privileged` gives, and an image of root does not start with runAsNonRoot."""
+    privileged = {"privileged": True}
+    spec: dict[str, Any] = {
+        "containers": [{"name": "c"}],
+        "initContainers": [{"name": "sysctl", "securityContext": dict(privileged)}],
+    }
+    security.restrict(spec, ids=ids)
+    assert spec["initContainers"][0]["securityContext"] == {**privileged, "runAsNonRoot": False}
+    assert "runAsUser" not in spec["securityContext"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["containers"][0]["securityContext"].get("runAsUser") == (1000 if ids else None)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"runAsNonRoot": False, "runAsUser": 7}, {"runAsNonRoot": True}, {"runAsNonRoot": True, "privileged": True}],
+)
 def test_other_containers_have_the_user_of_the_pod(own: dict[str, Any]) -> None:
     of_pod, *_ = contexts({}, own, {})
     assert (of_pod["runAsUser"], of_pod["runAsGroup"]) == (1000, 1000)
     assert contexts({"runAsUser": 5}, {"runAsNonRoot": False}, {})[0]["runAsUser"] == 5
+    assert contexts({"runAsUser": 5}, {"privileged": True}, {})[1] == {"privileged": True}

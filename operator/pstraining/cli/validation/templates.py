@@ -135,7 +135,7 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"{message}characters, a pod does not start; remove it", Severity.WARNING)
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(spec.get(kind) or ()):
-                yield from _of_other_effect_in(container, spec, (*steps, "spec", kind, index))
+                yield from _of_other_effect_in(container, (*steps, "spec", kind, index))
                 if kind == "initContainers":
                     yield from _variables_of_init(container, (*steps, "spec", kind, index))
                     is_beside = container.get("restartPolicy") == "Always"
@@ -164,17 +164,12 @@ def _ports_beside(container: Mapping[str, Any], steps: Steps) -> Iterator[Findin
             yield Finding(path_of((*steps, "ports", index, "containerPort")), message, Severity.WARNING)
 
 
-def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+def _of_other_effect_in(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
     for index, source in enumerate(container.get("envFrom") or ()):
         if str(source.get("prefix") or "").startswith(_RESERVED):
             path = path_of((*steps, "envFrom", index, "prefix"))
             message = f"names that start with {_RESERVED} are reserved; choose another prefix"
             yield Finding(path, message, Severity.WARNING)
-    context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
-    if context.get("privileged") and "runAsUser" not in context and context.get("runAsNonRoot") is not False:
-        path = path_of((*steps, "securityContext", "runAsUser"))
-        message = "is not set: the container does not run as its image's user, but as 1000 or as the platform sets it"
-        yield Finding(path, f"{message}; set it, to 0 for root", Severity.WARNING)
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
