@@ -156,6 +156,17 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
         (f"{POD}.subdomain", "me", "subdomain: is the operator's"),
         (
             f"{POD}.containers",
+            main(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE", "CAP_IPC_LOCK"]}}),
+            f"{POD}.containers[0].securityContext.capabilities.add: IPC_LOCK has no effect without a user, because the "
+            "container does not run as root; set runAsUser, to 0 for root",
+        ),
+        (
+            f"{POD}.initContainers",
+            [{**main()[0], "name": "i", "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}}],
+            "initContainers[0].securityContext.capabilities.add: NET_ADMIN has no effect",
+        ),
+        (
+            f"{POD}.containers",
             main(envFrom=[{"prefix": "PSTRAINING_X", "secretRef": {"name": "s"}}]),
             "envFrom[0].prefix: names that start with PSTRAINING_ are reserved; choose another prefix",
         ),
@@ -275,6 +286,8 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.securityContext", {"runAsNonRoot": False}),
         (f"{POD}.containers", main(securityContext={"runAsNonRoot": False, "privileged": True})),
         (f"{POD}.containers", main(securityContext={"privileged": True, "capabilities": {"add": ["NET_ADMIN"]}})),
+        (f"{POD}.containers", main(securityContext={"runAsUser": 0, "capabilities": {"add": ["NET_ADMIN"]}})),
+        (f"{POD}.containers", main(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}})),
         (f"{POD}.securityContext", {"runAsNonRoot": False, "runAsUser": 0}),
         (f"{POD}.securityContext", {"runAsNonRoot": True}),
         (f"{POD}.containers", main(securityContext={"runAsNonRoot": False, "runAsUser": 7})),

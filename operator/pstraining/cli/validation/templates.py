@@ -35,6 +35,8 @@ _TEXTS = ("labels", "annotations", "nodeSelector", "matchLabels")
 """Mappings whose values are texts."""
 _RESERVED = "PSTRAINING_"
 """Beginning of the names of the operator's variables."""
+_FOR_ANY_USER = "NET_BIND_SERVICE"
+"""A capability that the standard "restricted" permits, because container runtimes let any user bind low ports."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -135,7 +137,7 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"{message}characters, a pod does not start; remove it", Severity.WARNING)
         for kind in ("initContainers", "containers"):
             for index, container in enumerate(spec.get(kind) or ()):
-                yield from _of_other_effect_in(container, (*steps, "spec", kind, index))
+                yield from _of_other_effect_in(container, spec, (*steps, "spec", kind, index))
                 if kind == "initContainers":
                     yield from _variables_of_init(container, (*steps, "spec", kind, index))
                     is_beside = container.get("restartPolicy") == "Always"
@@ -164,12 +166,19 @@ def _ports_beside(container: Mapping[str, Any], steps: Steps) -> Iterator[Findin
             yield Finding(path_of((*steps, "ports", index, "containerPort")), message, Severity.WARNING)
 
 
-def _of_other_effect_in(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
     for index, source in enumerate(container.get("envFrom") or ()):
         if str(source.get("prefix") or "").startswith(_RESERVED):
             path = path_of((*steps, "envFrom", index, "prefix"))
             message = f"names that start with {_RESERVED} are reserved; choose another prefix"
             yield Finding(path, message, Severity.WARNING)
+    context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    added = [str(name).removeprefix("CAP_") for name in (context.get("capabilities") or {}).get("add") or ()]
+    useless = [name for name in added if name != _FOR_ANY_USER]
+    if useless and not context.get("privileged") and not {"runAsUser", "runAsNonRoot"} & context.keys():
+        path = path_of((*steps, "securityContext", "capabilities", "add"))
+        message = f"{useless[0]} has no effect without a user, because the container does not run as root"
+        yield Finding(path, f"{message}; set runAsUser, to 0 for root", Severity.WARNING)
 
 
 def _parts(job: Mapping[str, Any]) -> Iterator[tuple[Steps, Any, type[BaseModel]]]:
