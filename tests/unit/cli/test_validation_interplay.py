@@ -68,3 +68,16 @@ def test_marks_of_kueue_belong_on_the_job() -> None:
         f"warning {path}.annotations.kueue.x-k8s.io/podset-x: has no effect: the operator does not pass it to Kueue; "
         "remove it",
     ]
+
+
+def test_marks_of_claims_that_are_not_kept_are_named() -> None:
+    marks = {"app.kubernetes.io/component": "a", "app.kubernetes.io/instance": "b", "team": "c"}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"metadata": {"name": "shard", "labels": marks, "annotations": marks}, "spec": spec}
+    path = "warning spec.ps.volumeClaimTemplates[0].metadata"
+    left_out = "is left out: Argo CD or Flux may delete a claim with it; remove it"
+    assert said(ps={"volumeClaimTemplates": [claim]})[:3] == [
+        f"{path}.labels.app.kubernetes.io/component: is the operator's, which sets another value",
+        f"{path}.labels.app.kubernetes.io/instance: {left_out}",
+        f"{path}.annotations.app.kubernetes.io/instance: {left_out}",
+    ]

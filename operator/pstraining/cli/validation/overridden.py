@@ -1,4 +1,4 @@
-"""Fields of pod templates that the operator, Kubernetes or Kueue sets or reads elsewhere. All are warnings."""
+"""Fields of templates that the operator, Kubernetes or Kueue sets or reads elsewhere. All are warnings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -7,10 +7,16 @@ from pstraining.api import contract, names
 from pstraining.api.values import path_of
 from pstraining.cli.validation.schema import Finding, Severity
 from pstraining.resources import kueue, pods, workloads
+from pstraining.resources.metadata import without_owner
 
 _LABEL_OF_KUEUE: Final = (
     "belongs on the job: in a template, Kueue ignores it, or holds the pods one by one; write it to metadata.labels"
 )
+_OF_CLAIMS: Final = (
+    *(names.LABEL_APP_NAME, names.LABEL_APP_COMPONENT, names.LABEL_APP_MANAGED_BY),
+    *(names.LABEL_JOB, names.LABEL_JOB_UID),
+)
+"""The labels that the operator sets on the parameter servers' claims."""
 _NOT_PASSED_ON: Final = "has no effect: the operator does not pass it to Kueue; remove it"
 
 
@@ -28,6 +34,25 @@ def names_and_marks(job: Mapping[str, Any]) -> Iterator[Finding]:
             for name in marks if isinstance(marks, Mapping) else ():
                 if name.startswith(f"{names.GROUP}/"):
                     path = path_of(("spec", role, "template", "metadata", kind, name))
+                    yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
+
+
+def marks_of_claims(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the labels and annotations of the parameter servers' claims that the claims do not get.
+
+    Args:
+        of_job: the spec of a job without errors.
+    """
+    for index, claim in enumerate(of_job[names.PS].get("volumeClaimTemplates") or ()):
+        for kind in ("labels", "annotations"):
+            marks = claim["metadata"].get(kind) or {}
+            kept = without_owner(marks)
+            for name in marks:
+                path = path_of(("spec", names.PS, "volumeClaimTemplates", index, "metadata", kind, name))
+                if name not in kept:
+                    message = "is left out: Argo CD or Flux may delete a claim with it; remove it"
+                    yield Finding(path, message, Severity.WARNING)
+                elif kind == "labels" and name in _OF_CLAIMS:
                     yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
 
 

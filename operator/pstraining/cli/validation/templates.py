@@ -123,6 +123,7 @@ def _blank(value: Any, steps: Steps) -> Iterator[Finding]:
 
 
 def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from overridden.marks_of_claims(of_job)
     for role in _ROLES:
         template, steps = (of_job.get(role) or {}).get("template") or {}, ("spec", role, "template")
         yield from overridden.in_template(of_job, role)
