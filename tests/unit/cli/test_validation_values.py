@@ -22,7 +22,7 @@ def limits(**amounts: Any) -> list[Any]:
 
 
 def probe(port: Any, *ports: dict[str, Any]) -> list[Any]:
-    return main(livenessProbe={"tcpSocket": {"port": port}}, ports=list(ports))
+    return main(readinessProbe={"tcpSocket": {"port": port}}, ports=list(ports))
 
 
 def claim(storage: Any, *modes: str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (f"{POD}.containers", probe("http"), "livenessProbe names the port http, which the container does not have"),
+        (f"{POD}.containers", probe("http"), "readinessProbe names the port http, which the container does not have"),
         (f"{POD}.hostname", "me", "hostname: is the operator's, which names its pods itself"),
         (f"{POD}.subdomain", "me", "subdomain: is the operator's"),
         (
@@ -164,6 +164,16 @@ def test_a_value_that_kubernetes_refuses_is_an_error(path: str, value: Any, mess
             f"{POD}.initContainers",
             [{**main()[0], "name": "i", "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}}],
             "initContainers[0].securityContext.capabilities.add: NET_ADMIN has no effect",
+        ),
+        (
+            f"{POD}.containers",
+            main(livenessProbe={"exec": {"command": ["true"]}}),
+            f"{POD}.containers[0].livenessProbe: also runs while the launcher waits for parameter servers",
+        ),
+        (
+            f"{POD}.containers",
+            main(startupProbe={"exec": {"command": ["true"]}, "periodSeconds": 60}),
+            "startupProbe: ends the container after 180 s, but the launcher waits for parameter servers up to 1800 s",
         ),
         (
             f"{POD}.containers",
@@ -201,9 +211,9 @@ def test_a_value_without_effect_is_a_warning(path: str, value: Any, message: str
 
 def test_a_probe_of_another_name_of_tensorflows_port_is_named() -> None:
     (left_out, probed) = sorted(found(f"{POD}.containers", probe("grpc", {"name": "grpc", "containerPort": 2222})))
-    assert "container tensorflow: livenessProbe names the port grpc" in left_out
-    assert "here 2222 is tf" in left_out
-    assert "name of port 2222 is left out" in probed
+    assert "name of port 2222 is left out" in left_out
+    assert "container tensorflow: readinessProbe names the port grpc" in probed
+    assert "here 2222 is tf" in probed
 
 
 @pytest.mark.parametrize(
@@ -288,6 +298,11 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.containers", main(securityContext={"privileged": True, "capabilities": {"add": ["NET_ADMIN"]}})),
         (f"{POD}.containers", main(securityContext={"runAsUser": 0, "capabilities": {"add": ["NET_ADMIN"]}})),
         (f"{POD}.containers", main(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}})),
+        (f"{POD}.containers", main(startupProbe={"exec": {"command": ["true"]}, "failureThreshold": 180})),
+        (
+            f"{POD}.containers",
+            [*main(), {**main()[0], "name": "proxy", "livenessProbe": {"tcpSocket": {"port": 1}}}],
+        ),
         (f"{POD}.securityContext", {"runAsNonRoot": False, "runAsUser": 0}),
         (f"{POD}.securityContext", {"runAsNonRoot": True}),
         (f"{POD}.containers", main(securityContext={"runAsNonRoot": False, "runAsUser": 7})),

@@ -37,6 +37,8 @@ _RESERVED = "PSTRAINING_"
 """Beginning of the names of the operator's variables."""
 _FOR_ANY_USER = "NET_BIND_SERVICE"
 """A capability that the standard "restricted" permits, because container runtimes let any user bind low ports."""
+_START_TIMEOUT = 1800
+"""Seconds that the launcher waits for parameter servers by default."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -144,8 +146,25 @@ def _of_other_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
                     is_beside = container.get("restartPolicy") == "Always"
                 else:
                     is_beside = container is not pods.main_container(spec)
+                    if not is_beside and role != names.PS:
+                        yield from _probes_while_it_waits(container, (*steps, "spec", kind, index))
                 if is_beside:
                     yield from _ports_beside(container, (*steps, "spec", kind, index))
+
+
+def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
+    """Yield the probes that end a training container while its launcher waits for parameter servers."""
+    if container.get("livenessProbe"):
+        message = "also runs while the launcher waits for parameter servers, such as after a loss: "
+        path = path_of((*steps, "livenessProbe"))
+        yield Finding(path, f"{message}a restart then counts as a failure; remove it", Severity.WARNING)
+    if probe := container.get("startupProbe"):
+        tries = (probe.get("periodSeconds") or 10) * (probe.get("failureThreshold") or 3)
+        seconds = (probe.get("initialDelaySeconds") or 0) + tries
+        if seconds < _START_TIMEOUT:
+            message = f"ends the container after {seconds} s, but the launcher waits for parameter servers up to "
+            path = path_of((*steps, "startupProbe"))
+            yield Finding(path, f"{message}{_START_TIMEOUT} s; raise failureThreshold", Severity.WARNING)
 
 
 def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
