@@ -23,7 +23,7 @@ _PRUNED_BY: Final = ("argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "hel
 
 
 def on_template(template: Mapping[str, str] | None, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels or annotations of pods. Those of the template take precedence, except those of this API.
+    """Return the labels or annotations of pods or claims. Those of the template win, except those of this API.
 
     Args:
         template: the labels or annotations of the template.

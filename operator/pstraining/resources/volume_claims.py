@@ -11,7 +11,7 @@ from pstraining.api import names
 from pstraining.api.models import PSTrainingJob, Retention
 from pstraining.api.numbers import number
 from pstraining.resources import standbys
-from pstraining.resources.metadata import labels, owner, without_owner
+from pstraining.resources.metadata import labels, on_template, owner, without_owner
 
 
 def templates(job: PSTrainingJob) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def shard(job: PSTrainingJob, claim: str) -> int | None:
 
 
 def _metadata(job: PSTrainingJob, own: dict[str, Any]) -> dict[str, Any]:
-    every = own["labels"] | labels(job, names.PS)
+    every = on_template(own["labels"], labels(job, names.PS))
     metadata = {**own, "labels": without_owner(every), "annotations": without_owner(own["annotations"])}
     if job.spec.ps.persistent_volume_claim_retention_policy.when_deleted is Retention.DELETE:
         # Not as its controller: StatefulSets reserve that reference for themselves.

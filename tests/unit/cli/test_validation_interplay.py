@@ -71,13 +71,13 @@ def test_marks_of_kueue_belong_on_the_job() -> None:
 
 
 def test_marks_of_claims_that_are_not_kept_are_named() -> None:
-    marks = {"app.kubernetes.io/component": "a", "app.kubernetes.io/instance": "b", "team": "c"}
+    marks = {"pstraining.dev/job-name": "a", "app.kubernetes.io/instance": "b", "app.kubernetes.io/name": "c"}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = {"metadata": {"name": "shard", "labels": marks, "annotations": marks}, "spec": spec}
     path = "warning spec.ps.volumeClaimTemplates[0].metadata"
     left_out = "is left out: Argo CD or Flux may delete a claim with it; remove it"
     assert said(ps={"volumeClaimTemplates": [claim]})[:3] == [
-        f"{path}.labels.app.kubernetes.io/component: is the operator's, which sets another value",
+        f"{path}.labels.pstraining.dev/job-name: is the operator's, which sets another value",
         f"{path}.labels.app.kubernetes.io/instance: {left_out}",
         f"{path}.annotations.app.kubernetes.io/instance: {left_out}",
     ]

@@ -50,6 +50,14 @@ def test_every_member_has_the_claims(member: int) -> None:
     assert second["metadata"]["name"] == "shard-digits-ps"
 
 
+def test_labels_of_a_claim_template_are_kept_as_those_of_pods() -> None:
+    """Bills and policies of backups select claims by them."""
+    mine = {"app.kubernetes.io/name": "recommender", "app.kubernetes.io/component": "parameters"}
+    metadata = {"name": "shard", "labels": mine | {"pstraining.dev/job-name": "x"}}
+    (claim,) = built(ps(volumeClaimTemplates=[{"metadata": metadata, "spec": SPEC}]))["volumeClaimTemplates"]
+    assert claim["metadata"]["labels"] == {**claim["metadata"]["labels"], **mine, "pstraining.dev/job-name": "digits"}
+
+
 def test_a_job_without_claims_has_no_claim_fields() -> None:
     assert not built({"replicas": 1}).keys() & {"volumeClaimTemplates", "persistentVolumeClaimRetentionPolicy"}
 

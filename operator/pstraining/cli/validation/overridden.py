@@ -12,11 +12,6 @@ from pstraining.resources.metadata import without_owner
 _LABEL_OF_KUEUE: Final = (
     "belongs on the job: in a template, Kueue ignores it, or holds the pods one by one; write it to metadata.labels"
 )
-_OF_CLAIMS: Final = (
-    *(names.LABEL_APP_NAME, names.LABEL_APP_COMPONENT, names.LABEL_APP_MANAGED_BY),
-    *(names.LABEL_JOB, names.LABEL_JOB_UID),
-)
-"""The labels that the operator sets on the parameter servers' claims."""
 _NOT_PASSED_ON: Final = "has no effect: the operator does not pass it to Kueue; remove it"
 
 
@@ -52,7 +47,7 @@ def marks_of_claims(of_job: Mapping[str, Any]) -> Iterator[Finding]:
                 if name not in kept:
                     message = "is left out: Argo CD or Flux may delete a claim with it; remove it"
                     yield Finding(path, message, Severity.WARNING)
-                elif kind == "labels" and name in _OF_CLAIMS:
+                elif kind == "labels" and name.startswith(f"{names.GROUP}/"):
                     yield Finding(path, "is the operator's, which sets another value", Severity.WARNING)
 
 
