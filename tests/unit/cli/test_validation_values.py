@@ -301,6 +301,13 @@ def test_a_readiness_probe_of_hot_standbys_has_no_effect() -> None:
         (f"{POD}.containers", main(startupProbe={"exec": {"command": ["true"]}, "failureThreshold": 180})),
         (
             f"{POD}.containers",
+            main(
+                startupProbe={"exec": {"command": ["true"]}},
+                env=[{"name": "PSTRAINING_START_TIMEOUT_SECONDS", "value": "30"}],
+            ),
+        ),
+        (
+            f"{POD}.containers",
             [*main(), {**main()[0], "name": "proxy", "livenessProbe": {"tcpSocket": {"port": 1}}}],
         ),
         (f"{POD}.securityContext", {"runAsNonRoot": False, "runAsUser": 0}),

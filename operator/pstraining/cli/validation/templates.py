@@ -161,10 +161,13 @@ def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterat
     if probe := container.get("startupProbe"):
         tries = (probe.get("periodSeconds") or 10) * (probe.get("failureThreshold") or 3)
         seconds = (probe.get("initialDelaySeconds") or 0) + tries
-        if seconds < _START_TIMEOUT:
+        given = {variable["name"]: str(variable.get("value")) for variable in container.get("env") or ()}
+        asked = given.get(contract.ENV_START_TIMEOUT, "")
+        timeout = int(asked) if asked.isdecimal() else _START_TIMEOUT
+        if seconds < timeout:
             message = f"ends the container after {seconds} s, but the launcher waits for parameter servers up to "
             path = path_of((*steps, "startupProbe"))
-            yield Finding(path, f"{message}{_START_TIMEOUT} s; raise failureThreshold", Severity.WARNING)
+            yield Finding(path, f"{message}{timeout} s; raise failureThreshold", Severity.WARNING)
 
 
 def _variables_of_init(container: Mapping[str, Any], steps: Steps) -> Iterator[Finding]:
