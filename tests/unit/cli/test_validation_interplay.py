@@ -81,3 +81,14 @@ def test_marks_of_claims_that_are_not_kept_are_named() -> None:
         f"{path}.labels.app.kubernetes.io/instance: {left_out}",
         f"{path}.annotations.app.kubernetes.io/instance: {left_out}",
     ]
+
+
+def test_resources_of_whole_pods_stay_beside_those_of_a_role() -> None:
+    """By a pod's own resources (KEP-2837), Kubernetes schedules and limits it, whatever its containers request."""
+    whole = {"spec": {"resources": {"requests": {"cpu": 16}}}}
+    own = {"limits": {"memory": "1Gi"}}
+    stay = "of the whole pod stay, and Kubernetes goes by them; remove those"
+    assert said(worker={"template": whole}, ps={"resources": own}) == [
+        "warning spec.ps.resources: is for the training container, but spec.worker.template.spec.resources " + stay
+    ]
+    assert said(worker={"template": whole}) == said(worker={"resources": own}, ps={"resources": own}) == []

@@ -19,6 +19,18 @@ def without_effect(of_job: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _standbys(of_job[names.PS].get("standby") or {})
     yield from _unused_claims(of_job)
     yield from _claim_of_one_pod(of_job)
+    yield from _resources_of_pods(of_job)
+
+
+def _resources_of_pods(of_job: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the sizes of roles whose template has resources of the whole pod, by which Kubernetes goes."""
+    for role in names.ROLES:
+        own = of_job.get(role) or {}
+        owner = role if own.get("template") else names.WORKER
+        if own.get("resources") and of_job[owner]["template"]["spec"].get("resources"):
+            message = f"is for the training container, but spec.{owner}.template.spec.resources of the whole pod stay"
+            todo = "and Kubernetes goes by them; remove those"
+            yield Finding(f"spec.{role}.resources", f"{message}, {todo}", Severity.WARNING)
 
 
 def _standbys(standby: Mapping[str, Any]) -> Iterator[Finding]:
