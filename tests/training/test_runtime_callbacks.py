@@ -273,3 +273,36 @@ def test_a_monitor_without_a_direction_is_refused_before_the_end_of_an_epoch(cli
             continue
         with pytest.raises(CallbackRefusedError, match=r"received monitor=score.* Pass `mode='max'`"):
             reporter._check_monitors()
+
+
+def test_data_that_the_model_does_not_take_ends_the_job_and_the_model_is_exported(client: Any, tmp_path: Path) -> None:
+    """Another run would validate and evaluate the same data. What a dataset reads may be there in another run."""
+    import keras
+    import tensorflow as tf
+
+    from pstraining.runtime.checkpoint.saver import Saver
+    from pstraining.runtime.chief.conclusion import conclude
+    from pstraining.runtime.chief.reports.callbacks import CallbackError
+    from pstraining.runtime.config.settings import CheckpointSettings
+    from pstraining.runtime.data.validation import Validation
+    from pstraining.runtime.errors import FinalError, final_error
+
+    class Reads(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Any:
+            raise ValueError("a file is not there yet")
+
+    ((x, y),) = batches(1)
+    wide = tf.data.Dataset.from_tensors((tf.concat([x, x], axis=-1), y))
+    for data, is_final in ((wide, True), (Reads(), False)):
+        run = Drained([], Validation(lambda data=data: data))
+        with pytest.raises(CallbackError) as raised:
+            run.end(1, validate=True)
+        assert (final_error(raised.value) is not None) == is_final
+    layout = Rig(client, still, ps=1, build=small).store.layout
+    saver = Saver(CheckpointSettings(path=str(tmp_path)), layout, term=lambda: 1)
+    with pytest.raises(FinalError, match=r"(?s)evaluate: the model cannot be evaluated: .*is incompatible with"):
+        conclude(run.model, lambda: wide, State(1, run.model.values(), {}, {}), saver)
+    assert keras.models.load_model(tmp_path / "final.keras").count_params() == run.model.keras.count_params()

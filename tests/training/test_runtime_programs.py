@@ -276,3 +276,32 @@ def test_what_keras_refuses_in_a_program_is_refused_before_training(client: Any)
     for metrics in ("accuracy", keras.metrics.MeanSquaredError()):
         with pytest.raises(FinalError, match="the model cannot be compiled: "):
             Model(build, sgd, Objective("mse", metrics=metrics))
+
+
+def test_what_another_run_would_meet_in_the_model_function_is_refused(client: Any) -> None:
+    """A file that the function reads may be there in another run; a misspelt name or a wrong shape stays."""
+    import keras
+
+    from pstraining.runtime.errors import FinalError
+    from pstraining.runtime.model.keras_model import Model
+    from pstraining.runtime.model.training.objective import Objective
+
+    def flat() -> Any:
+        return keras.Sequential([keras.Input((4,)), keras.layers.Conv2D(3, 3)])
+
+    def absent() -> Any:
+        return keras.models.load_model("absent.keras")
+
+    for build, message in (
+        (lambda: keras.layers.Dense(1, activatoin="relu"), "Unrecognized keyword arguments"),
+        (lambda: keras.layers.Dense(1, activation="rellu"), "Could not interpret activation"),
+        (keras.layers.Dense, "missing 1 required positional argument: 'units'"),
+        (lambda: keras.layers.Dens(1), "has no attribute 'Dens'"),
+        (lambda: keras.layers.Reshape((3,))(keras.Input((4,))), "total size of the tensor"),
+        (flat, "is incompatible with the layer"),
+    ):
+        with pytest.raises(FinalError, match=r"(?s)the model cannot be built: .*" + message):
+            Model(build, sgd, Objective("mse"))
+    with pytest.raises(ValueError, match="File not found") as raised:
+        Model(absent, sgd, Objective("mse"))
+    assert not isinstance(raised.value, FinalError)

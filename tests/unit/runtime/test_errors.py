@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
 from pstraining.api import contract
 from pstraining.launcher import contract as launcher_contract
+from pstraining.runtime.errors import FinalError
+from pstraining.runtime.model.errors import refusing_repeated_errors
 
 WRONG = "from pstraining.runtime import Trainer\nTrainer(None, None, 'mse', lambda w, n: None, validation_every=0)"
 CAUGHT = "\nexcept ValueError as error:\n    print('caught', error)"
@@ -61,3 +64,52 @@ def test_the_error_can_be_caught() -> None:
     program = "try:\n    " + WRONG.replace("\n", "\n    ") + CAUGHT
     ended = run(program)
     assert (ended.returncode, ended.stdout[:6]) == (0, "caught")
+
+
+def in_module(module: str, code: str, **names: object) -> None:
+    """Run code as a module's."""
+    exec(code, {"__name__": module, **names})
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["Dens(3)", "keras.Dens", "layer()", "layer(1, 2)", "layer(1, unit=2)", "keras.raising(ValueError('rellu'))"],
+)
+def test_what_another_run_would_meet_ends_the_job(code: str) -> None:
+    def layer(units: int) -> None:
+        """Do nothing."""
+
+    def raising(error: Exception) -> None:
+        in_module("keras.src.layers.core", "raise error", error=error)
+
+    keras = types.ModuleType("keras")
+    keras.raising = raising  # type: ignore[attr-defined]
+    with (
+        pytest.raises(FinalError, match="the model cannot be built: "),
+        refusing_repeated_errors("the model cannot be built"),
+    ):
+        in_module("__main__", code, keras=keras, layer=layer)
+
+
+@pytest.mark.parametrize(
+    ("modules", "error"),
+    [
+        (["__main__"], ValueError("a server has not answered")),
+        (["__main__"], TypeError("a server has answered None")),
+        (["__main__"], AttributeError("'NoneType' object has no attribute 'read'")),
+        (["keras.src.layers.layer"], OSError("disk")),
+        (["keras.src.saving.saving_api"], ValueError("File not found")),
+        (["keras.src.saving.saving_api", "keras.src.layers.layer"], ValueError("half of a file")),
+        (["keras.src.utils.file_utils"], ValueError("Incomplete file")),
+    ],
+)
+def test_what_may_pass_keeps_its_type(modules: list[str], error: Exception) -> None:
+    def through(rest: list[str]) -> None:
+        in_module(rest[0], "through(rest) if rest else raising()", through=through, rest=rest[1:], raising=raising)
+
+    def raising() -> None:
+        in_module(modules[-1], "raise error", error=error)
+
+    with pytest.raises(type(error)) as raised, refusing_repeated_errors("the model cannot be built"):
+        through(modules)
+    assert raised.value is error

@@ -1,4 +1,4 @@
-"""The chief's work after training: it evaluates the model, and exports the model and the result."""
+"""The chief's work after training: it exports the model, evaluates it, and writes the result."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,6 +9,7 @@ from pstraining.runtime.checkpoint.state import StateParts
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
 from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.model import export
+from pstraining.runtime.model.errors import refusing_repeated_errors
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.tensor import Dataset
 from pstraining.runtime.telemetry.events import as_json, event
@@ -26,7 +27,9 @@ def conclude(
     *,
     local_optimizers: bool = False,
 ) -> dict[str, float]:
-    """Evaluate the last state, export the model, and return the result: the step, and metrics as test_<name>.
+    """Export the last state's model, evaluate it, and return the result: the step, and metrics as test_<name>.
+
+    The export is first: the model is kept if the evaluation fails.
 
     Args:
         model: the chief's model, which gets the state's weights.
@@ -36,21 +39,27 @@ def conclude(
         local_optimizers: whether workers have local optimizers. The servers then have no averages of the weights.
 
     Raises:
+        ModelError: Keras refuses the data for evaluation.
         NotSavedError: the model or the result could not be written. The checkpoint is kept.
         SupersededError: the folder belongs to a later chief now.
     """
     model.assign(evaluation_weights(final, model.trained_by, over=not local_optimizers))
+    if saver:
+        _export(model, saver)
     result: dict[str, float] = {"step": final.step}
     if evaluate is not None:
-        measured = model.keras.evaluate(for_evaluation(evaluate()), return_dict=True, verbose=0)
+        with refusing_repeated_errors("evaluate: the model cannot be evaluated"):
+            measured = model.keras.evaluate(for_evaluation(evaluate()), return_dict=True, verbose=0)
         result |= {f"test_{name}": value for name, value in numbers(measured).items()}
     if saver:
-        _export(model, result, saver)
+        write = saver.checkpoints.write_whole
+        with saver.exporting():
+            write(RESULT_FILE, lambda path: path.write_text(as_json(result) + "\n", encoding="utf-8"))
     event("result", **result)
     return result
 
 
-def _export(model: Model, result: dict[str, float], saver: Saver) -> None:
+def _export(model: Model, saver: Saver) -> None:
     write = saver.checkpoints.write_whole
     with saver.exporting():
         write(WEIGHTS_FILE, lambda path: export.save_weights(model.keras, path))
@@ -60,4 +69,3 @@ def _export(model: Model, result: dict[str, float], saver: Saver) -> None:
             if isinstance(error, OSError) and error.errno in files.FULL:
                 raise
             event("not_exported", file=MODEL_FILE, reason=str(error), help=f"{WEIGHTS_FILE} has the weights")
-        write(RESULT_FILE, lambda path: path.write_text(as_json(result) + "\n", encoding="utf-8"))

@@ -5,7 +5,6 @@ as well, as those of experiment trackers do, is accepted, and an event names the
 """
 
 import re
-import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ import keras
 from pstraining.runtime.data.batches import check_batches, is_empty, repeats_forever
 from pstraining.runtime.data.validation import Validation
 from pstraining.runtime.errors import FinalError
+from pstraining.runtime.model.errors import is_refusal_of_keras
 from pstraining.runtime.model.tensor import Dataset, KerasModel, KerasOptimizer
 from pstraining.runtime.telemetry.events import event
 
@@ -137,11 +137,7 @@ def refused(error: BaseException) -> CallbackRefusedError | None:
     Such an error is about a setting, so another run would meet it again. An example is a learning rate that cannot be
     set beside a schedule. Errors of the program's own callbacks may pass.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    module = str(frames[-1].f_globals.get("__name__")) if frames else ""
-    if isinstance(error, OF_SETTINGS) and module.startswith(OF_KERAS):
-        return CallbackRefusedError(f"callbacks: {error}")
-    return None
+    return CallbackRefusedError(f"callbacks: {error}") if is_refusal_of_keras(error, OF_KERAS) else None
 
 
 def check_directions(callbacks: Sequence["keras.callbacks.Callback"], model: KerasModel) -> None:

@@ -20,7 +20,7 @@ from keras.src.utils import naming
 from pstraining.runtime.model import overrides, own_state, partition
 from pstraining.runtime.model.connections import Connections
 from pstraining.runtime.model.embeddings.embedding import Embedding, Lookups, looking_up, remote_tables
-from pstraining.runtime.model.errors import ModelError, refusing_errors
+from pstraining.runtime.model.errors import ModelError, refusing_errors, refusing_repeated_errors
 from pstraining.runtime.model.identity import described
 from pstraining.runtime.model.optimizers import loss_scale, optimizer, sparse_optimizer
 from pstraining.runtime.model.tensor import (
@@ -360,11 +360,11 @@ def _built(build: Callable[[], KerasModel], *, with_tables: bool) -> KerasModel:
     """Return the program's model with its variables.
 
     Raises:
-        ModelError: the function returned something else, or a model without variables.
+        ModelError: the function returned something else, or a model without variables, or fails in every run.
     """
     # Names are numbered per process; every task, and every rebuild in one process, must count from the start.
     naming.reset_uids()  # the public clear_session would also forget the dtype policy
-    with nullcontext() if with_tables else remote_tables():
+    with nullcontext() if with_tables else remote_tables(), refusing_repeated_errors("the model cannot be built"):
         model = build()
     if not isinstance(model, keras.Model):
         raise ModelError(f"the model function returned {type(model).__name__}, not a keras.Model")

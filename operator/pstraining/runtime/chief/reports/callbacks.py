@@ -20,6 +20,7 @@ from pstraining.runtime.chief.refusals import refused
 from pstraining.runtime.chief.reports.evaluation import evaluation_weights, numbers
 from pstraining.runtime.data.batches import for_evaluation
 from pstraining.runtime.data.validation import Validation
+from pstraining.runtime.model.errors import refusing_repeated_errors
 from pstraining.runtime.model.keras_model import Model
 from pstraining.runtime.model.optimizers.optimizer import rate_names
 from pstraining.runtime.model.partition import Array
@@ -169,13 +170,14 @@ class EpochEnds:
             # TensorBoard reads the number, also a MultiOptimizer's own one, and for schedules the rate of this step.
             own._iterations.assign(max(0, self._optimizer_steps(end.step) - end.skipped))
         if end.validate and self._validation:
-            measured = self._model.keras.evaluate(
-                for_evaluation(self._validation.data()),
-                callbacks=self._callbacks,
-                steps=self._validation.steps,
-                return_dict=True,
-                verbose=0,
-            )
+            with refusing_repeated_errors("validation: the model cannot be evaluated"):
+                measured = self._model.keras.evaluate(
+                    for_evaluation(self._validation.data()),
+                    callbacks=self._callbacks,
+                    steps=self._validation.steps,
+                    return_dict=True,
+                    verbose=0,
+                )
             found = numbers(measured, is_reported=self._left_out)
             self._left_out |= len(found) < len(measured)
             end.logs.update({f"val_{name}": value for name, value in found.items()})
