@@ -185,7 +185,11 @@ LAYERS = (
         parts=(
             Part("own", ("tests/e2e",), ("-m", f"not trains and {OWN}", "-n", "4", "--dist", "worksteal")),
             Part("trains", ("tests/e2e",), ("-m", f"trains and {OWN}", "-n", "2", "--dist", "worksteal")),
-            Part("installed", ("tests/e2e",), ("-m", "installed and not alone", "-n", "2", "--dist", "loadfile")),
+            Part(
+                "installed",
+                ("tests/e2e",),
+                ("-m", "installed and not alone", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+            ),
             Part("alone", ("tests/e2e",), ("-m", "alone")),
         ),
     ),

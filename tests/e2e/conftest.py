@@ -5,7 +5,8 @@ The cluster is the one that PSTRAINING_CONTEXT and KUBECONFIG name, or else that
 
 Several tests run at a time (hack/layers.py): first those with their own operator, then those that share the operator of
 the chart. Tests marked `trains` keep the cores busy with TensorFlow, so at most two run at a time. Tests marked `alone`
-cut nodes, replace the operator or measure the whole cluster; they come last, one by one.
+cut nodes, replace the operator or measure the whole cluster; they come last, one by one. In each part, tests marked
+`minutes` start first: a long test that starts late runs without others beside it.
 """
 
 import fcntl
@@ -39,14 +40,24 @@ part uses.
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they use: see the parts of the layer in hack/layers.py."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark tests by the fixtures that they use: see the parts of the layer in hack/layers.py. Order those of a part."""
     for item in items:
         needs = set(getattr(item, "fixturenames", ()))
         if "installed" in needs:
             item.add_marker("installed")
         if needs & ALONE:
             item.add_marker("alone")
+    yield
+    long = {item for item in items if item.get_closest_marker("minutes")}
+    if any(item.get_closest_marker("installed") for item in items):  # they are distributed by file
+        files = {item.path for item in long}
+        items.sort(key=lambda item: item.path not in files)
+    else:  # each process begins with an equal share of the sequence
+        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        items.sort(key=lambda item: item not in long)
+        items[:] = [item for number in range(processes) for item in items[number::processes]]
 
 
 def cluster_command(*arguments: str) -> str:

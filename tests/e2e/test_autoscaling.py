@@ -42,6 +42,7 @@ limit that the kernel enforced.
 """
 
 
+@pytest.mark.minutes
 def test_a_job_with_a_quarter_of_its_memory_finishes_without_an_oom_kill(
     kube: Kube, namespace: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,7 @@ def children(kube: Kube, namespace: str) -> set[tuple[str, str]]:
     return {(k, c["metadata"]["name"]) for k in kinds for c in kube.list(k, namespace, names.LABEL_JOB)}
 
 
+@pytest.mark.minutes
 def test_a_jobs_life_by_commands(
     kube: Kube, target: Target, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:

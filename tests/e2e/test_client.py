@@ -104,6 +104,7 @@ def reached_step(trainer: Client, job: Job, step: int) -> Progress | None:
     return found if found is not None and (found.step or 0) >= step else None
 
 
+@pytest.mark.minutes
 def test_a_function_trains_and_reports_the_progress_that_top_shows(kube: Kube, target: Target, namespace: str) -> None:
     trainer = client(target, namespace)
     options: dict[str, Any] = {"resources": {"cpu": 0.1, "memory": "512Mi"}, "training": {"minShardBytes": 0}}

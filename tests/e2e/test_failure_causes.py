@@ -85,6 +85,7 @@ TRIED = {name: case for name, case in CASES.items() if ALL or name in ONCE}
 """`make test` tries each cause under one policy; tests/unit/core/test_failures.py has all of them."""
 
 
+@pytest.mark.minutes
 def test_causes(kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path) -> None:
     own_operator.start()
     puppets = {}

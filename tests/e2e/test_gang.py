@@ -141,6 +141,7 @@ def _without_gangs(line: Line) -> None:
     wait_for(lambda: not kube.list("Pod", namespace), "they are deleted", 60)
 
 
+@pytest.mark.minutes
 def test_gangs_run_in_turn_where_single_pods_deadlock(
     kube: Kube, namespace: str, own_operator: OperatorProcess, gang_scheduler: None
 ) -> None:

@@ -84,6 +84,7 @@ MORE: list[Loss] = [
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.minutes
 def test_no_single_loss_costs_a_step(
     watched: HotStandbyJob, own_operator: OperatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ def is_rescaled(example: Example, shards: int) -> bool:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.minutes
 def test_training_continues_on_another_number_of_servers_without_a_restart(
     kube: Kube, namespace: str, shared: Path
 ) -> None:

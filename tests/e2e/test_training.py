@@ -51,6 +51,7 @@ IN_STEP = {"mode": "Sync", "compression": {"push": "Int8", "pull": "Int8"}}
         ),
     ],
 )
+@pytest.mark.minutes
 def test_digits(
     kube: Kube,
     target: Target,

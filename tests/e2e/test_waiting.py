@@ -17,6 +17,7 @@ LATE = 60 + 60
 """Seconds until a job reports that it waits for an unknown reason; half of it for busy cores."""
 
 
+@pytest.mark.minutes
 def test_the_reason_why_a_job_waits_is_reported(
     kube: Kube, own_operator: OperatorProcess, namespace: str, shared: Path
 ) -> None:
