@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,12 +189,27 @@ def test_settings_become_parameters() -> None:
 class StubClient:
     """A client of MLflow with a run without metrics. As MLflow, it refuses whole batches, by the names in them."""
 
+    tags: Mapping[str, str] = {}
+    status = "RUNNING"
+
     def __init__(self, uri: str) -> None:
         self.logged: list[tuple[str, float]] = []
 
     def search_runs(self, *_: object, **__: object) -> list[object]:
-        data = SimpleNamespace(metrics={}, params={"ps": "1", "workers": "2"})
-        return [SimpleNamespace(info=SimpleNamespace(run_id="1", status="RUNNING"), data=data)]
+        return [self.get_run("1")]
+
+    def get_run(self, run: str) -> object:
+        data = SimpleNamespace(metrics={}, params={"ps": "1", "workers": "2"}, tags=StubClient.tags)
+        return SimpleNamespace(info=SimpleNamespace(run_id=run, status=StubClient.status), data=data)
+
+    def set_tag(self, run: str, name: str, value: str) -> None:
+        StubClient.tags = {**StubClient.tags, name: value}
+
+    def update_run(self, run: str, status: str) -> None:
+        StubClient.status = status
+
+    def set_terminated(self, run: str, status: str) -> None:
+        StubClient.status = status
 
     def log_batch(self, run: str, metrics: Sequence[Any]) -> None:
         for metric in metrics:
@@ -204,12 +219,35 @@ class StubClient:
         self.logged += [(metric.key, metric.value) for metric in metrics]
 
 
-def test_metrics_whose_name_mlflow_refuses_keep_no_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stub_mlflow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MlflowRun]:
+    """Return a function that returns a chief's run of a stub of MLflow."""
     metric = namedtuple("metric", "key value timestamp step")
+    monkeypatch.setattr(StubClient, "tags", {})
+    monkeypatch.setattr(StubClient, "status", "RUNNING")
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "mlflow.tracking", SimpleNamespace(MlflowClient=StubClient))
     monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=metric, Param=None))
-    run = MlflowRun({TAG: "0123"}, {"ps": "1"}, {ENV_URI: "http://mlflow", "MLFLOW_EXPERIMENT_ID": "0"})
+    environ = {ENV_URI: "http://mlflow", "MLFLOW_EXPERIMENT_ID": "0"}
+    return lambda uid="0123", term=1: MlflowRun({TAG: uid}, {"ps": "1"}, environ, term=term)
+
+
+def test_a_chief_that_was_replaced_does_not_end_the_run_of_its_successor(
+    stub_mlflow: Callable[..., MlflowRun],
+) -> None:
+    """A chief whose node is cut off fails minutes later, or reconnects to the tracker."""
+    old, new = stub_mlflow(term=1), stub_mlflow(term=2)
+    for end in (old.fail, old.stop, stub_mlflow(term=1).fail, partial(old.finish, [])):
+        end()
+        assert StubClient.status == "RUNNING"
+    new.fail()
+    assert StubClient.status == "FAILED"
+    stub_mlflow("another job, with the same MLFLOW_RUN_ID", term=1).stop()
+    assert StubClient.status == "KILLED"
+
+
+def test_metrics_whose_name_mlflow_refuses_keep_no_others_back(stub_mlflow: Callable[..., MlflowRun]) -> None:
+    run = stub_mlflow()
     names = ["epoch/recall@10", "epoch/top(5)", "a//b", "../up", "/", "x" * 300, "epoch/größe 1.5:a-b"]
     run.log([TrackedPoint(1, 0.0, dict.fromkeys(names, 0.5) | {"loss": 1.0})])
     expected = ["epoch/recall_10", "epoch/top_5_", "a/b", "up", "_", "x" * 250, names[-1]]

@@ -13,6 +13,8 @@ from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, TrackerMi
 
 ENV_URI: Final = "MLFLOW_TRACKING_URI"
 TAG: Final = "pstraining.job_uid"
+TAG_TERM: Final = "pstraining.term"
+"""The tag with the term of the newest chief. An earlier one, on a node that is cut off, does not end the run."""
 AT_ONCE: Final = 500
 """Metrics of one request; MLflow takes up to 1,000."""
 PARAMETERS_AT_ONCE: Final = 100
@@ -37,7 +39,7 @@ def tracker_of(
         return None
     parameters = dict(flat(settings)) | {"ps": str(len(cluster.ps)), "workers": str(cluster.workers)}
     tags = {TAG: cluster.job_uid, "pstraining.job": cluster.job, "pstraining.namespace": cluster.namespace}
-    return Tracker(lambda: MlflowRun(tags, parameters, environ))
+    return Tracker(lambda: MlflowRun(tags, parameters, environ, term=cluster.term))
 
 
 def flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
@@ -65,12 +67,15 @@ class MlflowRun:
         tags: the run's tags; TAG identifies the run.
         parameters: the run's parameters; existing ones are not changed.
         environ: the environment with MLflow's variables.
+        term: the chief's term.
 
     Raises:
         TrackerMissingError: MLflow is not installed.
     """
 
-    def __init__(self, tags: Mapping[str, str], parameters: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, tags: Mapping[str, str], parameters: Mapping[str, str], environ: Mapping[str, str], *, term: int
+    ) -> None:
         try:
             from mlflow.tracking import MlflowClient
         except ImportError as error:
@@ -79,6 +84,7 @@ class MlflowRun:
                 "mlflow, in the image"
             ) from None
         self._client = MlflowClient(environ[ENV_URI])
+        self._uid, self._term = tags[TAG], term
         run = self._found(tags, environ)
         self._id = run.info.run_id
         self._last = {name: self._last_step(name) for name in run.data.metrics}
@@ -105,15 +111,24 @@ class MlflowRun:
         for path in artifacts:
             if path.exists():
                 self._client.log_artifact(self._id, str(path))
-        self._client.set_terminated(self._id, "FINISHED")
+        self._terminate("FINISHED")
 
     def fail(self) -> None:
         """End the run as failed; a later chief may continue it."""
-        self._client.set_terminated(self._id, "FAILED")
+        self._terminate("FAILED")
 
     def stop(self) -> None:
         """End the run as stopped from outside; a later chief may continue it."""
-        self._client.set_terminated(self._id, "KILLED")
+        self._terminate("KILLED")
+
+    def _terminate(self, status: str) -> None:
+        if self._is_newest(self._client.get_run(self._id)):
+            self._client.set_terminated(self._id, status)
+
+    def _is_newest(self, run: Any) -> bool:
+        """Whether no chief of a later term has continued the run. A run given by its ID may have another job's tag."""
+        uid, _, term = str(run.data.tags.get(TAG_TERM, "")).partition(" ")
+        return uid != self._uid or int(term) <= self._term
 
     def _found(self, tags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
         if given := environ.get("MLFLOW_RUN_ID"):
@@ -140,5 +155,8 @@ class MlflowRun:
         missing = iter([Param(name, value) for name, value in parameters.items() if name not in run.data.params])
         while some := list(islice(missing, PARAMETERS_AT_ONCE)):
             self._client.log_batch(self._id, params=some)
+        if not self._is_newest(run):
+            return
+        self._client.set_tag(self._id, TAG_TERM, f"{self._uid} {self._term}")
         if run.info.status != "RUNNING":
             self._client.update_run(self._id, status="RUNNING")
