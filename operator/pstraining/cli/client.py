@@ -17,7 +17,7 @@ from pstraining.api.container_logs import kubelet_error
 from pstraining.cli.connection import access, kubeconfig
 from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.connection.session import HttpSession
-from pstraining.cli.errors import AbsentError, CommandError, RequestError, refusal
+from pstraining.cli.errors import AbsentError, ArgumentError, RequestError, refusal
 
 Object = dict[str, Any]
 FIELD_MANAGER: Final = "kubectl-pstraining"
@@ -339,10 +339,10 @@ def quoted(name: str) -> str:
     """Return user input, quoted as one segment of a path.
 
     Raises:
-        CommandError: the input would change the path. The rule is kubectl's.
+        ArgumentError: the input would change the path. The rule is kubectl's.
     """
     if name in (".", "..") or "/" in name or "%" in name:
-        raise CommandError(f"{name!r} is not a name: a name is not . or .., and has no / and no %.")
+        raise ArgumentError(f"{name!r} is not a name: a name is not . or .., and has no / and no %.")
     return quote(name, safe="")
 
 

@@ -30,6 +30,13 @@ class CommandError(Exception):
         self.code = code
 
 
+class ArgumentError(CommandError):
+    """The arguments are wrong, whatever the cluster: the command does nothing."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.USAGE)
+
+
 class RequestError(CommandError):
     """A request to the API server failed."""
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from pstraining.cli.client import quoted
 from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.errors import ArgumentError
 from pstraining.cli.formatting import bounded, seconds
 from pstraining.cli.jobs import name_of
 from pstraining.cli.output import Output
@@ -31,12 +33,18 @@ def job_argument(text: str) -> str:
     """Parse NAME or TYPE/NAME into the job's name.
 
     Raises:
-        typer.BadParameter: the text is neither.
+        typer.BadParameter: the text is neither, or it has no name of an object.
     """
     try:
-        return name_of(text)
+        name = name_of(text)
+        quoted(name)
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from None
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not name:
+        raise typer.BadParameter("the job's name is empty.")
+    return name
 
 
 Job = Annotated[str, typer.Argument(parser=job_argument, metavar="JOB", help="Name of the job, or pstj/NAME.")]
@@ -63,7 +71,7 @@ RoleOption = Annotated[
     TaskRole | None, typer.Option("--role", help="Show only tasks with this role. Standbys have the role ps.")
 ]
 IndexOption = Annotated[
-    int | None, typer.Option("--index", help="Show only the task with this index. Requires --role.")
+    int | None, typer.Option("--index", min=0, help="Show only the task with this index. Requires --role.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the result. The exit status reports it.")]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pstraining.api import names
 from pstraining.api.values import copied
 from pstraining.cli.client import ClusterClient, Object
-from pstraining.cli.errors import CommandError, ConflictError
+from pstraining.cli.errors import ArgumentError, CommandError, ConflictError
 from pstraining.cli.manifests import LAST_APPLIED, SERVERS_OWN, Document
 from pstraining.cli.validation.values import wrong_namespace
 
@@ -27,7 +27,7 @@ def placed(document: Document, wanted: str | None, default: str) -> Object:
             missing.
     """
     if wanted and (problem := wrong_namespace(wanted)):
-        raise CommandError(f"--namespace {problem}.")
+        raise ArgumentError(f"--namespace {problem}.")
     job = copied(document.body)
     metadata = job["metadata"]
     if not metadata.get("name"):

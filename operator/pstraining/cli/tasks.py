@@ -7,7 +7,7 @@ from typing import Any
 
 from pstraining.api import names
 from pstraining.cli.client import Object
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError, CommandError
 from pstraining.core.observe import observe
 from pstraining.core.snapshot import Pod
 
@@ -67,7 +67,7 @@ def check_choice(job: Object, tasks: Sequence[TaskPod], role: TaskRole | None, i
     name = job["metadata"]["name"]
     if role is None:
         if index is not None:
-            raise CommandError("--index requires --role, because each role counts its tasks from 0.")
+            raise ArgumentError("--index requires --role, because each role counts its tasks from 0.")
         return
     count = desired(job, role)
     if count == 0:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError, CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.manifests import Document, read
 from pstraining.cli.options import Files, Recursive
@@ -77,7 +77,7 @@ def _check_command(command: str) -> None:
     try:
         shlex.split(command)
     except ValueError as error:
-        raise CommandError(f"--command: {error}") from None
+        raise ArgumentError(f"--command: {error}") from None
 
 
 def _print_notes(found: Sequence[Converted], problems: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from pstraining.cli.commands.status import AllNamespaces
 from pstraining.cli.dashboard.content import Content
 from pstraining.cli.dashboard.sampling import Sampler
 from pstraining.cli.dashboard.server import LOOPBACK, DashboardServer
-from pstraining.cli.errors import CommandError, DeniedError
+from pstraining.cli.errors import ArgumentError, CommandError, DeniedError
 from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.jobs import job_named
 from pstraining.cli.options import Context, Namespace, job_argument
@@ -38,9 +38,9 @@ def dashboard(
     The page changes nothing, and shows what you may read. Its address contains a secret: do not share it.
     """
     if all_namespaces and (job or namespace is not None):
-        raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
+        raise ArgumentError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
     if all_namespaces and folder is not None:
-        raise CommandError("--from reads the history of one job: remove --all-namespaces.")
+        raise ArgumentError("--from reads the history of one job: remove --all-namespaces.")
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     if folder is not None and not job:
         job = cluster.jobs(cluster.namespace)[0]["metadata"]["name"]

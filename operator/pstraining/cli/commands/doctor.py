@@ -17,7 +17,7 @@ from pstraining.cli.doctor.checks import Amount, Check, CheckResult
 from pstraining.cli.doctor.examination import examine
 from pstraining.cli.doctor.job_causes import causes
 from pstraining.cli.doctor.job_evidence import gathered
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError, CommandError
 from pstraining.cli.exit_codes import ExitCode
 from pstraining.cli.jobs import job_named, phase
 from pstraining.cli.metrics.measurement import measure
@@ -65,7 +65,7 @@ def doctor(
     try:
         need = Amount.of({"cpu": cpu, "memory": memory})
     except ValueError as error:
-        raise CommandError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
+        raise ArgumentError(f"--cpu {cpu} --memory {memory}: not quantities such as 500m and 1Gi") from error
     found = list(_all(context, namespace, need))
     show(PrintedKind.INSTALLATION, report(found), output, lambda: picture(found))
     if any(c.result is CheckResult.FAIL for c in found):
@@ -114,6 +114,8 @@ def job_picture(found: dict[str, Any]) -> RenderableType:
 def _all(context: Context, namespace: str | None, need: Amount) -> Iterator[Check]:
     try:
         cluster = KubeconfigClient(context)
+    except ArgumentError:
+        raise
     except CommandError as error:
         yield Check("kubeconfig", CheckResult.FAIL, str(error))
         return

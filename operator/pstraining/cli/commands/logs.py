@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pstraining.cli.client import KubeconfigClient
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError
 from pstraining.cli.formatting import seconds
 from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.logs.following import Follower
@@ -42,11 +42,11 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     try:
         young = None if since is None else seconds(since)
     except ValueError as error:
-        raise CommandError(f"--since: {error}.") from error
+        raise ArgumentError(f"--since: {error}.") from error
     if follow and previous:
-        raise CommandError("--previous shows runs that have ended: remove --follow.")
+        raise ArgumentError("--previous shows runs that have ended: remove --follow.")
     if folder is not None and (follow or young is not None):
-        raise CommandError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
+        raise ArgumentError("--from reads logs that have ended, without times of lines: remove --follow and --since.")
     selection = LogSelection(role, index, previous, None if tail == -1 else tail, young)
     writer = LogWriter(coloured=is_terminal() and not os.environ.get("NO_COLOR"))
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)

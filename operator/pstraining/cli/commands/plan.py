@@ -20,7 +20,7 @@ from rich.text import Text
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.errors import ArgumentError, RequestError
 from pstraining.cli.formatting import count, several
 from pstraining.cli.jobs import condition
 from pstraining.cli.manifests import documents
@@ -112,7 +112,7 @@ def plan(
     servers, and the traffic of other settings.
     """
     if bandwidth and not parameters:
-        raise CommandError("--bandwidth: give the model's --parameters too, whose traffic it carries.")
+        raise ArgumentError("--bandwidth: give the model's --parameters too, whose traffic it carries.")
     values = _number(parameters, "--parameters") if parameters else 0
     asked = _number(bandwidth, "--bandwidth") / 1e6 if bandwidth else None
     found = require_valid(check_documents(documents(files, recursive)), "planned")
@@ -390,4 +390,4 @@ def _number(text: str, option: str) -> int:
     try:
         return count(text)
     except ValueError as error:
-        raise CommandError(f"{option}: {error}") from None
+        raise ArgumentError(f"{option}: {error}") from None

@@ -14,7 +14,7 @@ from pstraining.cli.client import KubeconfigClient
 from pstraining.cli.commands.doctor import examine_job
 from pstraining.cli.commands.version import cluster_versions
 from pstraining.cli.doctor.examination import operator_deployments
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError, CommandError
 from pstraining.cli.formatting import several
 from pstraining.cli.jobs import job_named
 from pstraining.cli.options import Context, Job, Namespace
@@ -43,7 +43,7 @@ def report(
     you send it: a program may have printed other secrets. contents.yaml lists the files, and the unreadable parts.
     """
     if file == STANDARD_OUTPUT and (sys.stdout is None or sys.stdout.isatty()):
-        raise CommandError("--file -: the archive is not text for a terminal. Name a file, or pipe the output.")
+        raise ArgumentError("--file -: the archive is not text for a terminal. Name a file, or pipe the output.")
     cluster = KubeconfigClient(context)
     found = job_named(cluster, namespace or cluster.namespace, job)
     root = f"{found['metadata']['namespace']}-{found['metadata']['name']}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from pstraining.cli.client import KubeconfigClient
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError
 from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.jobs import each, job_named
 from pstraining.cli.options import Context, Format, Namespace, OptionalJobs
@@ -27,9 +27,9 @@ def status(
 ) -> None:
     """Show the state of jobs. For one job, show every pod and why it waits or has failed."""
     if all_namespaces and (jobs or namespace is not None):
-        raise CommandError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
+        raise ArgumentError("--all-namespaces shows all jobs: remove the job's name and --namespace.")
     if all_namespaces and folder is not None:
-        raise CommandError("--from reads the history of one job: remove --all-namespaces.")
+        raise ArgumentError("--from reads the history of one job: remove --all-namespaces.")
     cluster = history_in(folder, context, namespace) if folder else KubeconfigClient(context)
     now = datetime.now(UTC)
     where = namespace or cluster.namespace

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pstraining.api.models import PSTrainingJobSpec
 from pstraining.api.nulls import without_nulls
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError
 from pstraining.cli.jobs import each
 from pstraining.cli.manifests import documents
 from pstraining.cli.options import Context, Files, Namespace, Recursive, Timeout, Wait
@@ -55,7 +55,7 @@ def submit(
     if dry_run is DryRun.NONE:  # kubectl's default
         dry_run = None
     if wait and dry_run is not None:
-        raise CommandError("--wait waits for what --dry-run does not store: remove one of them.")
+        raise ArgumentError("--wait waits for what --dry-run does not store: remove one of them.")
     found = require_valid(check_documents(documents(files, recursive)), "submitted")
     if dry_run is DryRun.CLIENT:
         for job in all_placed(found, namespace, "default"):

@@ -26,7 +26,7 @@ EVERY = 0.2
 
 def takeover(
     job: Job,
-    shard: Annotated[int, typer.Option(help="Index of the shard to switch over.")],
+    shard: Annotated[int, typer.Option(min=0, help="Index of the shard to switch over.")],
     namespace: Namespace = None,
     context: Context = None,
     timeout: Timeout = 60,

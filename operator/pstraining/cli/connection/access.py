@@ -15,7 +15,7 @@ from pstraining.cli.connection import proxies
 from pstraining.cli.connection.kubeconfig import KUBECONFIG, Kubeconfig
 from pstraining.cli.connection.models import Context, KubeconfigCluster, User
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError, CommandError
 from pstraining.cli.formatting import request_seconds
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -190,7 +190,7 @@ def _user(config: Kubeconfig, overrides: Overrides, context: Context) -> User:
     for entry in overrides.impersonate_user_extra:
         key, equals, value = entry.partition("=")
         if not key or not equals:
-            raise CommandError(f"--as-user-extra {entry}: write KEY=VALUE.")
+            raise ArgumentError(f"--as-user-extra {entry}: write KEY=VALUE.")
         extra.setdefault(key, []).append(value)
     changes = {
         "token": overrides.token,
@@ -257,7 +257,7 @@ def _seconds(overrides: Overrides) -> float | None:
     try:
         return min(request_seconds(overrides.request_timeout), LONGEST)
     except ValueError as error:
-        raise CommandError(f"--request-timeout: {error}.") from error
+        raise ArgumentError(f"--request-timeout: {error}.") from error
 
 
 def _unnamed(config: Kubeconfig, context: str) -> str:

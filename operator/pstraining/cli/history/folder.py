@@ -17,7 +17,7 @@ from pstraining.api.summary import SUMMARY_FILE, JobOutcome, KeptLog, Summary
 from pstraining.api.values import path_of
 from pstraining.cli.client import ClusterClient, Object, lines
 from pstraining.cli.connection.overrides import Overrides
-from pstraining.cli.errors import CommandError, RequestError
+from pstraining.cli.errors import ArgumentError, CommandError, RequestError
 
 REASON: Final = "History"
 """Reason of the events that are created from the summary."""
@@ -40,7 +40,7 @@ def history_in(folder: Path, context: Overrides | None, namespace: str | None) -
         CommandError: options select a cluster as well, or the folder has no history.
     """
     if namespace is not None or context not in (None, Overrides()):
-        raise CommandError(
+        raise ArgumentError(
             "--from reads a folder instead of a cluster: remove the options of the cluster and --namespace."
         )
     return cast(ClusterClient, HistoryFolder(folder))  # commands that take --from only read

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 
-from pstraining.cli.errors import CommandError
+from pstraining.cli.errors import ArgumentError, CommandError
 
 STDIN = "-"
 EXTENSIONS = (".json", ".yaml", ".yml")
@@ -37,13 +37,15 @@ def sources(named: Iterable[str], recursive: bool) -> Iterator[ManifestSource | 
     Args:
         named: the values of `-f`; a value may list several names, separated by commas.
         recursive: whether to read subfolders of folders.
+
+    Raises:
+        ArgumentError: standard input is named twice.
     """
-    used = False
-    for name in (part for value in named for part in _split(value)):
-        if name == STDIN and used:
-            yield CommandError("Standard input can be read once: remove the second -f -.")
-        elif name == STDIN:
-            used = True
+    every = [part for value in named for part in _split(value)]
+    if every.count(STDIN) > 1:
+        raise ArgumentError("Standard input can be read once: remove the second -f -.")
+    for name in every:
+        if name == STDIN:
             yield _standard_input()
         elif name.startswith(("http://", "https://")):
             yield _downloaded(name)
