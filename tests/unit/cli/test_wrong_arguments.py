@@ -55,6 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("validate", "-f", "-", "-f", "-"), "remove the second -f -"),
         (("convert", "-f", "-,-"), "remove the second -f -"),
         (("convert", *FILE, "--command", "'"), "--command: No closing quotation"),
+        (("doctor", "digits", "--cpu", "4"), "--cpu and --memory check the installation"),
+        (("doctor", "digits", "--memory", "1Gi"), "remove them, or the job's name"),
         (("doctor", "--cpu", "much"), "--cpu much --memory 1Gi: not quantities"),
         (("doctor", "--request-timeout", "soon"), "--request-timeout: 'soon' is neither"),
         (("status", "--request-timeout", "soon"), "--request-timeout: 'soon' is neither"),

@@ -26,6 +26,9 @@ from pstraining.cli.output import Output, PrintedKind, show
 
 MEASURED: Final = 3.0
 """Seconds between the scrapes that measure a running job's rate."""
+CPU: Final = "500m"
+MEMORY: Final = "1Gi"
+"""CPU and memory of a parameter server for which nodes need room, by default."""
 
 
 def doctor(
@@ -42,8 +45,14 @@ def doctor(
     ] = None,
     context: Context = None,
     output: Format = Output.TEXT,
-    cpu: Annotated[str, typer.Option(help="CPU of a parameter server, to check the capacity of nodes.")] = "500m",
-    memory: Annotated[str, typer.Option(help="Memory of a parameter server, to check the capacity of nodes.")] = "1Gi",
+    cpu: Annotated[
+        str | None,
+        typer.Option(help=f"CPU of a parameter server, to check the capacity of nodes. Default: {CPU}."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help=f"Memory of a parameter server, to check the capacity of nodes. Default: {MEMORY}."),
+    ] = None,
 ) -> None:
     """Find out why jobs do not run: the causes of one job's problem, or checks of the cluster and the installation.
 
@@ -56,12 +65,15 @@ def doctor(
 
     Each line begins with ok, warn or fail. The exit status is 1 if one begins with fail.
     """
+    if job is not None and (cpu is not None or memory is not None):
+        raise ArgumentError("--cpu and --memory check the installation, and not a job: remove them, or the job's name.")
     if job is not None:
         diagnosis = examine_job(KubeconfigClient(context), namespace, job, datetime.now(UTC))
         show(PrintedKind.DIAGNOSIS, diagnosis, output, lambda: job_picture(diagnosis))
         if diagnosis["result"] == CheckResult.FAIL:
             raise typer.Exit(ExitCode.ERROR)
         return
+    cpu, memory = CPU if cpu is None else cpu, MEMORY if memory is None else memory
     try:
         need = Amount.of({"cpu": cpu, "memory": memory})
     except ValueError as error:
