@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from pstraining.cli.errors import ArgumentError
 from pstraining.cli.jobs import TYPES
 from pstraining.cli.output import until_unread
 
@@ -58,7 +59,21 @@ class KubectlCommand(_ReadableHelp, TyperCommand):  # type: ignore[misc] # untyp
             valued = {name for option in options if not option.is_flag for name in option.opts}
             given = without_type(given, valued)
         left: list[str] = super().parse_args(ctx, given)
+        if not ctx.resilient_parsing:  # as for a completion
+            _check_timeout(ctx, args)
         return left
+
+
+def _check_timeout(ctx: Any, args: Sequence[str]) -> None:
+    """Check that a limit of --wait comes with --wait. Scripts for kubectl may write --wait=false and a limit.
+
+    Raises:
+        ArgumentError: the command would ignore the limit, and end at once.
+    """
+    source = ctx.get_parameter_source("timeout")
+    is_given = source is not None and source.name == "COMMANDLINE"
+    if is_given and ctx.params.get("wait") is False and not any(arg.startswith("--wait=") for arg in args):
+        raise ArgumentError("--timeout is the limit of --wait: add --wait, or remove --timeout.")
 
 
 def switches(args: Sequence[str], named: Container[str], short: Container[str] = ()) -> list[str]:

@@ -69,7 +69,7 @@ def test_several_jobs_are_suspended_and_resumed_at_once(
 ) -> None:
     cluster = JobCluster(running())
     monkeypatch.setattr(suspend, "KubeconfigClient", lambda context: cluster)
-    result = CliRunner().invoke(app, ["suspend", "other", "pstj/digits", "--timeout", "1m"])
+    result = CliRunner().invoke(app, ["suspend", "other", "pstj/digits", "--wait", "--timeout", "1m"])
     assert (
         str(result.exception) == "There is no PSTrainingJob other in namespace default. Jobs in this namespace: digits."
     )

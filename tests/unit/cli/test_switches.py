@@ -72,6 +72,7 @@ def test_commands_accept_a_type_and_a_name(command: str, monkeypatch: pytest.Mon
         (["--force=true", "--wait=false", "--dry-run=client"], 0),
         (["--insecure-skip-tls-verify=true", "--dry-run=client"], 0),
         (["--wait=true", "--dry-run=client"], 1),
+        (["--wait=false", "--timeout=5m", "--dry-run=client"], 0),
         (["--wait=perhaps"], 2),
     ],
 )
