@@ -301,6 +301,7 @@ def test_report(tmp_path: Path) -> None:
     assert [one["result"] for one in found["documents"]] == [
         *("converted, incomplete", "passed on", "refused", "converted, with notes")
     ]
+    assert yaml.safe_load(run("-f", str(tmp_path), "--report", "-o", "yaml").stdout) == found
     assert found["documents"][2]["notes"][0] == {
         "field": "spec.tfReplicaSpecs.Worker.template",
         "what": "refused",

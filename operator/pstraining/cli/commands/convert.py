@@ -31,7 +31,12 @@ class Manifests(StrEnum):
 def convert(
     files: Files,
     recursive: Recursive = False,
-    output: Annotated[Manifests, typer.Option("--output", "-o", help="Format of the manifests.")] = Manifests.YAML,
+    output: Annotated[
+        Manifests | None,
+        typer.Option(
+            "--output", "-o", help="Format of the manifests or the report. Default: yaml, and a table with --report."
+        ),
+    ] = None,
     no_comments: Annotated[
         bool, typer.Option("--no-comments", help="Do not write the notes as YAML comments above the manifests.")
     ] = False,
@@ -62,7 +67,7 @@ def convert(
     problems = [str(one) for one in given if isinstance(one, CommandError)]
     found = convert_documents([one for one in given if isinstance(one, Document)], command)
     if report:
-        form = Output.JSON if output is Manifests.JSON else Output.TEXT
+        form = Output.TEXT if output is None else Output(output)
         show(PrintedKind.CONVERSION, results.report(found, problems), form, lambda: results.table(found))
     _print_notes(found, problems)
     _require_convertible(found, len(problems), strict)
