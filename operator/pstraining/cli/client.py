@@ -336,14 +336,14 @@ def _core(namespace: str, rest: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return user input, quoted as one segment of a path.
+    """Return user input, quoted as one segment of a path. Bytes that are not UTF-8 stay, as in kubectl.
 
     Raises:
         ArgumentError: the input would change the path. The rule is kubectl's.
     """
     if name in (".", "..") or "/" in name or "%" in name:
         raise ArgumentError(f"{name!r} is not a name: a name is not . or .., and has no / and no %.")
-    return quote(name, safe="")
+    return quote(name, safe="", errors="surrogateescape")
 
 
 def _last_part(error: object) -> str:

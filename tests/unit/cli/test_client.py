@@ -1,6 +1,7 @@
 """The requests of commands to a server on this machine, and their handling of every kind of response."""
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from pstraining.cli.client import PAGE, KubeconfigClient, lines
+from pstraining.cli.connection.credentials import escaped
 from pstraining.cli.connection.overrides import Overrides
+from pstraining.cli.connection.session import _line
 from pstraining.cli.doctor.checks import CheckResult
 from pstraining.cli.doctor.examination import definition
 from pstraining.cli.errors import CommandError, ConflictError, DeniedError, RequestError
@@ -64,6 +67,15 @@ def test_a_namespace_stays_one_part_of_the_path(server: Server, cluster: Kubecon
     with pytest.raises(RequestError):
         cluster.pods("team?x", "digits")
     assert [asked.path for asked in server.asked] == ["/api/v1/namespaces/team%3Fx/pods"]
+
+
+def test_bytes_that_are_not_utf8_are_sent_as_kubectl_sends_them(server: Server, cluster: KubeconfigClient) -> None:
+    argument = os.fsdecode(b"d\xff")
+    server.answers[f"{JOBS}/d%FF"] = (200, "{}")
+    assert cluster.job("team", argument) == {}
+    assert [asked.path for asked in server.asked] == [f"{JOBS}/d%FF"]
+    assert _line("Impersonate-User", argument).encode("latin-1") == b"d\xff"
+    assert escaped(argument) == "d%FF"
 
 
 def test_long_lists_come_in_pages(server: Server, cluster: KubeconfigClient) -> None:

@@ -114,7 +114,7 @@ def _basic(name: str, password: str) -> str:
 
 def escaped(key: str) -> str:
     """Escape a key for use in a header's name."""
-    return "".join(chr(b) if chr(b) in _PLAIN else f"%{b:02X}" for b in key.encode())
+    return "".join(chr(b) if chr(b) in _PLAIN else f"%{b:02X}" for b in key.encode(errors="surrogateescape"))
 
 
 def read(path: str, what: str) -> bytes:

@@ -190,10 +190,10 @@ def asked_pause(answer: urllib3.BaseHTTPResponse) -> float | None:
 
 
 def _line(name: str, value: str) -> str:
-    """Return a header's value for http.client, which sends it as UTF-8, as kubectl does."""
+    """Return a header's value for http.client, which sends its bytes, UTF-8 or not, as kubectl does."""
     if _CONTROL.search(value):
         raise CommandError(f"The value of {name} has control characters: correct the kubeconfig or the option.")
-    return value.encode().decode("latin-1")  # http.client encodes headers as latin-1
+    return value.encode(errors="surrogateescape").decode("latin-1")  # http.client encodes headers as latin-1
 
 
 def _show(context: ssl.SSLContext, certificate: Pair, access: Access) -> None:
