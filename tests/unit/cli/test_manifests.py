@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -311,7 +311,7 @@ def test_commands_read_folders_of_json_with_tabs(tmp_path: Path, command: list[s
 class Server(http.server.BaseHTTPRequestHandler):
     """Answers /busy with status 503 twice, and then normally."""
 
-    asked: list[str]
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
@@ -331,8 +331,8 @@ class Server(http.server.BaseHTTPRequestHandler):
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(sources, "_PAUSE_SECONDS", 0)
     monkeypatch.setenv("no_proxy", "*")
-    handler = type("Handler", (Server,), {"asked": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    monkeypatch.setattr(Server, "asked", [])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -340,6 +340,8 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_urls(url: str) -> None:
     assert named(f"{url}/a,b", f"{url}/busy") == ["A", "A"]
+    assert named(f"{url}/größe 1.yaml?a=é&b=%20/", f"{url}/%C3%A9#part") == ["A", "A"], "as kubectl escapes them"
+    assert Server.asked[-2:] == ["/gr%C3%B6%C3%9Fe%201.yaml?a=%C3%A9&b=%20/", "/%C3%A9"]
     with pytest.raises(CommandError) as caught:
         documents([f"{url}/none", f"{url}/dead", "http://127.0.0.1:1/x"])
     assert [line.rpartition(": ")[2] for line in str(caught.value).splitlines()] == [

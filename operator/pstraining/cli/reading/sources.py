@@ -3,6 +3,7 @@
 import codecs
 import glob
 import os
+import string
 import sys
 import time
 import urllib.error
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
+from urllib.parse import quote, urlsplit
 
 from pstraining.cli.errors import ArgumentError, CommandError
 
@@ -111,13 +113,20 @@ def _decoded(name: str, data: bytes) -> ManifestSource | CommandError:
         return CommandError(f"{name} cannot be read: {error}")
 
 
+def _escaped(url: str) -> str:
+    """Return a URL with spaces and characters beyond ASCII escaped, as kubectl sends them."""
+    parts = urlsplit(url)
+    path, query = (quote(part, safe=string.punctuation, errors="surrogateescape") for part in (parts.path, parts.query))
+    return parts._replace(path=path, query=query).geturl()
+
+
 def _downloaded(url: str) -> ManifestSource | CommandError:
     why = ""
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
+            with urllib.request.urlopen(_escaped(url), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
                 return _decoded(url, answer.read())
         except urllib.error.HTTPError as error:
             why = f"the server responded with {error.code} {error.reason}"
