@@ -33,6 +33,26 @@ class Job:
         return self.name
 
 
+class JobKey(NamedTuple):
+    """What a method got as its job."""
+
+    name: str
+    uid: str = ""
+    """The uid of the job; empty for the job that has the name now."""
+
+    def check(self, uid: str) -> None:
+        """Check that the job with the name has the uid.
+
+        Raises:
+            ClientError: it is another job.
+        """
+        if self.uid not in ("", uid):
+            raise ClientError(
+                f"{self.name} was deleted in the meantime, and another job has its name now: pass the name, or what "
+                "`get` returns for it."
+            )
+
+
 class LogLine(NamedTuple):
     """A line of a task's log; its text is `task: text`."""
 
@@ -54,28 +74,28 @@ class Backend(Protocol):
     def create(self, name: str, program: JobProgram, options: JobOptions) -> Job:
         """Start a job."""
 
-    def get(self, name: str) -> Job:
+    def get(self, key: JobKey) -> Job:
         """Return a job's current state."""
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
 
-    def wait(self, name: str, seconds: float | None) -> Job:
+    def wait(self, key: JobKey, seconds: float | None) -> Job:
         """Wait until a job has succeeded and return it. Raises JobFailedError or, after `seconds`, TimeoutError."""
 
-    def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
+    def logs(self, key: JobKey, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of logs."""
 
-    def progress(self, name: str) -> Progress | None:
+    def progress(self, key: JobKey) -> Progress | None:
         """Return the newest progress; None before the first report."""
 
-    def scale(self, name: str, workers: int) -> None:
+    def scale(self, key: JobKey, workers: int) -> None:
         """Change the number of workers."""
 
-    def suspend(self, name: str, suspended: bool) -> None:
+    def suspend(self, key: JobKey, suspended: bool) -> None:
         """Suspend a job, or resume it."""
 
-    def delete(self, name: str) -> None:
+    def delete(self, key: JobKey) -> None:
         """Delete a job."""
 
 
@@ -158,7 +178,7 @@ class Client:
             is_number = False
         if not is_number:
             raise ClientError(f"timeout: it must be a number of seconds, is {timeout!r}.")
-        return self._backend.wait(self._name(job), None if timeout == math.inf else timeout)
+        return self._backend.wait(self._key(job), None if timeout == math.inf else timeout)
 
     def logs(
         self, job: Job | str, *, follow: bool = True, role: str | None = None, index: int | None = None
@@ -171,15 +191,15 @@ class Client:
             role: chief, worker, ps or evaluator; by default all.
             index: the task's index; by default all tasks of the role.
         """
-        return self._backend.logs(self._name(job), follow=follow, role=role, index=index)
+        return self._backend.logs(self._key(job), follow=follow, role=role, index=index)
 
     def progress(self, job: Job | str) -> Progress | None:
         """Return a job's newest progress; None before its program's first report."""
-        return self._backend.progress(self._name(job))
+        return self._backend.progress(self._key(job))
 
     def get(self, job: Job | str) -> Job:
         """Return a job's current state."""
-        return self._backend.get(self._name(job))
+        return self._backend.get(self._key(job))
 
     def list(self) -> list[Job]:
         """Return all jobs of the namespace. A local client returns the jobs that it has started."""
@@ -187,32 +207,34 @@ class Client:
 
     def scale(self, job: Job | str, workers: int) -> None:
         """Change the number of workers. Workers that stay continue to train."""
-        self._backend.scale(self._name(job), workers)
+        self._backend.scale(self._key(job), workers)
 
     def suspend(self, job: Job | str) -> None:
         """Stop a job; `resume` continues from its newest checkpoint."""
-        self._backend.suspend(self._name(job), True)
+        self._backend.suspend(self._key(job), True)
 
     def resume(self, job: Job | str) -> None:
         """Resume a suspended job."""
-        self._backend.suspend(self._name(job), False)
+        self._backend.suspend(self._key(job), False)
 
     def delete(self, job: Job | str) -> None:
         """Delete a job and its pods. `spec.checkpoint.retainPolicy` decides about its claim for checkpoints."""
-        self._backend.delete(self._name(job))
+        self._backend.delete(self._key(job))
 
-    def _name(self, job: Job | str) -> str:
-        """Return a job's name, which may also be that of a job in another namespace.
+    def _key(self, job: Job | str) -> JobKey:
+        """Return the key of a job. Its name may also be that of a job in another namespace, or of a later one.
 
         Raises:
             ClientError: the job is in another namespace.
         """
-        if isinstance(job, Job) and job.namespace != (own := self._backend.namespace):
+        if not isinstance(job, Job):
+            return JobKey(str(job))
+        if job.namespace != (own := self._backend.namespace):
             raise ClientError(
                 f"{job} is in the namespace {job.namespace}, and this client's namespace is {own}: use the client that "
                 "has returned the job."
             )
-        return str(job)
+        return JobKey(job.name, job.uid)
 
 
 def default_name(program: str) -> str:

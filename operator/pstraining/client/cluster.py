@@ -22,7 +22,7 @@ from pstraining.cli.validation.documents import wrong_with
 from pstraining.cli.validation.scaling import check_workers
 from pstraining.cli.validation.schema import Severity
 from pstraining.cli.waiting import Patience, ended, follow, unchanged
-from pstraining.client.client import Job, LogLine
+from pstraining.client.client import Job, JobKey, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, build_config_map, build_job, config_map_name
 from pstraining.client.program import JobProgram
@@ -85,18 +85,18 @@ class ClusterBackend:
                 raise
         return _job(stored)
 
-    def get(self, name: str) -> Job:
+    def get(self, key: JobKey) -> Job:
         """Return a job's current state."""
-        return _job(self._stored(name))
+        return _job(self._stored(key))
 
     def jobs(self) -> list[Job]:
         """Return all jobs of the namespace."""
         with _translated():
             return [_job(job) for job in self._cluster.jobs(self.namespace)]
 
-    def wait(self, name: str, seconds: float | None) -> Job:
+    def wait(self, key: JobKey, seconds: float | None) -> Job:
         """Wait until a job has succeeded, and return it."""
-        newest = self._stored(name)
+        newest = self._stored(key)
 
         def reached(now: Object) -> str:
             nonlocal newest
@@ -112,51 +112,53 @@ class ClusterBackend:
                     raise JobFailedError(str(error), self._log_of_the_failure(newest)) from error
                 case ExitCode.TIMED_OUT:
                     now = _job(newest)
-                    message = f"{name} has not ended after {seconds:g} s: {now.phase}. {now.reason}".rstrip()
+                    message = f"{key.name} has not ended after {seconds:g} s: {now.phase}. {now.reason}".rstrip()
                     raise TimeoutError(message) from error
             raise ClientError(str(error)) from error
         return _job(newest)
 
-    def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
+    def logs(self, key: JobKey, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of logs."""
         if role is not None and role not in list(TaskRole):
             raise ClientError(f"role: {role!r} is not one of {', '.join(TaskRole)}.")
         if role is None and index is not None:
             raise ClientError("index requires role, because each role counts its tasks from 0.")
-        self._stored(name)
+        uid = str(self._stored(key)["metadata"]["uid"])
         selection = LogSelection(None if role is None else TaskRole(role), index)
-        return self._followed(name, selection) if follow else iter(self._present(name, selection))
+        return self._followed(key.name, uid, selection) if follow else iter(self._present(key.name, selection))
 
-    def progress(self, name: str) -> Progress | None:
+    def progress(self, key: JobKey) -> Progress | None:
         """Return the newest progress."""
-        training = (self._stored(name).get("status") or {}).get("training")
+        training = (self._stored(key).get("status") or {}).get("training")
         return None if training is None else Progress.of(training)
 
-    def scale(self, name: str, workers: int) -> None:
+    def scale(self, key: JobKey, workers: int) -> None:
         """Change the number of workers."""
-        job = self._stored(name)
+        job = self._stored(key)
         with _translated():
             if (end := end_of(job)) is not None:
-                raise ClientError(f"{name} has ended ({end}) and has no workers.")
+                raise ClientError(f"{key.name} has ended ({end}) and has no workers.")
             check_workers(job, workers)
-            self._cluster.scale(self.namespace, name, workers)
+            self._cluster.scale(self.namespace, key.name, workers)
 
-    def suspend(self, name: str, suspended: bool) -> None:
+    def suspend(self, key: JobKey, suspended: bool) -> None:
         """Suspend a job, or resume it."""
-        if (end := end_of(self._stored(name))) is not None:
-            raise ClientError(f"{name} has ended ({end}).")
+        if (end := end_of(self._stored(key))) is not None:
+            raise ClientError(f"{key.name} has ended ({end}).")
         with _translated():
-            self._cluster.patch(self.namespace, name, {"spec": {"runPolicy": {"suspend": suspended}}})
+            self._cluster.patch(self.namespace, key.name, {"spec": {"runPolicy": {"suspend": suspended}}})
 
-    def delete(self, name: str) -> None:
+    def delete(self, key: JobKey) -> None:
         """Delete a job."""
-        self._stored(name)
+        self._stored(key)
         with _translated():
-            self._cluster.delete(self.namespace, name)
+            self._cluster.delete(self.namespace, key.name)
 
-    def _stored(self, name: str) -> Object:
+    def _stored(self, key: JobKey) -> Object:
         with _translated():
-            return job_named(self._cluster, self.namespace, name)
+            found = job_named(self._cluster, self.namespace, key.name)
+        key.check(found["metadata"]["uid"])
+        return found
 
     def _present(self, name: str, selection: LogSelection) -> list[LogLine]:
         found: list[LogLine] = []
@@ -171,11 +173,10 @@ class ClusterBackend:
             )
         return found
 
-    def _followed(self, name: str, selection: LogSelection) -> Iterator[LogLine]:
+    def _followed(self, name: str, uid: str, selection: LogSelection) -> Iterator[LogLine]:
         writer = _QueueWriter()
-        thread = threading.Thread(
-            target=writer.filled_by(Follower(self._cluster, self.namespace, name, selection, writer)), daemon=True
-        )
+        follower = Follower(self._cluster, self.namespace, name, selection, writer, uid=uid)
+        thread = threading.Thread(target=writer.filled_by(follower), daemon=True)
         thread.start()
         try:
             yield from writer.lines()

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pstraining.api.names import task_name
-from pstraining.client.client import Job, LogLine
+from pstraining.client.client import Job, JobKey, LogLine
 from pstraining.client.errors import ClientError, JobFailedError
 from pstraining.client.manifest import JobOptions, checkpoint_of
 from pstraining.client.program import JobProgram
@@ -41,6 +42,7 @@ class _Run:
     code: int | None = None
     last: Progress | None = None
     """The progress at the end."""
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
     def progress(self) -> Progress | None:
@@ -91,59 +93,61 @@ class LocalBackend:
             run = _Run(job, folder, stack.pop_all())
         self._runs[name] = run  # only a job that has started has a name
         threading.Thread(target=_supervise, args=(run,), name=f"pstraining-{name}", daemon=True).start()
-        return self.get(name)
+        return self.get(JobKey(name))
 
-    def get(self, name: str) -> Job:
+    def get(self, key: JobKey) -> Job:
         """Return a job's current state."""
-        run = self._run(name)
-        return Job(name, self.namespace, name, run.phase)
+        run = self._run(key)
+        return Job(key.name, self.namespace, run.uid, run.phase)
 
     def jobs(self) -> list[Job]:
         """Return all jobs that this process has started."""
-        return [self.get(name) for name in self._runs]
+        return [self.get(JobKey(name)) for name in self._runs]
 
-    def wait(self, name: str, seconds: float | None) -> Job:
+    def wait(self, key: JobKey, seconds: float | None) -> Job:
         """Wait until a job has succeeded, and return it."""
-        run = self._run(name)
+        name, run = key.name, self._run(key)
         if not run.ended.wait(seconds):
             raise TimeoutError(f"{name} has not ended after {seconds:g} s.")
         if run.deleted.is_set():
             raise ClientError(f"{name} was deleted in the meantime.")
         if run.code != 0:
             raise JobFailedError(f"{name} has failed with exit code {run.code}.", _log_of_the_failure(run))
-        return self.get(name)
+        return self.get(key)
 
-    def logs(self, name: str, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
+    def logs(self, key: JobKey, *, follow: bool, role: str | None, index: int | None) -> Iterator[LogLine]:
         """Yield lines of the processes' output. The lines of each process are in order."""
-        run = self._run(name)
-        _check_choice(name, run.job.cluster, role, index)
+        run = self._run(key)
+        _check_choice(key.name, run.job.cluster, role, index)
         return _lines(run, follow, role, index)
 
-    def progress(self, name: str) -> Progress | None:
+    def progress(self, key: JobKey) -> Progress | None:
         """Return the newest progress."""
-        return self._run(name).progress
+        return self._run(key).progress
 
-    def scale(self, name: str, workers: int) -> None:
+    def scale(self, key: JobKey, workers: int) -> None:
         """Refuse to change the number of workers."""
-        raise ClientError(f"{name} is a local job, whose number of workers is fixed: delete it and train again.")
+        raise ClientError(f"{key.name} is a local job, whose number of workers is fixed: delete it and train again.")
 
-    def suspend(self, name: str, suspended: bool) -> None:
+    def suspend(self, key: JobKey, suspended: bool) -> None:
         """Refuse to suspend or resume a job."""
-        raise ClientError(f"{name} is a local job, which cannot be suspended: delete it and train again.")
+        raise ClientError(f"{key.name} is a local job, which cannot be suspended: delete it and train again.")
 
-    def delete(self, name: str) -> None:
+    def delete(self, key: JobKey) -> None:
         """End a job's processes."""
-        run = self._run(name)
+        run = self._run(key)
         run.deleted.set()
         run.ended.wait()
-        del self._runs[name]
+        del self._runs[key.name]
 
-    def _run(self, name: str) -> _Run:
+    def _run(self, key: JobKey) -> _Run:
         try:
-            return self._runs[name]
+            run = self._runs[key.name]
         except KeyError:
             known = ", ".join(self._runs) or "none"
-            raise ClientError(f"There is no local job {name}. Jobs of this process: {known}.") from None
+            raise ClientError(f"There is no local job {key.name}. Jobs of this process: {known}.") from None
+        key.check(run.uid)
+        return run
 
 
 def _supervise(run: _Run) -> None:

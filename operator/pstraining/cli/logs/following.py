@@ -123,6 +123,7 @@ class Follower:
         every: seconds between two polls.
         clock: a monotonic clock, in seconds.
         start: runs a reader in the background.
+        uid: the job's uid.
     """
 
     cluster: ClusterClient
@@ -133,8 +134,8 @@ class Follower:
     every: float = EVERY
     clock: Callable[[], float] = time.monotonic
     start: Callable[[Callable[[], None]], None] = in_thread
-    _uid: str = field(default="", init=False)
-    """The job's uid: another job may get its name."""
+    uid: str = ""
+    """The job's uid: another job may get its name. By default that of the job which has the name at the start."""
     _queue: Queue[_Line | _Over] = field(default_factory=lambda: Queue(ROOM), init=False)
     _stopped: threading.Event = field(default_factory=threading.Event, init=False)
     """Set when no more lines are written: readers end."""
@@ -159,10 +160,13 @@ class Follower:
             The exit status for the job's end.
 
         Raises:
-            CommandError: the job, role or index does not exist, a right is missing, or the API server does not respond.
+            CommandError: the job, role or index does not exist, another job has the name, a right is missing, or the
+                API server does not respond.
         """
         job = job_named(self.cluster, self.namespace, self.name)
-        self._uid = str(job["metadata"]["uid"])
+        self.uid = self.uid or str(job["metadata"]["uid"])
+        if job["metadata"]["uid"] != self.uid:
+            raise CommandError(f"{self.name} was deleted in the meantime.", ExitCode.JOB_DELETED)
         tasks = tasks_of(job, self.cluster.pods(self.namespace, self.name))
         check_choice(job, tasks, self.selection.role, self.selection.index)
         self._answered = self._newest = self.clock()
@@ -190,7 +194,7 @@ class Follower:
         """Poll the job: open logs of new pods and check for its end."""
         try:
             job = self.cluster.job(self.namespace, self.name)
-            job = job if job and job["metadata"]["uid"] == self._uid else None
+            job = job if job and job["metadata"]["uid"] == self.uid else None
             pods = self.cluster.pods(self.namespace, self.name) if job else []
         except RequestError as error:
             if isinstance(error, DeniedError) or self.clock() - self._answered > PATIENCE:
