@@ -55,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("validate", "-f", "-", "-f", "-"), "remove the second -f -"),
         (("convert", "-f", "-,-"), "remove the second -f -"),
         (("convert", *FILE, "--command", "'"), "--command: No closing quotation"),
+        (("plan", *FILE, "--context", "prod"), "Without --live, no cluster is asked: add --live, or remove"),
         (("doctor", "digits", "--cpu", "4"), "--cpu and --memory check the installation"),
         (("doctor", "digits", "--memory", "1Gi"), "remove them, or the job's name"),
         (("submit", *FILE, "--timeout", "10m"), "--timeout is the limit of --wait: add --wait, or remove --timeout."),

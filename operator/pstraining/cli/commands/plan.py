@@ -20,11 +20,12 @@ from rich.text import Text
 from pstraining.api import names
 from pstraining.api.conditions import Condition, Reason
 from pstraining.cli.client import ClusterClient, KubeconfigClient, Object
+from pstraining.cli.connection.overrides import Overrides
 from pstraining.cli.errors import ArgumentError, RequestError
 from pstraining.cli.formatting import count, several
 from pstraining.cli.jobs import condition
 from pstraining.cli.manifests import documents
-from pstraining.cli.options import Context, Files, Format, Namespace, Recursive
+from pstraining.cli.options import Context, Files, Format, Recursive
 from pstraining.cli.output import Output, PrintedKind, show
 from pstraining.cli.planning import bandwidth_table
 from pstraining.cli.planning.bandwidth_table import Carried
@@ -100,7 +101,10 @@ def plan(
         str,
         typer.Option(help="Bandwidth of a node in bits per second each way, such as 10G. Default: the job's hint."),
     ] = "",
-    namespace: Namespace = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the job. With --live, the context's is the default."),
+    ] = None,
     context: Context = None,
     output: Format = Output.TEXT,
 ) -> None:
@@ -111,6 +115,8 @@ def plan(
     every link when each worker processes one batch, their duration at the bandwidth, the best number of parameter
     servers, and the traffic of other settings.
     """
+    if not live and context not in (None, Overrides()):
+        raise ArgumentError("Without --live, no cluster is asked: add --live, or remove the options of the cluster.")
     if bandwidth and not parameters:
         raise ArgumentError("--bandwidth: give the model's --parameters too, whose traffic it carries.")
     values = _number(parameters, "--parameters") if parameters else 0
