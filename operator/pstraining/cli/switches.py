@@ -34,6 +34,22 @@ class _ReadableHelp:
 class KubectlGroup(_ReadableHelp, TyperGroup):  # type: ignore[misc] # untyped upstream
     """All commands."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments.
+
+        Raises:
+            ArgumentError: an option of a command precedes it, as kubectl accepts for its own commands.
+        """
+        name = args[0].partition("=")[0] if args else ""
+        name = name if name.startswith("--") else name[:SHORT]
+        params = [param for command in self.commands.values() for param in command.params]
+        if name.startswith("-") and any(name in param.opts for param in params) and not ctx.resilient_parsing:
+            raise ArgumentError(
+                f"{name}: options come after the command, as in `{ctx.command_path} status --namespace team`."
+            )
+        left: list[str] = super().parse_args(ctx, args)
+        return left
+
 
 class KubectlCommand(_ReadableHelp, TyperCommand):  # type: ignore[misc] # untyped upstream
     """A command that accepts values after = as kubectl does: --wait=true, --force=false, -o=json.
