@@ -2,6 +2,7 @@
 scalars.
 """
 
+import base64
 import errno
 import http.server
 import io
@@ -312,9 +313,11 @@ class Server(http.server.BaseHTTPRequestHandler):
     """Answers /busy with status 503 twice, and then normally."""
 
     asked: ClassVar[list[str]] = []
+    logins: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
+        self.logins.append(self.headers.get("Authorization", ""))
         code = 404 if self.path == "/none" else 503 if self.asked[:-1].count(self.path) < self.busy() else 200
         self.send_response(code)
         self.end_headers()
@@ -336,6 +339,14 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_a_login_in_a_url_is_sent_and_not_shown(url: str) -> None:
+    with_login = [url.replace("//", f"//{login}@") for login in ("ci:t%40ken", "token")]
+    assert {d.file for d in documents([f"{one}/a" for one in with_login])} == {f"{url}/a"}
+    assert Server.logins[-2:] == [f"Basic {base64.b64encode(pair).decode()}" for pair in (b"ci:t@ken", b"token:")]
+    with pytest.raises(CommandError, match=f"^{url}/none cannot be read"):
+        documents([f"{with_login[0]}/none"])
 
 
 def test_urls(url: str) -> None:

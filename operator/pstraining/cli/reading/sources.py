@@ -1,8 +1,10 @@
 """The sources that `-f` can name, as in kubectl: files, folders, patterns, URLs, and - for standard input."""
 
+import base64
 import codecs
 import glob
 import os
+import re
 import string
 import sys
 import time
@@ -11,7 +13,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from pstraining.cli.errors import ArgumentError, CommandError
 
@@ -21,6 +23,8 @@ EXTENSIONS = (".json", ".yaml", ".yml")
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 1.0
 _TIMEOUT_SECONDS = 30.0
+_LOGIN = re.compile(r"(?<=:)//[^/?#]*@")
+"""The login of a URL, which no message has."""
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
@@ -113,21 +117,26 @@ def _decoded(name: str, data: bytes) -> ManifestSource | CommandError:
         return CommandError(f"{name} cannot be read: {error}")
 
 
-def _escaped(url: str) -> str:
-    """Return a URL with spaces and characters beyond ASCII escaped, as kubectl sends them."""
+def _request(url: str) -> urllib.request.Request:
+    """Return kubectl's request: spaces and characters beyond ASCII are escaped, and a login is a header."""
     parts = urlsplit(url)
     path, query = (quote(part, safe=string.punctuation, errors="surrogateescape") for part in (parts.path, parts.query))
-    return parts._replace(path=path, query=query).geturl()
+    login, _, host = parts.netloc.rpartition("@")
+    found = urllib.request.Request(parts._replace(netloc=host, path=path, query=query).geturl())  # noqa: S310 - http(s)
+    if login:
+        pair = unquote_to_bytes(login if ":" in login else f"{login}:")
+        found.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
+    return found
 
 
 def _downloaded(url: str) -> ManifestSource | CommandError:
-    why = ""
+    why, shown = "", _LOGIN.sub("//", url)
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
         try:
-            with urllib.request.urlopen(_escaped(url), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
-                return _decoded(url, answer.read())
+            with urllib.request.urlopen(_request(url), timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
+                return _decoded(shown, answer.read())
         except urllib.error.HTTPError as error:
             why = f"the server responded with {error.code} {error.reason}"
             if error.code < 500:
@@ -136,4 +145,4 @@ def _downloaded(url: str) -> ManifestSource | CommandError:
             why = str(error.reason)
         except (OSError, HTTPException, ValueError) as error:
             why = str(error) or type(error).__name__
-    return CommandError(f"{url} cannot be read: {why}.")
+    return CommandError(f"{shown} cannot be read: {why}.")
