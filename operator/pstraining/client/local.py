@@ -107,7 +107,7 @@ class LocalBackend:
     def wait(self, key: JobKey, seconds: float | None) -> Job:
         """Wait until a job has succeeded, and return it."""
         name, run = key.name, self._run(key)
-        if not run.ended.wait(seconds):
+        if not run.ended.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
             raise TimeoutError(f"{name} has not ended after {seconds:g} s.")
         if run.deleted.is_set():
             raise ClientError(f"{name} was deleted in the meantime.")

@@ -1,12 +1,19 @@
 """Arguments of the client's methods, and a start that is interrupted."""
 
+import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from pstraining import Client
 from pstraining.client.client import Job
 from pstraining.client.errors import ClientError
+from pstraining.client.local import LocalBackend, _Run
+from pstraining.runtime.local import LocalJob
 from tests.unit.client.test_client import Object, Rig
 
 
@@ -15,6 +22,18 @@ def test_a_timeout_that_is_no_number_is_refused(timeout: Any) -> None:
     rig = Rig()
     with pytest.raises(ClientError, match="timeout: it must be a number of seconds, is "):
         rig.client.wait(rig.train(), timeout=timeout)
+
+
+def test_a_local_wait_lasts_as_long_as_a_machine_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, limits = Client(local=True), list[float | None]()
+    backend = client._backend
+    assert isinstance(backend, LocalBackend)
+    run = backend._runs["digits"] = _Run(cast(LocalJob, None), tmp_path, ExitStack(), code=0)
+    run.ended.set()
+    monkeypatch.setattr(run.ended, "wait", lambda seconds: limits.append(seconds) or True)
+    for timeout in (None, 3, sys.maxsize):
+        client.wait("digits", timeout)
+    assert limits == [None, 3, threading.TIMEOUT_MAX]
 
 
 @pytest.mark.parametrize("follow", [True, False])
