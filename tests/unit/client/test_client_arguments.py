@@ -30,7 +30,12 @@ def test_a_local_wait_lasts_as_long_as_a_machine_can_wait(tmp_path: Path, monkey
     assert isinstance(backend, LocalBackend)
     run = backend._runs["digits"] = _Run(cast(LocalJob, None), tmp_path, ExitStack(), code=0)
     run.ended.set()
-    monkeypatch.setattr(run.ended, "wait", lambda seconds: limits.append(seconds) or True)
+
+    def wait(seconds: float | None) -> bool:
+        limits.append(seconds)
+        return True
+
+    monkeypatch.setattr(run.ended, "wait", wait)
     for timeout in (None, 3, sys.maxsize):
         client.wait("digits", timeout)
     assert limits == [None, 3, threading.TIMEOUT_MAX]

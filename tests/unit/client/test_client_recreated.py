@@ -18,8 +18,14 @@ GONE = r"^digits was deleted in the meantime, and another job has its name now: 
 
 
 def methods(client: Client) -> tuple[Callable[[Job], object], ...]:
-    steered = client.suspend, client.resume, client.delete, lambda job: client.scale(job, 2)
-    return client.get, client.wait, client.progress, client.logs, lambda job: client.logs(job, follow=False), *steered
+    def present(job: Job) -> object:
+        return client.logs(job, follow=False)
+
+    def scale(job: Job) -> None:
+        client.scale(job, 2)
+
+    read = client.get, client.wait, client.progress, client.logs
+    return *read, present, scale, client.suspend, client.resume, client.delete
 
 
 def recreate(rig: Rig) -> None:
