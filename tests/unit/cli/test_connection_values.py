@@ -62,3 +62,11 @@ def test_texts_that_no_program_can_be_given_are_refused(given: dict[str, Any]) -
 def test_a_user_without_a_home_has_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
     assert load(Overrides(), {}).missing == ("~/.kube/config",)
+
+
+def test_groups_without_a_user_are_refused_in_a_pod_too(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    pod = Surroundings({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}, tmp_path)
+    with pytest.raises(CommandError, match="name that user with as or --as"):
+        chosen(merged([]), Overrides(impersonate_groups=("viewers",)), pod)
+    assert chosen(merged([]), Overrides(impersonate="jane", impersonate_groups=("viewers",)), pod).user.impersonate

@@ -69,6 +69,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("doctor", "--request-timeout", "soon"), "--request-timeout: 'soon' is neither"),
         (("status", "--request-timeout", "soon"), "--request-timeout: 'soon' is neither"),
         (("status", "--as", "bob", "--as-user-extra", "x"), "--as-user-extra x: write KEY=VALUE"),
+        (("status", *NOWHERE, "--as-group", "admins"), "name that user with as or --as"),
+        (
+            ("status", *NOWHERE, "--insecure-skip-tls-verify", "--certificate-authority", "ca.crt"),
+            "--insecure-skip-tls-verify ignores a --certificate-authority: remove one of them",
+        ),
         (("status", *NOWHERE, "-n", "../team"), "'../team' is not a name"),
         (("suspend", *NOWHERE, "digits", ".."), "'..' is not a name"),
         (("report", *NOWHERE, ""), "the job's name is empty"),

@@ -92,6 +92,7 @@ def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings)
     name = overrides.context or config.current_context
     context = _context(config, overrides, name)
     user = _user(config, overrides, context)
+    _check_options(overrides, user)
     default = surroundings.environ.get("KUBERNETES_MASTER") or DEFAULT_SERVER
     cluster = _cluster(config, overrides, context, default)
     seconds = _seconds(overrides)
@@ -118,6 +119,20 @@ def chosen(config: Kubeconfig, overrides: Overrides, surroundings: Surroundings)
         origin=config.origins.get(context.user, ""),
         place="--server" if overrides.server else f"context {name}" if name else "",
     )
+
+
+def _check_options(overrides: Overrides, user: User) -> None:
+    """Check that the options do not contradict each other. In a pod, the user's entry is not checked otherwise.
+
+    Raises:
+        ArgumentError: they do.
+    """
+    if overrides.insecure_skip_tls_verify and overrides.certificate_authority:
+        raise ArgumentError("--insecure-skip-tls-verify ignores a --certificate-authority: remove one of them.")
+    if not user.impersonate and (
+        overrides.impersonate_uid or overrides.impersonate_groups or overrides.impersonate_user_extra
+    ):
+        raise ArgumentError("--as-group, --as-uid and --as-user-extra change a user: name that user with as or --as.")
 
 
 def check_cluster(name: str, cluster: KubeconfigCluster) -> None:
