@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from pstraining.cli.commands import logs
+from pstraining.cli.errors import CommandError, RequestError
 from pstraining.cli.logs.log_lines import LogSelection
 from pstraining.cli.tasks import TaskRole
 from tests.support.builders import job
@@ -31,3 +32,15 @@ def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(sys, "stdout", None)
     logs.logs("digits")
     assert "digits-ps-0): the log is empty" in capsys.readouterr().err
+
+
+def test_a_command_that_can_read_no_log_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Logged(job())
+    cluster.logs = {"digits-worker-0": RequestError("container is waiting to start", 400), "digits-worker-1": []}
+    monkeypatch.setattr(logs, "KubeconfigClient", lambda context: cluster)
+    with pytest.raises(CommandError, match=r"^No log could be read, for the reasons above\.$"):
+        logs.logs("digits", role=TaskRole.WORKER, index=0)
+    assert "worker-0 (digits-worker-0): no log: container is waiting to start" in capsys.readouterr().err
+    logs.logs("digits", role=TaskRole.WORKER)

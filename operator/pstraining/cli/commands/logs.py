@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pstraining.cli.client import KubeconfigClient
-from pstraining.cli.errors import ArgumentError
+from pstraining.cli.errors import ArgumentError, CommandError
 from pstraining.cli.formatting import seconds
 from pstraining.cli.history.folder import From, history_in
 from pstraining.cli.logs.following import Follower
@@ -53,4 +53,5 @@ def logs(  # noqa: PLR0913, PLR0917 - one for each option
     where = namespace or cluster.namespace
     if follow:
         raise typer.Exit(Follower(cluster, where, job, selection, writer).run())
-    read(cluster, where, job, selection, writer.line, writer.remark)
+    if not read(cluster, where, job, selection, writer.line, writer.remark):
+        raise CommandError("No log could be read, for the reasons above.")

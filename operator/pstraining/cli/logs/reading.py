@@ -23,8 +23,8 @@ def read(
     selection: LogSelection,
     line: Callable[[str, str], None],
     remark: Callable[[str], None],
-) -> None:
-    """Read the logs, task by task.
+) -> int:
+    """Read the logs, task by task, and return the number of those that could be read.
 
     Args:
         cluster: the job's cluster.
@@ -44,6 +44,7 @@ def read(
     if not wanted:
         which = f" with role {selection.role}" if selection.role else ""
         raise CommandError(without(job, f"no pods{which}"))
+    found = 0
     for task in wanted:
         count = 0
         try:
@@ -58,9 +59,11 @@ def read(
                 raise
             remark(f"{task.name} ({task.pod.name}): no log: {error}")
         else:
+            found += 1
             if not count and selection.tail != 0:
-                found = "the log has no lines of this time" if selection.since else "the log is empty"
-                remark(f"{task.name} ({task.pod.name}): {found}")
+                why = "the log has no lines of this time" if selection.since else "the log is empty"
+                remark(f"{task.name} ({task.pod.name}): {why}")
+    return found
 
 
 def program_log(
