@@ -128,6 +128,8 @@ ENV_SERVER_TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - a vari
 """The variables of KEP-2779, which the launcher sets for the program."""
 ENV_START_TIMEOUT: Final = "PSTRAINING_START_TIMEOUT_SECONDS"
 """Seconds that the launcher waits for the PSs before the program starts."""
+START_TIMEOUT_SECONDS: Final = 1800
+"""The same by default."""
 ENV_METRICS_PORT: Final = "PSTRAINING_METRICS_PORT"
 """Set by templates: another port for the runtime's metrics, or 0 for any."""
 ENV_OF_TEMPLATES: Final = (ENV_METRICS_PORT, ENV_START_TIMEOUT)

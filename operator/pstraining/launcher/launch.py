@@ -215,7 +215,7 @@ class Launcher:
             ExitError: a shard had no available PS within the start timeout.
         """
         started, next_log = time.monotonic(), FIRST_LOG_SECONDS
-        timeout = int(self.env.get(contract.ENV_START_TIMEOUT) or 1800)
+        timeout = int(self.env.get(contract.ENV_START_TIMEOUT) or contract.START_TIMEOUT_SECONDS)
         while True:
             cluster = self.cluster()
             servers = cluster.get("ps", [])

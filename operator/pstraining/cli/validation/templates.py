@@ -37,8 +37,6 @@ _RESERVED = "PSTRAINING_"
 """Beginning of the names of the operator's variables."""
 _FOR_ANY_USER = "NET_BIND_SERVICE"
 """A capability that the standard "restricted" permits, because container runtimes let any user bind low ports."""
-_START_TIMEOUT = 1800
-"""Seconds that the launcher waits for parameter servers by default."""
 _LEAVES = re.compile(r"(\.env\[\d+\]\.value|\bmetadata\.(labels|annotations)\..+|\.nodeSelector\..+|Probe\..+)$")
 """Fields that are copied into pods unread: if one is wrong, the other fields can still be checked."""
 
@@ -163,7 +161,7 @@ def _probes_while_it_waits(container: Mapping[str, Any], steps: Steps) -> Iterat
         seconds = (probe.get("initialDelaySeconds") or 0) + tries
         given = {variable["name"]: str(variable.get("value")) for variable in container.get("env") or ()}
         asked = given.get(contract.ENV_START_TIMEOUT, "")
-        timeout = int(asked) if asked.isdecimal() else _START_TIMEOUT
+        timeout = int(asked) if asked.isdecimal() else contract.START_TIMEOUT_SECONDS
         if seconds < timeout:
             message = f"ends the container after {seconds} s, but the launcher waits for parameter servers up to "
             path = path_of((*steps, "startupProbe"))
