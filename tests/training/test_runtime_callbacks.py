@@ -296,8 +296,8 @@ def test_data_that_the_model_does_not_take_ends_the_job_and_the_model_is_exporte
 
     ((x, y),) = batches(1)
     wide = tf.data.Dataset.from_tensors((tf.concat([x, x], axis=-1), y))
-    for data, is_final in ((wide, True), (Reads(), False)):
-        run = Drained([], Validation(lambda data=data: data))
+    for make, is_final in ((lambda: wide, True), (Reads, False)):
+        run = Drained([], Validation(make))
         with pytest.raises(CallbackError) as raised:
             run.end(1, validate=True)
         assert (final_error(raised.value) is not None) == is_final
@@ -305,4 +305,5 @@ def test_data_that_the_model_does_not_take_ends_the_job_and_the_model_is_exporte
     saver = Saver(CheckpointSettings(path=str(tmp_path)), layout, term=lambda: 1)
     with pytest.raises(FinalError, match=r"(?s)evaluate: the model cannot be evaluated: .*is incompatible with"):
         conclude(run.model, lambda: wide, State(1, run.model.values(), {}, {}), saver)
-    assert keras.models.load_model(tmp_path / "final.keras").count_params() == run.model.keras.count_params()
+    trained: Any = run.model.keras
+    assert keras.models.load_model(tmp_path / "final.keras").count_params() == trained.count_params()
