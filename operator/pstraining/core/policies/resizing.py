@@ -7,12 +7,16 @@
         a server that has never started       it is replaced
         any other pod                         it keeps its size until it is replaced; the condition reports it
 
+A size that a quota or a LimitRange refuses would be refused for a new pod as well. Only servers with hot standbys are
+replaced for it, because their shard continues without the one that is missing.
+
 Level-based: a pod is annotated with the size that was requested last. A new pod with a former size, such as that of a
 worker's Deployment, is resized again. Deployments keep their template, because changing it would replace their pods. In
 a shard with hot standbys one member is resized at a time.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
@@ -26,6 +30,8 @@ from pstraining.core.snapshot import Child, Pod, ResizeState
 from pstraining.resources import sizes, standbys
 
 NOT_SERVED = "the cluster does not resize running pods (Kubernetes 1.33 or newer does)"
+_OF_NEW_PODS_TOO = re.compile(r"exceeded quota|\bper (Container|Pod) is\b")
+"""The messages of a ResourceQuota and of a LimitRange, which also apply to new pods."""
 _UNDER_WAY = (ResizeState.IN_PROGRESS, ResizeState.DEFERRED)
 _SIZE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SIZE.replace("/", "~1")
 _TEMPLATE_POINTER = "/metadata/annotations/" + names.ANNOTATION_SERVER_TEMPLATE.replace("/", "~1")
@@ -64,12 +70,14 @@ def way(facts: Facts, pod: Pod) -> Way:
     """Return how a pod that has another size, or whose resize is infeasible, gets its size."""
     if obstacle(facts, pod) == "":
         return Way.IN_PLACE
-    refused = _refused(facts, pod.role)
-    if refused is not None and refused.reason == Reason.UPDATE_REFUSED:
-        return Way.KEPT
+    refused, has_standby = _refused(facts, pod.role), pod.role == names.PS and standbys.is_hot(facts.job)
+    if refused is not None:
+        of_new_pods_too = not has_standby and _OF_NEW_PODS_TOO.search(refused.message) is not None
+        if refused.reason == Reason.UPDATE_REFUSED or of_new_pods_too:
+            return Way.KEPT
     if pod.role == names.PS:
         never_started = not (pod.container.running or pod.container.restarts or pod.container.terminated)
-        return Way.REPLACED if standbys.is_hot(facts.job) or never_started else Way.KEPT
+        return Way.REPLACED if has_standby or never_started else Way.KEPT
     has_duty = not facts.job.spec.chief.enabled and pod.index == 0
     return Way.REPLACED if pod.role == names.WORKER and not has_duty else Way.KEPT
 
