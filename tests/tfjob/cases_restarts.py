@@ -239,7 +239,10 @@ RESTARTS = (
         feature="A PS ends with 0",
         tfjob="(It has succeeded and does not run again: training hangs)",
         source=API,
-        ours="It is restarted, and counted as failed: a PS must run until the job ends",
+        ours=(
+            "It is restarted, and counted as failed: a PS must run until the job ends. Under Never and ExitCode, the "
+            "job fails"
+        ),
         play=(
             Exit("ps-0", 0),
             Sees("Running", restarts={"ps": 1}, failures={"ps/0": 1}, ready={"ps": 1}),
