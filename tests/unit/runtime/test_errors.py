@@ -101,6 +101,10 @@ def test_what_another_run_would_meet_ends_the_job(code: str) -> None:
         (["keras.src.saving.saving_api"], ValueError("File not found")),
         (["keras.src.saving.saving_api", "keras.src.layers.layer"], ValueError("half of a file")),
         (["keras.src.utils.file_utils"], ValueError("Incomplete file")),
+        (["keras.src.layers.preprocessing.index_lookup"], ValueError("Vocabulary file words.txt does not exist.")),
+        (["keras.src.utils.image_dataset_utils"], ValueError("No images found in directory data")),
+        (["keras.src.utils.dataset_utils"], ValueError("There are fewer files than labels")),
+        (["__main__"], UnboundLocalError("cannot access local variable 'words'")),
     ],
 )
 def test_what_may_pass_keeps_its_type(modules: list[str], error: Exception) -> None:

@@ -14,7 +14,9 @@ OF_PROGRAM: Final = (AttributeError, LookupError, NameError, NotImplementedError
 KERAS: Final = ("keras.src.",)
 FILES: Final = (
     *("keras.src.saving.", "keras.src.legacy.saving.", "keras.src.applications.", "keras.src.datasets."),
-    "keras.src.utils.file_utils",
+    *("keras.src.legacy.preprocessing.", "keras.src.layers.preprocessing.index_lookup"),
+    *("keras.src.utils.file_utils", "keras.src.utils.dataset_utils"),
+    *(f"keras.src.utils.{kind}_dataset_utils" for kind in ("audio", "image", "text")),
 )
 """Modules of Keras that read files, or download them: their errors may pass."""
 _SIGNATURE: Final = re.compile(r"\S+\(\) (missing|got|takes) ")
@@ -86,4 +88,6 @@ def _is_misnamed(error: BaseException) -> bool:
     """Whether the program uses a name that does not exist, or calls a function with other parameters."""
     if isinstance(error, AttributeError):
         return isinstance(error.obj, ModuleType)
+    if isinstance(error, UnboundLocalError):  # its value may depend on a file
+        return False
     return isinstance(error, NameError) or (isinstance(error, TypeError) and bool(_SIGNATURE.match(str(error))))
