@@ -57,6 +57,7 @@ def read(
         except RequestError as error:
             if not error.status:
                 raise
+            found += count > 0  # of the previous run
             remark(f"{task.name} ({task.pod.name}): no log: {error}")
         else:
             found += 1
