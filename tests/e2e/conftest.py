@@ -54,10 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     if any(item.get_closest_marker("installed") for item in items):  # they are distributed by file
         files = {item.path for item in long}
         items.sort(key=lambda item: item.path not in files)
-    else:  # each process begins with an equal share of the sequence
+    else:  # each process begins with an equal share of the sequence; the last ones get one more if it does not divide
         processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         items.sort(key=lambda item: item not in long)
-        items[:] = [item for number in range(processes) for item in items[number::processes]]
+        shares = sorted((items[number::processes] for number in range(processes)), key=len)
+        items[:] = [item for share in shares for item in share]
 
 
 def cluster_command(*arguments: str) -> str:
