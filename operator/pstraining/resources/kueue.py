@@ -304,7 +304,7 @@ def place(manifest: dict[str, Any], assigned: Mapping[str, PodSetAssignment]) ->
     if added:
         spec["tolerations"] = [*known, *added]
     if found.gates:
-        gates = [g for g in spec.get("schedulingGates") or () if g["name"] not in found.gates]
+        gates = [g for g in spec.get("schedulingGates") or () if g.get("name") not in found.gates]
         spec["schedulingGates"] = [*gates, *({"name": name} for name in found.gates)]
     return manifest
 

@@ -198,7 +198,7 @@ def _of_other_effect_in(container: Mapping[str, Any], spec: Mapping[str, Any], s
     useless = [name for name in added if name != _FOR_ANY_USER]
     if useless and not context.get("privileged") and not {"runAsUser", "runAsNonRoot"} & context.keys():
         path = path_of((*steps, "securityContext", "capabilities", "add"))
-        message = f"{useless[0]} has no effect without a user, because the container does not run as root"
+        message = f"{useless[0]} usually has no effect without a user, because the container does not run as root"
         yield Finding(path, f"{message}; set runAsUser, to 0 for root", Severity.WARNING)
 
 
