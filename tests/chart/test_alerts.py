@@ -52,6 +52,16 @@ def longest(state: str, seconds: str) -> Series:
     return {f'pstraining_longest_seconds{{{N},state="{state}"}}': seconds}
 
 
+def uneven(skew: str, mean: float, job: str = JOB) -> Series:
+    """Return series of a job of two shards, whose mean traffic is given in bytes per second."""
+    links = {
+        f'pstraining_{way}_bytes_total{{{job},peer="ps-{shard}"}}': counter(60 * mean * share / 2)
+        for way in ("sent", "received")
+        for shard, share in enumerate((1.6, 0.4))
+    }
+    return {f"pstraining_load_skew{{{job}}}": skew, **links}
+
+
 def stale(per_step: float) -> Series:
     return {
         f"pstraining_worker_staleness_sum{{{JOB}}}": counter(100 * per_step),
@@ -123,7 +133,9 @@ CASES = {
     "PSTrainingStraggler": Case(steps(100, 100, 70), steps(100, 100, 80), TEAM | {"pstraining_dev_index": "2"}),
     "PSTrainingStale": Case(stale(13), stale(11), TEAM),
     "PSTrainingHotShard": Case(
-        {f"pstraining_load_skew{{{JOB}}}": "1.6x60"}, {f"pstraining_load_skew{{{JOB}}}": "1.6x30 1.4x1 1.6x30"}, TEAM
+        uneven("1.6x60", 2e6),
+        uneven("1.6x30 1.4x1 1.6x30", 2e6) | uneven("1.6x60", 0.9e6, JOB.replace("digits", "small")),
+        TEAM,
     ),
     "PSTrainingGradientsLeftOut": Case(
         {f"pstraining_worker_left_out_total{{{JOB}}}": "0x35 2x30"},
