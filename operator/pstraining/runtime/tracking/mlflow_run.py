@@ -122,12 +122,12 @@ class MlflowRun:
         self._terminate("KILLED")
 
     def _terminate(self, status: str) -> None:
-        if self._is_newest(self._client.get_run(self._id)):
+        if self._is_newest(self._client.get_run(self._id).data.tags):
             self._client.set_terminated(self._id, status)
 
-    def _is_newest(self, run: Any) -> bool:
+    def _is_newest(self, tags: Mapping[str, str]) -> bool:
         """Whether no chief of a later term has continued the run. A run given by its ID may have another job's tag."""
-        uid, _, term = str(run.data.tags.get(TAG_TERM, "")).partition(" ")
+        uid, _, term = tags.get(TAG_TERM, "").partition(" ")
         return uid != self._uid or int(term) <= self._term
 
     def _found(self, tags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
@@ -155,7 +155,7 @@ class MlflowRun:
         missing = iter([Param(name, value) for name, value in parameters.items() if name not in run.data.params])
         while some := list(islice(missing, PARAMETERS_AT_ONCE)):
             self._client.log_batch(self._id, params=some)
-        if not self._is_newest(run):
+        if not self._is_newest(run.data.tags):
             return
         self._client.set_tag(self._id, TAG_TERM, f"{self._uid} {self._term}")
         if run.info.status != "RUNNING":
