@@ -1,5 +1,6 @@
 """kopf's stream of jobs from an API server whose answers a test gives."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,3 +41,31 @@ async def jobs_of(
                 yield watches, watching.infinite_watch(settings=settings, resource=kind, namespace=NamespaceName("b"))
         finally:
             await auth.vault_var.get().close()
+
+
+@asynccontextmanager
+async def followed_until_forbidden(
+    watches: Watches, stream: AsyncIterator[Any], is_enough: Callable[[], bool] = lambda: False
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Follow a stream in a task, within which a list is reported as forbidden; 20 s are enough for all of it.
+
+    Args:
+        watches: the watches of the stream.
+        stream: kopf's stream.
+        is_enough: whether the task ends after an event of the stream.
+    """
+
+    async def follow() -> None:
+        async for _ in stream:
+            if is_enough():
+                return
+
+    task = asyncio.create_task(follow())
+    try:
+        async with asyncio.timeout(20):
+            while not watches.forbidden():  # noqa: ASYNC110 - another task writes it
+                await asyncio.sleep(0.005)
+            yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -96,8 +96,8 @@ refuses an object with two equal keys. */}}
 {{- include "pstraining.labelsAnd" (list . .Values.podLabels) -}}
 {{- end -}}
 
-{{/* The Deployment's annotation in a release that deletes the CRD once its manifests have none. An upgrade reads it there,
-because whoever upgrades the release may read its Deployment, but not always CRDs. */}}
+{{/* The Deployment's annotation in a release that deletes the CRD once its manifests have none. An upgrade reads it there:
+a user that may upgrade the release may read its Deployment, but not always CRDs. */}}
 {{- define "pstraining.crdIsDeleted" -}}
 pstraining.dev/crd-deleted-with-release
 {{- end -}}

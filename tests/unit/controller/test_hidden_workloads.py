@@ -77,15 +77,28 @@ class Bench:
             self.watch_state.receive(changed, "MODIFIED")
 
 
+async def without(label: str, bench: Bench, *, restarts: bool) -> Bench:
+    """Remove a label, demand that the job runs on and the label is restored, and return the operator.
+
+    Args:
+        label: the label that a user removes.
+        bench: the job, which is admitted.
+        restarts: whether another operator starts meanwhile.
+    """
+    before = bench.kube.world
+    bench.unlabel(label)
+    operator = Bench(bench.kube) if restarts else bench
+    await operator.settle()
+    assert bench.kube.world == before, "nothing was stopped"
+    assert set(LABELS) <= bench.workload["metadata"]["labels"].keys()
+    return operator
+
+
 @pytest.mark.parametrize("label", LABELS)
 async def test_a_running_job_whose_workload_loses_a_label_runs_on(label: str) -> None:
     bench = Bench()
     await bench.admit()
-    before = bench.kube.world
-    bench.unlabel(label)
-    await bench.settle()
-    assert bench.kube.world == before, "nothing was stopped"
-    assert set(LABELS) <= bench.workload["metadata"]["labels"].keys()
+    assert await without(label, bench, restarts=False) is bench
     status = bench.kube.objects["PSTrainingJob", *KEY]["status"]
     assert next(c["reason"] for c in status["conditions"] if c["type"] == "Queued") == "Admitted"
 
@@ -94,12 +107,7 @@ async def test_a_running_job_whose_workload_loses_a_label_runs_on(label: str) ->
 async def test_a_job_whose_workload_has_lost_a_label_while_no_operator_ran_runs_on(label: str) -> None:
     bench = Bench()
     await bench.admit()
-    before = bench.kube.world
-    bench.unlabel(label)
-    restarted = Bench(bench.kube)
-    await restarted.settle()
-    assert bench.kube.world == before, "nothing was stopped"
-    assert set(LABELS) <= bench.workload["metadata"]["labels"].keys()
+    restarted = await without(label, bench, restarts=True)
     bench.kube.writes()
     await restarted.settle()
     assert not bench.kube.writes()

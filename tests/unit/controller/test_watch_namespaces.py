@@ -18,7 +18,7 @@ from pstraining.controller.main import notes
 from pstraining.controller.metrics import OperatorMetrics
 from pstraining.controller.registration import build_settings
 from pstraining.controller.watch import ListForbiddenError, Watches
-from tests.support.watch_server import JOBS, jobs_of
+from tests.support.watch_server import JOBS, followed_until_forbidden, jobs_of
 
 pytestmark = pytest.mark.asyncio
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
@@ -141,20 +141,11 @@ async def test_a_forbidden_list_is_reported_soon_and_not_retried_as_an_outage() 
         status = {"kind": "Status", "code": 403, "message": "pstrainingjobs is forbidden: no RoleBinding"}
         return web.json_response(status, status=403)
 
-    async with jobs_of(forbid, retries=604) as (watches, stream):
-
-        async def follow() -> None:
-            async for _ in stream:
-                pass
-
-        task = asyncio.create_task(follow())
-        try:
-            async with asyncio.timeout(20):
-                while not watches.forbidden():  # noqa: ASYNC110 - another task writes it
-                    await asyncio.sleep(0.005)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async with (
+        jobs_of(forbid, retries=604) as (watches, stream),
+        followed_until_forbidden(watches, stream),
+    ):
+        pass
     assert watches.forbidden() == {"b": "pstrainingjobs is forbidden: no RoleBinding"}
     assert len(attempts) == watch.FORBIDDEN_ATTEMPTS, "an API server that starts forbids everything for a moment"
 

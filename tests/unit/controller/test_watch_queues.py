@@ -15,7 +15,7 @@ from pstraining.resources import kueue
 from tests.support.builders import job
 from tests.support.fakekube import FakeKube
 from tests.support.fakekube_decisions import DECISIONS, LAUNCHER
-from tests.support.watch_server import jobs_of
+from tests.support.watch_server import followed_until_forbidden, jobs_of
 
 pytestmark = pytest.mark.asyncio
 BROKEN = "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Workload failed"
@@ -96,23 +96,10 @@ async def test_a_list_of_workloads_that_fails_is_reported_soon_and_not_retried_a
     async with jobs_of(answer, retries=604, kind=KIND) as (watches, stream):
         watches.watches_queues = True
         watches._jobs_listed["b"].set()
-
-        async def follow() -> None:
-            async for _ in stream:
-                if watches.knows_queues("b"):
-                    return
-
-        task = asyncio.create_task(follow())
-        try:
-            async with asyncio.timeout(20):
-                while not watches.forbidden():  # noqa: ASYNC110 - another task writes it
-                    await asyncio.sleep(0.005)
-                assert watches.forbidden() == {"b": BROKEN}
-                assert attempts >= watch.FAILED_ATTEMPTS, "an API server that restarts answers 503 for a moment"
-                assert ("workloads", "b") not in watches._last, "the liveness probe does not restart the operator"
-                is_broken = False
-                await task
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        async with followed_until_forbidden(watches, stream, lambda: watches.knows_queues("b")) as task:
+            assert watches.forbidden() == {"b": BROKEN}
+            assert attempts >= watch.FAILED_ATTEMPTS, "an API server that restarts answers 503 for a moment"
+            assert ("workloads", "b") not in watches._last, "the liveness probe does not restart the operator"
+            is_broken = False
+            await task
     assert watches.forbidden() == {}

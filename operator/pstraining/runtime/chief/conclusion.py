@@ -52,9 +52,9 @@ def conclude(
             measured = model.keras.evaluate(for_evaluation(evaluate()), return_dict=True, verbose=0)
         result |= {f"test_{name}": value for name, value in numbers(measured).items()}
     if saver:
-        write = saver.checkpoints.write_whole
+        text = as_json(result) + "\n"
         with saver.exporting():
-            write(RESULT_FILE, lambda path: path.write_text(as_json(result) + "\n", encoding="utf-8"))
+            saver.checkpoints.write_whole(RESULT_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     event("result", **result)
     return result
 
