@@ -21,6 +21,8 @@ LOG_BYTES: Final = 1 << 20
 """Maximum bytes, from the end of a log, that the operator returns and the history keeps."""
 LOG_LINES: Final = 10_000
 """Maximum number of lines that the operator reads from the end of a log."""
+LOGS_KEPT_SECONDS: Final = 50
+"""Seconds for which the operator keeps the pod of a worker that has succeeded, so that the chief reads its log."""
 HEADER_WHOLE: Final = "Pstraining-Log-Whole"
 """Header of the operator's response with a log: `true` for the whole log, `false` for its end."""
 

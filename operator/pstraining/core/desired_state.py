@@ -265,14 +265,18 @@ def kept(facts: Facts, clean_up: CleanUpStep) -> Iterator[Apply]:
 
 
 def retired(facts: Facts) -> Iterator[Apply]:
-    """Scale the Deployments of retired workers to 0 and annotate them with the reason."""
+    """Annotate the Deployments of retired workers with the reason, and scale them to 0 once no log is needed."""
     for index in range(facts.job.spec.worker.replicas):
         child = facts.snapshot.child(Kind.DEPLOYMENT, names.worker_name(facts.job.metadata.name, index))
         annotation = facts.retired_workers.get(index)
         if child is None or child.deleting or annotation is None:
             continue
-        if child.replicas != 0 or annotation not in child.annotations:
-            body = workloads.retire_worker(facts.job, index, child.uid, annotation)
+        until = None
+        if annotation == names.ANNOTATION_SUCCEEDED and child.replicas != 0:
+            until = retired_workers.pod_stays_until(facts.job, facts.snapshot, index)
+        replicas = 0 if until is None or until <= facts.now else 1
+        if child.replicas != replicas or annotation not in child.annotations:
+            body = workloads.retire_worker(facts.job, index, child.uid, annotation, replicas)
             reason = Reason.GIVEN_UP if annotation == names.ANNOTATION_GIVEN_UP else Reason.WORKER_SUCCEEDED
             yield Apply(Kind.DEPLOYMENT, child.name, child.uid, body, reason)
 

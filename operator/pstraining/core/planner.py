@@ -49,6 +49,7 @@ from pstraining.core.policies import (
     replaced_pods,
     resizing,
     retain_policy,
+    retired_workers,
     rolling_update,
     stuck_pods,
     teardown,
@@ -186,6 +187,7 @@ def _run(facts: Facts, launcher: LauncherFiles) -> Plan:
         diagnosis.requeue_at(snapshot, now),
         failover.requeue_at(facts.shards, now, failover.new_term(snapshot)),
         *(attempts.retry_at(observed, snapshot, now) for observed in facts.attempts.values()),
+        retired_workers.requeue_at(facts.job, snapshot, facts.succeeded_workers, now),
         queueing.look_again(facts),
     )
     actions: Iterable[Action] = (*_changes(facts, launcher), *_force_deletions(facts))

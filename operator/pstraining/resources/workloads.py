@@ -86,8 +86,8 @@ def outline_worker(job: PSTrainingJob, index: int) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": found, "spec": {"replicas": 1}}
 
 
-def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[str, Any]:
-    """Return the body of an apply that ends a worker: no replicas, and an annotation with the reason."""
+def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str, replicas: int) -> dict[str, Any]:
+    """Return the body of an apply that ends a worker: the replicas, 0 or 1, and an annotation with the reason."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -97,7 +97,7 @@ def retire_worker(job: PSTrainingJob, index: int, uid: str, why: str) -> dict[st
             "uid": uid,
             "annotations": {why: "true"},
         },
-        "spec": {"replicas": 0},
+        "spec": {"replicas": replicas},
     }
 
 

@@ -35,19 +35,19 @@ class StubOperator:
     """Answers with a job and logs; `asked` has the requests."""
 
     def __init__(self, job: dict[str, Any] | None = None, logs: Mapping[str, bytes | None] | None = None) -> None:
-        self.is_there, self._job, self._logs = True, job, dict(logs or {})
+        self.is_there, self._job, self.logs = True, job, dict(logs or {})
         self.asked: list[str] = []
 
     def job(self) -> Known:
         self.asked.append("job")
         if self._job is None:
             raise OperatorError("503 Service Unavailable: the operator is busy")
-        logs: list[LogRun] = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self._logs]
+        logs: list[LogRun] = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self.logs]
         return Known(self._job, [{"metadata": {"name": log["pod"]}} for log in logs], logs)
 
     def log(self, pod: str, *, previous: bool) -> LogEnd:
         self.asked.append(pod)
-        content = self._logs[pod.removeprefix("digits-")]
+        content = self.logs[pod.removeprefix("digits-")]
         if content is None:
             raise OperatorError("404 Not Found: the job has no such pod")
         return LogEnd(content, whole=True)
@@ -133,6 +133,34 @@ def test_a_program_that_has_logged_nothing_has_no_earlier_log() -> None:
         ("worker-0", False, ""),
         ("ps-0", False, ""),
     ]
+
+
+@pytest.mark.parametrize("later", [{"ps-0": b"later\n"}, {"worker-0": None, "ps-0": b"later\n"}], ids=["no", "deleted"])
+def test_logs_of_pods_that_are_deleted_during_the_evaluation_are_kept(
+    later: Mapping[str, bytes | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pstraining.runtime.history.recorder.LEAVING_SECONDS", 0)
+    operator = StubOperator(job(), {"worker-0": b"step 1\n", "ps-0": b"sooner\n"})
+    found = recorder(tmp_path, operator)
+
+    def evaluation() -> int:
+        found.workers_left()
+        assert found._workers is not None
+        assert found._workers.result(30) is not None
+        operator.logs = dict(later)
+        return 1
+
+    found.recorded(evaluation)
+    kept = {log.task: (tmp_path / log.file).read_bytes() for log in summary(tmp_path).logs}
+    assert kept == {"worker-0": b"step 1\n", "ps-0": b"later\n"}
+
+
+def test_logs_are_read_once_if_the_evaluation_is_short(tmp_path: Path) -> None:
+    operator = StubOperator(job(), {"ps-0": b"serves\n"})
+    found = recorder(tmp_path, operator)
+    found.recorded(found.workers_left)
+    assert operator.asked == ["job", "digits-ps-0"]
+    assert [log.missing for log in summary(tmp_path).logs] == [""]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pstraining.runtime.chief.options import ChiefOptions
 from pstraining.runtime.chief.recovery import ChiefAction
 from pstraining.runtime.chief.reports.evaluation import with_weights
 from pstraining.runtime.chief.reports.reporting import TrainingReporter
-from pstraining.runtime.chief.reports.unused import report_unused
+from pstraining.runtime.chief.reports.unused import report_no_checkpoints, report_unused
 from pstraining.runtime.chief.shutdown import GracefulStop, StoppedError
 from pstraining.runtime.chief.state.initial_state import InitialState
 from pstraining.runtime.chief.state.origin import data_order
@@ -135,11 +135,7 @@ class Chief:
             SystemExit: after SIGTERM, once the newest state is saved.
         """
         if self._saver is None:
-            event(
-                "no_checkpoints",
-                reason="no checkpoint folder: the loss of a parameter server restarts training from the beginning, and "
-                "the model is deleted with the job's pods unless the program saves it",
-            )
+            report_no_checkpoints()
         report_unused(self._store.layout, self._client.cluster.shards)
         self._repeated(self._establish_term)
         with self._stop.deferred():
@@ -378,6 +374,7 @@ class Chief:
             self._pause()
         if left:
             event("workers_left_behind", number=len(left))
+        self._options.history.workers_left()
         final = self._save_last()
         self._reporter.finish(final, self._trained(), early=self._early, wait=self._pause)
         return self._with_best(final)

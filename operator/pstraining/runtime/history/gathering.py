@@ -69,6 +69,14 @@ class Gathered:
         self.texts[name] = self.redactor.text(kept.content.decode(errors="replace")).encode()
         self.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": kept.whole}))
 
+    def complete(self, earlier: "Gathered") -> None:
+        """Add the logs that an earlier reading had and this one lacks, because their pods are deleted now."""
+        held = {(log.pod, log.previous) for log in self.logs if not log.missing}
+        added = [log for log in earlier.logs if not log.missing and (log.pod, log.previous) not in held]
+        replaced = {(log.pod, log.previous) for log in added}
+        self.logs = [log for log in self.logs if (log.pod, log.previous) not in replaced] + added
+        self.texts |= {name: earlier.texts[name] for name in (log.file.rpartition("/")[2] for log in added)}
+
 
 def share(number: int) -> int:
     """Return the maximum bytes of each log, for this number of logs."""

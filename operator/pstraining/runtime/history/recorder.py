@@ -29,6 +29,11 @@ END_SECONDS: Final = 60.0
 """Seconds for the logs of a job whose training has ended."""
 STOP_SECONDS: Final = 10.0
 """Seconds for the logs after SIGTERM: a pod has 30 s by default, and its state is saved meanwhile."""
+LEAVING_SECONDS: Final = 10.0
+"""Seconds in which workers that have left the job end, and the operator learns of it."""
+WORKERS_SECONDS: Final = 30.0
+"""Seconds for the logs while the chief saves and evaluates; the operator keeps the pods of workers that have succeeded
+for `LOGS_KEPT_SECONDS`."""
 
 
 def failure(job: KubernetesObject) -> str | None:
@@ -66,6 +71,9 @@ class HistoryRecorder:
         """The request for the job at the chief's start, until its reply is written."""
         self._stop: _Background | None = None
         """The request for the job and its logs after SIGTERM."""
+        self._workers: _Background | None = None
+        """The request for the job and its logs after the workers have left, while the chief saves and evaluates."""
+        self._has_ended = threading.Event()
 
     def attach(self, checkpoints: CheckpointStorage) -> None:
         """Use the chief's checkpoints, with its term of the folder, and start the history."""
@@ -89,6 +97,16 @@ class HistoryRecorder:
         if self._is_on and self._stop is None:
             self._stop = _Background(lambda: gather(self._operator, seconds=STOP_SECONDS, wants_logs=failure))
 
+    def workers_left(self) -> None:
+        """Gather soon, unless the chief ends sooner: workers' pods are deleted while it saves and evaluates."""
+        if self._is_on and self._workers is None:
+            self._workers = _Background(self._while_working)
+
+    def _while_working(self) -> Gathered:
+        if self._has_ended.wait(LEAVING_SECONDS):
+            return Gathered()
+        return gather(self._operator, seconds=WORKERS_SECONDS)
+
     def recorded(self, run: Callable[[], Result]) -> Result:
         """Call a function that leads the job to its end, and record the end."""
         try:
@@ -103,8 +121,16 @@ class HistoryRecorder:
             raise
         if self._is_on:
             values = dict(result) if isinstance(result, Mapping) else None
-            self._write(JobOutcome.SUCCEEDED, "", gather(self._operator, seconds=END_SECONDS), values)
+            self._write(JobOutcome.SUCCEEDED, "", self._gathered(END_SECONDS), values)
         return result
+
+    def _gathered(self, seconds: float) -> Gathered:
+        """Return the job and its logs as they are now, with the logs of pods that are deleted meanwhile."""
+        self._has_ended.set()
+        found = gather(self._operator, seconds=seconds)
+        if self._workers is not None and (earlier := self._workers.result(seconds)) is not None:
+            found.complete(earlier)
+        return found
 
     def _stopped(self) -> None:
         self.stopping()
@@ -120,7 +146,7 @@ class HistoryRecorder:
         policy = "" if final else " A later attempt may follow."
         message = f"Attempt {self._cluster.term} of the chief has ended with {shown}.{policy}"
         outcome = JobOutcome.FAILED if final else JobOutcome.UNFINISHED
-        self._write(outcome, message, gather(self._operator, seconds=STOP_SECONDS))
+        self._write(outcome, message, self._gathered(STOP_SECONDS))
 
     def _write(
         self, outcome: JobOutcome, message: str, found: Gathered, result: dict[str, float] | None = None

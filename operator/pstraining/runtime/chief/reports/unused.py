@@ -1,4 +1,4 @@
-"""Reports what a layout leaves unused or uneven."""
+"""Reports what a layout leaves unused or uneven, and what a job without checkpoints loses."""
 
 from typing import Final
 
@@ -26,3 +26,12 @@ def report_unused(layout: Layout, servers: int) -> None:
             "constraint needs whole tensors, which are not split; fewer servers may be as fast"
         )
         event("uneven_layout", times=round(times, 2), reason=reason)
+
+
+def report_no_checkpoints() -> None:
+    """Report that nothing outlives the job's pods."""
+    event(
+        "no_checkpoints",
+        reason="no checkpoint folder: the loss of a parameter server restarts training from the beginning, and the "
+        "model is deleted with the job's pods unless the program saves it",
+    )

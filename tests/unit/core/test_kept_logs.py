@@ -1,0 +1,82 @@
+"""The pods of workers that have succeeded stay until the chief has read their logs for the job's history."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pstraining.api import names
+from pstraining.api.summary import LOGS_KEPT_SECONDS
+from pstraining.core.policies.retired_workers import LOGS_KEPT
+from pstraining.launcher.launch import IDLE_SECONDS
+from pstraining.resources.installation import STANDARD, Installation, ProgressEndpoint
+from pstraining.runtime.history.recorder import LEAVING_SECONDS, WORKERS_SECONDS
+from tests.support.builders import NOW, job
+from tests.support.simulation import World
+
+REPORTS = Installation(progress=ProgressEndpoint("https://operator", "authority"))
+CHECKPOINT: dict[str, Any] = {"volume": {"persistentVolumeClaim": {"claimName": "kept"}}}
+WORKER = ("Deployment", "digits-worker-1")
+
+
+def succeeded(installation: Installation = REPORTS, **spec: Any) -> World:
+    """Return a job that trains, and whose worker 1 has just succeeded."""
+    world = World(job(spec=spec), installation=installation)
+    world.settle()
+    world.end("worker", 1)
+    world.settle()
+    return world
+
+
+def retired(world: World) -> tuple[int, str | None]:
+    """Return the replicas of worker 1, and the annotation that records its success."""
+    child = world.children[WORKER]
+    return child["spec"]["replicas"], (child["metadata"].get("annotations") or {}).get(names.ANNOTATION_SUCCEEDED)
+
+
+def pods(world: World) -> list[str]:
+    return [name for name in world.pods if "worker-1" in name]
+
+
+def test_the_pod_stays_while_the_chief_may_read_its_log() -> None:
+    world = succeeded(checkpoint=CHECKPOINT)
+    assert retired(world) == (1, "true"), "the success is recorded at once"
+    assert len(pods(world)) == 1
+    assert world.job is not None
+    assert world.job["status"]["worker"]["succeeded"] == 1
+    writes = len(world.writes)
+    world.now = NOW + LOGS_KEPT - timedelta(seconds=1)
+    world.settle()
+    assert len(world.writes) == writes
+    assert world.plan().requeue_at == NOW + LOGS_KEPT
+    world.now = NOW + LOGS_KEPT
+    world.settle()
+    assert (retired(world), pods(world)) == ((0, "true"), [])
+
+
+@pytest.mark.parametrize(
+    ("installation", "spec"),
+    [
+        (REPORTS, {}),
+        (REPORTS, {"checkpoint": CHECKPOINT | {"history": "None"}}),
+        (STANDARD, {"checkpoint": CHECKPOINT}),
+    ],
+    ids=["no checkpoint", "no history", "no endpoint"],
+)
+def test_without_a_history_the_pod_is_deleted_at_once(installation: Installation, spec: dict[str, Any]) -> None:
+    world = succeeded(installation, **spec)
+    assert (retired(world), pods(world)) == ((0, "true"), [])
+    assert [name for _, _, name in world.writes].count(WORKER[1]) == 2, "it is created, and scaled to 0"
+
+
+def test_a_pod_that_is_deleted_meanwhile_is_not_replaced() -> None:
+    """A new pod would train again."""
+    world = succeeded(checkpoint=CHECKPOINT)
+    world.delete_pod("worker", 1)
+    world.settle()
+    assert (retired(world), pods(world)) == ((0, "true"), [])
+
+
+def test_the_pod_stays_while_the_chief_reads_and_is_deleted_before_its_program_ends_once_more() -> None:
+    """The second end of an idle pod would be taken for the first, and the pod would stay on."""
+    assert LEAVING_SECONDS + WORKERS_SECONDS < LOGS_KEPT_SECONDS < IDLE_SECONDS
