@@ -35,15 +35,15 @@ class StubOperator:
     """Answers with a job and logs; `asked` has the requests."""
 
     def __init__(self, job: dict[str, Any] | None = None, logs: Mapping[str, bytes | None] | None = None) -> None:
-        self.is_there, self._job, self.logs = True, job, dict(logs or {})
+        self.is_there, self.current, self.logs = True, job, dict(logs or {})
         self.asked: list[str] = []
 
     def job(self) -> Known:
         self.asked.append("job")
-        if self._job is None:
+        if self.current is None:
             raise OperatorError("503 Service Unavailable: the operator is busy")
         logs: list[LogRun] = [{"task": name, "pod": f"digits-{name}", "previous": False} for name in self.logs]
-        return Known(self._job, [{"metadata": {"name": log["pod"]}} for log in logs], logs)
+        return Known(self.current, [{"metadata": {"name": log["pod"]}} for log in logs], logs)
 
     def log(self, pod: str, *, previous: bool) -> LogEnd:
         self.asked.append(pod)
@@ -161,6 +161,51 @@ def test_logs_are_read_once_if_the_evaluation_is_short(tmp_path: Path) -> None:
     found.recorded(found.workers_left)
     assert operator.asked == ["job", "digits-ps-0"]
     assert [log.missing for log in summary(tmp_path).logs] == [""]
+
+
+def test_an_earlier_reading_completes_a_stopped_chief_and_an_operator_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pstraining.runtime.history.recorder.LEAVING_SECONDS", 0)
+    operator = StubOperator(job(), {"worker-0": b"step 1\n", "worker-1": b"step 1\n"})
+    found = recorder(tmp_path, operator)
+
+    def leave() -> None:
+        found.workers_left()
+        assert found._workers is not None
+        assert found._workers.result(30) is not None
+
+    def stopped() -> None:
+        leave()
+        operator.logs = {"worker-1": b"step 1\nstep 2\n"}  # it trains and leaves again after the loss of a server
+        leave()
+        operator.current, operator.logs = job(FAILED), {"ps-0": b"serves\n"}
+        raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        found.recorded(stopped)
+    kept = {log.task: (tmp_path / log.file).read_bytes() for log in summary(tmp_path).logs}
+    assert kept == {"worker-0": b"step 1\n", "worker-1": b"step 1\nstep 2\n", "ps-0": b"serves\n"}
+    operator.current = None
+    with pytest.raises(OSError, match="reset"):
+        found.recorded(raising(OSError(f"reset by {PASSWORD}")))
+    assert summary(tmp_path).job is not None
+    assert PASSWORD not in summary(tmp_path).message
+
+
+def test_an_earlier_reading_keeps_the_order_and_the_size_of_all_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pstraining.runtime.history.gathering.TOTAL_BYTES", 20)
+    text = b"step 1\nstep 2\n"
+    found = gather(StubOperator(job(), {"worker-0": None, "ps-0": text}), seconds=60)
+    found.complete(gather(StubOperator(job(), {"worker-0": text}), seconds=60))
+    assert [(log.task, log.whole, log.missing) for log in found.logs] == [("worker-0", False, ""), ("ps-0", False, "")]
+    assert set(found.texts.values()) == {b"step 2\n"}
+
+
+def test_no_log_is_read_once_training_is_recorded() -> None:
+    operator = StubOperator(job(), dict.fromkeys("abcdef", b"x\n"))
+    found = gather(operator, seconds=60, is_over=lambda: len(operator.asked) > 1)
+    assert {log.missing for log in found.logs} == {"", "there was no time left to read it"}
 
 
 @pytest.mark.parametrize(

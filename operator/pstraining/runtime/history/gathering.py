@@ -70,12 +70,31 @@ class Gathered:
         self.logs.append(log.model_copy(update={"file": f"{LOGS_FOLDER}/{name}", "whole": kept.whole}))
 
     def complete(self, earlier: "Gathered") -> None:
-        """Add the logs that an earlier reading had and this one lacks, because their pods are deleted now."""
-        held = {(log.pod, log.previous) for log in self.logs if not log.missing}
-        added = [log for log in earlier.logs if not log.missing and (log.pod, log.previous) not in held]
-        replaced = {(log.pod, log.previous) for log in added}
-        self.logs = [log for log in self.logs if (log.pod, log.previous) not in replaced] + added
-        self.texts |= {name: earlier.texts[name] for name in (log.file.rpartition("/")[2] for log in added)}
+        """Add what an earlier reading had and this one lacks: logs of pods that are deleted now, and the job."""
+        if self.job is None and earlier.job is not None:
+            self.job, self.pods, self.redactor = earlier.job, earlier.pods, earlier.redactor
+        logs = {(log.pod, log.previous): log for log in self.logs}
+        for log in earlier.logs:
+            held = logs.get((log.pod, log.previous))
+            if not log.missing and (held is None or held.missing):
+                logs[log.pod, log.previous] = log
+                self.texts[_name(log)] = earlier.texts[_name(log)]
+        self.logs = list(logs.values())
+        if sum(map(len, self.texts.values())) > TOTAL_BYTES:
+            limit = share(len(self.texts))
+            self.logs = [log if log.missing else self._cut(log, limit) for log in self.logs]
+
+    def _cut(self, log: KeptLog, limit: int) -> KeptLog:
+        text = self.texts[_name(log)]
+        if len(text) <= limit:
+            return log
+        self.texts[_name(log)] = shortened(LogEnd(text, whole=False), limit).content
+        return log.model_copy(update={"whole": False})
+
+
+def _name(log: KeptLog) -> str:
+    """Return the name of a log's file in the folder of logs."""
+    return log.file.rpartition("/")[2]
 
 
 def share(number: int) -> int:
@@ -96,6 +115,7 @@ def gather(
     *,
     seconds: float,
     wants_logs: Callable[[KubernetesObject], object] = lambda job: True,
+    is_over: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Gathered:
     """Request the job and its logs from the operator, and return them without secrets.
@@ -104,6 +124,7 @@ def gather(
         operator: the source of the data.
         seconds: time for the logs; no request for a log starts later.
         wants_logs: whether the logs of this job are requested at all.
+        is_over: returns whether no further log is needed.
         clock: returns a monotonic time in seconds.
     """
     found, until = Gathered(), clock() + seconds
@@ -118,7 +139,7 @@ def gather(
     found.redactor.learn(known.job)
     found.job, found.pods = found.redactor.redacted(known.job), found.redactor.redacted([*known.pods])
     if wants_logs(known.job):
-        _gather_logs(operator, known.logs, found, lambda: clock() >= until)
+        _gather_logs(operator, known.logs, found, lambda: is_over() or clock() >= until)
     return found
 
 

@@ -98,14 +98,19 @@ class HistoryRecorder:
             self._stop = _Background(lambda: gather(self._operator, seconds=STOP_SECONDS, wants_logs=failure))
 
     def workers_left(self) -> None:
-        """Gather soon, unless the chief ends sooner: workers' pods are deleted while it saves and evaluates."""
-        if self._is_on and self._workers is None:
-            self._workers = _Background(self._while_working)
+        """Gather soon, unless the chief ends sooner: workers' pods are deleted while it saves and evaluates.
 
-    def _while_working(self) -> Gathered:
-        if self._has_ended.wait(LEAVING_SECONDS):
-            return Gathered()
-        return gather(self._operator, seconds=WORKERS_SECONDS)
+        After the loss of a parameter server, workers may train and leave again.
+        """
+        earlier = self._workers
+        if self._is_on and (earlier is None or earlier.result(0) is not None):
+            self._workers = _Background(lambda: self._while_working(earlier))
+
+    def _while_working(self, earlier: "_Background | None") -> Gathered:
+        found = Gathered()
+        if not self._has_ended.wait(LEAVING_SECONDS):
+            found = gather(self._operator, seconds=WORKERS_SECONDS, is_over=self._has_ended.is_set)
+        return _completed(found, earlier, 0)
 
     def recorded(self, run: Callable[[], Result]) -> Result:
         """Call a function that leads the job to its end, and record the end."""
@@ -127,16 +132,14 @@ class HistoryRecorder:
     def _gathered(self, seconds: float) -> Gathered:
         """Return the job and its logs as they are now, with the logs of pods that are deleted meanwhile."""
         self._has_ended.set()
-        found = gather(self._operator, seconds=seconds)
-        if self._workers is not None and (earlier := self._workers.result(seconds)) is not None:
-            found.complete(earlier)
-        return found
+        return _completed(gather(self._operator, seconds=seconds), self._workers, seconds)
 
     def _stopped(self) -> None:
+        self._has_ended.set()
         self.stopping()
         found = self._stop.result(STOP_SECONDS) if self._stop else None
         if found is not None and found.job is not None and (message := failure(found.job)) is not None:
-            self._write(JobOutcome.FAILED, message, found)
+            self._write(JobOutcome.FAILED, message, _completed(found, self._workers, STOP_SECONDS))
 
     def _failed(self, error: BaseException) -> None:
         if not self._is_on:
@@ -205,3 +208,10 @@ class _Background:
         """Wait for the gathered data for a number of seconds; return None if they are not complete."""
         self._thread.join(seconds)
         return self._result[0] if self._result else None
+
+
+def _completed(found: Gathered, earlier: _Background | None, seconds: float) -> Gathered:
+    """Return gathered data with those of an earlier reading, if it ends within a number of seconds."""
+    if earlier is not None and (known := earlier.result(seconds)) is not None:
+        found.complete(known)
+    return found
