@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from pstraining.runtime.checkpoint.objects.choice import local_files
 from pstraining.runtime.checkpoint.state import SupersededError
 from pstraining.runtime.config.cluster import Cluster, Task
 from pstraining.runtime.config.settings import SettingsError
+from pstraining.runtime.tracking import mlflow_run
 from pstraining.runtime.tracking import tracker as tracker_module
 from pstraining.runtime.tracking import tracking as tracking_module
 from pstraining.runtime.tracking.mlflow_run import ENV_URI, TAG, MlflowRun, flat, tracker_of
@@ -243,6 +244,20 @@ def test_a_chief_that_was_replaced_does_not_end_the_run_of_its_successor(
     new.fail()
     assert StubClient.status == "FAILED"
     stub_mlflow("another job, with the same MLFLOW_RUN_ID", term=1).stop()
+    assert StubClient.status == "KILLED"
+
+
+def test_a_worker_0_that_was_replaced_does_not_end_the_run_of_its_successor(
+    stub_mlflow: Callable[..., MlflowRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pods of a job without a chief have no terms."""
+    monkeypatch.setattr(mlflow_run, "Tracker", lambda connect: connect())
+    leader = Cluster("digits", Task("worker", 0), {"worker": ("b:1", "c:1"), "ps": ("d:1",)}, job_uid="0123")
+    environ = {ENV_URI: "http://mlflow", "MLFLOW_EXPERIMENT_ID": "0"}
+    old, new = (cast("MlflowRun", tracker_of(leader, {}, environ)) for _ in range(2))
+    old.stop()
+    assert StubClient.status == "RUNNING"
+    new.stop()
     assert StubClient.status == "KILLED"
 
 

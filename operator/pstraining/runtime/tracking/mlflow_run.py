@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +15,8 @@ from pstraining.runtime.tracking.tracker import TrackedPoint, Tracker, TrackerMi
 ENV_URI: Final = "MLFLOW_TRACKING_URI"
 TAG: Final = "pstraining.job_uid"
 TAG_TERM: Final = "pstraining.term"
-"""The tag with the term of the newest chief. An earlier one, on a node that is cut off, does not end the run."""
+"""The tag with the term of the newest chief. An earlier one, on a node that is cut off, does not end the run. Worker 0
+of a job without a chief has no term; the time of its start takes its place."""
 AT_ONCE: Final = 500
 """Metrics of one request; MLflow takes up to 1,000."""
 PARAMETERS_AT_ONCE: Final = 100
@@ -39,7 +41,8 @@ def tracker_of(
         return None
     parameters = dict(flat(settings)) | {"ps": str(len(cluster.ps)), "workers": str(cluster.workers)}
     tags = {TAG: cluster.job_uid, "pstraining.job": cluster.job, "pstraining.namespace": cluster.namespace}
-    return Tracker(lambda: MlflowRun(tags, parameters, environ, term=cluster.term))
+    term = cluster.term if cluster.task.type == "chief" else time.time_ns()
+    return Tracker(lambda: MlflowRun(tags, parameters, environ, term=term))
 
 
 def flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
@@ -67,7 +70,7 @@ class MlflowRun:
         tags: the run's tags; TAG identifies the run.
         parameters: the run's parameters; existing ones are not changed.
         environ: the environment with MLflow's variables.
-        term: the chief's term.
+        term: the chief's term, or a number that orders it and other leaders of its job likewise.
 
     Raises:
         TrackerMissingError: MLflow is not installed.
