@@ -3,10 +3,12 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstraining.runtime.config.settings import SettingsError
 from pstraining.runtime.data.sources import Files, Order, Ranges, place
 
 
@@ -51,6 +53,22 @@ def test_blocks_of_a_fraction_are_rejected() -> None:
 def test_a_path_in_place_of_paths_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"Files: give a list of paths, such as \['/data/a.tfrecord'\]"):
         Files("/data/a.tfrecord", str)
+
+
+@pytest.mark.parametrize("paths", [(path for path in "ab"), {"a", "b"}, np.array(["a", "b"])])
+def test_paths_without_an_order_or_a_length_are_rejected(paths: Any) -> None:
+    with pytest.raises(SettingsError, match=r"Files: give a list of paths, such as sorted\(paths\); it is a \w+"):
+        Files(paths, str)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_a_seed_that_workers_cannot_use_is_rejected(seed: Any) -> None:
+    for make in (lambda: Ranges(60, 10, range, seed=seed), lambda: Files(["a"], str, seed=seed)):
+        with pytest.raises(
+            SettingsError, match=f": seed must be a whole number of at least 0, or None; it is {seed!r}"
+        ):
+            make()
+    assert Ranges(60, 10, range, seed=np.int64(0)).order == Ranges(60, 10, range, seed=0).order
 
 
 @pytest.mark.parametrize("make", [lambda: Files([], str), lambda: Ranges(0, 1, range), lambda: Ranges(1, 0, range)])

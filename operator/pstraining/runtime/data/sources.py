@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from numbers import Integral
 from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
@@ -79,6 +80,7 @@ class Ranges:
     def __post_init__(self) -> None:
         for name in ("size", "block"):
             count(f"Ranges: {name}", getattr(self, name))
+        _check_seed("Ranges", self.seed)
         check_call("Ranges: read", self.read, 0, self.block, how="with the first index and the index after the last")
 
     @property
@@ -116,10 +118,8 @@ class Files:
     seed: int | None = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.paths, str | PurePath):  # each character would be a path
-            raise SettingsError(f"Files: give a list of paths, such as [{str(self.paths)!r}]")
-        if not self.paths:
-            raise SettingsError("Files: there is no path")
+        _check_paths(self.paths)
+        _check_seed("Files", self.seed)
         check_call("Files: read", self.read, self.paths[0], how="with a path")
 
     @property
@@ -136,6 +136,30 @@ class Files:
     def open(self, position: int) -> Dataset:
         """Return the batches of the file at a position."""
         return self.read(self.paths[place(position, self.count, self.seed)])
+
+
+def _check_paths(paths: object) -> None:
+    """Refuse paths without a fixed order.
+
+    Raises:
+        SettingsError: names the type, or an example.
+    """
+    if isinstance(paths, str | PurePath):  # each character would be a path
+        raise SettingsError(f"Files: give a list of paths, such as [{str(paths)!r}]")
+    if not isinstance(paths, Sequence):  # a generator is empty once it was read, and a set has no order
+        raise SettingsError(f"Files: give a list of paths, such as sorted(paths); it is a {type(paths).__name__}")
+    if not paths:
+        raise SettingsError("Files: there is no path")
+
+
+def _check_seed(source: str, seed: object) -> None:
+    """Refuse a seed that NumPy refuses, which the workers would learn only when they train.
+
+    Raises:
+        SettingsError: the seed is not a whole number of at least 0.
+    """
+    if seed is not None and not (isinstance(seed, Integral) and int(seed) >= 0):
+        raise SettingsError(f"{source}: seed must be a whole number of at least 0, or None; it is {seed!r}")
 
 
 def _seed(seed: int | None) -> int | None:
