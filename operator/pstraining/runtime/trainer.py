@@ -118,6 +118,7 @@ class Trainer:
         arguments.check_call("train_step", train_step, model, data, how="with the model and a batch")
         arguments.check_kinds(class_weight=class_weight, checkpoint=checkpoint, training=training)
         arguments.check_summaries(tensorboard)
+        arguments.check_jit(jit_compile)
         self._model, self._optimizer, self._devices, self._jit_compile = model, optimizer, devices, jit_compile
         self._objective = Objective(loss, metrics, loss_weights, weighted_metrics, class_weight, train_step)
         self._data, self._evaluate = data, evaluate

@@ -53,6 +53,7 @@ class Built:
         ({"validation": ([1], [2])}, "validation: give a function that creates it; it is a tuple"),
         ({"evaluate": ([1], [2])}, "evaluate: give a function that creates it; it is a tuple"),
         ({"data": ([1], [2])}, "data: give a function of a worker's index .*; it is a tuple"),
+        ({"data": Path("/data/a.tfrecord")}, "data: give a function of a worker's index .*; it is a PosixPath"),
     ],
 )
 def test_objects_in_place_of_functions_are_rejected(arguments: dict[str, Any], words: str) -> None:
@@ -135,6 +136,7 @@ def test_a_decorator_may_supply_arguments_of_the_decorated_function() -> None:
         ({"checkpoint": "s3://bucket/a"}, r"checkpoint: give CheckpointSettings, such as .*\(path=.*; it is a str"),
         ({"checkpoint": {"path": "/c"}}, "checkpoint: give CheckpointSettings, .*; it is a dict"),
         ({"training": TrainingSettings(steps=1)}, "training: give a mapping .*; it is a TrainingSettings"),
+        ({"jit_compile": 1}, 'jit_compile must be True, False or "auto"; it is 1'),
         ({"class_weight": np.ones(2)}, "class_weight: give a mapping from a class .*; it is a ndarray"),
     ],
 )

@@ -22,7 +22,7 @@ def check_functions(model: object, optimizer: object, data: object, **others: ob
     for name, given in {"model": model, "optimizer": optimizer, **others}.items():
         if given is not None and (not callable(given) or hasattr(given, "trainable_variables")):
             raise SettingsError(f"{name}: give a function that creates it; it is a {type(given).__name__}")
-    if not callable(data) and not hasattr(data, "open"):
+    if not callable(data) and not all(hasattr(data, name) for name in ("count", "order", "open")):
         raise SettingsError(
             "data: give a function of a worker's index and the number of workers that returns a dataset of batches, or "
             f"Ranges or Files; it is a {type(data).__name__}"
@@ -68,6 +68,12 @@ def check_kinds(**given: object) -> None:
         kind, instead = _KINDS[name]
         if value is not None and not isinstance(value, kind):
             raise SettingsError(f"{name}: give {instead}; it is a {type(value).__name__}")
+
+
+def check_jit(given: object) -> None:
+    """Refuse a value of `jit_compile` that would leave XLA off without a word."""
+    if not (given is None or isinstance(given, bool) or given == "auto"):
+        raise SettingsError(f'jit_compile must be True, False or "auto"; it is {given!r}')
 
 
 def check_summaries(tensorboard: object) -> None:
